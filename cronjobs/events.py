@@ -124,15 +124,6 @@ def lease_cut(job_id: int, job_type: str, locked_until: datetime, left: timedelt
     return Event("job.lease_cut", {"job_id": job_id, "job_type": job_type, "error": error}, WARNING)
 
 
-def left_alone(job_type: str, count: int, sample: int) -> Event:
-    """Emitted by every tick until a host that knows the type ticks, or a person decides."""
-    error = (
-        "lost with a runner of an older version, and no handler of this type is registered here, so nobody knows "
-        f'whether it may run again: a host that knows it settles it, or "cronjobs jobs cancel {sample}" calls it off'
-    )
-    return Event("job.left_alone", {"job_type": job_type, "jobs": count, "job_id": sample, "error": error}, ERROR)
-
-
 def job_timed_out(job: Job, worker: str, timeout: timedelta) -> Event:
     """Its thread still runs, and keeps the slot until the tick ends."""
     error = f"still running after its timeout of {timeout.total_seconds():g} s"
@@ -379,7 +370,6 @@ EVENTS: Final = {
     "job.lease_lost": "Another runner took the job over; this attempt has recorded nothing.",
     "job.lease_cut": "A lease ended later than any runner with a right clock writes; it was cut to the normal length.",
     "job.end_not_recorded": "An attempt ended, and that could not be recorded: the next ticks find it lost.",
-    "job.left_alone": "A lost job of a type that nobody here knows waits for a host that does, or for you.",
     "job_type.crashing": "A job type takes its runners down; its jobs run in child processes now.",
     "job_type.cleared": "Its jobs have ended without a crash; they run in threads again.",
     "worker.not_started": "The host had no room for another thread; the tick works with fewer.",

@@ -247,7 +247,7 @@ def _running_step(job: Mapping[str, Any], times: Times) -> str:
 
 def _progress_lines(job: Mapping[str, Any], times: Times) -> list[str]:
     """How far the running attempt says that it has come, and when it will be done if that can be told honestly."""
-    reported = reported_of(job["progress"], job["attempts"]) if job["status"] == Status.RUNNING else None
+    reported = reported_of(job["progress"]) if job["status"] == Status.RUNNING else None
     if reported is None or not (said := progress_text(reported.progress)) or job["started_at"] is None:
         return []
     ago = times.ago(min(times.now, job["started_at"] + timedelta(seconds=reported.ran_s)))

@@ -104,7 +104,7 @@ class _Follower:
         self.attempt, self.tail = attempt, Tail()
 
     def _show_live(self, job: Any) -> None:
-        reported = reported_of(job.progress, job.attempts)
+        reported = reported_of(job.progress)
         if job.locked_until < job.now:
             late = rough(job.now - job.locked_until)
             host = host_of(job.locked_by)

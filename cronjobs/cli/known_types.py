@@ -15,7 +15,7 @@ from cronjobs.jobs import job_types
 from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import RetryPolicy
 from cronjobs.run_due.printing import complain
-from cronjobs.store.job_types import older_versions_tick, remembered, runnable_types
+from cronjobs.store.job_types import remembered, runnable_types
 from cronjobs.text import one_line
 
 
@@ -59,15 +59,15 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
 def refuse_unknown(settings: Settings, database: Database, job_type: str) -> None:
     """Raise UsageError if no handler has *job_type*, here or on a host that ticked lately.
 
-    What cannot be known is not refused: a host ticks with an older version, or a module here cannot be imported. The
-    handlers are imported only if neither the file nor a tick's list has the type.
+    Nor if it may be in a module here that cannot be imported. The handlers are imported only if neither the file nor a
+    tick's list has the type.
     """
     if job_type in settings.job_types or job_type in settings.disabled_job_types:
         return
     within = remembered(settings.run.every)
     with database.read() as connection:
         elsewhere = runnable_types(connection, within)
-        if (elsewhere is not None and job_type in elsewhere) or older_versions_tick(connection, within):
+        if elsewhere is not None and job_type in elsewhere:
             return
     known = known_types(settings)
     if job_type in known.types or any(fault.where.startswith(("module ", "setup ")) for fault in known.faults):

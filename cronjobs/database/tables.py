@@ -99,7 +99,7 @@ jobs = Table(
     Column("finished_at", Instant),
     Column("policy", Json),  # recovery decides by it about the running attempt; each claim writes it
     Column("dismissed_at", Instant),  # a person dismissed this dead job
-    Column("progress", Json),  # what the running attempt has reported, and its number; renewals write it
+    Column("progress", Json),  # what the running attempt has reported; renewals write it
     Column("live_output", Text),  # the last that it printed
     Column("released_key", Text),  # its idempotency_key until it was cancelled before it began; others may use that now
     Column("misfit_since", Instant),  # its payload does not fit the handler: since its first attempt that found it so
@@ -213,7 +213,7 @@ occurrences = Table(
     Column("reason", Text),
     Column("job_id", BigInteger),  # made, given way to, or coalesced into; no foreign key: it outlives jobs
     Column("decided_at", Instant, nullable=False, server_default=server_now()),
-    Column("tick", BigInteger),  # that settled it; no foreign key: ticks are pruned. NULL: a person, an older version
+    Column("tick", BigInteger),  # that settled it; no foreign key: ticks are pruned. NULL: a person
     PrimaryKeyConstraint("schedule_id", "last_for"),
     CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
     CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
@@ -235,7 +235,7 @@ ticks = Table(
     Column("did", Json, nullable=False, server_default=text("'{}'")),
     Column("ended", Text),  # why it ended
     Column("job_types", Text),  # hash of the job types it loaded; NULL: it loaded no handlers
-    Column("schedules_on", SmallInteger),  # 1, or 0: CRONJOBS_SCHEDULES=off; NULL: an older version
+    Column("schedules_on", SmallInteger),  # 1, or 0: CRONJOBS_SCHEDULES=off
     Column("not_started", Json),  # due jobs that it did not start, and why
     PrimaryKeyConstraint("id"),
     UniqueConstraint("tick"),

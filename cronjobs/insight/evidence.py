@@ -19,7 +19,7 @@ from cronjobs.config.settings import Settings
 from cronjobs.crontime.timing import Timing, clock_changes, newest_between, next_after, remarks
 from cronjobs.errors import CronjobsError
 from cronjobs.insight.facts import DefinitionFacts, OccurrenceFacts, PauseFacts, TickFacts
-from cronjobs.insight.job_evidence import count_of, job_facts, ledger_facts, settlers_of, surroundings, tick_facts
+from cronjobs.insight.job_evidence import count_of, job_facts, ledger_facts, surroundings, tick_facts
 from cronjobs.insight.schedule_history import (
     JUST_BEFORE,
     Asked,
@@ -247,18 +247,17 @@ class ScheduleEvidence:
         """Add to each what its ledger row leads to: ticks, jobs, pauses."""
         connection = self.connection
         beside: dict[int, tuple[TickFacts | None, TickFacts | None]] = {}
-        settlers: dict[int, tuple[TickFacts, ...]] = {}
         moments = [
-            {"number": number, "due_at": facts.last_for, "decided_at": row.decided_at if row else facts.last_for}
-            for number, (facts, row) in enumerate(found)
+            {"number": number, "due_at": facts.last_for}
+            for number, (facts, _) in enumerate(found)
             if facts.due and facts.count
         ]
+        facts_of: dict[int, TickFacts] = {}
         if moments:
             pairs = explaining.ticks_beside(connection, moments)
-            settled = {number: row for number, (_, row) in enumerate(found) if row is not None}
             ids = {id_ for pair in pairs.values() for id_ in pair if id_ is not None}
-            rows, settlers = settlers_of(connection, settled, ids)
-            facts_of = {id_: tick_facts(row) for id_, row in rows.items()}
+            ids |= {row.tick for _, row in found if row is not None and row.tick is not None}
+            facts_of = {id_: tick_facts(row) for id_, row in explaining.ticks_of(connection, ids).items()}
             beside = {
                 number: (facts_of.get(before or 0), facts_of.get(after or 0))
                 for number, (before, after) in pairs.items()
@@ -279,7 +278,7 @@ class ScheduleEvidence:
                 facts = replace(
                     facts,
                     ledger=ledger_facts(row),
-                    settlers=settlers.get(number, ()),
+                    settler=facts_of.get(row.tick or 0),
                     job=job,
                     job_for=maker.last_for if maker else None,
                     stands_for=stands.get(row.job_id, 1) if row.outcome == "enqueued" else 1,

@@ -57,7 +57,7 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: Lo
     key = f", with the idempotency key {name(had)}" if had else ""
     if made is not None:
         row = made.ledger
-        tick = who(life.settlers)
+        tick = who(life.settler)
         by = f" by {tick}" if tick else f" at {clock.time(row.decided_at)}"
         if (row.reason or "").startswith(RAN_EARLY):
             of = f"the occurrence of {name(made.schedule)} at {clock.full(row.whole_last)}"

@@ -165,7 +165,7 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> li
         return [said, one_line(then, 300), *_fate(facts, row, clock)]
     delay = row.decided_at - facts.last_for
     sentences = _why_late(facts, row, clock)
-    tick = who(facts.settlers)
+    tick = who(facts.settler)
     made = f"{capital(tick)} made job {row.job_id} for it" if tick else f"Job {row.job_id} was made for it"
     at = f" at {clock.time(row.decided_at)}" if delay > ON_TIME_WITHIN or tick is None else ""
     more = f" ({one_line(row.reason, 200)})" if row.reason else ""
@@ -196,9 +196,9 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> li
         return []
     if facts.pause is not None and not facts.pause.skip:
         return [f"{capital(_it_was(facts))} held back: {pause(facts.pause, clock)}."]
-    if after is not None and after not in facts.settlers and after.last_sign_at < row.decided_at:
+    if after is not None and after != facts.settler and after.last_sign_at < row.decided_at:
         which = "it" if facts.count == 1 else "the last of them"
-        why = _left_by(facts, after) or "no row says why (a broken entry in the file of an older version would do that)"
+        why = _left_by(facts, after) or "no row says why"
         return [
             f"A tick reached the database at {clock.time(after.started_at)} already and did not settle {which}; {why}."
         ]
@@ -266,7 +266,7 @@ def _doing_then(job: JobFacts, moment: datetime, clock: LocalTimes) -> str:
 
 def _missed(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
     definition = facts.definition
-    tick = who(facts.settlers)
+    tick = who(facts.settler)
     age = span(row.decided_at - facts.last_for)
     settled = f"{tick} settled {_it(facts)}" if tick else f"{_it_was(facts)} settled"
     sentence = f"When {settled}, at {clock.time(row.decided_at)}, "
@@ -285,11 +285,7 @@ def _missed(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list
 def _paused(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
     if facts.pause is None:
         return [f"{capital(_it_was(facts))} skipped: {one_line(row.reason or 'paused', 300)}."]
-    sentences = [f"{capital(_it_was(facts))} skipped, as {pause(facts.pause, clock)}."]
-    if facts.last_for < facts.pause.since:  # settled by a version that recorded everything as skipped
-        sentences += _why_late(facts, row, clock)
-        sentences.append(f"It was due before that; a tick came only at {clock.time(row.decided_at)}.")
-    return sentences
+    return [f"{capital(_it_was(facts))} skipped, as {pause(facts.pause, clock)}."]
 
 
 _SETTLED: Final = {

@@ -63,7 +63,7 @@ class LedgerFacts:
     whole_last: datetime
     whole_count: int
     decided_at: datetime
-    tick: int | None = None  # the id of the tick that wrote it; None: a person did, or an older version
+    tick: int | None = None  # the id of the tick that wrote it; None: a person did
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class OccurrenceFacts:
     file_fault: str | None = None  # what is wrong with its entry in the file at hand
     elsewhere: str | None = None  # the environment here, if the file has it only for others
     # who decided about it
-    settlers: tuple[TickFacts, ...] = ()  # ticks that were settling schedules at that moment
+    settler: TickFacts | None = None  # None: a person, or a tick whose row is pruned
     tick_before: TickFacts | None = None
     tick_after: TickFacts | None = None
     pause: PauseFacts | None = None  # by which it was or is skipped or held back
@@ -238,7 +238,7 @@ class JobLife:
     around: Now
     job: JobFacts | None
     rows: tuple[MadeFor, ...] = ()
-    settlers: tuple[TickFacts, ...] = ()
+    settler: TickFacts | None = None
 
 
 @dataclass(frozen=True)

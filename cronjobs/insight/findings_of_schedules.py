@@ -182,7 +182,7 @@ def _said_already(job: JobNow | None, health: Health, settings: Settings) -> boo
     if job is None:
         return False
     if job.status == "running":
-        return job.job_type in {left.job_type for left in health.left_alone} or _no_tick(health, settings)
+        return _no_tick(health, settings)
     if job.waiting and job.job_type in {misfit.job_type for misfit in health.misfits}:
         return True
     if not job.waiting or job.run_at > health.now:

@@ -41,13 +41,6 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         text = f"{jobs} of {types} that no host has wait: the oldest types are named one by one"
         yield Finding("unresolved", text, Severity.CRITICAL, command="cronjobs jobs list --status queued")
     yield from map(_misfit, health.misfits)
-    for left in health.left_alone:
-        attempts = "a lost attempt of" if left.jobs == 1 else f"{left.jobs:,} lost attempts of"
-        text = (
-            f"{attempts} {left.job_type} by an older version: without its handler nobody knows whether it may run again"
-        )
-        command = f"cronjobs jobs cancel {left.sample}"
-        yield Finding("left_alone", text, since=left.since, command=command, subject=left.job_type)
     for failing in health.failing_types:
         if failing.job_type in same.types or failing.job_type in health.unresolved:
             continue

@@ -73,6 +73,6 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         slower=slow_runs(connection, now),
         acks=acks_in_force(connection, now),
         watch=watch(connection, settings, surveyed, ticking(last_ticks, now, settings), pauses, now),
-        **troubled_types(connection, settings.run, {*types.types, *(judged.ticks or ())}),
+        **troubled_types(connection, settings.run),
         **alert_facts(connection, settings),
     )

@@ -16,7 +16,6 @@ from cronjobs.rules.concurrency import Limit
 from cronjobs.rules.crashing_types import Crashing
 from cronjobs.store.acks import StoredAck
 from cronjobs.store.alerts import Undelivered
-from cronjobs.store.expiry import LeftAlone
 from cronjobs.store.failing_types import FailingType
 from cronjobs.store.misfits import WaitingMisfits
 from cronjobs.store.schedule_health import Survey
@@ -58,7 +57,6 @@ class Health:
     slow: dict[str, timedelta] = field(default_factory=dict)  # job types whose typical run is too long for the lease
     limited: dict[Limit, int] = field(default_factory=dict)  # reached limits: how many due jobs wait for each
     crashing: list[Crashing] = field(default_factory=list)  # job types that run in child processes because they crash
-    left_alone: list[LeftAlone] = field(default_factory=list)  # lost attempts that no host can settle
     failing_types: list[FailingType] = field(default_factory=list)
     misfits: list[WaitingMisfits] = field(default_factory=list)  # by job type
     watch: Watched = field(default_factory=Watched)

@@ -55,42 +55,12 @@ def tick_facts(row: Any) -> TickFacts:
     return TickFacts(row.host, row.started_at, row.finished_at, entries)
 
 
-def settlers_of(
-    connection: Connection, rows: Mapping[int, Any], more: Collection[int] = ()
-) -> tuple[dict[int, Any], dict[int, tuple[TickFacts, ...]]]:
-    """The ticks by id, also *more* of them, and by number which ones may have settled the ledger row of that number.
-
-    A row names its tick; one of an older version does not, and may be by any tick that was at work then.
-    """
-    unnamed = {number: row.decided_at for number, row in rows.items() if row.tick is None}
-    at_work = []
-    if unnamed:
-        at_work = explaining.ticks_at_work(
-            connection, [{"number": number, "decided_at": decided} for number, decided in unnamed.items()]
-        )
-    named = {number: row.tick for number, row in rows.items() if row.tick is not None}
-    ticks = explaining.ticks_of(connection, {*more, *named.values(), *(id_ for _, id_ in at_work)})
-    settlers = _settled_by(at_work, ticks, unnamed)
-    # That of a pruned tick has none: another one that was at work then did not settle it.
-    settlers |= {number: (tick_facts(ticks[id_]),) for number, id_ in named.items() if id_ in ticks}
-    return ticks, settlers
-
-
-def _settled_by(
-    at_work: Iterable[tuple[int, int]], ticks: Mapping[int, Any], decided: Mapping[int, datetime]
-) -> dict[int, tuple[TickFacts, ...]]:
-    found: dict[int, list[TickFacts]] = {}
-    for number, id_ in at_work:
-        row = ticks[id_]
-        # Such a tick counted what it settled, or was killed before it could.
-        if row.finished_at is None or (isinstance(row.did, dict) and row.did.get("occurrences")):
-            found.setdefault(number, []).append(tick_facts(row))
-    return {
-        number: tuple(tick for tick in several if tick.finished_at is None or tick.finished_at >= decided[number])
-        or tuple(several)
-        for number, several in found.items()
-        if number in decided
-    }
+def settler_of(connection: Connection, row: Any) -> TickFacts | None:
+    """The tick that settled a ledger row; None: a person did, or the tick's row is pruned."""
+    if row.tick is None:
+        return None
+    found = explaining.ticks_of(connection, {row.tick}).get(row.tick)
+    return None if found is None else tick_facts(found)
 
 
 def count_of(row: Any) -> int:
@@ -134,7 +104,7 @@ def job_facts(
         found[row.id] = JobFacts(
             **{name: row._mapping[name] for name in _SAME},
             attempt=row.attempts,
-            reported=reported_of(row.progress, row.attempts) if row.status == "running" else None,
+            reported=reported_of(row.progress) if row.status == "running" else None,
             most=row.max_attempts or (job_type.retry.max_attempts if job_type else None),
             host=_host(row.locked_by) if row.locked_by else None,
             attempts=tuple(attempts.get(row.id, ())),
@@ -263,12 +233,10 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
         ]
         job = replace(job, acts=tuple(acts))
     made_for = tuple(MadeFor(row.schedule, _zone_of(row.definition, settings), ledger_facts(row)) for row in rows)
-    settlers: tuple[TickFacts, ...] = ()
     maker = next((row for row in rows if row.outcome == "enqueued"), None)
-    if maker is not None:
-        settlers = settlers_of(connection, {0: maker})[1].get(0, ())
+    settler = None if maker is None else settler_of(connection, maker)
     zone = made_for[0].timezone if made_for else settings.timezone
-    return JobLife(job_id, zone, around, job, made_for, settlers)
+    return JobLife(job_id, zone, around, job, made_for, settler)
 
 
 def _moved(detail: Any) -> tuple[datetime, datetime] | None:

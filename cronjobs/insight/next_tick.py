@@ -61,7 +61,7 @@ def look(
         if _begins(job, seen.now, wanted, queue, pauses)
     ]
     jobs = sorted(jobs + new, key=lambda job: (job["priority"], job["run_at"], job["id"] is None, job["id"] or 0))
-    running = running_by_key(connection, known.types.keys()) if settings.limits else {}
+    running = running_by_key(connection) if settings.limits else {}
     return Outlook(
         now=seen.now,
         expired=upcoming.expired_leases(connection),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -65,12 +64,9 @@ def name(text: str) -> str:
     return one_line(text, 120)
 
 
-def who(ticks: Sequence[TickFacts]) -> str | None:
-    """ "a tick of host alpha", also where two ticks of that host were at work; None when no tick is on record."""
-    hosts = list(dict.fromkeys(name(tick.host) for tick in ticks))
-    if not hosts:
-        return None
-    return f"a tick of host {hosts[0]}" if len(hosts) == 1 else f"a tick of one of the hosts {', '.join(hosts)}"
+def who(tick: TickFacts | None) -> str | None:
+    """ "a tick of host alpha"; None when no tick is on record."""
+    return None if tick is None else f"a tick of host {name(tick.host)}"
 
 
 def pause(pause: PauseFacts, clock: LocalTimes) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,7 +9,6 @@ from sqlalchemy import Connection
 
 from cronjobs.config.settings import RunSettings
 from cronjobs.store.crashing_types import crashing
-from cronjobs.store.expiry import left_alone
 from cronjobs.store.listing import typical_runs
 from cronjobs.store.misfits import waiting_misfits
 
@@ -18,13 +16,12 @@ RUNS_ASKED: Final = 1000
 RUNS_IN_A_LEASE: Final = 5  # of typical length; a long job's process exists for one run, and renews for as long
 
 
-def troubled_types(connection: Connection, run: RunSettings, known: Collection[str]) -> dict[str, Any]:
-    """``slow``, ``crashing``, ``misfits`` and ``left_alone`` of ``Health``; *known*: types that some host can run."""
+def troubled_types(connection: Connection, run: RunSettings) -> dict[str, Any]:
+    """``slow``, ``crashing`` and ``misfits`` of ``Health``."""
     return {
         "slow": too_long(run, typical_runs(connection, RUNS_ASKED)),
         "crashing": crashing(connection),
         "misfits": waiting_misfits(connection),
-        "left_alone": left_alone(connection, [], [], known),
     }
 
 

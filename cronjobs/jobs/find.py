@@ -249,7 +249,7 @@ def _job(row: Mapping[str, Any]) -> FoundJob:
     status = Status(row["status"])
     policy, reported = _json(row["policy"]), None
     if status is Status.RUNNING:
-        reported = reported_of(_json(row["progress"]), row["attempts"])
+        reported = reported_of(_json(row["progress"]))
     most = row["max_attempts"]
     if most is None and isinstance(policy, dict) and type(policy.get("max_attempts")) is int:
         most = policy["max_attempts"]

@@ -44,7 +44,7 @@ class AttemptPolicy:
         return 1 if self.on_lost == "dead" else self.max_losses
 
     def row(self) -> dict[str, Any]:
-        """The policy as JSON, without the attempt's number and the schedule's ``retry_until``, which the claim adds."""
+        """The policy as JSON, without the schedule's ``retry_until``, which the claim adds."""
         retry = self.retry
         facts: dict[str, Any] = {
             "max_attempts": retry.max_attempts,
@@ -59,14 +59,14 @@ class AttemptPolicy:
         facts |= {name: value for name, value in vars(self).items() if name not in ("retry", "unread")}
         return {name: value for name, value in facts.items() if value is not None}
 
-    def for_attempt(self, attempt: int) -> str:
-        """The whole value of the column, as JSON text."""
-        return json.dumps(self.row() | {"attempt": attempt}, separators=(",", ":"), allow_nan=False)
+    def text(self) -> str:
+        """The same, as text."""
+        return json.dumps(self.row(), separators=(",", ":"), allow_nan=False)
 
 
-def read_policy(value: Any, attempt: int) -> AttemptPolicy | None:
-    """The policy that the claim of *attempt* wrote; None if an older version claimed it, or it is unreadable."""
-    if not isinstance(value, dict) or value.get("attempt") != attempt:
+def read_policy(value: Any) -> AttemptPolicy | None:
+    """The policy that the claim wrote; None if it is unreadable, as plain SQL may leave it."""
+    if not isinstance(value, dict):
         return None
     try:
         retry = RetryPolicy(
@@ -106,20 +106,20 @@ def seconds(value: Any) -> float | None:
 class ClaimPolicies:
     """The policies of all types that a claim may take: ``usual`` is for every type that is not in ``others``.
 
-    Most types share one policy, and a claim is sent a hundred times a second. JSON texts; None: none are written.
+    Most types share one policy, and a claim is sent a hundred times a second. JSON texts.
     """
 
-    usual: str | None = None
-    others: str | None = None
+    usual: str = AttemptPolicy(RetryPolicy()).text()
+    others: str = "{}"
 
     @classmethod
     def of(cls, policies: Mapping[str, AttemptPolicy]) -> ClaimPolicies:
         if not policies:
             return cls()
-        rows = {job_type: json.dumps(policy.row(), separators=(",", ":")) for job_type, policy in policies.items()}
+        rows = {job_type: policy.text() for job_type, policy in policies.items()}
         [(usual, _)] = Counter(rows.values()).most_common(1)
         others = {job_type: json.loads(row) for job_type, row in rows.items() if row != usual}
         return cls(usual, json.dumps(others, separators=(",", ":")))
 
 
-NONE_WRITTEN: Final = ClaimPolicies()
+USUAL: Final = ClaimPolicies()

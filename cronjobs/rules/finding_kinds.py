@@ -28,7 +28,6 @@ FINDING_KINDS: Final = {
     "out_of_reach": "due jobs that the options of every tick exclude",
     "unresolved": "due jobs or schedules of a type that nobody knows",
     "misfit": "payloads that do not fit their handler",
-    "left_alone": "a lost attempt that no host can settle",
     "dead": "dead jobs that nobody has dealt with",
     "pruned": "retention removed dead jobs that nobody had dealt with",
     "absent": "a run of cronjobs exec did not come",

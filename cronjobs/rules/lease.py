@@ -84,8 +84,8 @@ class Finish(NamedTuple):
 class Expired:
     """A job whose lease expired, or whose runner is dead.
 
-    ``outcome`` is what its runner recorded about the attempt, None if nothing: lost. ``policy`` None: an older version
-    claimed it, and only a host that knows its type can decide. ``unbegun``: it waited on a cluster, and no worker there
+    ``outcome`` is what its runner recorded about the attempt, None if nothing: lost. ``policy`` None: plain
+    SQL claimed it. ``unbegun``: it waited on a cluster, and no worker there
     had begun it. ``doubtful``: an earlier claim of it had ended before its row was read.
     """
 

@@ -74,10 +74,10 @@ class Reported(NamedTuple):
     output_end: int = 0
 
 
-def row_value(reported: Reported, attempt: int) -> str:
-    """As JSON for the row. With the attempt's number: an older version clears nothing when an attempt ends."""
+def row_value(reported: Reported) -> str:
+    """As JSON for the row."""
     told = reported.progress
-    facts: dict[str, Any] = {"attempt": attempt}
+    facts: dict[str, Any] = {}
     if told.done is not None:
         facts |= {name: value for name, value in told._asdict().items() if value is not None}
         facts |= {"ran_s": round(reported.ran_s, 3), "first": reported.first, "first_s": round(reported.first_s, 3)}
@@ -86,9 +86,9 @@ def row_value(reported: Reported, attempt: int) -> str:
     return json.dumps(facts)
 
 
-def reported_of(value: Any, attempt: int) -> Reported | None:
-    """What *attempt* has reported by the column's *value*; None: nothing, or it is of an attempt before."""
-    if not isinstance(value, Mapping) or value.get("attempt") != attempt:
+def reported_of(value: Any) -> Reported | None:
+    """What the running attempt has reported by the column's *value*; None: nothing."""
+    if not isinstance(value, Mapping):
         return None
     number = {name: _readable(value.get(name)) for name in ("done", "of", "ran_s", "first", "first_s", "output_end")}
     note = value.get("note")

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from cronjobs.model import Job
 from cronjobs.probe.question import after_now
-from cronjobs.rules.attempt_policy import NONE_WRITTEN, NOT_READ, ClaimPolicies
+from cronjobs.rules.attempt_policy import NOT_READ, USUAL, ClaimPolicies
 from cronjobs.rules.concurrency import Candidate, Limit, choose, closed, full, reached
 from cronjobs.store.concurrency import BUT, behind_full_keys, full_parameters, judge_alone, running_by_key
 from cronjobs.store.job_rows import fetch_by_itself, job_from, jobs_from
@@ -86,18 +86,17 @@ define(
     still_waiting="j.status || '' IN ('queued', 'failed')",
     is_shared="(j.id = ANY(ARRAY(SELECT id FROM shared)))",
     after_lease=after_now(":lease_s"),
-    # The policy by which any host's recovery decides. It includes the attempt's number because an older version claims
-    # without writing it, and would leave the policy of the attempt before. (SQLite: no ``others`` are two braces.)
+    # The policy by which any host's recovery decides. (SQLite: no ``others`` are two braces.)
     policy_at_claim=lambda postgresql: (
         """
       coalesce((SELECT CAST(:policies AS jsonb)) -> j.job_type, (SELECT CAST(:usual_policy AS jsonb)))
-        || jsonb_build_object('attempt', j.attempts + 1, 'retry_until',
+        || jsonb_build_object('retry_until',
              (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule))"""
         if postgresql
         else """
       json_set(CASE WHEN length(:policies) = 2 THEN :usual_policy ELSE
           coalesce((SELECT p.value FROM json_each(:policies) p WHERE p.key = j.job_type), :usual_policy) END,
-        '$.attempt', j.attempts + 1, '$.retry_until', CASE WHEN j.schedule IS NOT NULL THEN
+        '$.retry_until', CASE WHEN j.schedule IS NOT NULL THEN
           (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule) END)"""
     ),
     leased="{lease_taken}, policy = {policy_at_claim}",
@@ -106,10 +105,9 @@ define(
       started_at = {now}, cancel_requested_at = NULL""",
     # For recovery: whoever has this lease has not read the row yet.
     leased_unread=lambda postgresql: (
-        "{lease_taken}, policy = coalesce({policy_at_claim}, jsonb_build_object()) "
-        "|| jsonb_build_object('unread', true)"
+        "{lease_taken}, policy = {policy_at_claim} || jsonb_build_object('unread', true)"
         if postgresql
-        else "{lease_taken}, policy = json_set(coalesce({policy_at_claim}, json_object()), '$.unread', json('true'))"
+        else "{lease_taken}, policy = json_set({policy_at_claim}, '$.unread', json('true'))"
     ),
     is_unread=lambda postgresql: (
         "coalesce(j.policy ? 'unread', false)"
@@ -146,7 +144,7 @@ class ClaimFilter:
     expected: Collection[str] = ()
     free: int = 1_000_000
     limits: Sequence[Limit] = ()
-    policies: ClaimPolicies = NONE_WRITTEN
+    policies: ClaimPolicies = USUAL
     runnable: Collection[str] | None = None
     but: Collection[int] = ()
     many_queues: bool = False
@@ -418,7 +416,7 @@ def _choose(connection: Connection, parameters: dict[str, Any], admission: Claim
     """Ids to take under limits, in order, rows locked; and whether more may be due that was not looked at."""
     alone = judge_alone(connection)
     limits = admission.limits if alone else closed(admission.limits)
-    running: Mapping[str, int] = running_by_key(connection, admission.known) if alone else {}
+    running: Mapping[str, int] = running_by_key(connection) if alone else {}
     taken: list[int] = []
     but = list(admission.but)
     for _ in range(ROUNDS):
@@ -457,7 +455,7 @@ def claim_one(
     locked_by: str,
     lease: timedelta,
     limits: Sequence[Limit] = (),
-    policies: ClaimPolicies = NONE_WRITTEN,
+    policies: ClaimPolicies = USUAL,
 ) -> Job | Limit | None:
     """Lease one waiting job that a person named, whatever its run_at.
 

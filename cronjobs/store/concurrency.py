@@ -88,20 +88,14 @@ def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
     return run(connection, lock).first() is not None
 
 
-def running_by_key(connection: Connection, known: Collection[str] = ()) -> dict[str, int]:
-    """How many jobs are leased, by concurrency key. An expired lease counts: its code may still run.
-
-    Except one that no one here can settle, as it is of an older version and its type is not *known*: that may last for
-    days, and would block its limit as long.
-    """
+def running_by_key(connection: Connection) -> dict[str, int]:
+    """How many jobs are leased, by concurrency key. An expired lease counts: its code may still run."""
     rows = run(
         connection,
         """
         SELECT j.concurrency_key, count(*) AS leased FROM {jobs} j
         WHERE j.concurrency_key IS NOT NULL AND j.locked_until IS NOT NULL
-          AND NOT ({unsettled_j} AND NOT j.job_type {among_known})
         GROUP BY j.concurrency_key""",
-        known=sorted(known),
     ).all()
     return {row.concurrency_key: row.leased for row in rows}
 

@@ -60,7 +60,7 @@ def begin(connection: Connection, row: ExecRow) -> int | None:
         lease_s=row.lease.total_seconds(),
         locked_by=row.locked_by,
         key=row.key,
-        policy=row.policy.for_attempt(1),
+        policy=row.policy.text(),
         enqueued_by=row.enqueued_by,
     ).scalar()
     return found

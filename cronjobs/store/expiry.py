@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -25,7 +24,7 @@ from cronjobs.text import BrokenText
 def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
     """Each ``locked_by`` that begins with *prefix*, the runners of one host and boot, and the highest age it can reach.
 
-    Each runner wrote that age itself, in seconds; None: it is of an older version, which writes none.
+    Each runner wrote that age itself, in seconds; None: plain SQL did, and wrote none.
     """
     statement = """
         SELECT DISTINCT j.locked_by, {runner_s} AS runner_s FROM {jobs} j
@@ -72,12 +71,10 @@ def expired_leases(
     dead: Sequence[str] = (),
     *,
     working: Sequence[str] = (),
-    known: Collection[str] | None = None,
 ) -> tuple[datetime, list[Expired]]:
     """Lock up to *limit* jobs whose lease expired by the database's clock, or that one of *dead* has leased.
 
-    It skips rows that others have locked, jobs of *working* runners, and attempts that can only be settled by a host
-    that knows the job type, if it is not in *known* (None: every type is).
+    It skips rows that others have locked, and jobs of *working* runners.
     """
     rows = run(
         connection,
@@ -85,10 +82,11 @@ def expired_leases(
         SELECT {facts_unread}, {now} AS now, j.policy, j.cancel_requested_at, r.outcome, r.error,
           r.error_type AS run_error_type, j.error_type
         FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
-        WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {runs_far} AND {can_settle}
+        WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {runs_far}
         ORDER BY j.locked_until LIMIT :limit {lock}""",
         limit=limit,
-        **_given_up(connection, dead, working, known),
+        dead=list(dead),
+        working=list(working),
     ).all()
     found = [
         Expired(
@@ -96,7 +94,7 @@ def expired_leases(
             row.outcome,
             row.error,
             row.run_error_type,
-            read_policy(row.policy, row.attempts),
+            read_policy(row.policy),
             row.cancel_requested_at is not None,
             doubtful=row.error_type == NOT_READ,
         )
@@ -114,41 +112,6 @@ def _with_a_fence(connection: Connection, job: Job) -> Job:
     return job
 
 
-class LeftAlone(NamedTuple):
-    """Lost attempts of one type that this host cannot settle; ``sample``: the id of one; ``since``: its lease's end."""
-
-    job_type: str
-    jobs: int
-    sample: int
-    since: datetime
-
-
-def left_alone(
-    connection: Connection, dead: Sequence[str], working: Sequence[str], known: Collection[str]
-) -> list[LeftAlone]:
-    """The attempts that recovery leaves as they are because it knows only the types *known*."""
-    rows = run(
-        connection,
-        """
-        SELECT j.job_type, count(*) AS jobs, min(j.id) AS sample, min(j.locked_until) AS locked_until FROM {jobs} j
-        WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {runs_far} AND NOT {can_settle}
-        GROUP BY j.job_type ORDER BY j.job_type""",
-        **_given_up(connection, dead, working, known),
-    )
-    return [LeftAlone(row.job_type, row.jobs, row.sample, row.locked_until) for row in rows]
-
-
-def _given_up(
-    connection: Connection, dead: Sequence[str], working: Sequence[str], known: Collection[str] | None
-) -> dict[str, Any]:
-    return {
-        "dead": list(dead),
-        "working": list(working),
-        "every_type": known is None,
-        "known": sorted(known or ()),
-    }
-
-
 define(
     given_up="(j.locked_until < {now} OR j.locked_by {among_dead}) AND NOT (j.locked_by {among_working})",
     # On a cluster its handler may run until then, whatever became of its supervisor.
@@ -157,6 +120,4 @@ define(
               WHERE t.job_id = j.id AND t.attempt = j.attempts AND t.permitted_until > {now})""",
     among_dead=among("dead"),
     among_working=among("working"),
-    # A cancelled job is not run again in any case, so its type need not be known.
-    can_settle="({has_policy} OR :every_type OR j.job_type {among_known} OR j.cancel_requested_at IS NOT NULL)",
 )

@@ -24,9 +24,6 @@ MOST_NAMED: Final = 100  # of schedules
 define(
     within_ago=after_now("-:within_s"),
     within_ahead=after_now(":within_s"),  # a clock may have been set back
-    older_version="""
-      EXISTS (SELECT 1 FROM {ticks} v WHERE v.started_at >= {within_ago} AND v.started_at <= {within_ahead}
-              AND v.schedules_on IS NULL)""",
     before_newest=shifted("n.at", "-:within_s"),
 )
 
@@ -82,14 +79,8 @@ def types_recorded_at(connection: Connection) -> datetime | None:
     return found
 
 
-def older_versions_tick(connection: Connection, within: timedelta) -> bool:
-    """Whether ticks of an older version ran within *within*: which types those know is not recorded."""
-    found = run(connection, "SELECT 1 WHERE {older_version}", within_s=within.total_seconds()).first()
-    return found is not None
-
-
 def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
-    """The job types that some host may still run, as ticks of the last *within* recorded them; None: unknown.
+    """The job types that some host may still run, as ticks of the last *within* recorded them; None: no tick has.
 
     For claims and schedules: a tick that began before a deploy may still be running jobs of types that are gone.
 
@@ -101,7 +92,7 @@ def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> fr
         """
         WITH newest AS (
           SELECT max(t.started_at) AS at FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.started_at <= {now})
-        SELECT l.names, CASE WHEN {older_version} THEN 1 ELSE 0 END AS older FROM {job_type_lists} l WHERE l.hash IN (
+        SELECT l.names FROM {job_type_lists} l WHERE l.hash IN (
           SELECT t.job_types FROM {ticks} t WHERE t.job_types IS NOT NULL
             AND t.started_at >= (SELECT {before_newest} FROM newest n) AND t.started_at <= {within_ahead}
           UNION
@@ -111,7 +102,7 @@ def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> fr
                 WHERE t.started_at >= {within_ago} AND t.started_at <= {within_ahead}) h)""",
         within_s=within.total_seconds(),
     ).all()
-    if not rows or rows[0].older:
+    if not rows:
         return None
     return frozenset(str(name) for row in rows if isinstance(row.names, list) for name in row.names)
 
@@ -151,11 +142,10 @@ def present_types(
                 WHERE t.started_at >= {within_ago} AND t.started_at <= {within_ahead}) h),
         uses AS (SELECT u.host, u.job_types, min(u.id) AS first, max(u.id) AS last FROM used u
                  GROUP BY u.host, u.job_types)
-        SELECT u.*, l.names, CASE WHEN {older_version} THEN 1 ELSE 0 END AS older
-        FROM uses u JOIN {job_type_lists} l ON l.hash = u.job_types""",
+        SELECT u.*, l.names FROM uses u JOIN {job_type_lists} l ON l.hash = u.job_types""",
         within_s=within.total_seconds(),
     ).all()
-    if (rows and rows[0].older) or not (rows or here):
+    if not (rows or here):
         return None
     uses = [ListUse(row.host, row.job_types, row.first, row.last) for row in rows]
     names: dict[str, Collection[str]] = {row.job_types: row.names for row in rows if isinstance(row.names, list)}

@@ -181,7 +181,7 @@ def _report_row(connection: Connection, each: Lease | Report) -> tuple[Any, ...]
     told = each.reported.progress
     if told.note is not None and server_encoding(connection) != UTF8:  # an escape in JSON would be refused
         told = told._replace(note=told.note.encode("ascii", "backslashreplace").decode())
-    progress = row_value(each.reported._replace(progress=told), each.lease.attempt)
+    progress = row_value(each.reported._replace(progress=told))
     return (*each.lease, progress, None if each.live_output is None else fitted(connection, each.live_output))
 
 
@@ -398,8 +398,7 @@ def _host(host: str) -> dict[str, Any]:
 
 define(
     long_of_host="""
-      l.locked_until IS NOT NULL AND substr(l.locked_by, 1, :prefix_length) = :prefix AND l.locked_by LIKE :long
-      AND NOT {unsettled_l}""",
+      l.locked_until IS NOT NULL AND substr(l.locked_by, 1, :prefix_length) = :prefix AND l.locked_by LIKE :long""",
 )
 
 

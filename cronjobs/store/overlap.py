@@ -31,8 +31,7 @@ define(
     another_runs="""
       EXISTS (SELECT 1 FROM {jobs} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
         AND {is_running})""",
-    # Not unsettled attempts, which would block their schedule for ever.
-    is_running="(o.status = 'running' AND NOT ({unsettled_o} AND NOT o.job_type {among_runnable}))",
+    is_running="o.status = 'running'",
     somebody_can_run="(CAST(:runnable AS text) IS NULL OR o.job_type {among_runnable})",
     # Two concurrent claims could each take another job of the schedule, as neither sees what the other has not
     # committed. So only one at a time takes jobs of schedules until it commits, and checks again afterwards; see

@@ -20,7 +20,7 @@ from cronjobs.clock import SYSTEM, Clock
 from cronjobs.database import tables
 from cronjobs.database.column_types import Instant, Json, to_microseconds
 from cronjobs.probe import question
-from cronjobs.probe.question import FRAGMENTS, after_now
+from cronjobs.probe.question import FRAGMENTS
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
@@ -95,32 +95,6 @@ def json_value(column: str, key: str) -> Fragment:
         if postgresql
         else f"CASE WHEN json_valid({column}) THEN json_extract({column}, '$.\"{key}\"') END"
     )
-
-
-def _has_policy(alias: str) -> Fragment:
-    """Whether the claim of the running attempt wrote a policy for recovery; a claim of an older version does not."""
-    return lambda postgresql: (
-        f"coalesce({alias}.policy ->> 'attempt' = CAST({alias}.attempts AS text), false)"
-        if postgresql
-        else f"CASE WHEN json_valid({alias}.policy) "
-        f"THEN json_extract({alias}.policy, '$.attempt') IS {alias}.attempts ELSE 0 END"
-    )
-
-
-def _unsettled(alias: str) -> str:
-    """A lost attempt that only a host that knows its type can settle: it counts neither for limits nor for overlap.
-
-    After two minutes every such host has had its turn to settle it.
-    """
-    ended = f"{alias}.locked_until IS NOT NULL AND {alias}.locked_until < {{two_minutes_ago}}"
-    return f"({ended} AND NOT {{has_policy_{alias}}})"
-
-
-for _alias in "jol":
-    _fragments[f"has_policy_{_alias}"] = _has_policy(_alias)
-    _fragments[f"unsettled_{_alias}"] = _unsettled(_alias)
-_fragments["has_policy"] = _has_policy("j")
-_fragments["two_minutes_ago"] = after_now("-120")
 
 
 def among(parameter: str) -> Fragment:

@@ -180,9 +180,9 @@ def triggered(connection: Connection, schedule: str) -> list[ByHand]:
 
 
 def fired_lately(connection: Connection, within: timedelta) -> bool:
-    """Whether a tick with schedules switched on began within that time; ticks of older versions count as such."""
+    """Whether a tick with schedules switched on began within that time."""
     statement = (
-        "SELECT 1 FROM {ticks} t WHERE t.started_at >= {some_ago} AND coalesce(t.schedules_on, 1) = 1 "
+        "SELECT 1 FROM {ticks} t WHERE t.started_at >= {some_ago} AND t.schedules_on = 1 "
         "ORDER BY t.started_at DESC LIMIT 1"
     )
     return run(connection, statement, ago_s=-within.total_seconds()).first() is not None
@@ -193,7 +193,7 @@ def last_fired_at(connection: Connection) -> datetime | None:
     at: datetime | None = run(
         connection,
         "SELECT max(t.started_at) AS started_at FROM (SELECT i.started_at, i.schedules_on FROM {ticks} i "
-        "ORDER BY i.id DESC LIMIT :most) AS t WHERE coalesce(t.schedules_on, 1) = 1",
+        "ORDER BY i.id DESC LIMIT :most) AS t WHERE t.schedules_on = 1",
         most=TICKS_READ,
     ).scalar()
     return at

@@ -83,7 +83,7 @@ class Handover:
             max_memory=attempt.job_type.max_memory,
             success=sorted(attempt.job_type.exit_codes.success),
             permanent=sorted(attempt.job_type.exit_codes.permanent),
-            row_policy=row_policy.for_attempt(job.attempt),
+            row_policy=row_policy.text(),
         )
 
     def encode(self) -> bytes:
@@ -98,7 +98,7 @@ class Handover:
         declared = settings.job_types.get(self.job_type)
         if self.is_command and (declared is None or declared.command is None):
             raise CronjobsError(f"the command {self.job_type} is not in {self.config} any more")
-        policy = read_policy(json.loads(self.row_policy), self.attempt)
+        policy = read_policy(json.loads(self.row_policy))
         assert policy is not None
         return JobType(
             self.job_type,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -12,7 +11,6 @@ from sqlalchemy import Connection
 from cronjobs import events
 from cronjobs.errors import DatabaseError
 from cronjobs.host.identity import is_gone
-from cronjobs.jobs.job_types import JobTypes, policy_of
 from cronjobs.model import Lost, Released, RetryPolicy
 from cronjobs.rules.attempt_policy import AttemptPolicy
 from cronjobs.rules.ending import Decided, as_cancelled, settle_expired
@@ -30,20 +28,18 @@ RECOVER_BATCH: Final = 200
 
 @dataclass
 class Recovery:
-    """Recovery of one tick. ``types`` loads the handlers; ``left_alone`` counts job types that could not be settled."""
+    """Recovery of one tick."""
 
     tick: TickContext
-    types: Callable[[], JobTypes]
     runners: Runners = field(default_factory=Runners)
     far: list[Leased] = field(default_factory=list)
     deaths: dict[str, str] = field(default_factory=dict)  # job type → a runner that died holding it
     recovered: int = 0
-    left_alone: int = 0
 
     def look(self, connection: Connection, seen: Overview) -> bool:
         """Find which runners of this host are dead or still work; return whether there is anything to recover."""
         holders = expiry.holders(connection, self.tick.identity.place) if seen.held_here else {}
-        self.runners = sort_runners(holders, self.tick.identity, self.tick.settings.run.budget)
+        self.runners = sort_runners(holders, self.tick.identity)
         if seen.far_lease:
             self._look_far(connection, seen.now)
         return bool(seen.expired or self.runners.dead or self.far)
@@ -61,12 +57,11 @@ class Recovery:
 
     def run(self) -> None:
         """Settle attempts whose lease expired or whose runner is dead: by what that runner recorded, else as lost."""
-        known, run = self.types().types.keys(), self.tick.settings.run
         self._cut_far_leases()
         while self.tick.go_on():
             with self.tick.writing() as connection:
                 now, found = expiry.expired_leases(
-                    connection, RECOVER_BATCH, self.runners.dead, working=self.runners.working, known=known
+                    connection, RECOVER_BATCH, self.runners.dead, working=self.runners.working
                 )
                 looked_at = len(found)
                 # A worker of a cluster may have begun or confirmed one of them since they were read.
@@ -76,12 +71,13 @@ class Recovery:
                     for expired in found
                     if expired.job.id in closed.over
                 ]
-                decided = [settle_expired(expired, self._policy_of(expired), now, run.every) for expired in found]
+                every = self.tick.settings.run.every
+                decided = [settle_expired(expired, _policy_of(expired), now, every) for expired in found]
                 rows = [end.finish for end in decided]
                 written = leases.finish(connection, rows) if rows else Written(frozenset(), frozenset())
             for expired, end in zip(found, decided, strict=True):
                 job_id = end.finish.lease.job_id
-                policy = self._policy_of(expired).retry
+                policy = _policy_of(expired).retry
                 if job_id in written.cancelled:
                     self._count(as_cancelled(end, written.cancelled[job_id]), policy)
                 elif job_id in written.written:
@@ -92,13 +88,12 @@ class Recovery:
             if looked_at < RECOVER_BATCH:
                 break
         self._record_deaths()
-        self._tell_left_alone()
 
     def _note_death(self, expired: Expired, end: Decided) -> None:
         """Note the job type of an attempt that ran in its runner's own process, if that runner is not known to live."""
         runner = expired.job.locked_by or ""
         died = runner in self.runners.dead or is_gone(runner, self.tick.identity) is None
-        if died and isinstance(end.finished.outcome, Lost) and self._policy_of(expired).in_thread:
+        if died and isinstance(end.finished.outcome, Lost) and _policy_of(expired).in_thread:
             # Count one death for all attempts found together: a machine that was switched off ends them at once.
             self.deaths[expired.job.job_type] = runner
 
@@ -116,16 +111,6 @@ class Recovery:
         for each in found:
             self.tick.emit(events.type_crashing(each.job_type))
 
-    def _policy_of(self, expired: Expired) -> AttemptPolicy:
-        """The policy that the claim wrote; for an older version's claim that of the job type, if we know it."""
-        if expired.policy is not None:
-            return expired.policy
-        job_type = self.types().types.get(expired.job.job_type)
-        if job_type is None:
-            # We cannot tell what the claim wrote, so run nothing twice; only a cancelled job may be settled as usual.
-            return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")
-        return replace(policy_of(job_type, self.tick.settings.run), retry_until=expired.job.retry_until)
-
     def _cut_far_leases(self) -> None:
         for each in self.far:
             left = self.tick.settings.run.lease if each.lease_s is None else timedelta(seconds=each.lease_s)
@@ -134,13 +119,6 @@ class Recovery:
             if cut:
                 self.tick.emit(events.lease_cut(each.lease.job_id, each.job_type, each.locked_until, left))
         self.far = []
-
-    def _tell_left_alone(self) -> None:
-        with self.tick.database.read() as connection:
-            found = expiry.left_alone(connection, self.runners.dead, self.runners.working, self.types().types.keys())
-        self.left_alone = len(found)
-        for left in found:
-            self.tick.emit(events.left_alone(left.job_type, left.jobs, left.sample))
 
     def _count(self, end: Decided, policy: RetryPolicy) -> None:
         finished = end.finished
@@ -156,3 +134,10 @@ class Recovery:
             self.tick.result.counts.dead += 1
         elif end.transition.status == "cancelled":
             self.tick.result.counts.cancelled += 1
+
+
+def _policy_of(expired: Expired) -> AttemptPolicy:
+    """The policy that the claim wrote. Without one, as only plain SQL leaves it, nothing runs twice."""
+    if expired.policy is not None:
+        return expired.policy
+    return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")

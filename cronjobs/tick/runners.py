@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from cronjobs.host.identity import Identity, age_at_work, is_gone
-from cronjobs.rules.attempt_policy import RUNNER_SLACK
-from cronjobs.store.leases import LONG
 from cronjobs.store.ticks import CLOCK_SLACK
 
 LONGEST_LEASE: Final = timedelta(days=1)  # the longest that a configuration may set
@@ -23,7 +21,7 @@ class Runners:
     working: tuple[str, ...] = ()
 
 
-def sort_runners(holders: Mapping[str, float | None], here: Identity, budget: timedelta) -> Runners:
+def sort_runners(holders: Mapping[str, float | None], here: Identity) -> Runners:
     """Sort the lease holders of this host; each comes with the highest age of its process, as it wrote it itself.
 
     When a clock steps forward or a machine resumes, leases of live processes expire. A runner that is proven alive, is
@@ -34,17 +32,9 @@ def sort_runners(holders: Mapping[str, float | None], here: Identity, budget: ti
     for locked_by, limit_s in holders.items():
         if is_gone(locked_by, here):
             dead.append(locked_by)
-        elif (age_s := age_at_work(locked_by, here)) is not None and age_s < _limit_s(locked_by, limit_s, budget):
+        elif (age_s := age_at_work(locked_by, here)) is not None and limit_s is not None and age_s < limit_s:
             working.append(locked_by)
     return Runners(tuple(dead), tuple(working))
-
-
-def _limit_s(locked_by: str, said: float | None, budget: timedelta) -> float:
-    """The highest age of a runner: for a tick its budget; for an older version's long job unknown, so 0."""
-    holder = Identity.parse(locked_by)
-    if said is not None:
-        return said
-    return 0.0 if holder is None or holder.tick.startswith(LONG) else (budget + RUNNER_SLACK).total_seconds()
 
 
 def lease_is_wrong(locked_until: datetime, now: datetime, lease_s: float | None) -> bool:

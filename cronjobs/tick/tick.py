@@ -165,8 +165,7 @@ class Tick(TickContext):
         if self._recovery_here is None:
             from cronjobs.tick.recovery import Recovery
 
-            # The types are not loaded before they are asked for: a long job that runs is no work for this tick.
-            self._recovery_here = Recovery(self, lambda: self.work.types())
+            self._recovery_here = Recovery(self)
         return self._recovery_here
 
     def _recover(self) -> None:
@@ -174,7 +173,6 @@ class Tick(TickContext):
             self.recovery.run()
         finally:  # also if this try fails: the next one continues
             self.result.recovered = self.recovery.recovered
-        self.result.faults += self.recovery.left_alone
 
     def _give_up_misfits(self) -> None:
         from cronjobs.tick.outlived import give_up

@@ -24,7 +24,6 @@ from cronjobs.store.concurrency import running_by_key
 from cronjobs.store.crashing_types import watched
 from cronjobs.store.job_types import (
     Loaded,
-    older_versions_tick,
     present_types,
     remembered,
     runnable_types,
@@ -66,10 +65,8 @@ class Work:
         within = remembered(self.tick.settings.run.every)
         with self.tick.database.read() as connection:
             runnable = runnable_types(connection, within)
-            if runnable is None and not older_versions_tick(connection, within):
-                runnable = frozenset()  # this host's tick is the first
         loaded = job_types.load(self.tick.settings)
-        return replace(loaded, elsewhere=None if runnable is None else runnable - loaded.types.keys())
+        return replace(loaded, elsewhere=(runnable or frozenset()) - loaded.types.keys())
 
     def prepare(self) -> Loop:
         """The loop, ready to run."""

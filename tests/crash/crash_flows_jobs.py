@@ -128,7 +128,7 @@ def adopt(world: World) -> None:
         max_memory=None,
         success=[0],
         permanent=[],
-        row_policy=AttemptPolicy(RetryPolicy()).for_attempt(1),
+        row_policy=AttemptPolicy(RetryPolicy()).text(),
     )
     request = world.folder / "handover"
     request.write_bytes(told.encode())
@@ -156,7 +156,7 @@ def expired_leases(world: World) -> None:
         ("crash.ok", None, {}),
         ("crash.ok", "timed_out", {}),
         ("crash.ok", "interrupted", {}),
-        ("crash.unknown", None, {"losses": 2, "policy": AttemptPolicy(RetryPolicy(), max_losses=3).for_attempt(2)}),
+        ("crash.unknown", None, {"losses": 2, "policy": AttemptPolicy(RetryPolicy(), max_losses=3).text()}),
         ("crash.ok", "timed_out", {"max_attempts": 1}),
     ]
     for job_type, outcome, counts in kinds:

@@ -123,7 +123,7 @@ class Week:
             connection.execute(insert(tables.ticks).values(tick=str(self.dice.random()), **row, **times))
         self.renew()
         with database.write() as connection:
-            now, found = expiry.expired_leases(connection, 100, known=KNOWN)
+            now, found = expiry.expired_leases(connection, 100)
             ends = [settle_expired(each, each.policy or POLICY, now, MINUTE).finish for each in found]
             if ends:
                 leases.finish(connection, ends)

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import update
 from support.project import Project
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database.tables import jobs, meta, ticks
+from cronjobs.database.tables import jobs, meta
 
 YAML = 'timezone: Europe/Berlin\njob_types: {t.ok: {command: ["true"]}}\n'
 CANARY = "c4n4ry-value"
@@ -231,12 +231,6 @@ def test_a_type_that_a_host_which_ticked_lately_has_is_enqueued(project: Project
     assert project.run("enqueue", "t.say", "--payload", '{"line": "x"}').code == 0
     assert project.run("enqueue", "t.sya").code == 2
     assert [row["job_type"] for row in project.jobs()] == ["t.say"]
-
-
-def test_a_host_of_an_older_version_may_have_any_type(project: Project) -> None:
-    row = {"tick": "old", "host": "old", "pid": 1, "version": "0", "started_at": SYSTEM.now(), "schedules_on": None}
-    project.execute(insert(ticks).values(row))
-    assert project.run("enqueue", "t.theirs").code == 0
 
 
 def test_a_payload_that_does_not_fit_is_enqueued_and_warned_about(lite: Project) -> None:

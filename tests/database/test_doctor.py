@@ -52,7 +52,7 @@ class Surgery:
         world.file(**MINUTELY)
         world.tick(utc("2026-03-02T08:10:10"), self.name)
         world.tick(utc("2026-03-02T08:11:10"), self.name)
-        with world.database.write() as connection:  # those before, of an older version
+        with world.database.write() as connection:  # those before, of another version
             for minute in range(10):
                 at = utc("2026-03-02T08:00:10") + minute * MINUTE
                 values = {"tick": f"t{minute}", "host": self.name, "pid": 1, "version": "0", "started_at": at}

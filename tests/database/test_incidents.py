@@ -393,19 +393,6 @@ def cancelled_unknown(world: World) -> None:
     world.minutes(1)
 
 
-def of_an_older_version(world: World) -> None:
-    """A host that is gone ran it, with code that wrote no policy; and nobody here has its handler."""
-    ended = world.clock.now() - 5 * MINUTE
-    gone = {"locked_by": "gone:b:1:1:1:t", "locked_until": ended, "attempts": 1, "started_at": ended}
-    world.put(job_type="t.renamed", status="running", **gone)
-    world.minutes(1)
-
-
-def cancelled(world: World) -> None:
-    world.change(update(tables.jobs).values(cancel_requested_at=world.clock.now()))
-    world.minutes(2)
-
-
 def misfit(world: World) -> None:
     world.put(payload={"amount": 1})
     world.minutes(1)
@@ -745,14 +732,6 @@ INCIDENTS = [
         "a job of a type that nobody knows", nobody_knows, "unresolved", cancelled_unknown, code=3, mail="t.renamed"
     ),
     Incident("a renamed handler", renamed_handler, "unresolved", handler_named_again, code=3, mail="t.renamed"),
-    Incident(
-        "a lost job of an older version's",
-        of_an_older_version,
-        "left_alone",
-        cancelled,
-        code=3,
-        mail="job.left_alone",
-    ),
     Incident("a payload that does not fit its handler", misfit, "misfit", handler_that_takes_it),
     Incident("a type that takes runners down", crashing_type, "crashing", lambda w: w.later("2h"), live=""),
     Incident("a schedule removed in a pause", removed_in_a_pause, "pause", lambda w: w.resume("all")),

@@ -396,7 +396,7 @@ def test_a_dismissed_job_stays_dead_and_counts_again_when_it_dies_again(
     assert (again.code, again.err) == (1, f"job {job_id} is dismissed already, nothing to do\n")
     assert cronjobs("jobs", "dismiss", "--all", "--yes").err == "no such job to dismiss\n"
     died_again = {"finished_at": NOW + timedelta(minutes=1), "dismissed_at": NOW}
-    with database.write() as connection:  # an older version retried it, and knew nothing of dismissals
+    with database.write() as connection:  # plain SQL revived it, and it died again
         connection.execute(update(tables.jobs).where(tables.jobs.c.id == job_id).values(died_again))
     assert cronjobs("jobs", "dismiss", "--type", "mail.send", "--yes", "--json").json["changed"] == 1
     assert cronjobs("jobs", "retry", str(job_id)).code == 0

@@ -201,8 +201,7 @@ def recover(world: World) -> Counted:
     def settle(connection: Connection) -> None:
         expiry.holders(connection, "alpha:b:1:")
         expiry.far_leases(connection, HOUR, 200)
-        expiry.expired_leases(connection, 200, known=["kind1"])
-        expiry.left_alone(connection, [], [], ["kind1"])
+        expiry.expired_leases(connection, 200)
         waiting_misfits(connection)
         outlived(connection, 200)
         give_up_outlived(connection, [1, 2, 3])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select
 from support.counted import Counted, counted
 from support.hosts import Host, put
 
@@ -57,7 +57,7 @@ def told(database: Database, job_id: int) -> tuple[Any, Any]:
     with database.read() as connection:
         row = tailing.job_row(connection, job_id)
         assert row is not None
-        return reported_of(row.progress, row.attempts), row.live_output
+        return reported_of(row.progress), row.live_output
 
 
 def test_only_the_attempt_that_has_the_lease_reports(database: Database) -> None:
@@ -77,21 +77,6 @@ def test_it_is_gone_when_the_attempt_ends(database: Database, status: Status) ->
     end(database, lease_of(job), status)
     with database.read() as connection:
         assert connection.execute(select(jobs.c.progress, jobs.c.live_output)).one() == (None, None)
-
-
-def test_what_an_older_version_left_is_not_taken_for_the_next_attempts(database: Database) -> None:
-    [job] = running(database)
-    renew(database, [lease_of(job)], report(lease_of(job)))
-    with database.write() as connection:
-        left = connection.execute(select(jobs.c.progress, jobs.c.live_output)).one()._mapping
-    end(database, lease_of(job), Status.QUEUED)
-    with database.write() as connection:
-        connection.execute(update(jobs).values(left))  # an older version does not know the columns
-    with database.write() as connection:
-        [again] = claims.claim(connection, limit=1, locked_by="a", lease=LEASE, admission=ANY).jobs
-    assert told(database, job.id)[0] is None
-    renew(database, [lease_of(again)], report(lease_of(again), 1, output=""))
-    assert told(database, job.id) == (Reported(HowFar(1, 10), 1.0, 1, 1.0, 4), "")
 
 
 def test_one_renewal_writes_what_some_report_and_keeps_what_others_did(database: Database) -> None:
@@ -121,20 +106,20 @@ def test_any_text_can_be_a_note_and_an_output(database: Database, text: str) -> 
 
 
 HANDED_IN: tuple[Any, ...] = (
-    *(None, 1, "x", [], {}, {"attempt": 2}, {"attempt": "1"}, {"attempt": 1, "done": "many", "of": [], "note": 7}),
-    *({"attempt": 1, "done": True}, {"attempt": 1, "done": -1}, {"attempt": 1, "done": 1e300, "output_end": -5}),
+    *(None, 1, "x", [], {}, {"done": "many", "of": [], "note": 7}),
+    *({"done": True}, {"done": -1}, {"done": 1e300, "output_end": -5}),
 )
 
 
 @pytest.mark.parametrize("value", HANDED_IN)
 def test_whatever_plain_sql_writes_there_is_read_as_nothing(value: Any) -> None:
-    found = reported_of(value, 1)
+    found = reported_of(value)
     assert found is None or found == Reported()
 
 
 def test_what_the_row_keeps_is_read_again() -> None:
     reported = Reported(HowFar(37, 120.5, "Berlin"), 12.5, 3, 0.5, 77)
-    assert reported_of(json.loads(row_value(reported, 3)), 3) == reported
+    assert reported_of(json.loads(row_value(reported))) == reported
 
 
 # --- in a tick --------------------------------------------------------------------------------------------------------

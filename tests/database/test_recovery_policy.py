@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 from support.hosts import Host, put
-from support.lost import MINUTE, as_an_older_version, claim_as_a_tick, forget, paying, row
+from support.lost import MINUTE, claim_as_a_tick, claim_without_a_policy, forget, paying, row
 
 from cronjobs.config.settings import JobTypeSettings, RetryChanges, RunSettings, ScheduleSettings
 from cronjobs.database.connection import Database
@@ -21,10 +21,8 @@ from cronjobs.jobs import job_types, registry
 from cronjobs.jobs.job_types import policy_of
 from cronjobs.model import RetryPolicy, TimedOut, duration
 from cronjobs.rules.attempt_policy import AttemptPolicy, read_policy
-from cronjobs.rules.concurrency import Limit
 from cronjobs.rules.ending import running_row
 from cronjobs.store import leases, operating
-from cronjobs.store.concurrency import running_by_key
 from cronjobs.testing import FakeClock
 
 
@@ -168,7 +166,7 @@ def test_a_policy_is_read_back_as_it_was_written() -> None:
         RetryPolicy(retry_on=["ValueError", "app.Busy"], give_up_on=["TimedOut"], factor=3, base="1s", cap="5s"),
     ):
         policy = AttemptPolicy(retry, "dead", 4, "next_occurrence", in_thread=True, runner_s=60.0, lease_s=60.0)
-        back = read_policy(json.loads(policy.for_attempt(3)), 3)
+        back = read_policy(json.loads(policy.text()))
         assert back is not None
         assert (back.on_lost, back.max_losses, back.retry_until, back.in_thread) == (
             "dead",
@@ -185,16 +183,16 @@ def test_a_policy_is_read_back_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        None, 5, "x", [], {}, {"attempt": 1}, {"attempt": 2}, {"attempt": "1"},
-        {"attempt": 1, "max_attempts": 0, "base_s": 1, "factor": 2, "cap_s": 1, "jitter": 0, "on_lost": "dead"},
-        {"attempt": 1, "max_attempts": 1, "base_s": "NaN", "factor": 2, "cap_s": 1, "jitter": 0, "on_lost": "dead",
+        None, 5, "x", [], {}, {"on_lost": "retry"},
+        {"max_attempts": 0, "base_s": 1, "factor": 2, "cap_s": 1, "jitter": 0, "on_lost": "dead"},
+        {"max_attempts": 1, "base_s": "NaN", "factor": 2, "cap_s": 1, "jitter": 0, "on_lost": "dead",
          "max_losses": 1},
-        {"attempt": 1, "max_attempts": 1e400, "base_s": 1, "factor": 2, "cap_s": 1, "jitter": 0, "on_lost": "dead",
+        {"max_attempts": 1e400, "base_s": 1, "factor": 2, "cap_s": 1, "jitter": 0, "on_lost": "dead",
          "max_losses": 1},
     ],
 )  # fmt: skip
 def test_what_plain_sql_wrote_there_is_no_policy(value: Any) -> None:
-    assert read_policy(value, 1) is None
+    assert read_policy(value) is None
 
 
 def test_a_type_takes_its_own_policy_although_another_is_usual(host: Host) -> None:
@@ -204,104 +202,34 @@ def test_a_type_takes_its_own_policy_although_another_is_usual(host: Host) -> No
     types = job_types.load(host.settings).types
     for name, job_id in ids.items():
         wanted = policy_of(types[name], host.settings.run, runner=MINUTE)
-        assert row(host, job_id).policy == wanted.row() | {"attempt": 1, "retry_until": None}
+        assert row(host, job_id).policy == wanted.row() | {"retry_until": None}
 
 
-# --- claimed by an older version --------------------------------------------------------------------------------------
+# --- claimed by plain SQL ---------------------------------------------------------------------------------------------
 
 
-def test_a_job_without_a_policy_and_of_unknown_type_is_left_alone_and_reported(
-    host: Host, clock: FakeClock, ran: list[str]
+@pytest.mark.parametrize("job_type", ["pay.tries", "pay.gone"])
+def test_a_job_without_a_policy_is_dead_and_visible_whoever_knows_its_type(
+    host: Host, clock: FakeClock, ran: list[str], job_type: str
 ) -> None:
-    job_id = put(host.database, job_type="pay.once")
-    as_an_older_version(host, job_id)
-    known = dict(registry._registered)
-    forget()
-    clock.advance(5 * MINUTE)
-    result = host.tick()
-    assert row(host, job_id).status == "running"
-    [said] = host.said("job.left_alone")
-    assert (said.facts["job_type"], said.facts["jobs"], said.facts["job_id"]) == ("pay.once", 1, job_id)
-    assert result.exit_code() == 3
-    registry._registered.update(known)  # the deploy is over
-    host.tick()
-    assert (row(host, job_id).status, ran) == ("dead", [])
-
-
-def test_what_the_attempt_before_was_to_be_decided_by_is_not_taken_for_an_older_versions(
-    host: Host, clock: FakeClock
-) -> None:
-    job_id = put(host.database, job_type="pay.tries")
-    claim_as_a_tick(host)
-    with host.database.write() as connection:  # an older version finds it lost, and claims it: the column stays
-        connection.execute(
-            update(jobs_table)
-            .where(jobs_table.c.id == job_id)
-            .values(status="failed", locked_by=None, locked_until=None)
-        )
-    as_an_older_version(host, job_id)
-    forget()
+    job_id = put(host.database, job_type=job_type)
+    claim_without_a_policy(host, job_id)
     clock.advance(5 * MINUTE)
     host.tick()
-    assert row(host, job_id).status == "running"
-    assert host.said("job.left_alone")
-
-
-def test_nor_where_its_type_is_known(host: Host, clock: FakeClock) -> None:
-    job_id = put(host.database, job_type="pay.tries")
-    claim_as_a_tick(host)  # which may be lost
-    with host.database.write() as connection:
-        values = {"status": "failed", "locked_by": None, "locked_until": None}
-        connection.execute(update(jobs_table).where(jobs_table.c.id == job_id).values(values))
-    as_an_older_version(host, job_id)
-    host.carry(job_types={"pay.tries": JobTypeSettings("pay.tries", on_lost="dead")})  # and this may not
-    clock.advance(5 * MINUTE)
-    host.tick()
-    assert row(host, job_id).status == "dead"
-
-
-def test_more_of_them_than_a_batch_hold_nobody_up(host: Host, clock: FakeClock, monkeypatch: Any) -> None:
-    monkeypatch.setattr("cronjobs.tick.recovery.RECOVER_BATCH", 2)
-    for _ in range(5):
-        as_an_older_version(host, put(host.database, job_type="pay.once"))
-    clock.advance(MINUTE / 2)
-    ids = [put(host.database, job_type="pay.tries") for _ in range(3)]
-    claim_as_a_tick(host)
-    forget()
-    clock.advance(5 * MINUTE)
-    assert host.tick().recovered == 3
-    assert {row(host, job_id).status for job_id in ids} == {"failed"}
-    assert [event.facts["jobs"] for event in host.said("job.left_alone")] == [5]
-
-
-def test_it_counts_neither_for_limits_nor_for_overlap(host: Host, clock: FakeClock, ran: list[str]) -> None:
-    host.carry(schedules={"s": ScheduleSettings("s", "pay.tries", cron="* * * * *")}, limits=(Limit("bank:", 1),))
-    host.tick()
-    left_id = put(host.database, job_type="pay.gone", schedule="s", concurrency_key="bank:1")
-    as_an_older_version(host, left_id)
-    waiting_id = put(host.database, job_type="pay.tries", concurrency_key="bank:2", run_at=clock.now())
-    with host.database.read() as connection:
-        assert running_by_key(connection) == {"bank:1": 1}  # as long as its lease is in force
-    clock.advance(5 * MINUTE)
-    result = host.tick()
-    assert row(host, left_id).status == "running"
-    assert row(host, waiting_id).status == "succeeded"
-    assert result.occurrences.get("enqueued") == 1
-    assert len(ran) == 2  # the schedule's, too
+    assert (row(host, job_id).status, row(host, job_id).losses, ran) == ("dead", 1, [])
 
 
 def test_a_person_can_call_it_off(host: Host, clock: FakeClock) -> None:
     job_id = put(host.database, job_type="pay.once")
-    as_an_older_version(host, job_id)
-    forget()
-    clock.advance(5 * MINUTE)
+    claim_without_a_policy(host, job_id)
     with host.database.write() as connection:
         operating.cancel(connection, [job_id], operating.OperatorAction("cancel", "ada", "here", None))
-    assert host.tick().exit_code() == 0
+    clock.advance(5 * MINUTE)
+    host.tick()
     assert row(host, job_id).status == "cancelled"
 
 
-@pytest.mark.parametrize("bad", ["[1]", '"x"', '{"attempt": 1}', "{}"])
+@pytest.mark.parametrize("bad", ["[1]", '"x"', "{}"])
 def test_a_policy_that_nobody_can_read_is_no_reason_to_run_a_job_twice(host: Host, clock: FakeClock, bad: str) -> None:
     job_id = put(host.database, job_type="pay.once")
     claim_as_a_tick(host)
@@ -310,4 +238,4 @@ def test_a_policy_that_nobody_can_read_is_no_reason_to_run_a_job_twice(host: Hos
     forget()
     clock.advance(5 * MINUTE)
     host.tick()
-    assert row(host, job_id).status in ("running", "dead")
+    assert row(host, job_id).status == "dead"

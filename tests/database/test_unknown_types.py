@@ -190,18 +190,6 @@ def test_after_a_quiet_night_what_the_last_ticks_knew_still_counts(
         assert runnable_types(connection) == frozenset(["t.say"])
 
 
-def test_while_an_older_version_ticks_nobody_can_say_what_is_unknown(
-    database: Database, host: Host, clock: FakeClock
-) -> None:
-    row = {"tick": "old", "host": "beta", "pid": 1, "version": "0", "started_at": START - MINUTE}
-    with database.write() as connection:
-        connection.execute(insert(ticks).values(row))
-    put(database, job_type="r.report")
-    assert (host.tick().exit_code(), told(host)) == (0, [])
-    clock.advance(timedelta(minutes=15))
-    assert (host.tick().exit_code(), told(host)) == (3, [("r.report", None)])
-
-
 def test_a_type_that_is_renamed_on_its_only_host_is_told_at_once(
     database: Database, host: Host, clock: FakeClock, tmp_path: Path
 ) -> None:

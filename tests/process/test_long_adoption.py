@@ -216,7 +216,7 @@ def handed(project: Project, job_id: int, attempt: int = 1, job_type: str = "t.q
         max_memory=None,
         success=[0],
         permanent=[],
-        row_policy=AttemptPolicy(RetryPolicy()).for_attempt(attempt),
+        row_policy=AttemptPolicy(RetryPolicy()).text(),
     )
 
 
@@ -254,7 +254,7 @@ def test_the_process_runs_nothing_without_the_very_lease_it_was_told_of(
     project = longs.project
     job_id = leased(project)
     before = project.everything()
-    policy = AttemptPolicy(RetryPolicy()).for_attempt(change.get("attempt", 1))
+    policy = AttemptPolicy(RetryPolicy()).text()
     assert run_process(project, replace(handed(project, job_id), **change, row_policy=policy)) == (0, FULL)
     assert (project.everything(), project.effects()) == (before, [])
 
@@ -373,7 +373,7 @@ def claimed(database: Database, count: int = 1) -> list[Lease]:
 
 
 def request(held: Lease) -> Handover:
-    policy = AttemptPolicy(RetryPolicy()).for_attempt(held.attempt)
+    policy = AttemptPolicy(RetryPolicy()).text()
     return Handover("", "", held.job_id, "t.any", held.attempt, TICK, 60, False, None, [0], [], policy)
 
 

@@ -98,16 +98,15 @@ def test_a_name_that_is_none_of_ours_is_nobody_alive(name: str) -> None:
 
 
 def test_runners_are_dead_or_working_or_neither() -> None:
-    here, budget = Identity.here(), timedelta(seconds=55)
+    here = Identity.here()
     dead = str(replace(here, started="1", tick="before"))
     with process() as (_, holder):
         name, long_name = str(holder), str(replace(holder, tick=f"{LONG}x"))
-        assert sort_runners({dead: 60.0, name: 60.0}, here, budget).dead == (dead,)
-        assert sort_runners({dead: 60.0, name: 60.0}, here, budget).working == (name,)
-        assert sort_runners({name: 0.0}, here, budget).working == ()  # beyond its limit
-        assert sort_runners({name: None}, here, budget).working == (name,)  # an older version's tick
-        assert sort_runners({long_name: None}, here, budget).working == ()  # how long its job takes nobody knows
-        assert sort_runners({long_name: 60.0}, here, budget).working == (long_name,)
+        assert sort_runners({dead: 60.0, name: 60.0}, here).dead == (dead,)
+        assert sort_runners({dead: 60.0, name: 60.0}, here).working == (name,)
+        assert sort_runners({name: 0.0}, here).working == ()  # beyond its limit
+        assert sort_runners({name: None}, here).working == ()  # how long it may take nobody knows
+        assert sort_runners({long_name: 60.0}, here).working == (long_name,)
 
 
 # --- the clock steps forward ------------------------------------------------------------------------------------------

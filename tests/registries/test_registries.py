@@ -22,5 +22,4 @@ def test_whatever_hosts_know_and_wherever_ticks_die_nothing_is_run_twice_or_held
     assert {seed: report.violations for seed, report in reports.items() if report.violations} == {}
     # It was a test of something.
     assert sum(report.kills for report in reports.values()) > CASES / 2
-    assert sum(report.left_alone for report in reports.values()) > 0
     assert sum(report.executions for report in reports.values()) > CASES

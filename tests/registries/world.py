@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select
 from support.hosts import Unarmed
 
 from cronjobs import events
@@ -74,7 +74,6 @@ class Report:
     ticks: int
     kills: int
     executions: int
-    left_alone: int
 
 
 class DyingDatabase(Database):
@@ -167,7 +166,6 @@ class World:
     violations: list[str] = field(default_factory=list)
     ticks: int = 0
     kills: int = 0
-    left_alone: int = 0
 
     # --- one case -----------------------------------------------------------------------------------------------------
 
@@ -177,19 +175,17 @@ class World:
         for _ in range(self.random.randint(1, 6)):
             self._add()
         for _ in range(self.random.randint(2, 7)):
-            if self.random.random() < 0.25:
-                self._an_older_version_dies()
             self._tick(self.random.choice(hosts), self._registry(), kill=self.random.random() < 0.6)
             self.clock.advance(timedelta(seconds=self.random.choice([5, 61, 130, 200])))
         self._heal(hosts[0])
         self._judge()
-        return Report(self.violations, self.ticks, self.kills, self.executed.total(), self.left_alone)
+        return Report(self.violations, self.ticks, self.kills, self.executed.total())
 
     def _begin(self, seed: int) -> None:
         self.random.seed(seed)
         self.clock.set(START)
         self.executed, self.manners, self.types_of, self.violations = Counter(), {}, {}, []
-        self.ticks = self.kills = self.left_alone = 0
+        self.ticks = self.kills = 0
         self.database.dead, self.database.die_at = False, None
         with self.database.write() as connection:
             for table in reversed(metadata.sorted_tables):
@@ -242,19 +238,6 @@ class World:
             end = running_row(job, TimedOut("still running after its timeout of 10s"), timedelta(seconds=10), "1")
             leases.record_overdue(connection, [end])
         self.database.dead = True
-
-    def _an_older_version_dies(self) -> None:
-        """It claims a job without a policy, perhaps begins it, and is never heard of again."""
-        with self.database.write() as connection:
-            waiting = jobs.c.status.in_(["queued", "failed"]) & (jobs.c.run_at <= self.clock.now())
-            found = connection.execute(select(jobs.c.id).where(waiting).order_by(jobs.c.id).limit(1)).scalar()
-            if found is None:
-                return
-            now = self.clock.now()
-            lease = {"locked_by": f"old:b:1:{NOBODY}:1:x", "locked_until": now + timedelta(seconds=60)}
-            values = {"status": "running", "attempts": jobs.c.attempts + 1, "started_at": now, **lease}
-            connection.execute(update(jobs).where(jobs.c.id == found).values(values))
-        self.executed[found] += self.random.choice([0, 1])
 
     # --- ticks --------------------------------------------------------------------------------------------------------
 
@@ -325,7 +308,7 @@ class World:
         if result.fault is not None or result.trouble is not None:
             self.violations.append(f"a tick ended in {result.fault!r} {result.trouble}")
         # A tick that had nothing to do imports nothing, and cannot know.
-        worked = result.recovered or result.counts.claimed or names["job.left_alone"]
+        worked = result.counts.claimed
         if registry.faults and worked and (names["config.fault"] != len(registry.faults) or result.exit_code() != 3):
             self.violations.append(f"a module that cannot be imported was not reported: {dict(names)}")
         with self.database.read() as connection:
@@ -333,12 +316,8 @@ class World:
                 select(jobs.c.job_type).where(jobs.c.status == "running", jobs.c.locked_until < self.clock.now())
             ).scalars()
             alone = set(lost)
-        if alone & registry.types.keys():
-            self.violations.append(f"lost attempts of known types were left: {alone & registry.types.keys()}")
-        reported = {event.facts["job_type"] for event in said if event.name == "job.left_alone"}
-        if alone != reported:
-            self.violations.append(f"left alone: {alone}, reported: {reported}")
-        self.left_alone += len(alone)
+        if alone:
+            self.violations.append(f"lost attempts were left: {alone}")
 
     def _judge(self) -> None:
         with self.database.read() as connection:

@@ -62,8 +62,8 @@ def claim_as_a_tick(host: Host) -> list[Job]:
         return claims.claim(connection, limit=10, locked_by=GONE, lease=MINUTE, admission=admission).jobs
 
 
-def as_an_older_version(host: Host, job_id: int) -> None:
-    """Claim *job_id* as code does that knows no policy."""
+def claim_without_a_policy(host: Host, job_id: int) -> None:
+    """Claim *job_id* as plain SQL can."""
     now = host.database.clock.now()
     with host.database.write() as connection:
         connection.execute(

@@ -96,7 +96,7 @@ def _facts(row: Any, view: View) -> Html:
 
 def _so_far(row: Any) -> Html | None:
     """The last that a running attempt has printed, as of its last renewal."""
-    if row.status != Status.RUNNING or not row.live_output or reported_of(row.progress, row.attempts) is None:
+    if row.status != Status.RUNNING or not row.live_output or reported_of(row.progress) is None:
         return None
     return h("section", h("h2", "Output so far"), h("pre", row.live_output, tabindex="0"))
 

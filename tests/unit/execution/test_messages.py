@@ -45,7 +45,7 @@ def test_a_long_jobs_process_gets_what_the_tick_knew_of_its_type() -> None:
         max_memory=None,
         success=[0, 3],
         permanent=[78],
-        row_policy=AttemptPolicy(retry).for_attempt(2),
+        row_policy=AttemptPolicy(retry).text(),
     )
     back = Handover.decode(handover.encode())
     assert back == handover

@@ -78,7 +78,7 @@ def test_a_definition_of_a_newer_version_is_read_as_far_as_it_is_understood(chan
     assert schedule_from_definition("a", definition(SIMPLE) | change) == SIMPLE
 
 
-def test_a_definition_of_an_older_version_has_the_defaults() -> None:
+def test_a_definition_with_nothing_but_its_timing_has_the_defaults() -> None:
     assert schedule_from_definition("a", {"cron": "1 2 * * *"}) == ScheduleSettings("a", "a", cron="1 2 * * *")
 
 
