@@ -366,7 +366,7 @@ def recovers(world: World, database: Database) -> None:
         emit=note,
     )
     tick.row.started_at = SYSTEM.now()
-    Recovery(tick, lambda: KNOWN, Runners(dead=(HERE,))).run()
+    Recovery(tick, Runners(dead=(HERE,))).run()
 
 
 def misfits_end(world: World, database: Database) -> None:
