@@ -30,6 +30,7 @@ from support.ticking import Project
 from cronjobs import cli
 from cronjobs.database.address import parse_url
 from cronjobs.database.connection import Database
+from cronjobs.run_due import fault
 from cronjobs.schema import migrations
 from cronjobs.schema.grants import Role, statements
 from cronjobs.testing import FakeClock
@@ -101,8 +102,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """No test finds, or leaves, anything in the state folder of the user, or in that of another test."""
+    """No test finds what another left: in the state folder, or of a command that ran in this process."""
     os.environ["XDG_STATE_HOME"] = f"{_STATE.name}/{next(_numbers)}"
+    vars(fault.circumstances).update(vars(fault.Circumstances()))
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

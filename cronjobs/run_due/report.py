@@ -18,13 +18,14 @@ from cronjobs.rules.failed_job import absolute
 from cronjobs.run_due import fault
 from cronjobs.run_due.printing import coloured, complain
 from cronjobs.tick.log import Log
-from cronjobs.tick.mail_throttle import Alarm, known_log, remember_log, take_word
+from cronjobs.tick.mail_throttle import CODE, DATABASE, Alarm, known_log, remember_log, take_word
 from cronjobs.tick.result import NOTHING_DUE, Result, did_in_words
 
 MOST_WAITING: Final = 256 * 1024  # bytes
 AT_ONCE: Final = 512  # POSIX: a pipe that is ready takes so many without blocking, PIPE_BUF
 PATIENCE_S: Final = 0.5  # at the end
 MOST_KEPT: Final = 1000  # events of mere information, for --json
+OF_DATABASE: Final = "database.trouble"
 OF_CODE: Final = ("config.fault", "jobs.unknown_type")
 DEATHS_TOLD: Final = 10  # in one mail; the rest is counted
 
@@ -123,7 +124,7 @@ class CronMail:
 
     def __post_init__(self) -> None:
         self._causes: dict[str, str] = {}  # what was said of each
-        self._of_code: set[str] = set()  # those that only a tick that loads the handlers can see
+        self._about: dict[str, str] = {}  # CODE or DATABASE, of those that only a tick that knows it can see
         self._lines: list[str] = []
         self._well: set[str] = set()
         self.said = False  # whether anything was, or would have been if it were not repeated
@@ -138,6 +139,8 @@ class CronMail:
         for line in error.lines:
             log.write(events.tick_not_started(line))
             self.trouble(line, error.cause if isinstance(error, DatabaseError) else line)
+            if isinstance(error, DatabaseError):
+                self._about[error.cause] = DATABASE
         self.send()
 
     def tell_elsewhere(self, settings: Settings, error: CronjobsError, until: float) -> None:
@@ -157,7 +160,9 @@ class CronMail:
             if event.level == events.ERROR and event.name != "job.dead":
                 self.trouble(line := events.line(event), event.cause)
                 if event.name in OF_CODE:
-                    self._of_code.add(event.cause or line)
+                    self._about[event.cause or line] = CODE
+                if event.name == OF_DATABASE:
+                    self._about[event.cause or line] = DATABASE
         if reporter.log.fault:
             self.trouble(reporter.log.fault)
 
@@ -197,11 +202,12 @@ class CronMail:
             complain(line)
         alarm = Alarm(self.config)
         for cause, said in self._causes.items():
-            of_code = cause in self._of_code
-            if not self.throttle or alarm.worth_telling(cause, now, said=said, of_code=of_code):
+            if not self.throttle or alarm.worth_telling(cause, now, said=said, about=self._about.get(cause)):
                 complain(said)
         if self.throttle:
-            for sentence in alarm.over(set(self._causes), now, self._well, knows_code=knows_code):
+            # While a database is away, nobody knows whether its disk is still full.
+            unknown = {DATABASE} & {*self._about.values()} | (set() if knows_code else {CODE})
+            for sentence in alarm.over(set(self._causes), now, self._well, unknown=unknown):
                 complain(f"cronjobs: {sentence}")
 
 

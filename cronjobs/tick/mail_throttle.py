@@ -19,6 +19,9 @@ from cronjobs.text import one_line
 CAUSES_KEPT: Final = 500
 WORD: Final = 4000  # characters
 
+CODE: Final = "code"  # what a cause is about
+DATABASE: Final = "database"
+
 
 class Alarm:
     """Remembers, in the user's state folder, which causes were reported for one configuration file.
@@ -42,7 +45,7 @@ class Alarm:
 
     def code_at_fault(self) -> bool:
         """Whether a fault of the code was reported, and is not over."""
-        return any(entry.get("code") for entry in self._load().values())
+        return any(entry.get("about") == CODE for entry in self._load().values())
 
     def worth_telling(
         self,
@@ -52,12 +55,12 @@ class Alarm:
         said: str | None = None,
         job_type: str | None = None,
         times: int = 1,
-        of_code: bool = False,
+        about: str | None = None,
     ) -> bool:
         """Whether to report *cause* now; remembers that it occurred. *said*: what is reported, if not the cause.
 
-        With a *job_type* (whose jobs die of it) it may come and go before it counts as over: see ``over``. *of_code*:
-        only a tick that has loaded the handlers can see that it is over.
+        With a *job_type* (whose jobs die of it) it may come and go before it counts as over: see ``over``. *about*:
+        CODE or DATABASE, if only a tick that knows that can see that it is over.
         """
         known = self._load()
         at = now.isoformat()
@@ -65,8 +68,8 @@ class Alarm:
         if said is not None:
             entry.setdefault("said", one_line(said, 1000))
         entry |= {"seen": entry["seen"] + times, "last": at}
-        if of_code:
-            entry["code"] = True
+        if about is not None:
+            entry["about"] = about
         if job_type is not None:
             entry |= {"job_type": job_type, "well": False}
         worth = now >= datetime.fromisoformat(entry["next"])
@@ -89,11 +92,11 @@ class Alarm:
         return int(self._load().get(cause, {}).get("untold", 0))
 
     def over(
-        self, still: Collection[str], now: datetime, well: Collection[str] = (), *, knows_code: bool = True
+        self, still: Collection[str], now: datetime, well: Collection[str] = (), *, unknown: Collection[str] = ()
     ) -> list[str]:
         """Forget the causes that are not in *still*; return a sentence for each one that had repeated and is over.
 
-        *knows_code* False: the tick has not looked at the code, so faults of that last.
+        *unknown*: what this tick could not look at, CODE or DATABASE, so that faults of that last.
 
         A cause with a job type is over when no job died of it for an hour and a job of that type has succeeded (*well*)
         since. If neither happens it is forgotten without a report after a day.
@@ -101,7 +104,7 @@ class Alarm:
         known = self._load()
         told, changed = [], False
         for cause, entry in list(known.items()):
-            if cause in still or (entry.get("code") and not knows_code):
+            if cause in still or entry.get("about") in unknown:
                 continue
             if "job_type" in entry:
                 if entry["job_type"] in well and not entry.get("well"):

@@ -92,7 +92,7 @@ def hook_that(called: list[str], trouble: Callable[[str], None]) -> Callable[[Be
 
 def did_its_work(host: Host) -> Result:
     job_id = put(host.database)
-    result = host.tick(budget_s=20)
+    result = host.tick()
     with host.database.read() as connection:
         [status] = connection.exec_driver_sql(f"SELECT status FROM cronjobs_jobs WHERE id = {job_id}").scalars()
         [ended] = connection.exec_driver_sql("SELECT ended FROM cronjobs_ticks ORDER BY id DESC LIMIT 1").scalars()

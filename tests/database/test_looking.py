@@ -36,7 +36,7 @@ def clock() -> FakeClock:
 # --- status -----------------------------------------------------------------------------------------------------------
 
 STATUS = """\
-           project shop, environment production, tables 0011
+           project shop, environment production, tables 0012
 now        2026-07-01 14:03:07 Europe/Berlin
 
 TROUBLE    - critical unresolved:os:system: 1 due job waits: no handler or

@@ -492,14 +492,14 @@ MUTANTS = (
     Mutant(
         "a claim that writes no policy",
         "cronjobs/store/claims.py",
-        ", policy = {policy_at_claim}",
-        ", policy = NULL",
+        'leased="{lease_taken}, policy = {policy_at_claim}",',
+        'leased="{lease_taken}, policy = NULL",',
         ("tests/database/test_recovery_policy.py",),
     ),
     Mutant(
         "recovery by the type's policy of today",
         "cronjobs/tick/recovery.py",
-        "        if expired.policy is not None:\n            return expired.policy\n",
+        "    if expired.policy is not None:\n        return expired.policy\n",
         "",
         ("tests/database/test_recovery_policy.py",),
     ),
@@ -987,13 +987,6 @@ MUTANTS = (
         (f"{ALERT}::test_a_channel_for_which_no_time_was_left_is_tried_by_the_next_tick",),
     ),
     Mutant(
-        "progress of whichever attempt",
-        "cronjobs/rules/progress.py",
-        ' or value.get("attempt") != attempt',
-        "",
-        ("tests/database/test_progress.py",),
-    ),
-    Mutant(
         "an attempt's end leaves its progress",
         LEASES,
         " progress = NULL, live_output = NULL,",
@@ -1436,8 +1429,8 @@ MUTANTS = (
     Mutant(
         "a tick that loads no code ends a fault of the code",
         "cronjobs/run_due/report.py",
-        "knows_code=knows_code):",
-        "knows_code=True):",
+        "(set() if knows_code else {CODE})",
+        "set()",
         (f"{CODE_FAULTS}::test_a_tick_that_cannot_reach_the_database_ends_no_fault_of_the_code",),
     ),
     *(
@@ -1753,5 +1746,12 @@ MUTANTS = (
         ' and name.endswith(".json") for name in names',
         " for name in names",
         ("tests/unit/exec/test_spool.py",),
+    ),
+    Mutant(
+        "cron's mail: a database that is away ends its full disk",
+        "cronjobs/run_due/report.py",
+        "{DATABASE} & {*self._about.values()}",
+        "set()",
+        ("tests/process/test_alarm.py::test_while_the_database_fails_for_another_cause_none_of_its_causes_is_over",),
     ),
 )

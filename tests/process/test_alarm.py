@@ -24,7 +24,6 @@ from cronjobs.errors import (
     DatabaseUnreachable,
 )
 from cronjobs.events import database_trouble
-from cronjobs.run_due import fault
 from cronjobs.run_due.report import CronMail
 from cronjobs.tick import mail_throttle as alarm_module
 from cronjobs.tick.mail_throttle import Alarm, leave_word, take_word
@@ -255,7 +254,6 @@ def test_one_outage_is_one_mail_and_is_over_once(
     begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(fault.circumstances, "log", None)  # of a command in this process
     log = tmp_path / "log"
 
     def tick(error: DatabaseError | None) -> str:
@@ -278,3 +276,25 @@ def test_one_outage_is_one_mail_and_is_over_once(
     assert over.count("\n") == 1
     assert tick(None) == ""
     assert all(words in log.read_text() for words in ("16391", "pgsql_tmp1234", "4711")), "the log has all of it"
+
+
+def test_while_the_database_fails_for_another_cause_none_of_its_causes_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    def tick(error: DatabaseError | None) -> str:
+        mail = CronMail(tmp_path / "cronjobs.yaml", throttle=True)
+        reporter = mail.reporter(None, talk=False)
+        if error is not None:
+            reporter.note(database_trouble(str(error), error.cause))
+        mail.tell(reporter)
+        mail.send()
+        return capsys.readouterr().err
+
+    full = _refusals("53100")
+    assert [tick(error) != "" for error in full] == [True, False, False]
+    gone = tick(DatabaseUnreachable("db", "Connection refused"))
+    assert "cannot be reached" in gone
+    assert "over after" not in gone
+    assert tick(None).count("over after") == 1, "of the two, the one that had repeated"

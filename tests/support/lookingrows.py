@@ -117,6 +117,7 @@ class Rows:
     def tick(self, host: str = "web1", began: datetime = NOW - timedelta(seconds=6), **values: Any) -> None:
         usual: dict[str, Any] = {"finished_at": began + timedelta(milliseconds=310), "ended": "nothing is due"}
         usual |= {"pid": 7, "version": "0.1.0", "fingerprint": "3f2a9c1b00000000", "tick": f"{host}{began}"}
+        usual["schedules_on"] = 1
         self.put(tables.ticks, host=host, started_at=began, **(usual | values))
 
     def schedule(self, name: str, **values: Any) -> int:
