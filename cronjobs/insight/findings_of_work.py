@@ -49,7 +49,7 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         command = f"cronjobs jobs cancel {left.sample}"
         yield Finding("left_alone", text, since=left.since, command=command, subject=left.job_type)
     for failing in health.failing_types:
-        if failing.job_type in same.types or failing.job_type in health.unresolved:
+        if failing.job_type in same.types or failing.job_type in same.unknown_types:
             continue
         wait = f"{jobs_text(failing.jobs)} of it {'waits' if failing.jobs == 1 else 'wait'} for another try"
         text = f"the last {IN_A_ROW} runs of {failing.job_type} failed, none succeeded in between; {wait}"

@@ -53,7 +53,10 @@ class Facts:
         self.last_id += 1
         status = self.dice.choice(["queued", "failed", "failed", "running", "dead", "dead", "cancelled", "succeeded"])
         run_at = NOW + self.dice.choice([-HOUR, HOUR])
-        more: dict[str, Any] = {"failures": self.dice.choice([0, 1, 3]), "dismissed": status == "dead" and self.chance(4)}
+        more: dict[str, Any] = {
+            "failures": self.dice.choice([0, 1, 3]),
+            "dismissed": status == "dead" and self.chance(4),
+        }
         return JobNow(self.last_id, status, self.dice.choice(TYPES), "default", run_at, **more)
 
     def health(self) -> Health:
