@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -98,10 +97,9 @@ def _config(
     here += [(problem.path, str(problem)) for problem in settings.problems]
     types = same.hosts.get("", ())
     for where, text in here:
-        found = Finding("config", text, command="cronjobs check", rows=(text,))
-        if types and takes_away(where, types):
-            found, types = _with_unknown(found, types, health, same), ()
-        yield found
+        its = types if takes_away(where, types) else ()
+        yield _fault(text, (text,), its, health, same)
+        types = () if its else types
     if here:
         return  # most likely theirs are the same
     for tick in at_work:
@@ -115,24 +113,23 @@ def _config(
             host = tick["host"]
             text = f"host {host} cannot use all of its file: {several(wrong)}"
             since = health.watch.misconfigured.get(host)
-            found = Finding("config", text, since=since, command="cronjobs check", subject=host, rows=tuple(wrong))
             types = same.hosts.get(host, ())
-            yield _with_unknown(found, types, health, same) if types else found
+            yield _fault(text, tuple(wrong), types, health, same, since=since, subject=host)
 
 
-def _with_unknown(found: Finding, types: Sequence[str], health: Health, same: SameCause) -> Finding:
-    """*found*, which is why these *types* are unknown: something that was due does not happen."""
-    due = sum(health.unresolved.get(job_type, 0) for job_type in types)
-    names = [name for job_type in types for name in health.unknown_schedules.get(job_type, ())]
-    lack = " and ".join(waiting_words(due, names))
-    return replace(
-        found,
-        text=f"{found.text}; for want of {several(types)} {lack}",
-        severity=Severity.CRITICAL,
-        covers=tuple(
-            each for job_type in types for each in (Covered(f"unresolved:{job_type}"), *covered_by_type(job_type, same))
-        ),
+def _fault(
+    text: str, rows: tuple[str, ...], types: Sequence[str], health: Health, same: SameCause, **more: Any
+) -> Finding:
+    """A finding about a file; these *types* are unknown because of it, so that something due does not happen."""
+    severity = Severity.CRITICAL if types else Severity.WARNING
+    if types:
+        due = sum(health.unresolved.get(job_type, 0) for job_type in types)
+        names = [name for job_type in types for name in health.unknown_schedules.get(job_type, ())]
+        text = f"{text}; for want of {several(types)} {' and '.join(waiting_words(due, names))}"
+    covers = (
+        each for job_type in types for each in (Covered(f"unresolved:{job_type}"), *covered_by_type(job_type, same))
     )
+    return Finding("config", text, severity, command="cronjobs check", rows=rows, covers=tuple(covers), **more)
 
 
 def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:

@@ -42,7 +42,7 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         yield Finding("unresolved", text, Severity.CRITICAL, command="cronjobs jobs list --status queued")
     yield from map(_misfit, health.misfits)
     for failing in health.failing_types:
-        if failing.job_type in same.types or failing.job_type in health.unresolved:
+        if failing.job_type in same.types or failing.job_type in same.unknown_types:
             continue
         wait = f"{jobs_text(failing.jobs)} of it {'waits' if failing.jobs == 1 else 'wait'} for another try"
         text = f"the last {IN_A_ROW} runs of {failing.job_type} failed, none succeeded in between; {wait}"

@@ -44,6 +44,7 @@ class SameCause:
     waiting: tuple[str, ...] = ()  # schedules whose waiting job ``failing`` stands for
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # type → schedules past their grace
     unknown_failing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # type → schedules that fail
+    unknown_types: tuple[str, ...] = ()  # types that fail
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)  # schedule that fails → the key of its finding ``failing``
 
@@ -70,7 +71,8 @@ def covered_by_type(job_type: str, same: SameCause) -> tuple[Covered, ...]:
     """What an unknown type stands for."""
     late = (Covered(f"schedule:{name}") for name in same.unknown.get(job_type, ()))
     failing = covered_failing(same.unknown_failing.get(job_type, ()), same)
-    return (Covered(f"failing_type:{job_type}"), *late, *failing)
+    of_type = (Covered(f"failing_type:{each}") for each in same.unknown_types if each == job_type)
+    return (*of_type, *late, *failing)
 
 
 def covered_failing(names: Collection[str], same: SameCause) -> Iterator[Covered]:
@@ -112,6 +114,7 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
         ),
         unknown={job_type: tuple(names) for job_type, names in unknown.items()},
         unknown_failing={job_type: tuple(names) for job_type, names in unknown_failing.items()},
+        unknown_types=tuple(each.job_type for each in health.failing_types if each.job_type in health.unresolved),
         hosts=_without_their_module(health, settings),
         keys={name: runs.key for name, runs in failing.items()},
     )
