@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -51,6 +52,21 @@ def test_ticks_find_the_server_that_leads_and_keep_their_fast_path(cluster: Clus
         modules_of(project)  # with work, or the first of its kind: a full tick
         assert is_fast(modules_of(project))
         cluster.promote()
+
+
+def test_a_lingering_tick_finds_the_new_primary_and_begins_each_job_once(cluster: Cluster, project: Project) -> None:
+    project.configure("run: {linger: 100ms, budget: 50s}\n")
+    assert project.tick().wait() == 0
+    tick = project.start()
+    for promoted in (False, True):
+        if promoted:
+            cluster.promote()
+        job_id = project.add("t.quick")
+        until(lambda job_id=job_id: project.times_ran()[job_id] == 1)  # type: ignore[misc]
+    assert tick.process.poll() is None, "it stays"
+    tick.send(signal.SIGTERM)
+    tick.wait()
+    assert [*project.times_ran().values()] == [1, 1]
 
 
 def test_a_claim_that_no_standby_has_confirmed_begins_nothing(cluster: Cluster, project: Project) -> None:
