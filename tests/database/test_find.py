@@ -91,15 +91,6 @@ def test_each_end_is_told(database: Database) -> None:
     assert (running.progress, running.next_try) == (HowFar(37, 120, "Berlin"), None)
 
 
-def test_progress_of_an_attempt_before_is_not_told(database: Database) -> None:
-    made = enqueue(database.engine, "t.say").id
-    lease = {"status": "running", "attempts": 2, "locked_by": "me", "locked_until": RUN_AT}
-    changed(database, made, **lease, progress={"attempt": 1, "done": 37})
-    found = find(database.engine, id=made)
-    assert found is not None
-    assert found.progress is None
-
-
 def test_what_plain_sql_wrote_is_found_even_if_it_cannot_be_read(sqlite_migrated: str) -> None:
     connection = sqlite3.connect(sqlite_migrated)
     connection.execute("INSERT INTO cronjobs_jobs (job_type, payload, last_error) VALUES ('t', '{', x'ff41')")

@@ -17,12 +17,13 @@ from support.yard import MINUTE, START, Yard, minutely
 from cronjobs.config.settings import Settings
 from cronjobs.database.connection import Database
 from cronjobs.database.tables import jobs, schedules, ticks
-from cronjobs.errors import TurnTaken
+from cronjobs.errors import DatabaseBusy, TurnTaken
 from cronjobs.execution import foreground_claim
 from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Job, RetryPolicy
 from cronjobs.rules.concurrency import Limit
 from cronjobs.schedules import backfill
+from cronjobs.schedules.backfill import ScheduleBusy
 from cronjobs.store import claims, overlap
 from cronjobs.store.claims import ClaimFilter
 from cronjobs.store.job_types import Loaded, record_types
@@ -100,16 +101,13 @@ def test_what_runs_counts_whatever_its_type_and_although_it_was_forced(yard: Yar
     assert claim(yard) == [forced]
 
 
-def test_an_expired_lease_that_nobody_can_settle_holds_no_schedule_for_ever(yard: Yard) -> None:
+def test_a_lease_holds_its_schedule_until_it_is_settled(yard: Yard) -> None:
     add(yard, job_type="t.gone", **running())
     waits = add(yard)
-    past = START - timedelta(minutes=3)
     assert claim(yard, runnable=["t.say"]) == []  # it may well run
-    change(yard, 1, locked_until=past)
-    assert claim(yard, runnable=["t.say", "t.gone"]) == []  # who knows the type will settle it
-    change(yard, 1, policy={"attempt": 1})
-    assert claim(yard, runnable=["t.say"]) == []  # anybody will
-    change(yard, 1, policy=None)
+    change(yard, 1, locked_until=START - timedelta(minutes=3))
+    assert claim(yard, runnable=["t.say"]) == []  # the next recovery settles it
+    change(yard, 1, status="dead", locked_by=None, locked_until=None, finished_at=START)
     assert claim(yard, runnable=["t.say"]) == [waits]
 
 
@@ -287,7 +285,7 @@ def test_racing_runners_never_run_two_jobs_of_a_schedule(database_url: str, tmp_
     assert sum(took) >= ROUNDS
 
 
-def test_a_trigger_beside_a_tick_that_holds_the_schedule_runs_after_the_other(
+def test_a_trigger_waits_for_a_tick_that_holds_its_schedule_and_runs_after_that_ticks_job(
     postgres_migrated: str, tmp_path: Path
 ) -> None:
     with opened(postgres_migrated) as mine, opened(postgres_migrated) as theirs:
@@ -298,11 +296,10 @@ def test_a_trigger_beside_a_tick_that_holds_the_schedule_runs_after_the_other(
                 select(schedules.c.id).where(schedules.c.name == "s").with_for_update(key_share=True)
             ).all()
             connection.execute(insert(jobs).values(job_type="t.say", schedule="s", run_at=START))
-            with mine.write() as triggering:
-                triggered = backfill.trigger(triggering, "s", force=False, actor="me", host="alpha")
-            assert claim(yard) == [triggered]  # nobody waits for the tick that holds the schedule
-        assert claim(yard) == []
-        change(yard, triggered, status="dead", locked_by=None, locked_until=None, finished_at=START)
+            with pytest.raises(DatabaseBusy), mine.write() as triggering:
+                backfill.trigger(triggering, "s", force=False, actor="me", host="alpha")
+        with pytest.raises(ScheduleBusy), mine.write() as triggering:
+            backfill.trigger(triggering, "s", force=False, actor="me", host="alpha")
         assert claim(yard) == [1]
 
 
