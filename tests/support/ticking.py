@@ -25,6 +25,8 @@ from typing import Any
 import psycopg
 
 from cronjobs.clock import SYSTEM
+from cronjobs.model import RetryPolicy
+from cronjobs.rules.attempt_policy import AttemptPolicy
 from support import forked
 from support.postgres import SUPERUSER, as_role
 
@@ -198,8 +200,10 @@ class Project:
         return self.sql(statement)[0][0]
 
     def add(self, job_type: str, payload: str = "{}", **columns: object) -> int:
-        """INSERT a job as any language would; return its id."""
+        """INSERT a job as any language would; return its id. One that runs has the policy that a claim writes."""
         given = {"job_type": job_type, "payload": payload} | columns
+        if columns.get("status") == "running":
+            given.setdefault("policy", AttemptPolicy(RetryPolicy()).text())
         values = ", ".join("'" + str(value).replace("'", "''") + "'" for value in given.values())
         found = self.value(f"INSERT INTO cronjobs_jobs ({', '.join(given)}) VALUES ({values}) RETURNING id")
         return int(found)
