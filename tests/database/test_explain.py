@@ -25,6 +25,7 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 
 from cronjobs.database import tables
+from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 
@@ -117,6 +118,7 @@ def test_a_job_that_died_of_the_same_error_again_and_again(world: World) -> None
     ]
 
 
+@pytest.mark.parametrize("clock", [FakeClock], indirect=True)  # a time-out takes real seconds
 def test_an_attempt_that_timed_out(world: World) -> None:
     world.file("job_types: {slow: {command: [sleep, '30'], timeout: 1s}}\n", s='cron: "0 9 * * *", job: slow')
     world.tick()
