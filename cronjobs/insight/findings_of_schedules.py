@@ -25,9 +25,11 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
     if ticking(health.ticks, health.now, settings):
         off = list(_schedules_off(health, settings))
         yield from off or _behind(health.watch.schedules, health.now, quiet_after(settings))
+    missing = {name: since for since, name in _missing(health.watch)}
     for name, found in health.watch.without_run.items():
         if name in same.not_late:
             continue
+        missed_too = [Covered("missed", (name,))] if missing.pop(name, None) else []
         fails = name in same.failing_and_late
         text = f"{name} has not run within its grace; {found.why}{', and its last runs failed' if fails else ''}"
         yield Finding(
@@ -37,10 +39,14 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
             since=found.since,
             command=typed("cronjobs explain", name),
             subject=name,
-            covers=(Covered("not_run", (name,)), *covered_failing([name] if fails else [], same)),
+            covers=(Covered("not_run", (name,)), *missed_too, *covered_failing([name] if fails else [], same)),
         )
     yield from _failing(health, same)
-    yield from _missed(health.watch)
+    if missing:
+        names = tuple(sorted(missing, key=lambda name: (missing[name], name)))
+        text = f"{several(names)} missed runs, and none has gone well since"
+        command = typed("cronjobs trigger", names[0])
+        yield Finding("missed", text, since=missing[names[0]], command=command, rows=names)
     yield from _not_run(health, settings, same)
     if (lost := health.watch.given_up.get(DROPPED)) is not None:
         what = given_up_text(lost, "occurrence")
@@ -123,19 +129,13 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
         )
 
 
-def _missed(found: Watched) -> Iterator[Finding]:
-    """Schedules with runs that were missed in an outage, and none since."""
-    gone: list[tuple[datetime, str]] = []
+def _missing(found: Watched) -> Iterator[tuple[datetime, str]]:
+    """Schedules with runs that were missed in an outage, and none since: since when, and their names."""
     for schedule in found.schedules:
         row = missed(found.lately.get(schedule.id, []))
         by_hand = found.covered.get(schedule.name)
         if row is not None and (by_hand is None or by_hand < row.last_for):
-            gone.append((row.first_for, schedule.name))
-    if gone:
-        since, name = min(gone)
-        names = tuple(name for _, name in sorted(gone))
-        text = f"{several(names)} missed runs, and none has gone well since"
-        yield Finding("missed", text, since=since, command=typed("cronjobs trigger", name), rows=names)
+            yield row.first_for, schedule.name
 
 
 def _not_run(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
@@ -215,7 +215,7 @@ def _held_back(found: Watched, pauses: Sequence[Mapping[str, Any]], now: datetim
         elif waits:
             why = "jobs of schedules wait behind it"
         elif now - pause["paused_at"] > FORGOTTEN_PAUSE:
-            why = "for more than a day"
+            why = "it skips what comes due, for more than a day" if pause.get("skip") else "for more than a day"
         else:
             continue
         text = f"{what(scope, name)} is paused{' by ' + pause['by'] if pause['by'] else ''}: {why}"
@@ -239,7 +239,5 @@ def _behind_pause(found: Watched, pause: Mapping[str, Any], now: datetime) -> It
             continue
         if schedule.status != "active":
             continue
-        rows = found.lately.get(schedule.id, [])
-        skipped = any(row.outcome == "skipped" and row.decided_at >= pause["paused_at"] for row in rows[:1])
-        if (schedule.next_at and schedule.next_at <= now) or (skipped and (rows[0].reason or "").startswith("paused")):
+        if schedule.next_at and schedule.next_at <= now:
             yield schedule.name

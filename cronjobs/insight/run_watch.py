@@ -81,6 +81,12 @@ def covered_by_hand(connection: Connection, stored: StoredSchedule, now: datetim
     return covered_by(store.triggered(connection, stored.name), now, _of(stored, {})[1])
 
 
+def ran_by_hand(connection: Connection, schedule: str) -> datetime | None:
+    """When a person triggered the newest run of *schedule* that succeeded, or whose job was pruned."""
+    triggered = store.triggered(connection, schedule)
+    return max((each.at for each in triggered if each.job is None or each.job.status == "succeeded"), default=None)
+
+
 def _of(stored: StoredSchedule, heads: Mapping[str, JobNow]) -> tuple[JobNow | None, timedelta]:
     """The job that the schedule's others wait for, and its grace, from the occurrence itself."""
     try:

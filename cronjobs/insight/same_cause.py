@@ -165,7 +165,9 @@ def failing_runs(watch: Watched) -> dict[str, FailingRuns]:
     found = {}
     for schedule in watch.schedules:
         most = _warn_after(schedule)
-        if rows := failed_runs(watch.lately.get(schedule.id, []), most):
+        by_hand = watch.by_hand.get(schedule.name)
+        since = [row for row in watch.lately.get(schedule.id, []) if by_hand is None or row.last_for > by_hand]
+        if rows := failed_runs(since, most):
             found[schedule.name] = FailingRuns(rows, most)
     return found
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from cronjobs.config.settings import Settings
 from cronjobs.crontime.timing import newest_between
 from cronjobs.exec.watching import ExecWatch, watch_exec
-from cronjobs.insight.run_watch import covered_by_hand, newest_rows, not_run
+from cronjobs.insight.run_watch import covered_by_hand, newest_rows, not_run, ran_by_hand
 from cronjobs.model import Status, in_zone
 from cronjobs.rules.standing import Happened, JobNow, NotRun
 from cronjobs.schedules.applying import silence_after
@@ -104,6 +104,7 @@ class Watched:
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
     lately: dict[int, list[Happened]] = field(default_factory=dict)
     covered: dict[str, datetime] = field(default_factory=dict)  # schedules with missed runs → up to when by hand
+    by_hand: dict[str, datetime] = field(default_factory=dict)  # schedules that failed → a success by hand
     fires: bool = True  # a tick with schedules switched on came lately
     fired_at: datetime | None = None
     refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)  # host → why, since
@@ -136,6 +137,8 @@ def watch(
     no_run = not_run(connection, unwell, lately, now)
     missing = [each for each in unwell if missed(lately.get(each.id, []))]
     covered = {each.name: at for each in missing if (at := covered_by_hand(connection, each, now)) is not None}
+    failed = [each for each in unwell if any(row.failures for row in lately.get(each.id, []))]
+    by_hand = {each.name: at for each in failed if (at := ran_by_hand(connection, each.name)) is not None}
     fires = store.fired_lately(connection, silence_after(settings))
     refused = {
         tick["host"]: tick["did"]["refused"]
@@ -148,6 +151,7 @@ def watch(
         deaths=store.deaths(connection),
         lately=lately,
         covered=covered,
+        by_hand=by_hand,
         fires=fires,
         fired_at=None if fires else store.last_fired_at(connection),
         refused={host: (str(why), store.recorded_since(connection, host, "refused")) for host, why in refused.items()},
@@ -214,6 +218,9 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     states = [(row, jobs[row.job_id].status if row.job_id in jobs else None) for row in rows]
     if any(row.outcome in ("enqueued", "coalesced") and state in (Status.SUCCEEDED, None) for row, state in states):
         return None  # None: pruned, so it ended long ago
+    by_hand = ran_by_hand(connection, stored.name)
+    if by_hand is not None and by_hand >= last[0]:
+        return None
     due = f"due {in_zone(last[0], ZoneInfo(schedule.timezone)).isoformat(timespec='minutes')}"
     if not states:
         why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"

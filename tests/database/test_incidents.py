@@ -149,10 +149,10 @@ class World:
     def dismiss(self) -> None:
         self.act(operating.dismiss, "dismiss")
 
-    def pause(self, scope: str, name: str = "", ago: timedelta = timedelta(0)) -> None:
+    def pause(self, scope: str, name: str = "", ago: timedelta = timedelta(0), skip: bool = False) -> None:
         with self.database.write() as connection:
             now = self.clock.now() - ago
-            schedules.pause(connection, scope=scope, name=name, until=None, by="ada", why="deploy", now=now)
+            schedules.pause(connection, scope=scope, name=name, until=None, by="ada", why="deploy", now=now, skip=skip)
 
     def resume(self, scope: str, name: str = "") -> None:
         with self.database.write() as connection:
@@ -236,6 +236,12 @@ def healed(world: World) -> None:
     world.dismiss()
 
 
+def one_by_hand_goes_well(world: World) -> None:
+    world.broken = False
+    world.trigger("nightly")
+    world.dismiss()
+
+
 def schedules_off(world: World) -> None:
     world.minutes(7, fire_schedules=False)
 
@@ -288,6 +294,20 @@ def another_outage(world: World) -> None:
     world.later("23h")
 
 
+def an_outage_past_a_grace(world: World) -> None:
+    world.carry(nightly=schedule("nightly", "0 12 * * *", catch_up="none", grace=30 * MINUTE))
+    world.minutes(1)
+    world.later("23h")
+
+
+def dead_past_its_grace_and_dismissed(world: World) -> None:
+    """A run by hand succeeds while the job is dead, and then the job is dismissed."""
+    dead_past_its_grace(world)
+    world.trigger("hourly")
+    assert [each.key for each in world.found()] == ["dead"]
+    world.dismiss()
+
+
 def the_next_run(world: World) -> None:
     world.clock.set(START.replace(day=4, hour=12, minute=0))
     world.minutes(1)
@@ -297,6 +317,18 @@ def paused_over_noon(world: World) -> None:
     world.pause("schedule", "nightly")
     world.clock.set(START.replace(hour=12, minute=0))
     world.minutes(2)
+
+
+def skipped_over_noon(world: World) -> None:
+    world.pause("schedule", "nightly", skip=True)
+    world.clock.set(START.replace(hour=12, minute=0))
+    world.minutes(2)
+    world.later("2h")
+
+
+def skipped_and_forgotten(world: World) -> None:
+    skipped_over_noon(world)
+    world.later("25h")
 
 
 def queue_paused(world: World) -> None:
@@ -749,6 +781,15 @@ INCIDENTS = [
     Incident("runs missed in an outage", an_outage, "missed", the_next_run),
     Incident("runs missed, and one made up for by hand", an_outage, "missed", lambda w: w.trigger("nightly")),
     Incident("missed again after one by hand", another_outage, "missed", lambda w: w.trigger("nightly")),
+    Incident(
+        "missed past its grace, and one by hand", an_outage_past_a_grace, "schedule", lambda w: w.trigger("nightly")
+    ),
+    Incident("dead past its grace, run by hand and dismissed", dead_past_its_grace_and_dismissed, "", mail="dead"),
+    Incident("three runs failed, and one by hand", failing, "failing", one_by_hand_goes_well),
+    Incident("a pause that skips a run", skipped_over_noon, ""),
+    Incident(
+        "a pause that skips, forgotten", skipped_and_forgotten, "pause", lambda w: w.resume("schedule", "nightly")
+    ),
     Incident("a pause that holds a run back", paused_over_noon, "pause", lambda w: w.resume("schedule", "nightly")),
     Incident("a paused queue with a schedule's job", queue_paused, "pause", lambda w: w.resume("queue", "default")),
     Incident("a pause that somebody forgot", old_pause, "pause", lambda w: w.resume("queue", "mail")),
