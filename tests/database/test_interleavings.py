@@ -128,7 +128,8 @@ class World:
             for table in reversed(metadata.sorted_tables):
                 if table is not meta:
                     connection.execute(table.delete())
-            put_caps(connection, [Cap("capped", MOST, chance.choice(["error", "error", "drop"]))], [])
+            self.cap = Cap("capped", MOST, chance.choice(["error", "error", "drop"]))
+            put_caps(connection, [self.cap], [])
             now = database_now(connection)
             policy: Any = chance.choice(["skip", "wait", "allow"])
             self.schedule = ScheduleSettings("s", "t.work", every=MINUTE, overlap=policy, catch_up="all")
@@ -178,6 +179,7 @@ class World:
             folder=folder,
             schedules={each.name: each for each in wanted},
             limits=(Limit("k:", 1),),
+            queues={self.cap.queue: self.cap},  # without it in the file, a sync lifts the cap
         )
 
     def rows(self) -> list[Any]:
