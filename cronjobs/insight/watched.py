@@ -15,7 +15,7 @@ from cronjobs.crontime.timing import newest_between
 from cronjobs.exec.watching import ExecWatch, watch_exec
 from cronjobs.insight.run_watch import covered_by_hand, newest_rows, not_run, ran_by_hand
 from cronjobs.model import Status, in_zone
-from cronjobs.rules.standing import Happened, JobNow, NotRun
+from cronjobs.rules.standing import Happened, JobNow, NotRun, failed_runs
 from cronjobs.schedules.applying import silence_after
 from cronjobs.schedules.definition import schedule_from_definition
 from cronjobs.schedules.planning import read
@@ -137,7 +137,7 @@ def watch(
     no_run = not_run(connection, unwell, lately, now)
     missing = [each for each in unwell if missed(lately.get(each.id, []))]
     covered = {each.name: at for each in missing if (at := covered_by_hand(connection, each, now)) is not None}
-    failed = [each for each in unwell if any(row.failures for row in lately.get(each.id, []))]
+    failed = [each for each in unwell if failed_runs(lately.get(each.id, []), 1)]
     by_hand = {each.name: at for each in failed if (at := ran_by_hand(connection, each.name)) is not None}
     fires = store.fired_lately(connection, silence_after(settings))
     refused = {

@@ -234,7 +234,7 @@ def test_after_a_day_it_is_dead_though_no_tick_may_claim_it(fleet: Fleet, tick: 
 
 def test_a_row_that_somebody_has_locked_keeps_no_tick_waiting(fleet: Fleet) -> None:
     if fleet.database.is_sqlite:
-        pytest.skip("it locks no rows")
+        pytest.skip("SQLite locks no single row: who writes has the whole database")
     first, second = fleet.add(), fleet.add()
     fleet.tick("alpha", OLD)
     fleet.clock.advance(DAY + MINUTE)
