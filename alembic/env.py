@@ -10,11 +10,11 @@ import os
 from pathlib import Path
 
 from alembic import context
-from cronjobs.config.load import load
-from cronjobs.database.address import Address, parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.config.load import load
+from cronjobs.engine.database.address import Address, parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.schema import migrations
 from cronjobs.errors import UsageError
-from cronjobs.schema import migrations
 
 
 def address() -> Address:

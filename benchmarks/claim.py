@@ -77,7 +77,7 @@ def urls(name: str) -> Iterator[tuple[str, str, str]]:
 
 
 def measure(few: str, full: str, blocked: str, rows: int, claims: int) -> dict[str, Any]:
-    from cronjobs.rules.concurrency import Limit
+    from cronjobs.engine.rules.concurrency import Limit
 
     limits = (Limit("smtp:", most=4), Limit("tenant:", each=2))
     empty_one, full_one, blocked_one = made(few), made(full), made(blocked)
@@ -111,7 +111,7 @@ class RollBack(Exception):
 
 def claim_s(database: Any, limits: Any) -> float:
     """Seconds that one claim takes, without the COMMIT."""
-    from cronjobs.store import claims
+    from cronjobs.engine.store import claims
 
     admission = claims.ClaimFilter(known=["bench"], fitting=["bench"], remaining_s=50, limits=limits)
     try:
@@ -131,9 +131,9 @@ def claim_s(database: Any, limits: Any) -> float:
 
 
 def made(url: str) -> Any:
-    from cronjobs.database.address import parse_url
-    from cronjobs.database.connection import Database
-    from cronjobs.schema import migrations
+    from cronjobs.engine.database.address import parse_url
+    from cronjobs.engine.database.connection import Database
+    from cronjobs.engine.schema import migrations
 
     database = Database(parse_url(url), connections=1)
     migrations.upgrade(database)

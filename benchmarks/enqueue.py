@@ -96,9 +96,9 @@ def spread(ratios: list[float]) -> list[float]:
 
 
 def prepare(url: str) -> None:
-    from cronjobs.database.address import parse_url
-    from cronjobs.database.connection import Database
-    from cronjobs.schema import migrations
+    from cronjobs.engine.database.address import parse_url
+    from cronjobs.engine.database.connection import Database
+    from cronjobs.engine.schema import migrations
 
     database = Database(parse_url(url))
     migrations.upgrade(database)

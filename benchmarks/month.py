@@ -30,22 +30,22 @@ from lab import DATABASES, database
 from sqlalchemy import text
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config.load import load
-from cronjobs.config.settings import Settings
-from cronjobs.database.address import parse_url
-from cronjobs.database.column_types import to_microseconds
-from cronjobs.database.connection import Database
-from cronjobs.insight.gathering import look
-from cronjobs.jobs.job_types import JobTypes
+from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.column_types import to_microseconds
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.ending import decide_end
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.store import claims, leases
+from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.ticks import overview
+from cronjobs.engine.store.totals import count_on
+from cronjobs.engine.tick import pruner
 from cronjobs.model import Finished, RetryPolicy, Succeeded
-from cronjobs.rules.ending import decide_end
-from cronjobs.schema import migrations
-from cronjobs.store import claims, leases
-from cronjobs.store.claims import ClaimFilter
-from cronjobs.store.ticks import overview
-from cronjobs.store.totals import count_on
 from cronjobs.testing import FakeClock
-from cronjobs.tick import pruner
 
 GROUP = 250
 HOUR = timedelta(hours=1)

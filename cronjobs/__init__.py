@@ -11,7 +11,16 @@ from cronjobs.version import __version__
 
 TYPE_CHECKING = False  # for mypy; importing typing would take a quarter of Python's own start
 if TYPE_CHECKING:
-    from cronjobs.crontime.timing import fire_times
+    from cronjobs.desk.insight.app_health import health
+    from cronjobs.engine.crontime.timing import fire_times
+    from cronjobs.engine.jobs.around import around_attempts
+    from cronjobs.engine.jobs.change import cancel, reschedule
+    from cronjobs.engine.jobs.connect import connect
+    from cronjobs.engine.jobs.context import Context
+    from cronjobs.engine.jobs.effects import Effect
+    from cronjobs.engine.jobs.enqueue import Enqueued, enqueue, enqueue_async, enqueue_many, enqueue_many_async
+    from cronjobs.engine.jobs.find import FoundJob, find, wait, wait_async
+    from cronjobs.engine.jobs.registry import job
     from cronjobs.errors import (
         Cancelled,
         ConfigError,
@@ -35,15 +44,6 @@ if TYPE_CHECKING:
         TransactionTooLong,
         UsageError,
     )
-    from cronjobs.insight.app_health import health
-    from cronjobs.jobs.around import around_attempts
-    from cronjobs.jobs.change import cancel, reschedule
-    from cronjobs.jobs.connect import connect
-    from cronjobs.jobs.context import Context
-    from cronjobs.jobs.effects import Effect
-    from cronjobs.jobs.enqueue import Enqueued, enqueue, enqueue_async, enqueue_many, enqueue_many_async
-    from cronjobs.jobs.find import FoundJob, find, wait, wait_async
-    from cronjobs.jobs.registry import job
     from cronjobs.model import RetryPolicy, Status
 
 __all__ = [
@@ -92,26 +92,26 @@ __all__ = [
 ]
 
 _HOMES = {  # the others are errors
-    "Context": "jobs.context",
-    "Effect": "jobs.effects",
-    "Enqueued": "jobs.enqueue",
-    "FoundJob": "jobs.find",
+    "Context": "engine.jobs.context",
+    "Effect": "engine.jobs.effects",
+    "Enqueued": "engine.jobs.enqueue",
+    "FoundJob": "engine.jobs.find",
     "RetryPolicy": "model",
     "Status": "model",
-    "around_attempts": "jobs.around",
-    "cancel": "jobs.change",
-    "connect": "jobs.connect",
-    "enqueue": "jobs.enqueue",
-    "enqueue_async": "jobs.enqueue",
-    "enqueue_many": "jobs.enqueue",
-    "enqueue_many_async": "jobs.enqueue",
-    "find": "jobs.find",
-    "fire_times": "crontime.timing",
-    "health": "insight.app_health",
-    "job": "jobs.registry",
-    "reschedule": "jobs.change",
-    "wait": "jobs.find",
-    "wait_async": "jobs.find",
+    "around_attempts": "engine.jobs.around",
+    "cancel": "engine.jobs.change",
+    "connect": "engine.jobs.connect",
+    "enqueue": "engine.jobs.enqueue",
+    "enqueue_async": "engine.jobs.enqueue",
+    "enqueue_many": "engine.jobs.enqueue",
+    "enqueue_many_async": "engine.jobs.enqueue",
+    "find": "engine.jobs.find",
+    "fire_times": "engine.crontime.timing",
+    "health": "desk.insight.app_health",
+    "job": "engine.jobs.registry",
+    "reschedule": "engine.jobs.change",
+    "wait": "engine.jobs.find",
+    "wait_async": "engine.jobs.find",
 }
 
 

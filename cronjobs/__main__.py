@@ -25,14 +25,14 @@ def _load(arguments: list[str]) -> Callable[[], object]:
     """Import what this command line needs, and no more."""
     command = _command(arguments)
     if command == "exec":
-        from cronjobs.exec.arguments import wants_help
+        from cronjobs.contrib.exec.arguments import wants_help
 
         if not wants_help(arguments):
-            from cronjobs.exec.start import run as run_command
+            from cronjobs.contrib.exec.start import run as run_command
 
             return lambda: run_command(arguments)
     if command == "run-due":
-        from cronjobs.probe.idle import settle_tick
+        from cronjobs.engine.probe.idle import settle_tick
 
         # It also starts the kernel's timer, before any import or file that could hang (a network file system, a broken
         # driver): that ends this process in time. The full tick moves it once it knows the file's budget.
@@ -42,24 +42,24 @@ def _load(arguments: list[str]) -> Callable[[], object]:
         from cronjobs import starting
 
         starting.begin()
-        from cronjobs.tick import deadline
+        from cronjobs.engine.tick import deadline
 
         deadline.arm()
-        from cronjobs.run_due.options import tick_options
+        from cronjobs.engine.run_due.options import tick_options
 
         given = tick_options(arguments)
         if given is not None:
-            from cronjobs.run_due.command import run_tick
-            from cronjobs.run_due.fault import guarded
+            from cronjobs.engine.run_due.command import run_tick
+            from cronjobs.engine.run_due.fault import guarded
 
             return lambda: guarded(lambda: run_tick(given))
     else:
         from cronjobs import starting
-        from cronjobs.probe.timer import open_standard_streams
+        from cronjobs.engine.probe.timer import open_standard_streams
 
         open_standard_streams()
         starting.begin()
-    from cronjobs.cli.main import run
+    from cronjobs.desk.cli.main import run
 
     return run
 

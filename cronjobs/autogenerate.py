@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cronjobs.database.tables import VERSION_TABLE, metadata
-from cronjobs.schema.drift import SQLITE_VIEWS, VIEWS
+from cronjobs.engine.database.tables import VERSION_TABLE, metadata
+from cronjobs.engine.schema.drift import SQLITE_VIEWS, VIEWS
 
 PREFIX: Final = "cronjobs_"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import Protocol
 
-from cronjobs.probe.here import process_age as process_age  # by the kernel, which no one sets
+from cronjobs.engine.probe.here import process_age as process_age  # by the kernel, which no one sets
 
 
 class Clock(Protocol):

@@ -9,8 +9,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Final, NamedTuple
 
+from cronjobs.engine.rules.failed_job import described, error_line, last_own_line
 from cronjobs.model import Finished, Job, RetryPolicy, Status, Transition
-from cronjobs.rules.failed_job import described, error_line, last_own_line
 from cronjobs.text import one_line
 from cronjobs.version import __version__
 
@@ -432,7 +432,7 @@ def death_line(event: Event, config: Path) -> str:
 
 def death_cause(event: Event) -> str:
     """What deaths of one cause have in common: the job type, and the error without numbers, ids and quoted values."""
-    from cronjobs.rules.error_groups import normalised
+    from cronjobs.engine.rules.error_groups import normalised
 
     error = normalised(str(event.facts.get("error") or ""))
     return f"{one_line(str(event.facts['job_type']), VALUE_LIMIT)} dies: {one_line(error, VALUE_LIMIT)}"

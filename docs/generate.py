@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import typer
 
 import cronjobs.events as events_module
-from cronjobs.cli.commands import CommandRow, LazyGroup, spread
-from cronjobs.cli.main import Root, root
-from cronjobs.config import environment
-from cronjobs.config.reference import Section, sections
+from cronjobs.desk.cli.commands import CommandRow, LazyGroup, spread
+from cronjobs.desk.cli.main import Root, root
+from cronjobs.engine.config import environment
+from cronjobs.engine.config.reference import Section, sections
 from cronjobs.events import EVENTS
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -106,10 +106,10 @@ class Documented(NamedTuple):
 
 
 def all_commands(table: dict[str, CommandRow] | None = None, before: str = "") -> Iterator[Documented]:
-    """Each command and group of commands, as the tables of ``cronjobs.cli`` have them."""
+    """Each command and group of commands, as the tables of ``cronjobs.desk.cli`` have them."""
     for name, row in (Root.table if table is None else table).items():
         module, _, attribute = row.where.partition(":")
-        found = getattr(import_module(module if "." in module else f"cronjobs.cli.{module}"), attribute)
+        found = getattr(import_module(module if "." in module else f"cronjobs.desk.cli.{module}"), attribute)
         path = f"{before}{name}"
         if not isinstance(found, typer.Typer):
             yield Documented(path, spread(found), inspect.cleandoc(found.__doc__ or ""), row.epilog)
@@ -298,7 +298,7 @@ def events() -> str:
 PYTHON = """# The Python API
 
 What these modules export is public, and changes only with a line in the changelog; everything else is internal."""
-MODULES = ("cronjobs", "cronjobs.testing", "cronjobs.web", "cronjobs.autogenerate")
+MODULES = ("cronjobs", "cronjobs.testing", "cronjobs.contrib.web", "cronjobs.autogenerate")
 
 
 def exported(module: ModuleType) -> list[str]:

@@ -27,12 +27,12 @@ from support.pool import Pool, copy_statement
 from support.postgres import ENQUEUE, OWNER, READ, RUN, PostgresServer, as_role
 from support.ticking import Project
 
-from cronjobs import cli
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.run_due import fault
-from cronjobs.schema import migrations
-from cronjobs.schema.grants import Role, statements
+from cronjobs.desk import cli
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.run_due import fault
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.schema.grants import Role, statements
 from cronjobs.testing import FakeClock
 
 BOTH = ["sqlite", "postgresql"]

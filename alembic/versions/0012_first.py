@@ -1,7 +1,7 @@
 """All tables, indexes and views, and on PostgreSQL the functions.
 
-Written out, not made from ``cronjobs.database.tables``: a migration says for good what it did, whatever the tables
-become. Until 0.2.0 is published it is edited in place.
+Written out, not made from ``cronjobs.engine.database.tables``: a migration says for good what it did, whatever
+the tables become. Until 0.2.0 is published it is edited in place.
 Names are unqualified: whoever runs migrations has pinned the search_path to the one schema that is meant.
 """
 
@@ -279,7 +279,7 @@ def of_jobs_on_sqlite(table: str) -> list[sa.CheckConstraint]:
 
 
 def index_jobs() -> None:
-    """What each index is for stands in ``cronjobs/database/indexes.py``."""
+    """What each index is for stands in ``cronjobs/engine/database/indexes.py``."""
     table = "cronjobs_jobs"
     index("jobs_waiting", table, "queue priority run_at id", WAITING)
     index("jobs_unread", table, "id", f"error_type = 'NotRead' AND {WAITING}")

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from cronjobs.config.settings import Settings
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.checking import key_text
+from cronjobs.engine.jobs.enqueue import Target
+from cronjobs.engine.jobs.registry import registered
+from cronjobs.engine.store.listing import Filter, list_jobs
 from cronjobs.errors import UsageError
-from cronjobs.jobs.checking import key_text
-from cronjobs.jobs.enqueue import Target
-from cronjobs.jobs.registry import registered
 from cronjobs.model import Status, duration, duration_text
-from cronjobs.store.listing import Filter, list_jobs
 from cronjobs.testing.configured import settings_of
 from cronjobs.testing.lending import LentDatabase, require_tables
 
@@ -198,7 +198,7 @@ def assert_fires(
     returned instants are in that zone. It computes from the file alone: no pause, no catch-up.
     """
     __tracebackhide__ = True
-    from cronjobs.crontime.timing import timing
+    from cronjobs.engine.crontime.timing import timing
 
     cron, every, zone = _timing_of(schedule, config, timezone)
     start, end = (_moment(moment, zone) for moment in between)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from cronjobs.config.load import load
-from cronjobs.config.settings import MetricsSettings, Settings
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import MetricsSettings, Settings
+from cronjobs.engine.jobs import job_types
+from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.errors import ConfigError, UsageError
-from cronjobs.jobs import job_types
-from cronjobs.jobs.job_types import JobTypes
 
 
 def settings_of(config: str | Path | None, imports: Iterable[str] = (), database_url: str | None = None) -> Settings:

@@ -7,9 +7,9 @@ from typing import cast
 from sqlalchemy import Connection, text
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database.tables import meta
-from cronjobs.jobs.enqueue import Target
-from cronjobs.store.meta import has_table
+from cronjobs.engine.database.tables import meta
+from cronjobs.engine.jobs.enqueue import Target
+from cronjobs.engine.store.meta import has_table
 from cronjobs.testing.lending import LentConnection, lend
 
 
@@ -22,7 +22,7 @@ def create_tables(connection: Target, *, schema: str | None = None) -> None:
     lent = lend(connection, "create_tables()").connection()
     if has_table(cast("Connection", LentConnection(lent, SYSTEM, schema)), meta.name):
         return
-    from cronjobs.schema.migrations import statements  # and alembic
+    from cronjobs.engine.schema.migrations import statements  # and alembic
 
     if lent.dialect.name == "sqlite":
         _execute(lent, statements("sqlite"))

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Final
 
 from cronjobs.clock import SYSTEM, Clock
+from cronjobs.engine.jobs.enqueue import Target
+from cronjobs.engine.store import upcoming
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.tick.loop import Loop
+from cronjobs.engine.tick.pacing import LIMIT_REACHED
+from cronjobs.engine.tick.result import TickFilter
 from cronjobs.errors import UsageError
 from cronjobs.events import Event
-from cronjobs.jobs.enqueue import Target
-from cronjobs.store import upcoming
-from cronjobs.store.sql import database_now
 from cronjobs.testing.clocks import FakeClock
 from cronjobs.testing.configured import handlers_of, settings_of
 from cronjobs.testing.lending import LentDatabase, require_tables
 from cronjobs.testing.one_here import WORKER, OneHere
 from cronjobs.testing.outside import refuse_jobs_from_outside
 from cronjobs.testing.ran import EventCollector, JobFailed, Ran, ran_by
-from cronjobs.tick.loop import Loop
-from cronjobs.tick.pacing import LIMIT_REACHED
-from cronjobs.tick.result import TickFilter
 
 MOST_JOBS: Final = 1000  # after so many, a job must be enqueueing itself
 NO_LIMIT: Final = timedelta(days=31)  # no job is too long for a test

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.pool import StaticPool
 
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.enqueue import Target
 from cronjobs.errors import UsageError
-from cronjobs.jobs.enqueue import Target
 from cronjobs.testing import assertions
 from cronjobs.testing.assertions import Found
 from cronjobs.testing.clocks import TravelClock

@@ -12,17 +12,27 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs.clock import Clock
+from cronjobs.engine.jobs.checking import key_text
+from cronjobs.engine.jobs.context import Context, StopSignal
+from cronjobs.engine.jobs.effects import (
+    Begin,
+    DoneEffect,
+    Entry,
+    Ledger,
+    OnUnknown,
+    Stop,
+    decide_entry,
+    effect_key,
+    step_key,
+)
+from cronjobs.engine.jobs.enqueue import Target
+from cronjobs.engine.jobs.transaction import OwnTransaction
+from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.rules.payload import result_json
+from cronjobs.engine.rules.progress import HowFar
+from cronjobs.engine.store.effects import Record
 from cronjobs.errors import EffectUnknown, UsageError
-from cronjobs.jobs.checking import key_text
-from cronjobs.jobs.context import Context, StopSignal
-from cronjobs.jobs.effects import Begin, DoneEffect, Entry, Ledger, OnUnknown, Stop, decide_entry, effect_key, step_key
-from cronjobs.jobs.enqueue import Target
-from cronjobs.jobs.transaction import OwnTransaction
 from cronjobs.model import Job, duration
-from cronjobs.rules.lease import Lease
-from cronjobs.rules.payload import result_json
-from cronjobs.rules.progress import HowFar
-from cronjobs.store.effects import Record
 from cronjobs.testing.clocks import StillClock
 from cronjobs.testing.lending import LentDatabase
 

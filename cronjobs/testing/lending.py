@@ -14,13 +14,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.database.address import Address
-from cronjobs.database.borrowed import by_sqlalchemy
-from cronjobs.database.connection import Database, tell
-from cronjobs.database.tables import meta
-from cronjobs.database.user_connections import WrappedConnection, has_open_transaction, is_django
+from cronjobs.engine.database.address import Address
+from cronjobs.engine.database.borrowed import by_sqlalchemy
+from cronjobs.engine.database.connection import Database, tell
+from cronjobs.engine.database.tables import meta
+from cronjobs.engine.database.user_connections import WrappedConnection, has_open_transaction, is_django
+from cronjobs.engine.store.meta import has_table
 from cronjobs.errors import BadValue, UsageError
-from cronjobs.store.meta import has_table
 
 
 class Savepoint:

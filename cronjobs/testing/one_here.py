@@ -16,15 +16,15 @@ from typing import Any, Final
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from cronjobs.clock import Clock, sleep
-from cronjobs.config.settings import Settings
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.execution.attempt import Attempt, Ended, WorkerContext
+from cronjobs.engine.execution.handler import run_attempt
+from cronjobs.engine.execution.raised import outcome_of
+from cronjobs.engine.execution.worker_threads import Workers
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.store.leases import is_held
 from cronjobs.errors import Snooze, UsageError
-from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
-from cronjobs.execution.handler import run_attempt
-from cronjobs.execution.raised import outcome_of
-from cronjobs.execution.worker_threads import Workers
-from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Finished, Succeeded
-from cronjobs.store.leases import is_held
 from cronjobs.testing.lending import LentDatabase, Savepoint, ended_since
 
 WORKER: Final = "drain"

@@ -13,9 +13,9 @@ from urllib.parse import quote
 from sqlalchemy import Connection
 
 from cronjobs.clock import SYSTEM
+from cronjobs.engine.probe.here import process_age
+from cronjobs.engine.store.sql import define, is_postgresql, run
 from cronjobs.errors import UsageError
-from cronjobs.probe.here import process_age
-from cronjobs.store.sql import define, is_postgresql, run
 from cronjobs.text import one_line
 
 NAMED: Final = 3

@@ -12,18 +12,18 @@ from typing import Any
 from sqlalchemy import Engine
 
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.execution.strays import keep_orphans
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.tick.tick import Tick
+from cronjobs.engine.tick.watchdog import Unarmed
 from cronjobs.errors import DatabaseError
 from cronjobs.events import Event
-from cronjobs.execution.strays import keep_orphans
-from cronjobs.host.identity import Identity
 from cronjobs.testing.clocks import FakeClock
 from cronjobs.testing.configured import handlers_of, settings_of
 from cronjobs.testing.creating import create_tables
 from cronjobs.testing.ran import EventCollector, Ran, ran_by
-from cronjobs.tick.tick import Tick
-from cronjobs.tick.watchdog import Unarmed
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ finish() { # wait, also when a signal has interrupted the first wait
 }
 
 long_jobs() { # each is a process of its own, which outlives its tick
-    grep -lzx 'cronjobs\.tick\.long_job_process' /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3
+    grep -lzx 'cronjobs\.engine\.tick\.long_job_process' /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3
 }
 
 while [ -z "$stop" ]; do

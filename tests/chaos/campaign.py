@@ -29,10 +29,10 @@ from chaos.ledger import VARIABLE, Line, Pen, Reader
 from chaos.plan import Action, Deed, Plan, Size, draw
 from chaos.runners import EXCEPTION, Ground, News, Order, Runners
 from cronjobs import enqueue
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.schema import migrations
 from cronjobs.errors import DatabaseError
-from cronjobs.schema import migrations
 
 WORKERS = (1, 1, 1, 2)  # of the four slots
 FROZEN_AT_MOST = 2

@@ -10,7 +10,7 @@ from typing import Concatenate, ParamSpec
 
 from chaos.ledger import VARIABLE, Pen
 from cronjobs import Context, GiveUp, RetryPolicy, job
-from cronjobs.jobs.effects import Effect
+from cronjobs.engine.jobs.effects import Effect
 
 TIMEOUT = "3s"
 SOON = RetryPolicy(max_attempts=1000, delays=["1s"])

@@ -17,7 +17,7 @@ from sqlalchemy import text
 
 from chaos.ledger import Line
 from chaos.plan import Plan, PlannedJob
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.connection import Database
 
 TOLD_AT_MOST = 20  # violations of one kind
 

@@ -179,10 +179,10 @@ def die_with_parent() -> None:
 
 def prepare(ground: Ground) -> None:
     """Import all that a tick needs, the handlers too."""
-    from cronjobs.database.address import parse_url
-    from cronjobs.database.connection import Database
-    from cronjobs.jobs import job_types
-    from cronjobs.tick import tick
+    from cronjobs.engine.database.address import parse_url
+    from cronjobs.engine.database.connection import Database
+    from cronjobs.engine.jobs import job_types
+    from cronjobs.engine.tick import tick
 
     assert tick
     database = Database(parse_url(ground.url))  # the driver
@@ -192,7 +192,7 @@ def prepare(ground: Ground) -> None:
 
 
 def settings_of(ground: Ground, workers: int = 1) -> Any:
-    from cronjobs.config.settings import RunSettings, Settings
+    from cronjobs.engine.config.settings import RunSettings, Settings
 
     folder = Path(ground.folder)
     return Settings(
@@ -236,14 +236,14 @@ def _run_as_child(order: Order, ground: Ground) -> None:
 def _tick(order: Order, ground: Ground) -> int:
     from cronjobs import events
     from cronjobs.clock import SYSTEM
-    from cronjobs.database.address import parse_url
-    from cronjobs.database.connection import Database
+    from cronjobs.engine.database.address import parse_url
+    from cronjobs.engine.database.connection import Database
+    from cronjobs.engine.execution.output import divert_logging, divert_streams
+    from cronjobs.engine.host.identity import Identity
+    from cronjobs.engine.tick import recovery
+    from cronjobs.engine.tick.tick import Tick
+    from cronjobs.engine.tick.watchdog import Watchdog
     from cronjobs.errors import CronjobsError
-    from cronjobs.execution.output import divert_logging, divert_streams
-    from cronjobs.host.identity import Identity
-    from cronjobs.tick import recovery
-    from cronjobs.tick.tick import Tick
-    from cronjobs.tick.watchdog import Watchdog
 
     class LateWatchdog(Watchdog):
         def stand_at(self, instant: float) -> None:

@@ -24,9 +24,9 @@ from support.postgres import PostgresServer
 from support.ticking import Effect, Project, events
 
 from cronjobs.clock import SYSTEM, sleep
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.schema import migrations
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.schema import migrations
 
 LEASE_S = 5.0
 YAML = """
@@ -46,8 +46,8 @@ def far_work(ctx, s=0.5):
 # What a cluster does by itself, without our tokens: it repeats a task whose worker it has lost, while that still runs.
 WITHOUT_TOKENS = """
 import time
-from cronjobs.engines import permit
-from cronjobs.store.tokens import Permit
+from cronjobs.contrib.dask import permit
+from cronjobs.engine.store.tokens import Permit
 
 def take(self):
     self.safe_until = time.monotonic() + 600

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 from cronjobs import enqueue
-from cronjobs.schema import migrations
+from cronjobs.engine.schema import migrations
 
 # --- enqueue ----------------------------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ def a_bad_value(world: World) -> None:
 
 def poisoned(world: World) -> None:
     """Texts are cleaned before they get here; this one slips through."""
-    from cronjobs.rules import ending
+    from cronjobs.engine.rules import ending
 
     bad, stored = "refused" if world.is_sqlite else "\x00", ending._stored
     ending._stored = lambda text: bad if text and "POISON" in text else stored(text)
@@ -112,9 +112,9 @@ def a_long_job_begun(world: World) -> None:
 @flow("a long job adopts its lease", seed=a_long_job_begun, rest=World.rest_in_real_time, apart=True, floor=12)
 def adopt(world: World) -> None:
     """The process that the tick has started; here it is this one."""
+    from cronjobs.engine.rules.attempt_policy import AttemptPolicy
+    from cronjobs.engine.tick import long_job_process, long_jobs
     from cronjobs.model import RetryPolicy
-    from cronjobs.rules.attempt_policy import AttemptPolicy
-    from cronjobs.tick import long_job_process, long_jobs
 
     told = long_jobs.Handover(
         config=str(world.folder / "cronjobs.yaml"),
@@ -146,8 +146,8 @@ def adopt(world: World) -> None:
 
 def expired_leases(world: World) -> None:
     """Runners died: with nothing said about their attempt, with a time-out or an interruption said, once too often."""
+    from cronjobs.engine.rules.attempt_policy import AttemptPolicy
     from cronjobs.model import RetryPolicy
-    from cronjobs.rules.attempt_policy import AttemptPolicy
 
     world.configure(workers=1)
     past = world.instant(-timedelta(seconds=1))

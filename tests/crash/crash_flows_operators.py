@@ -9,8 +9,8 @@ from crash_judge import FINAL, Case, Leave, Snapshot
 from crash_registry import HOUR, MINUTE, audited_once, flow
 from crash_world import World
 
-from cronjobs.execution.output import divert_streams
-from cronjobs.host.identity import Identity
+from cronjobs.engine.execution.output import divert_streams
+from cronjobs.engine.host.identity import Identity
 
 
 def dead_and_waiting(world: World) -> None:

@@ -9,7 +9,7 @@ from crash_judge import Case
 from crash_registry import HOUR, audited_once, flow
 from crash_world import World
 
-from cronjobs.schedules import chunks
+from cronjobs.engine.schedules import chunks
 
 SCHEDULES = """
 schedules:

@@ -22,7 +22,7 @@ from crash_world import wait_for_strays
 from psycopg.rows import dict_row
 
 from cronjobs.clock import SYSTEM, sleep
-from cronjobs.database.column_types import from_microseconds
+from cronjobs.engine.database.column_types import from_microseconds
 
 HERE = Path(__file__).parent
 JSON_COLUMNS = ("payload", "meta", "result", "definition", "detail", "did")

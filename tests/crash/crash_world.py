@@ -16,20 +16,20 @@ from support.ticking import Project
 from typer.main import get_command
 
 from cronjobs import events
-from cronjobs.cli.main import app
 from cronjobs.clock import SYSTEM, sleep
-from cronjobs.config import load
-from cronjobs.config.settings import Settings
-from cronjobs.database.address import parse_url
-from cronjobs.database.column_types import to_microseconds
-from cronjobs.database.connection import Database
+from cronjobs.desk.cli.main import app
+from cronjobs.engine.config import load
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.column_types import to_microseconds
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.tick.result import Result, TickFilter
+from cronjobs.engine.tick.tick import Tick
+from cronjobs.engine.tick.watchdog import Watchdog
 from cronjobs.errors import CronjobsError
-from cronjobs.host.identity import Identity
-from cronjobs.probe.here import process_started
 from cronjobs.testing import FakeClock
-from cronjobs.tick.result import Result, TickFilter
-from cronjobs.tick.tick import Tick
-from cronjobs.tick.watchdog import Watchdog
 
 HERE = Path(__file__).parent
 HEAD = """

@@ -32,14 +32,15 @@ NEEDED = (  # what is imported only when it is needed, beside all of our own
     *("croniter", "zoneinfo", "sqlalchemy.dialects.sqlite.pysqlite", "sqlalchemy.dialects.postgresql.psycopg"),
     *("psycopg", "sqlite3", "asyncio", "getpass", "subprocess"),
 )
-NOT_TO_IMPORT = ("cronjobs.__main__", "cronjobs.execution.launcher")  # scripts
+NOT_TO_IMPORT = ("cronjobs.__main__", "cronjobs.engine.execution.launcher")  # scripts
+# Django's models cannot be imported without a project of Django; Dask is large, and no flow needs it or the programs.
+LEFT_OUT = tuple(f"cronjobs.contrib.{each}" for each in ("django", "dask.dask", "demo", "drill"))
 
 
 def serve() -> None:
     ours = [module.name for module in pkgutil.walk_packages(cronjobs.__path__, "cronjobs.")]
     for name in (*NEEDED, *ours):
-        # Django's models cannot be imported without a project of Django; Dask is large, and no flow needs it.
-        if name not in NOT_TO_IMPORT and not name.startswith(("cronjobs.django", "cronjobs.engines.dask")):
+        if name not in NOT_TO_IMPORT and not name.startswith(LEFT_OUT):
             importlib.import_module(name)
     with redirect_stdout(io.StringIO()):  # what typer imports when it reads its first arguments
         COMMANDS.main(["next", "0 2 * * *", "-n", "1"], standalone_mode=False)

@@ -15,9 +15,9 @@ from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
 import cronjobs as api
-from cronjobs.insight.finding import Finding, Severity
-from cronjobs.insight.findings import acknowledged
-from cronjobs.store.acks import StoredAck
+from cronjobs.desk.insight.finding import Finding, Severity
+from cronjobs.desk.insight.findings import acknowledged
+from cronjobs.engine.store.acks import StoredAck
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own

@@ -16,11 +16,11 @@ from support.inboxes import Smtp, Web, closed_port
 from support.inboxes import smtp as smtp
 from support.inboxes import web as web
 
-from cronjobs.alerts import deliver, looking
-from cronjobs.alerts import hook as alert_hook
-from cronjobs.alerts.texts import note
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import (
+from cronjobs.contrib.alerts import deliver, looking
+from cronjobs.contrib.alerts import hook as alert_hook
+from cronjobs.contrib.alerts.texts import note
+from cronjobs.engine.config.settings import (
     AlertChannel,
     AlertFilter,
     AlertThreshold,
@@ -30,12 +30,12 @@ from cronjobs.config.settings import (
     Settings,
     WebhookChannel,
 )
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store.acks import StoredAck, put_ack
+from cronjobs.engine.store.alerts import look_soon
+from cronjobs.engine.tick.mail_throttle import Alarm, away_name
 from cronjobs.errors import DatabaseBusy, DatabaseError, Problem
-from cronjobs.store.acks import StoredAck, put_ack
-from cronjobs.store.alerts import look_soon
-from cronjobs.tick.mail_throttle import Alarm, away_name
 
 
 @pytest.mark.slow

@@ -13,12 +13,12 @@ from support.alerted import HOUR, MINUTE, Stage, alerting, webhook
 from support.inboxes import Web, served
 from support.rounds import rounds
 
-from cronjobs.alerts import looking
-from cronjobs.alerts.decide import OFTEN
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.store.alerts import look_soon
-from cronjobs.store.sql import database_now
+from cronjobs.contrib.alerts import looking
+from cronjobs.contrib.alerts.decide import OFTEN
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store.alerts import look_soon
+from cronjobs.engine.store.sql import database_now
 
 NOT_YET = 0 * MINUTE
 

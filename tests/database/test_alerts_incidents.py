@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 from support.alerted import noting
 
-from cronjobs.alerts import looking
-from cronjobs.alerts.texts import Message
-from cronjobs.config.settings import AlertChannel, AlertFilter, AlertSettings, CommandChannel
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.store.alerts import look_soon
+from cronjobs.contrib.alerts import looking
+from cronjobs.contrib.alerts.texts import Message
+from cronjobs.engine.config.settings import AlertChannel, AlertFilter, AlertSettings, CommandChannel
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store.alerts import look_soon
 from cronjobs.testing import FakeClock
 
 from .test_incidents import INCIDENTS, Incident, World, clock, make_world  # noqa: F401

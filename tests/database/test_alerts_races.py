@@ -10,13 +10,13 @@ from support.alerted import MINUTE, Stage, alerting, webhook
 from support.inboxes import Web
 from support.inboxes import web as web
 
-from cronjobs.alerts import looking
-from cronjobs.alerts.looking import Alerting
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.insight import findings
-from cronjobs.store import alerts as store
-from cronjobs.store.sql import database_now
+from cronjobs.contrib.alerts import looking
+from cronjobs.contrib.alerts.looking import Alerting
+from cronjobs.desk.insight import findings
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store import alerts as store
+from cronjobs.engine.store.sql import database_now
 
 
 def told(web: Web) -> list[tuple[str, bool]]:

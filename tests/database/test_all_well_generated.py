@@ -21,31 +21,31 @@ from support.postgres import OWNER
 from support.rounds import LONG
 from support.yard import MINUTE, START, Yard
 
-from cronjobs.config.settings import Retention, ScheduleSettings
-from cronjobs.crontime.timing import timing
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.insight.acking import acknowledge
-from cronjobs.insight.findings import Finding
-from cronjobs.insight.findings import judge as judge_health
-from cronjobs.insight.gathering import look
-from cronjobs.jobs.job_types import JobTypes
+from cronjobs.desk.insight.acking import acknowledge
+from cronjobs.desk.insight.findings import Finding
+from cronjobs.desk.insight.findings import judge as judge_health
+from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.config.settings import Retention, ScheduleSettings
+from cronjobs.engine.crontime.timing import timing
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.attempt_policy import AttemptPolicy, ClaimPolicies
+from cronjobs.engine.rules.capacity import Cap
+from cronjobs.engine.rules.ending import decide_end, settle_expired
+from cronjobs.engine.rules.lease import lease_of
+from cronjobs.engine.rules.occurrences import dropped_reason
+from cronjobs.engine.schedules.backfill import ScheduleBusy, trigger
+from cronjobs.engine.schedules.decide import spread_offset
+from cronjobs.engine.schedules.definition import schedule_from_definition
+from cronjobs.engine.store import claims, expiry, leases, operating
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.job_types import Loaded, record_types
+from cronjobs.engine.store.operating import OperatorAction
+from cronjobs.engine.tick.pruner import Before, Pruner
 from cronjobs.model import Failed, Finished, Job, Outcome, RetryPolicy, Snoozed, Succeeded
-from cronjobs.rules.attempt_policy import AttemptPolicy, ClaimPolicies
-from cronjobs.rules.capacity import Cap
-from cronjobs.rules.ending import decide_end, settle_expired
-from cronjobs.rules.lease import lease_of
-from cronjobs.rules.occurrences import dropped_reason
-from cronjobs.schedules.backfill import ScheduleBusy, trigger
-from cronjobs.schedules.decide import spread_offset
-from cronjobs.schedules.definition import schedule_from_definition
-from cronjobs.store import claims, expiry, leases, operating
-from cronjobs.store import schedules as store
-from cronjobs.store.claims import ClaimFilter
-from cronjobs.store.job_types import Loaded, record_types
-from cronjobs.store.operating import OperatorAction
 from cronjobs.testing import FakeClock
-from cronjobs.tick.pruner import Before, Pruner
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may delete everything
 

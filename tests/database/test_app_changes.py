@@ -31,13 +31,13 @@ from cronjobs import (
     find,
     reschedule,
 )
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import audit, job_runs, jobs
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import audit, job_runs, jobs
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.store import operating, totals
+from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.errors import SchemaMissing
 from cronjobs.model import Status
-from cronjobs.schema import migrations
-from cronjobs.store import operating, totals
-from cronjobs.store.operating import OperatorAction
 from cronjobs.testing import FakeClock
 
 SOON = datetime(2030, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)

@@ -18,13 +18,13 @@ from support.hosts import Host
 
 from cronjobs import Context, RetryPolicy, around_attempts, job
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import RunSettings
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_runs, jobs
+from cronjobs.engine.config.settings import RunSettings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_runs, jobs
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.jobs.around import HOOKS
 from cronjobs.errors import UsageError
-from cronjobs.jobs import registry
-from cronjobs.jobs.around import HOOKS
 
 ONCE = RetryPolicy(max_attempts=1)
 Run = Callable[..., list[tuple[str, str | None]]]

@@ -13,9 +13,9 @@ from support.databases import in_psql, opened
 from support.postgres import OWNER
 
 from cronjobs.autogenerate import OURS, include_name, include_object
-from cronjobs.database import tables
-from cronjobs.database.address import parse_url
-from cronjobs.schema import migrations
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.schema import migrations
 
 pytestmark = pytest.mark.connects_as(OWNER)
 

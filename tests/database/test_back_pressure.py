@@ -16,7 +16,7 @@ from support.databases import until
 from support.targets import each_target, opened, plain_url
 
 from cronjobs import QueueFull, enqueue, enqueue_async, enqueue_many, enqueue_many_async
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.connection import Database
 from cronjobs.errors import QueueHeld, UsageError
 from cronjobs.model import Status
 
@@ -236,7 +236,7 @@ def test_async_apps_are_told_the_same(database: Database, database_url: str) -> 
 
 
 def test_an_open_transaction_in_the_queue_holds_nobody_for_ever(postgres_migrated: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("cronjobs.jobs.insertion.QUEUE_PATIENCE_S", 0.05)
+    monkeypatch.setattr("cronjobs.engine.jobs.insertion.QUEUE_PATIENCE_S", 0.05)
     with psycopg.connect(postgres_migrated) as holder, psycopg.connect(postgres_migrated) as user:
         holder.execute("INSERT INTO cronjobs_queues (name, max_waiting) VALUES ('mail', 9)")
         holder.commit()

@@ -24,12 +24,12 @@ from support.ticking import Project, rivals
 
 from cronjobs import QueueFull, enqueue, enqueue_many
 from cronjobs.clock import sleep
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.rules.capacity import admit
+from cronjobs.engine.store import claims
+from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.enqueue import replace_rows
 from cronjobs.model import Status
-from cronjobs.rules.capacity import admit
-from cronjobs.store import claims
-from cronjobs.store.claims import ClaimFilter
-from cronjobs.store.enqueue import replace_rows
 
 THREADS, EACH = 8, 40
 MOST = 50
@@ -112,7 +112,7 @@ def test_a_cap_is_locked_from_count_to_insert_where_each_statement_is_a_transact
         found.append(is_locked(database_url))
         return admit(*asked)
 
-    monkeypatch.setattr("cronjobs.jobs.insertion.admit", look)
+    monkeypatch.setattr("cronjobs.engine.jobs.insertion.admit", look)
     with connect(database_url) as connection:
         assert enqueue(connection, "t.say", queue="mail").new
         assert not is_locked(database_url)
@@ -130,7 +130,7 @@ def test_a_call_for_several_queues_has_sqlites_lock_before_it_counts(sqlite_migr
         found.append(is_locked(f"sqlite:///{sqlite_migrated}"))
         return admit(*asked)
 
-    monkeypatch.setattr("cronjobs.jobs.insertion.admit", look)
+    monkeypatch.setattr("cronjobs.engine.jobs.insertion.admit", look)
     with closing(sqlite3.connect(sqlite_migrated)) as connection:
         rows: list[Any] = [({}, {"queue": "mail"}), ({}, {"queue": "sms"})]
         assert len(enqueue_many(connection, "t.say", rows)) == 2
@@ -325,7 +325,7 @@ def test_a_cap_is_locked_until_a_job_is_moved_in_where_each_statement_is_a_trans
         found.append(is_locked(database_url))
         return replace_rows(*given)
 
-    monkeypatch.setattr("cronjobs.jobs.insertion.replace_rows", look)
+    monkeypatch.setattr("cronjobs.engine.jobs.insertion.replace_rows", look)
     with connect(database_url) as connection:
         there = enqueue(connection, "t.say", queue="other", idempotency_key="k")
         moved = enqueue(connection, "t.say", queue="mail", idempotency_key="k", on_conflict="replace")
@@ -347,7 +347,7 @@ def test_a_job_that_leaves_its_queue_while_it_is_replaced_comes_back_only_if_the
             enqueue(other, "t.say", queue="mail")
         return replace_rows(*given)
 
-    monkeypatch.setattr("cronjobs.jobs.insertion.replace_rows", overtaken)
+    monkeypatch.setattr("cronjobs.engine.jobs.insertion.replace_rows", overtaken)
     url = database.address.url.set(drivername="sqlite" if database.is_sqlite else "postgresql+psycopg")
     engine = create_engine(url)
     autocommit = create_engine(url, isolation_level="AUTOCOMMIT")  # in a transaction SQLite would let nobody in

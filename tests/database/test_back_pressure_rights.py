@@ -13,11 +13,11 @@ from support.postgres import ENQUEUE, RUN, SUPERUSER, as_role
 from support.targets import plain_url
 
 from cronjobs import QueueFull, enqueue, enqueue_many
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import queues
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import queues
+from cronjobs.engine.jobs import insertion
+from cronjobs.engine.store.queues import count_full, held_so_far
 from cronjobs.errors import QueueHeld
-from cronjobs.jobs import insertion
-from cronjobs.store.queues import count_full, held_so_far
 
 ALMOST = 9_223_372_036_854_775_806  # one more than this is a bigint's last
 

@@ -17,16 +17,16 @@ from support.project import Project
 from support.yard import MINUTE, START, Yard, at, minutely
 
 from cronjobs import enqueue, enqueue_many
-from cronjobs.config.settings import Settings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import audit, jobs, occurrences, queues
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import audit, jobs, occurrences, queues
+from cronjobs.engine.rules.capacity import Cap, admit
+from cronjobs.engine.schedules import backfill
+from cronjobs.engine.schedules.definition import fingerprint
+from cronjobs.engine.store import operating
+from cronjobs.engine.store.operating import OperatorAction
+from cronjobs.engine.store.queues import caps_in_force
 from cronjobs.errors import QueueFull
-from cronjobs.rules.capacity import Cap, admit
-from cronjobs.schedules import backfill
-from cronjobs.schedules.definition import fingerprint
-from cronjobs.store import operating
-from cronjobs.store.operating import OperatorAction
-from cronjobs.store.queues import caps_in_force
 from cronjobs.testing import FakeClock
 
 

@@ -19,11 +19,11 @@ from support.explained import world as world
 from support.postgres import OWNER
 from support.rounds import rounds
 
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.insight.book_evidence import books
-from cronjobs.insight.books import SETTLED, Book
-from cronjobs.store import schedules as store
+from cronjobs.contrib.books.evidence import books
+from cronjobs.contrib.books.judging import SETTLED, Book
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store import schedules as store
 
 of = tables.occurrences
 # Who may change the ledger by hand. Its statements are the same everywhere; test_plans has them on both.

@@ -14,7 +14,7 @@ from support.lookingrows import NOW, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
-from cronjobs.database import tables
+from cronjobs.engine.database import tables
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 from cronjobs.testing import FakeClock, tick
 

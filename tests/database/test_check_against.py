@@ -12,16 +12,16 @@ from sqlalchemy import insert, text, update
 from support.databases import opened
 from support.project import Project
 
-from cronjobs.config.settings import Settings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import SCHEMA_REVISION, jobs, meta
-from cronjobs.insight.payload_review import PayloadReview, review
-from cronjobs.jobs.job_types import JobType, JobTypes
-from cronjobs.jobs.registry import Registration
+from cronjobs.desk.insight.payload_review import PayloadReview, review
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import SCHEMA_REVISION, jobs, meta
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.jobs.registry import Registration
+from cronjobs.engine.store import payloads
+from cronjobs.engine.store.payloads import Chunk, chunk_after
+from cronjobs.engine.store.sql import run
 from cronjobs.model import RetryPolicy, duration
-from cronjobs.store import payloads
-from cronjobs.store.payloads import Chunk, chunk_after
-from cronjobs.store.sql import run
 
 HANDLERS = """
 from dataclasses import dataclass
@@ -133,7 +133,7 @@ def test_all_fit(project: Project, database: Database, database_url: str) -> Non
 def test_it_looks_before_the_next_migration(
     project: Project, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cronjobs.store.meta.SCHEMA_REVISION", f"{int(SCHEMA_REVISION) + 1:04d}")
+    monkeypatch.setattr("cronjobs.engine.store.meta.SCHEMA_REVISION", f"{int(SCHEMA_REVISION) + 1:04d}")
     put(database_url, {}, {"job_type": "t.command"})
     answer = project.call("check", "--against", database_url)
     assert (answer.code, answer.out.endswith("all 2 payloads in that database fit\n")) == (0, True)
@@ -231,7 +231,7 @@ def test_ids_far_apart_and_chunks_of_any_size_miss_no_row(database: Database, mo
         sizes.append([] if chunk is None else [len(json.dumps(row.payload)) for row in chunk.rows])
         return chunk
 
-    monkeypatch.setattr("cronjobs.insight.payload_review.chunk_after", noting)
+    monkeypatch.setattr("cronjobs.desk.insight.payload_review.chunk_after", noting)
     found = reviewed(database)
     assert max(map(len, sizes)) == 7
     assert max(map(sum, sizes)) < 4000 + 3100, "one that begins below the limit may go beyond it"
@@ -244,7 +244,7 @@ def test_it_cannot_write(database: Database, monkeypatch: pytest.MonkeyPatch) ->
     def writing(connection: Any, *_: Any) -> Any:
         run(connection, "INSERT INTO {jobs} (job_type) VALUES ('t.new')")
 
-    monkeypatch.setattr("cronjobs.insight.payload_review.chunk_after", writing)
+    monkeypatch.setattr("cronjobs.desk.insight.payload_review.chunk_after", writing)
     with pytest.raises(Exception, match=r"read-only|readonly|cannot be written to"):
         reviewed(database)
 

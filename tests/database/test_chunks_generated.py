@@ -18,15 +18,15 @@ import pytest
 from sqlalchemy import select, text
 from support.yard import MINUTE, START, Yard, minutely, names
 
-from cronjobs.config.settings import ScheduleSettings
-from cronjobs.crontime.timing import timing
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import audit, jobs, occurrences, schedules
+from cronjobs.engine.config.settings import ScheduleSettings
+from cronjobs.engine.crontime.timing import timing
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import audit, jobs, occurrences, schedules
+from cronjobs.engine.schedules import chunks, materialise, sync
+from cronjobs.engine.schedules.definition import definition, schedule_from_definition
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store import ticks
 from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, TransientTrouble
-from cronjobs.schedules import chunks, materialise, sync
-from cronjobs.schedules.definition import definition, schedule_from_definition
-from cronjobs.store import schedules as store
-from cronjobs.store import ticks
 from cronjobs.testing import FakeClock
 
 SEEDS = range(int(os.environ.get("CRONJOBS_CHUNK_SEEDS", "2")))

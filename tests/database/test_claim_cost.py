@@ -9,14 +9,14 @@ import pytest
 from sqlalchemy import Connection, insert
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
-from cronjobs.rules.concurrency import Limit
-from cronjobs.store import claims
-from cronjobs.store.claims import Claim, ClaimFilter
-from cronjobs.store.sql import database_now
-from cronjobs.tick.turn import Batch, Writer
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.store import claims
+from cronjobs.engine.store.claims import Claim, ClaimFilter
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.tick.turn import Batch, Writer
 
 HOUR = timedelta(hours=1)
 

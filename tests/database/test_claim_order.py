@@ -8,11 +8,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import insert, select, update
 
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
-from cronjobs.store.claims import ClaimFilter, claim
-from cronjobs.store.sql import database_now
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.store.claims import ClaimFilter, claim
+from cronjobs.engine.store.sql import database_now
 
 TYPES = ("t.a", "t.b", "t.c")
 LEASE = timedelta(seconds=60)

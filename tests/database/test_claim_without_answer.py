@@ -11,13 +11,13 @@ import pytest
 from sqlalchemy import Connection, insert, select
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.rules.lease import Lease, lease_of
+from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.tick.turn import Batch, BatchResult, Writer
 from cronjobs.errors import CommitUnconfirmed
-from cronjobs.rules.lease import Lease, lease_of
-from cronjobs.store.claims import ClaimFilter
-from cronjobs.tick.turn import Batch, BatchResult, Writer
 
 MINUTE = timedelta(minutes=1)
 ADMISSION = ClaimFilter(known=["t"], fitting=["t"], remaining_s=50)

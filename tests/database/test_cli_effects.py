@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import insert
 from support.project import Project
 
-from cronjobs.database.tables import effects, jobs
+from cronjobs.engine.database.tables import effects, jobs
 from cronjobs.errors import EffectUnknown
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own

@@ -13,7 +13,7 @@ from sqlalchemy import update
 from support.project import Project
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database.tables import jobs, meta
+from cronjobs.engine.database.tables import jobs, meta
 
 YAML = 'timezone: Europe/Berlin\njob_types: {t.ok: {command: ["true"]}}\n'
 CANARY = "c4n4ry-value"
@@ -286,7 +286,7 @@ def test_without_a_configuration_it_says_so(tmp_path: Path) -> None:
 
 
 def test_json_of_the_help_is_what_the_shell_takes(lite: Project) -> None:
-    from cronjobs.cli.typed import EXAMPLE
+    from cronjobs.desk.cli.typed import EXAMPLE
 
     assert json.loads(EXAMPLE.split("'")[1]) == {"invoice_id": 42}
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import insert, update
 from support.project import Project
 
-from cronjobs.database.tables import jobs, meta, pauses, schedules
+from cronjobs.engine.database.tables import jobs, meta, pauses, schedules
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 

@@ -14,17 +14,17 @@ import pytest
 from sqlalchemy import text
 
 from cronjobs import enqueue
-from cronjobs.config.settings import ExecutorSettings, Settings
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.engines.cluster_workers import ClusterWorkers
-from cronjobs.engines.travelling import Begun, GuardReport, Progressed, Spec
-from cronjobs.execution.attempt import Attempt, WorkerContext
-from cronjobs.jobs.job_types import JobType
+from cronjobs.contrib.dask.cluster_workers import ClusterWorkers
+from cronjobs.contrib.dask.travelling import Begun, GuardReport, Progressed, Spec
+from cronjobs.engine.config.settings import ExecutorSettings, Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.execution.attempt import Attempt, WorkerContext
+from cronjobs.engine.jobs.job_types import JobType
+from cronjobs.engine.rules.progress import HowFar
+from cronjobs.engine.store import claims, operating, tokens
+from cronjobs.engine.store.claims import ClaimFilter
 from cronjobs.model import CancelledByRequest, Failed, Lost, Outcome, Released, RetryPolicy, Succeeded
-from cronjobs.rules.progress import HowFar
-from cronjobs.store import claims, operating, tokens
-from cronjobs.store.claims import ClaimFilter
 from cronjobs.testing import FakeClock
 
 TYPES = ["t.far"]

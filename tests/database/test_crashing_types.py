@@ -16,18 +16,23 @@ from support.lost import paying
 from support.ticking import Project, events
 
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.config.settings import JobTypeSettings, RunSettings, Settings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import crashing_types
-from cronjobs.execution import attempt as worker
-from cronjobs.execution import child, handler, process
-from cronjobs.execution.attempt import InFlight
-from cronjobs.execution.child_protocol import Request
-from cronjobs.execution.command import Command
-from cronjobs.insight.findings import troubles
-from cronjobs.insight.gathering import look
-from cronjobs.jobs.context import StopSignal
-from cronjobs.jobs.job_types import load
+from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.config.settings import JobTypeSettings, RunSettings, Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import crashing_types
+from cronjobs.engine.execution import attempt as worker
+from cronjobs.engine.execution import child, handler, process
+from cronjobs.engine.execution.attempt import InFlight
+from cronjobs.engine.execution.child_protocol import Request
+from cronjobs.engine.execution.command import Command
+from cronjobs.engine.jobs.context import StopSignal
+from cronjobs.engine.jobs.job_types import load
+from cronjobs.engine.rules.crashing_types import CLEAN_ENDS, Crashing, EndCounts, after_death, count_ends, is_crash
+from cronjobs.engine.store import crashing_types as store
+from cronjobs.engine.store.claims import claim
+from cronjobs.engine.tick.result import TickFilter
+from cronjobs.engine.tick.turn import ClaimPlanner
 from cronjobs.model import (
     CancelledByRequest,
     Failed,
@@ -40,12 +45,7 @@ from cronjobs.model import (
     Succeeded,
     TimedOut,
 )
-from cronjobs.rules.crashing_types import CLEAN_ENDS, Crashing, EndCounts, after_death, count_ends, is_crash
-from cronjobs.store import crashing_types as store
-from cronjobs.store.claims import claim
 from cronjobs.testing import FakeClock
-from cronjobs.tick.result import TickFilter
-from cronjobs.tick.turn import ClaimPlanner
 
 NOW = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

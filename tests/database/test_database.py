@@ -18,11 +18,11 @@ from support.databases import opened
 from support.nofsync import with_fsync
 from support.postgres import PostgresServer
 
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable, DriverMissing, SqliteTooOld, UsageError
-from cronjobs.schema import migrations
-from cronjobs.store.sql import database_now
 from cronjobs.testing import FakeClock
 
 # --- addresses ------------------------------------------------------------------------------------------------------
@@ -298,8 +298,8 @@ def test_nobody_writes_between_what_a_transaction_reads_and_what_it_writes(sqlit
 WRITER = """
 import sys
 from sqlalchemy import text
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
 url, name, writes, hold = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 database = Database(parse_url(url))
 with database.read() as connection:
@@ -367,7 +367,7 @@ def test_a_foreign_lock_on_the_database_gives_busy_after_the_patience(sqlite_mig
 def test_a_process_that_is_stopped_at_its_turn_makes_us_busy_and_one_that_waits_is_passed(
     sqlite_migrated: str, held: str, busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cronjobs.database.sqlite_turns.GO_PAST_S", 0.1)
+    monkeypatch.setattr("cronjobs.engine.database.sqlite_turns.GO_PAST_S", 0.1)
     with Path(f"{sqlite_migrated}-{held}").open("w") as file, opened(f"sqlite:///{sqlite_migrated}") as database:
         fcntl.flock(file, fcntl.LOCK_EX)
         if busy:

@@ -22,8 +22,8 @@ from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
 from cronjobs import masking
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
 
 pytestmark = [pytest.mark.connects_as(OWNER), pytest.mark.filterwarnings("ignore::DeprecationWarning:django")]
@@ -93,7 +93,7 @@ def words(response: Any) -> str:
 
 
 def of(site: Any, name: str) -> Any:
-    from cronjobs.django import models
+    from cronjobs.contrib.django import models
 
     return site.get_model_admin(getattr(models, name))
 
@@ -168,7 +168,7 @@ def test_a_payload_that_cannot_be_read_hides_no_other_job(
         connection.exec_driver_sql(f"UPDATE cronjobs_jobs SET payload = '[{number}]'{column_type} WHERE id = 1")
     assert "t.other" in listed(site, BOB)
     assert "Payload: it cannot be read" in words(of(site, "JobModel").change_view(request(ADA), "1"))
-    from cronjobs.django.models import JobModel
+    from cronjobs.contrib.django.models import JobModel
 
     assert [job.payload for job in JobModel.objects.order_by("id")] == [None, {"invoice": 7}]
     assert JobModel.objects.filter(payload__invoice=7).values_list("payload__invoice", flat=True)[0] == 7
@@ -190,7 +190,7 @@ def test_a_number_of_which_nobody_wants_the_digits_hides_no_other_job(
 def test_texts_that_are_not_utf8_hide_no_job(site: Any, rows: Rows, database: Database) -> None:
     if not database.is_sqlite:  # PostgreSQL takes none
         return
-    from cronjobs.django.models import JobModel, ScheduleModel
+    from cronjobs.contrib.django.models import JobModel, ScheduleModel
 
     number = rows.schedule("nightly-report")
     rows.occurrence(number, ago(hours=1))
@@ -280,7 +280,7 @@ def test_a_schedule_shows_what_became_of_its_occurrences(site: Any, rows: Rows) 
 
 
 def test_instants_are_djangos_and_can_be_asked_for(site: Any, rows: Rows) -> None:
-    from cronjobs.django.models import JobModel, JobRunModel
+    from cronjobs.contrib.django.models import JobModel, JobRunModel
 
     at = datetime(2026, 3, 1, 2, 15, 4, 123456, tzinfo=UTC)
     rows.job(status="queued", run_at=at)
@@ -295,7 +295,7 @@ def test_instants_are_djangos_and_can_be_asked_for(site: Any, rows: Rows) -> Non
 
 
 def test_each_field_of_a_model_is_a_column(site: Any) -> None:
-    from cronjobs.django import models
+    from cronjobs.contrib.django import models
 
     for model in (models.JobModel, models.JobRunModel, models.ScheduleModel, models.OccurrenceModel):
         table = tables.metadata.tables[model._meta.db_table]
@@ -306,7 +306,7 @@ def test_each_field_of_a_model_is_a_column(site: Any) -> None:
 def test_a_list_counts_no_further_than_somebody_turns_pages(
     site: Any, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cronjobs.django import admin
+    from cronjobs.contrib.django import admin
 
     monkeypatch.setattr(admin, "MOST_COUNTED", 2)
     for _ in range(5):

@@ -15,14 +15,14 @@ from django.db import connections, transaction  # type: ignore[import-untyped]
 from support.django_project import django_project
 from support.djangos import configured
 
-import cronjobs.django
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.django.revisions import ToRevision
-from cronjobs.schema import migrations
-from cronjobs.store.meta import adopt
+import cronjobs.contrib.django
+from cronjobs.contrib.django.revisions import ToRevision
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.store.meta import adopt
 
-FILES = sorted((Path(cronjobs.django.__file__).parent / "migrations").glob("0*.py"))
+FILES = sorted((Path(cronjobs.contrib.django.__file__).parent / "migrations").glob("0*.py"))
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def migrate(*words: str, **options: Any) -> str:
 
 
 def test_each_revision_has_its_migration() -> None:
-    made = [import_module(f"cronjobs.django.migrations.{file.stem}").Migration for file in FILES]
+    made = [import_module(f"cronjobs.contrib.django.migrations.{file.stem}").Migration for file in FILES]
     assert [operation.revision for each in made for operation in each.operations] == list(migrations.revisions())
     names = [file.stem for file in FILES]
     assert [each.dependencies for each in made] == [[], *([("cronjobs", name)] for name in names[:-1])]

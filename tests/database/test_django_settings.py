@@ -15,15 +15,15 @@ from django.db import connections  # type: ignore[import-untyped]
 from support.django_project import django_project
 
 from cronjobs import enqueue, masking
-from cronjobs.config import django_project as config
-from cronjobs.config.effective import Given, effective
-from cronjobs.config.load import load
-from cronjobs.config.reader import FieldError
-from cronjobs.config.settings import Settings
-from cronjobs.database.address import parse_url
+from cronjobs.engine.config import django_project as config
+from cronjobs.engine.config.effective import Given, effective
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.reader import FieldError
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.probe.inputs import Start
+from cronjobs.engine.tick.idle_inputs import inputs_of
 from cronjobs.errors import ConfigError
-from cronjobs.probe.inputs import Start
-from cronjobs.tick.idle_inputs import inputs_of
 
 MANAGE = """\
 import os, sys
@@ -35,7 +35,7 @@ SETTINGS = """\
 from pathlib import Path
 print("settings are read", file=open(Path(__file__).parent / "read", "a"))
 DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": {name!r}}}}}
-INSTALLED_APPS = ["cronjobs.django", "orders"]
+INSTALLED_APPS = ["cronjobs.contrib.django", "orders"]
 TIME_ZONE = "Europe/Berlin"
 USE_TZ = True
 """
@@ -176,7 +176,7 @@ def test_mysql_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch, sqlit
 
 
 def test_root_does_not_import_settings_that_others_may_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cronjobs.config import trust
+    from cronjobs.engine.config import trust
 
     (folder / "loose.py").write_text("raise AssertionError('imported')")
     (folder / "loose.py").chmod(0o666)
@@ -201,7 +201,7 @@ def test_root_does_not_import_settings_that_others_may_write(folder: Path, monke
     ],
 )
 def test_djangos_check_knows_the_setting(said: Any, ids: list[str], sqlite_url: str) -> None:
-    from cronjobs.django.checks import settings_fit
+    from cronjobs.contrib.django.checks import settings_fit
 
     with django_project(sqlite_url, CRONJOBS=said):
         assert [each.id for each in settings_fit(None)] == ids
@@ -216,7 +216,7 @@ class KeepsOut:
 
 @pytest.mark.either
 def test_djangos_check_warns_of_a_router_that_keeps_our_tables_out(sqlite_url: str) -> None:
-    from cronjobs.django.checks import settings_fit
+    from cronjobs.contrib.django.checks import settings_fit
 
     with django_project(sqlite_url, DATABASE_ROUTERS=[f"{__name__}.KeepsOut"]):
         assert [each.id for each in settings_fit(None)] == ["cronjobs.W002"]
@@ -236,7 +236,7 @@ def test_djangos_check_warns_of_a_router_that_keeps_our_tables_out(sqlite_url: s
 def test_check_warns_where_ticks_go_to_another_database(
     written: str, ids: list[str], folder: Path, sqlite_url: str
 ) -> None:
-    from cronjobs.django.checks import same_database
+    from cronjobs.contrib.django.checks import same_database
 
     (folder / "cronjobs.yaml").write_text(written)
     with django_project(sqlite_url):
@@ -263,7 +263,7 @@ def test_call_command_prints_and_returns_or_says_the_exit_code(
 
 
 def test_djangos_own_options_are_not_ours() -> None:
-    from cronjobs.django.management.commands.cronjobs import _without_djangos
+    from cronjobs.contrib.django.management.commands.cronjobs import _without_djangos
 
     words = ["--settings", "a.b", "status", "--pythonpath=x", "--json", "--", "--settings=kept"]
     assert [*_without_djangos(words)] == ["status", "--json", "--", "--settings=kept"]

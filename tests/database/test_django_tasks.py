@@ -15,11 +15,11 @@ from sqlalchemy import insert, select
 from support.django_project import BACKEND, django_project
 
 from cronjobs import enqueue
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_runs, queues
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_runs, queues
+from cronjobs.engine.store.operating import OperatorAction, cancel
 from cronjobs.errors import PayloadError
 from cronjobs.model import Status
-from cronjobs.store.operating import OperatorAction, cancel
 from cronjobs.testing import drain
 from cronjobs.testing.draining import Drained
 
@@ -48,7 +48,7 @@ def run_due(**options: Any) -> Drained:
 
 def home(name: str) -> Any:
     """A module of Django's tasks."""
-    from cronjobs.django import tasks
+    from cronjobs.contrib.django import tasks
 
     return import_module(f"{tasks._HOME}.{name}")
 
@@ -97,7 +97,7 @@ def test_a_running_task_is_seen_running_by_itself(tasks: Any) -> None:
 
 
 def test_a_task_that_failed_is_ready_again_until_it_is_dead(tasks: Any) -> None:
-    from cronjobs.django.models import JobModel
+    from cronjobs.contrib.django.models import JobModel
 
     made = tasks.fail.enqueue()
     run_due()
@@ -189,7 +189,7 @@ def test_arguments_that_json_does_not_have_are_refused_and_the_transaction_goes_
 
 
 def test_arguments_with_which_the_task_cannot_be_called_are_refused(tasks: Any) -> None:
-    from cronjobs.django.models import JobModel
+    from cronjobs.contrib.django.models import JobModel
 
     for task, args, kwargs, words in (
         (tasks.add, [], {}, "missing a required argument: 'a'"),
@@ -223,7 +223,7 @@ def test_what_the_backend_does_not_take_is_refused(tasks: Any, alias: str) -> No
 
 
 def test_priorities_are_ten_levels_in_the_same_order(alias: str) -> None:
-    from cronjobs.django.tasks import level_of, priority_of
+    from cronjobs.contrib.django.tasks import level_of, priority_of
 
     levels = [level_of(priority) for priority in range(-100, 101)]
     assert levels == sorted(levels, reverse=True)
@@ -312,7 +312,7 @@ def test_a_payload_of_plain_sql_is_read_as_far_as_it_goes(tasks: Any) -> None:
 
 
 def test_ticks_find_the_jobs_and_tasks_of_the_apps(alias: str) -> None:
-    from cronjobs.jobs.registry import registered
+    from cronjobs.engine.jobs.registry import registered
     from cronjobs.testing.configured import handlers_of, settings_of
 
     assert "support.django_app.tasks.add" not in registered()
@@ -345,6 +345,6 @@ def test_a_backend_without_the_app_is_a_finding_of_check(tasks: Any) -> None:
 
 
 def test_every_status_of_a_job_is_one_of_a_result(alias: str) -> None:
-    from cronjobs.django.tasks import STATUSES
+    from cronjobs.contrib.django.tasks import STATUSES
 
     assert STATUSES.keys() == set(Status)

@@ -17,12 +17,11 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.postgres import OWNER, READ, RUN, SUPERUSER, as_role
 
-from cronjobs.cli import patient
-from cronjobs.crontab import block, program
-from cronjobs.database import tables
-from cronjobs.doctor import examine
-from cronjobs.doctor.examine import CHECKS, Examination, Patient
-from cronjobs.host.identity import Identity
+from cronjobs.contrib.doctor import examine, patient
+from cronjobs.contrib.doctor.examine import CHECKS, Examination, Patient
+from cronjobs.desk.crontab import block, program
+from cronjobs.engine.database import tables
+from cronjobs.engine.host.identity import Identity
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 
@@ -302,7 +301,7 @@ def test_a_file_on_a_network_file_system(surgery: Surgery) -> None:
 
 @on_sqlite
 def test_a_file_that_is_mostly_empty(surgery: Surgery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cronjobs.doctor.database_verdicts.LARGE", 1000)
+    monkeypatch.setattr("cronjobs.contrib.doctor.database_verdicts.LARGE", 1000)
     surgery.write(
         "CREATE TABLE filler (x)",
         "INSERT INTO filler SELECT randomblob(4000) FROM cronjobs_ticks a, cronjobs_ticks b, cronjobs_ticks c",

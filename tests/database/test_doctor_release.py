@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import insert, text
 from support.project import Answer, Project
 
-from cronjobs.cli.doctor_release import BY_CHECK
 from cronjobs.clock import SYSTEM
-from cronjobs.crontab import block, host, program
-from cronjobs.database import tables
-from cronjobs.doctor.examine import CHECKS
-from cronjobs.host.identity import Identity
-from cronjobs.insight import outside
+from cronjobs.contrib.doctor.examine import CHECKS
+from cronjobs.contrib.doctor.release_cli import BY_CHECK
+from cronjobs.desk.crontab import block, host, program
+from cronjobs.desk.insight import outside
+from cronjobs.engine.database import tables
+from cronjobs.engine.host.identity import Identity
 
 READY = """
 environment: production

@@ -13,9 +13,15 @@ import pytest
 from sqlalchemy import Connection, delete
 from support.ledger import KEY, Jobs
 
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import effects as effects_table
-from cronjobs.database.tables import jobs as jobs_table
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import effects as effects_table
+from cronjobs.engine.database.tables import jobs as jobs_table
+from cronjobs.engine.jobs.context import Context, StopSignal
+from cronjobs.engine.jobs.effects import Begin, DoneEffect, Effect, Entry, OnUnknown, Stop, Wait, decide_entry
+from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.store import effects as store
+from cronjobs.engine.store.effects import Record
+from cronjobs.engine.tick.pruner import Before, Pruner
 from cronjobs.errors import (
     BadValue,
     Cancelled,
@@ -25,14 +31,8 @@ from cronjobs.errors import (
     Snooze,
     UsageError,
 )
-from cronjobs.jobs.context import Context, StopSignal
-from cronjobs.jobs.effects import Begin, DoneEffect, Effect, Entry, OnUnknown, Stop, Wait, decide_entry
 from cronjobs.model import Job
-from cronjobs.rules.lease import Lease
-from cronjobs.store import effects as store
-from cronjobs.store.effects import Record
 from cronjobs.testing import FakeClock
-from cronjobs.tick.pruner import Before, Pruner
 
 
 @pytest.fixture

@@ -16,8 +16,10 @@ from support.commands import until
 from support.ledger import KEY, Jobs
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.context import StopSignal
+from cronjobs.engine.jobs.effects import LEAST_PATIENCE_S, Effect, OnUnknown
 from cronjobs.errors import (
     Cancelled,
     CommitUnknown,
@@ -27,8 +29,6 @@ from cronjobs.errors import (
     EffectUnknown,
     LeaseLost,
 )
-from cronjobs.jobs.context import StopSignal
-from cronjobs.jobs.effects import LEAST_PATIENCE_S, Effect, OnUnknown
 from cronjobs.model import Job
 from cronjobs.testing import FakeClock
 
@@ -62,7 +62,7 @@ class Trouble:
                 raise error
 
         monkeypatch.setattr(database, "write", troubled)
-        monkeypatch.setattr("cronjobs.database.retrying.sleep", lambda _: None)
+        monkeypatch.setattr("cronjobs.engine.database.retrying.sleep", lambda _: None)
 
 
 @pytest.fixture

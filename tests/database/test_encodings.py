@@ -20,8 +20,8 @@ from support.postgres import PostgresServer
 from support.project import Project
 
 from cronjobs import cancel, enqueue, find, job
+from cronjobs.engine.jobs import registry
 from cronjobs.errors import PayloadError
-from cronjobs.jobs import registry
 from cronjobs.testing import tick
 
 # What a database, or a role, may be set to; each would be an error somewhere if it were left like that.

@@ -14,22 +14,22 @@ from sqlalchemy import select
 from support.hosts import Host, put
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import RunSettings, Settings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_runs
-from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.execution.attempt import Attempt, InFlight
-from cronjobs.execution.worker_threads import Workers
-from cronjobs.insight.explain_job import explain_job
-from cronjobs.insight.facts import AttemptFacts, JobFacts, JobLife, Now
-from cronjobs.jobs import registry
-from cronjobs.jobs.job_types import JobType, JobTypes
+from cronjobs.desk.insight.explain_job import explain_job
+from cronjobs.desk.insight.facts import AttemptFacts, JobFacts, JobLife, Now
+from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_runs
+from cronjobs.engine.database.tables import jobs as jobs_table
+from cronjobs.engine.execution.attempt import Attempt, InFlight
+from cronjobs.engine.execution.worker_threads import Workers
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.store import claims
+from cronjobs.engine.tick.loop import Loop
+from cronjobs.engine.tick.result import TickFilter
+from cronjobs.engine.tick.turn import ClaimPlanner
 from cronjobs.model import RetryPolicy
-from cronjobs.store import claims
 from cronjobs.testing import FakeClock
-from cronjobs.tick.loop import Loop
-from cronjobs.tick.result import TickFilter
-from cronjobs.tick.turn import ClaimPlanner
 
 
 @pytest.fixture

@@ -17,13 +17,13 @@ from support.databases import opened as opened_database
 from support.targets import each_target, opened, plain_url
 
 from cronjobs import enqueue, enqueue_async, enqueue_many
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.jobs.enqueue import connection_of
+from cronjobs.engine.schema import migrations
 from cronjobs.errors import PayloadError, SchemaMissing, SqliteTooOld, UsageError
-from cronjobs.jobs.enqueue import connection_of
 from cronjobs.model import Status
-from cronjobs.schema import migrations
 
 EVERYTHING: dict[str, Any] = {
     "run_at": datetime(2030, 1, 1, 12, 0, 0, 123456, tzinfo=UTC),

@@ -17,9 +17,9 @@ from support.targets import each_target, opened
 
 from cronjobs import enqueue, enqueue_many
 from cronjobs.clock import SYSTEM
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
 from cronjobs.errors import JobHeld
 from cronjobs.model import Status
 
@@ -147,7 +147,7 @@ def test_replace_waits_a_moment_for_who_is_about_to_let_go(postgres_migrated: st
         enqueue(holder, "t.say", {"n": 1}, idempotency_key="k")
         holder.execute("BEGIN")
         holder.execute("SELECT 1 FROM cronjobs_jobs FOR UPDATE")
-        monkeypatch.setattr("cronjobs.jobs.enqueue.sleep", lambda _: holder.execute("COMMIT"))
+        monkeypatch.setattr("cronjobs.engine.jobs.enqueue.sleep", lambda _: holder.execute("COMMIT"))
         enqueue(user, "t.say", {"n": 2}, idempotency_key="k", on_conflict="replace")
         user.commit()
         assert user.execute("SELECT payload -> 'n' FROM cronjobs_jobs").fetchall() == [(2,)]

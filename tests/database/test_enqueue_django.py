@@ -14,11 +14,11 @@ from support.djangos import configured
 from support.postgres import ENQUEUE, SUPERUSER, as_role
 
 from cronjobs import cancel, enqueue, enqueue_many, find, reschedule
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.schema.grants import Role, statements
 from cronjobs.errors import SchemaMissing
-from cronjobs.schema.grants import Role, statements
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from support.databases import opened, until
 from support.postgres import SUPERUSER
 
-from cronjobs.schema import migrations
+from cronjobs.engine.schema import migrations
 
 
 @pytest.fixture

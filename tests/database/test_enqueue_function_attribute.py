@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 from support.targets import app_url
 
 from cronjobs import enqueue, enqueue_async, enqueue_many, job
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.jobs import registry as jobs_module
 from cronjobs.errors import JobHeld, SchemaMissing, UsageError
-from cronjobs.jobs import registry as jobs_module
 
 if TYPE_CHECKING:
     from cronjobs import Context

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import event, select
 
 from cronjobs import enqueue, enqueue_many
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
 from cronjobs.errors import PayloadError, UsageError
 
 

@@ -14,10 +14,10 @@ from support.databases import opened as opened_database
 from support.targets import app_url, each_target, opened, plain_url
 
 from cronjobs import enqueue, enqueue_many
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs, queues
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs, queues
+from cronjobs.engine.store import sql
 from cronjobs.errors import QueueFull, UsageError
-from cronjobs.store import sql
 
 TEXTS = ("mail", "a'b", "q%s:x", "{jobs}", "naïve", "日本", 'say "hi"', "back\\slash")
 IGNORED = {"id", "created_at", "run_at"}

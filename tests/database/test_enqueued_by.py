@@ -18,11 +18,11 @@ from support.project import Project
 from support.targets import each_target, opened
 
 from cronjobs import enqueue, enqueue_many, job
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import effects, jobs
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import effects, jobs
+from cronjobs.engine.host import caller
+from cronjobs.engine.host.identity import Identity
 from cronjobs.errors import UsageError
-from cronjobs.host import caller
-from cronjobs.host.identity import Identity
 
 
 def enqueuers(database: Database) -> list[Any]:

@@ -9,8 +9,8 @@ from support.lookingrows import NOW, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own

@@ -12,9 +12,9 @@ from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.rules.error_groups import OTHERS, TYPES_AT_MOST, grouped, normalised
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.rules.error_groups import OTHERS, TYPES_AT_MOST, grouped, normalised
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
@@ -137,7 +137,7 @@ def test_every_filter_works_with_groups(cronjobs: Cronjobs, rows: Rows, filters:
 def test_what_is_not_read_is_counted(cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("often", "often", "seldom", "never"):
         failed(rows, name, ago(minutes=1))
-    monkeypatch.setattr("cronjobs.cli.jobs_list.ROWS_AT_MOST", 1)
+    monkeypatch.setattr("cronjobs.desk.cli.jobs_list.ROWS_AT_MOST", 1)
     groups = cronjobs("jobs", "list", "--group-by", "error", "--json").json
     assert [(group["message"], group["jobs"], group["job_types"]) for group in groups] == [
         ("often", 2, ["mail.send"]),

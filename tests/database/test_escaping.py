@@ -17,12 +17,12 @@ from sqlalchemy import insert, update
 from support.project import Project
 
 from cronjobs import events
-from cronjobs.cli.progress import Progress
-from cronjobs.database import tables
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
-from cronjobs.run_due.printing import complain
+from cronjobs.desk.cli.progress import Progress
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.run_due.printing import complain
 
 # Cursor movement, a line end of each kind, a bidi override: each would show something that is not there.
 FORGED = "FORGED all is well"

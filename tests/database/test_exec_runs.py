@@ -10,21 +10,22 @@ from typing import Any
 import pytest
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import Settings
-from cronjobs.crontab import program
-from cronjobs.database.connection import Database
+from cronjobs.contrib.exec import delivery, due_by, settling, spool
+from cronjobs.contrib.exec.run import ExecRun
+from cronjobs.contrib.exec.users_own import no_project
+from cronjobs.desk.crontab import program
+from cronjobs.desk.insight.explain_named import explain_exec
+from cronjobs.desk.insight.findings import judge
+from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.probe import state_files
+from cronjobs.engine.store import exec_runs, operating
+from cronjobs.engine.store.sql import run
 from cronjobs.errors import BadValue
-from cronjobs.exec import delivery, due_by, settling, spool
-from cronjobs.exec.run import ExecRun
-from cronjobs.exec.users_own import no_project
-from cronjobs.host.identity import Identity
-from cronjobs.insight.explain_named import explain_exec
-from cronjobs.insight.findings import judge
-from cronjobs.insight.gathering import look
-from cronjobs.jobs.job_types import JobTypes
 from cronjobs.model import Status
-from cronjobs.store import exec_runs, operating
-from cronjobs.store.sql import run
 from cronjobs.testing import FakeClock
 
 CRONTAB = "0 * * * * cronjobs exec hourly -c 'true'\n0 3 * * * cronjobs exec nightly -c true\n"
@@ -111,7 +112,7 @@ def test_a_run_that_the_database_refuses_keeps_no_other_in_the_spool(
     with pytest.raises(BadValue, match=r"-a\.json\.refused: .*lengths_ck"):
         delivery.deliver(database, "here")
     delivery.deliver(database, "here")  # the database's refusal is reported once
-    assert spool.waiting(None) == []
+    assert state_files.spooled(None) == []
     [aside] = (tmp_path / "cronjobs" / spool.FOLDER).iterdir()
     assert aside.name.endswith("-a.json.refused")
     with database.read() as connection:

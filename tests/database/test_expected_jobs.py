@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import insert
 from support.hosts import put
 
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import effects, ticks
-from cronjobs.store import claims
-from cronjobs.store.claims import ClaimFilter
-from cronjobs.store.ticks import overran_lately
-from cronjobs.tick.result import Result
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import effects, ticks
+from cronjobs.engine.store import claims
+from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.ticks import overran_lately
+from cronjobs.engine.tick.result import Result
 
 BY_TIMEOUT = ClaimFilter(known=["t.say"], fitting=["t.say"], remaining_s=50)
 BY_EXPERIENCE = replace(BY_TIMEOUT, expected=["t.say"])

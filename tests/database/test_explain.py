@@ -24,7 +24,7 @@ from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 
-from cronjobs.database import tables
+from cronjobs.engine.database import tables
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own

@@ -12,9 +12,9 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.postgres import OWNER
 
-from cronjobs.database import tables
-from cronjobs.insight.schedule_history import asked_on_the_clock, name_now, names_of
-from cronjobs.store.ticks import record
+from cronjobs.desk.insight.schedule_history import asked_on_the_clock, name_now, names_of
+from cronjobs.engine.database import tables
+from cronjobs.engine.store.ticks import record
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 

@@ -18,14 +18,14 @@ from support.hosts import put
 from support.lookingrows import NOW
 from support.postgres import OWNER
 
-from cronjobs.database import tables
-from cronjobs.insight.evidence import ScheduleEvidence
-from cronjobs.insight.explain_job import explain_job
-from cronjobs.insight.explain_occurrence import OCCURRENCE_VERDICTS, explain_occurrence
-from cronjobs.insight.facts import Now, OccurrenceFacts
-from cronjobs.insight.job_evidence import job_life
-from cronjobs.jobs.job_types import JobTypes
-from cronjobs.store.ticks import record
+from cronjobs.desk.insight.evidence import ScheduleEvidence
+from cronjobs.desk.insight.explain_job import explain_job
+from cronjobs.desk.insight.explain_occurrence import OCCURRENCE_VERDICTS, explain_occurrence
+from cronjobs.desk.insight.facts import Now, OccurrenceFacts
+from cronjobs.desk.insight.job_evidence import job_life
+from cronjobs.engine.database import tables
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store.ticks import record
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 

@@ -15,12 +15,12 @@ from support.hosts import put
 from support.postgres import OWNER
 
 from cronjobs import reschedule
-from cronjobs.database import tables
-from cronjobs.insight.explain_job import job_sentences
-from cronjobs.insight.facts import AttemptFacts, AuditEntry, JobFacts, Now
-from cronjobs.insight.phrases import LocalTimes
-from cronjobs.store.ticks import record
-from cronjobs.tick.result import MOST_NOTED, Result, noted
+from cronjobs.desk.insight.explain_job import job_sentences
+from cronjobs.desk.insight.facts import AttemptFacts, AuditEntry, JobFacts, Now
+from cronjobs.desk.insight.phrases import LocalTimes
+from cronjobs.engine.database import tables
+from cronjobs.engine.store.ticks import record
+from cronjobs.engine.tick.result import MOST_NOTED, Result, noted
 
 pytestmark = pytest.mark.either  # what is told; statements have tests of their own
 

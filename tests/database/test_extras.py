@@ -15,13 +15,13 @@ from support.cases import judge
 from support.hosts import Host, put
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.tick import extras
+from cronjobs.engine.tick.extras import Beside, Door, Hook, Over
+from cronjobs.engine.tick.result import Result
 from cronjobs.errors import DatabaseUnreachable, UsageError
-from cronjobs.jobs import registry
 from cronjobs.testing import FakeClock
-from cronjobs.tick import extras
-from cronjobs.tick.extras import Beside, Door, Hook, Over
-from cronjobs.tick.result import Result
 
 CALLS = ("begin", "before_work", "wants_handlers", "end")
 _numbers = itertools.count()

@@ -13,7 +13,7 @@ from sqlalchemy import NullPool, create_engine
 from support.project import Project
 
 from cronjobs import enqueue
-from cronjobs.database.column_types import SQLITE_LAST_INSTANT
+from cronjobs.engine.database.column_types import SQLITE_LAST_INSTANT
 from cronjobs.errors import UsageError
 from cronjobs.model import in_zone
 from cronjobs.testing import create_tables

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert, select
 
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_runs, jobs
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_runs, jobs
+from cronjobs.engine.rules.ending import running_row
+from cronjobs.engine.rules.lease import Finish, Lease, lease_of
+from cronjobs.engine.store import claims, leases
+from cronjobs.engine.store.claims import ClaimFilter
 from cronjobs.model import Job, Status, TimedOut
-from cronjobs.rules.ending import running_row
-from cronjobs.rules.lease import Finish, Lease, lease_of
-from cronjobs.store import claims, leases
-from cronjobs.store.claims import ClaimFilter
 
 LEASE = timedelta(minutes=1)
 BEFORE = datetime(2026, 1, 1, tzinfo=UTC)

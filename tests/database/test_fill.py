@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from support.yard import MINUTE, START, Yard, at, minutely
 
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.schedules import backfill as fill
+from cronjobs.engine.schedules.backfill import Filling, ScheduleBusy, UnknownSchedule
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store.enqueue import NewJob, insert_jobs
 from cronjobs.errors import UsageError
-from cronjobs.schedules import backfill as fill
-from cronjobs.schedules.backfill import Filling, ScheduleBusy, UnknownSchedule
-from cronjobs.store import schedules as store
-from cronjobs.store.enqueue import NewJob, insert_jobs
 from cronjobs.testing import FakeClock
 
 

@@ -11,17 +11,17 @@ from sqlalchemy import insert, select
 from support.postgres import OWNER
 from support.yard import MINUTE, START, Yard, minutely
 
-from cronjobs.config.settings import Retention
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.insight.acking import acknowledge, take_ack_back
-from cronjobs.insight.finding import Finding
-from cronjobs.insight.findings import judge
-from cronjobs.insight.gathering import look
-from cronjobs.jobs.job_types import JobTypes
-from cronjobs.store.given_up import READ, give_up
+from cronjobs.desk.insight.acking import acknowledge, take_ack_back
+from cronjobs.desk.insight.finding import Finding
+from cronjobs.desk.insight.findings import judge
+from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.config.settings import Retention
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store.given_up import READ, give_up
+from cronjobs.engine.tick.pruner import Before, Pruner
 from cronjobs.testing import FakeClock
-from cronjobs.tick.pruner import Before, Pruner
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may fill the tables
 

@@ -10,10 +10,10 @@ from support.databases import in_psql, opened
 from support.postgres import ENQUEUE, OWNER, READ, RUN, PostgresServer, as_role
 from support.project import Project
 
-from cronjobs.database.tables import metadata
-from cronjobs.schema import migrations
-from cronjobs.schema.grants import RELATIONS, Role, statements
-from cronjobs.schema.grants import RUN as RUN_RIGHTS
+from cronjobs.engine.database.tables import metadata
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.schema.grants import RELATIONS, Role, statements
+from cronjobs.engine.schema.grants import RUN as RUN_RIGHTS
 
 REFUSED = [
     (RUN, "DROP TABLE cronjobs_jobs"),

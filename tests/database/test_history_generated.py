@@ -15,8 +15,8 @@ from support.lookingrows import NOW, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
-from cronjobs.cli.output import brief, width
-from cronjobs.insight.night import collapsed, outcome_of, totals, when
+from cronjobs.desk.cli.output import brief, width
+from cronjobs.desk.insight.night import collapsed, outcome_of, totals, when
 from cronjobs.testing import FakeClock
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -28,13 +28,41 @@ from support.postgres import OWNER
 from support.targets import plain_url
 
 from cronjobs import cancel, enqueue, enqueue_many, reschedule
-from cronjobs.cli import pause_wait
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import Retention, ScheduleSettings, Settings
-from cronjobs.database import retrying, sqlite_turns
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_type_lists, jobs, meta, metadata, occurrences, ticks
-from cronjobs.database.tables import schedules as stored_schedules
+from cronjobs.desk.cli import pause_wait
+from cronjobs.engine.config.settings import Retention, ScheduleSettings, Settings
+from cronjobs.engine.database import retrying, sqlite_turns
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_type_lists, jobs, meta, metadata, occurrences, ticks
+from cronjobs.engine.database.tables import schedules as stored_schedules
+from cronjobs.engine.execution.foreground_claim import CannotRun, begin_existing, begin_new
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs import enqueue as enqueueing
+from cronjobs.engine.jobs import insertion
+from cronjobs.engine.jobs.effects import Begin, Ledger
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.rules.capacity import Cap
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.rules.ending import decide_end
+from cronjobs.engine.rules.lease import Finish, Lease
+from cronjobs.engine.rules.misfits import MISFIT
+from cronjobs.engine.schedules import backfill as filling
+from cronjobs.engine.schedules import materialise as materialising
+from cronjobs.engine.schedules import sync as syncing
+from cronjobs.engine.schedules.decide import job_for
+from cronjobs.engine.schedules.definition import definition
+from cronjobs.engine.schedules.materialise import materialise
+from cronjobs.engine.schedules.sync import sync
+from cronjobs.engine.store import claims, leases, operating, schedules
+from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.misfits import known_misfits
+from cronjobs.engine.store.operating import OperatorAction
+from cronjobs.engine.store.queues import put_caps
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.tick.pruner import Before, Pruner
+from cronjobs.engine.tick.recovery import Recovery
+from cronjobs.engine.tick.runners import Runners
+from cronjobs.engine.tick.tick import Tick
 from cronjobs.errors import (
     DatabaseBusy,
     EffectBusy,
@@ -47,35 +75,7 @@ from cronjobs.errors import (
     TurnTaken,
 )
 from cronjobs.events import Event
-from cronjobs.execution.foreground_claim import CannotRun, begin_existing, begin_new
-from cronjobs.host.identity import Identity
-from cronjobs.jobs import enqueue as enqueueing
-from cronjobs.jobs import insertion
-from cronjobs.jobs.effects import Begin, Ledger
-from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Failed, Finished, RetryPolicy, Status
-from cronjobs.rules.capacity import Cap
-from cronjobs.rules.concurrency import Limit
-from cronjobs.rules.ending import decide_end
-from cronjobs.rules.lease import Finish, Lease
-from cronjobs.rules.misfits import MISFIT
-from cronjobs.schedules import backfill as filling
-from cronjobs.schedules import materialise as materialising
-from cronjobs.schedules import sync as syncing
-from cronjobs.schedules.decide import job_for
-from cronjobs.schedules.definition import definition
-from cronjobs.schedules.materialise import materialise
-from cronjobs.schedules.sync import sync
-from cronjobs.store import claims, leases, operating, schedules
-from cronjobs.store.claims import ClaimFilter
-from cronjobs.store.misfits import known_misfits
-from cronjobs.store.operating import OperatorAction
-from cronjobs.store.queues import put_caps
-from cronjobs.store.sql import database_now
-from cronjobs.tick.pruner import Before, Pruner
-from cronjobs.tick.recovery import Recovery
-from cronjobs.tick.runners import Runners
-from cronjobs.tick.tick import Tick
 
 pytestmark = [pytest.mark.connects_as(OWNER), pytest.mark.slow]
 

@@ -11,11 +11,11 @@ from sqlalchemy.orm import Session
 
 import cronjobs
 from cronjobs import RetryPolicy, enqueue, job
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.jobs import registry as jobs_module
+from cronjobs.engine.jobs.checking import key_text
 from cronjobs.errors import PayloadError, SchemaMissing, UsageError
-from cronjobs.jobs import registry as jobs_module
-from cronjobs.jobs.checking import key_text
 from cronjobs.model import Status
 
 

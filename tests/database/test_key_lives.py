@@ -20,13 +20,13 @@ from sqlalchemy import select
 from support.databases import opened
 
 from cronjobs import JobHeld, JobNotWaiting, NoSuchJob, cancel, enqueue, find, reschedule
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_runs, jobs
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_runs, jobs
+from cronjobs.engine.rules.lease import Finish, lease_of
+from cronjobs.engine.store import claims, leases, operating
+from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.model import Job, Status
-from cronjobs.rules.lease import Finish, lease_of
-from cronjobs.store import claims, leases, operating
-from cronjobs.store.claims import ClaimFilter
-from cronjobs.store.operating import OperatorAction
 
 SEEDS = range(int(os.environ.get("CRONJOBS_KEY_SEEDS", "2")))
 STEPS = 60

@@ -13,14 +13,14 @@ from sqlalchemy import insert
 from support.postgres import OWNER
 from support.yard import MINUTE, START
 
-from cronjobs.config.settings import Settings
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.insight.findings import troubles
-from cronjobs.insight.gathering import look
-from cronjobs.jobs.job_types import JobTypes
-from cronjobs.rules.concurrency import Limit
-from cronjobs.store.job_types import Loaded, record_types
+from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.store.job_types import Loaded, record_types
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may fill the tables

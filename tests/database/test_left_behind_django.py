@@ -25,12 +25,12 @@ from support.postgres import OWNER
 
 from cronjobs import Context, GiveUp, RetryPolicy, Snooze, job
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import RunSettings
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_runs, jobs
-from cronjobs.execution.output import follow_threads
-from cronjobs.tick.loop import Loop
+from cronjobs.engine.config.settings import RunSettings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_runs, jobs
+from cronjobs.engine.execution.output import follow_threads
+from cronjobs.engine.tick.loop import Loop
 
 pytestmark = pytest.mark.connects_as(OWNER)
 

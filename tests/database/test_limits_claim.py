@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, insert, select, update
 
-from cronjobs.config.settings import Settings
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs, pauses
-from cronjobs.execution.foreground_claim import CannotRun, begin_existing
-from cronjobs.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs, pauses
+from cronjobs.engine.execution.foreground_claim import CannotRun, begin_existing
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.rules.lease import Finish, Lease
+from cronjobs.engine.store import claims, leases
+from cronjobs.engine.store.claims import Claim, ClaimFilter
 from cronjobs.model import Job, RetryPolicy, Status
-from cronjobs.rules.concurrency import Limit
-from cronjobs.rules.lease import Finish, Lease
-from cronjobs.store import claims, leases
-from cronjobs.store.claims import Claim, ClaimFilter
 
 MINUTE = timedelta(minutes=1)
 BEFORE = datetime(2026, 1, 1, tzinfo=UTC)

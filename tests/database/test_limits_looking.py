@@ -14,13 +14,13 @@ from support.counted import counted
 from support.databases import opened
 from support.postgres import OWNER
 
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import effects, jobs, pauses, schedules
-from cronjobs.rules.concurrency import Candidate, Full, Limit, full
-from cronjobs.store import claims
-from cronjobs.store.claims import ClaimFilter
-from cronjobs.store.concurrency import full_parameters
-from cronjobs.store.sql import group_value, is_postgresql, run
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import effects, jobs, pauses, schedules
+from cronjobs.engine.rules.concurrency import Candidate, Full, Limit, full
+from cronjobs.engine.store import claims
+from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.concurrency import full_parameters
+from cronjobs.engine.store.sql import group_value, is_postgresql, run
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may write schedules
 

@@ -13,14 +13,14 @@ from support.lookingrows import HOLDER, NOW, Answer, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
-from cronjobs.cli.jobs_list import next_step
-from cronjobs.cli.output import Times
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.exec import spool
+from cronjobs.contrib.exec import spool
+from cronjobs.desk.cli.jobs_list import next_step
+from cronjobs.desk.cli.output import Times
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.probe.state_files import spool_address
+from cronjobs.engine.run_due import printing
 from cronjobs.model import Status
-from cronjobs.probe.state_files import spool_address
-from cronjobs.run_due import printing
 from cronjobs.testing import FakeClock
 
 DAY = timedelta(days=1)

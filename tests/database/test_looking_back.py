@@ -17,13 +17,13 @@ from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
-from cronjobs.cli.output import Times, fit, since_instant, table, took
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
+from cronjobs.desk.cli.output import Times, fit, since_instant, table, took
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store import listing, unresolved
+from cronjobs.engine.store.listing import Filter
 from cronjobs.errors import UsageError
 from cronjobs.model import Status
-from cronjobs.store import listing, unresolved
-from cronjobs.store.listing import Filter
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
@@ -358,7 +358,7 @@ def test_lines_in_a_pipe_are_long_enough_to_grep(columns: str | None, room: int)
     env = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | (
         {"COLUMNS": columns} if columns else {}
     )
-    program = "from cronjobs.cli.output import width; print(width())"
+    program = "from cronjobs.desk.cli.output import width; print(width())"
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     assert int(done.stdout) == room
 

@@ -14,13 +14,13 @@ from support.lookingrows import NOW, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
-from cronjobs.config.settings import Settings
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.insight import waiting
-from cronjobs.insight.judged_types import JudgedTypes
-from cronjobs.insight.waiting import what_waits
-from cronjobs.store import listing
+from cronjobs.desk.insight import waiting
+from cronjobs.desk.insight.judged_types import JudgedTypes
+from cronjobs.desk.insight.waiting import what_waits
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store import listing
 from cronjobs.testing import FakeClock
 
 MANY = 1_200

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, insert, select
 
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs, pauses, schedules
-from cronjobs.probe.question import MANY_QUEUES
-from cronjobs.rules.concurrency import Limit
-from cronjobs.store import ticks
-from cronjobs.store.claims import ClaimFilter, claim
-from cronjobs.store.sql import database_now
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs, pauses, schedules
+from cronjobs.engine.probe.question import MANY_QUEUES
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.store import ticks
+from cronjobs.engine.store.claims import ClaimFilter, claim
+from cronjobs.engine.store.sql import database_now
 
 KNOWN = ("t.a", "t.b", "t.long")
 QUEUES = ("default", "mail", "paused", "été")

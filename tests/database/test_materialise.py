@@ -15,17 +15,17 @@ from support.databases import opened
 from support.ticking import Project
 from support.yard import MINUTE, START, Yard, at, broken, minutely, names, statements
 
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import schedules
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import schedules
+from cronjobs.engine.jobs.enqueue import enqueue
+from cronjobs.engine.rules.capacity import Cap
+from cronjobs.engine.schedules import chunks, decide
+from cronjobs.engine.schedules import materialise as core
+from cronjobs.engine.schedules.materialise import materialise
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store.job_types import REMEMBERED
+from cronjobs.engine.store.queues import put_caps
 from cronjobs.errors import DatabaseBusy
-from cronjobs.jobs.enqueue import enqueue
-from cronjobs.rules.capacity import Cap
-from cronjobs.schedules import chunks, decide
-from cronjobs.schedules import materialise as core
-from cronjobs.schedules.materialise import materialise
-from cronjobs.store import schedules as store
-from cronjobs.store.job_types import REMEMBERED
-from cronjobs.store.queues import put_caps
 from cronjobs.testing import FakeClock
 
 

@@ -16,14 +16,14 @@ from sqlalchemy import text
 from support.databases import in_psql, opened, until
 from support.postgres import OWNER, SUPERUSER, PostgresServer
 
-from cronjobs.database import retrying
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import FIRST_REVISION, SCHEMA_REVISION, metadata
+from cronjobs.engine.database import retrying
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import FIRST_REVISION, SCHEMA_REVISION, metadata
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.store import meta
+from cronjobs.engine.store.meta import adopt, read_meta, require_schema
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing, SchemaTooNew, SchemaTooOld
-from cronjobs.schema import migrations
-from cronjobs.store import meta
-from cronjobs.store.meta import adopt, read_meta, require_schema
 
 pytestmark = pytest.mark.connects_as(OWNER)
 
@@ -53,9 +53,9 @@ def test_an_upgrade_says_from_where_to_where_and_then_finds_nothing_to_do(empty_
 
 RACER = """
 import sys
-from cronjobs.schema import migrations
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
 print("ready", flush=True)
 sys.stdin.readline()
 database = Database(parse_url(sys.argv[1]))
@@ -420,7 +420,7 @@ def test_adopting_writes_project_and_environment_and_the_audit_trail(database: D
 
 def test_only_migrations_imports_alembic() -> None:
     program = (
-        "import sys, cronjobs.database.connection, cronjobs.store.meta, cronjobs.testing; "
+        "import sys, cronjobs.engine.database.connection, cronjobs.engine.store.meta, cronjobs.testing; "
         "sys.exit(any(name.partition('.')[0] in ('alembic', 'mako') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

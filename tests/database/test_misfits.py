@@ -14,19 +14,19 @@ from sqlalchemy import delete, select, update
 from support.cases import judge
 from support.hosts import Host, put
 
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_runs, job_type_lists, jobs, ticks
-from cronjobs.insight.explain_job import explain_job
-from cronjobs.insight.findings_of_work import work_findings
-from cronjobs.insight.gathering import look
-from cronjobs.insight.job_evidence import job_life
-from cronjobs.jobs import job_types, registry
-from cronjobs.rules.concurrency import Limit
-from cronjobs.store import schedules
-from cronjobs.store.listing import deaths_since
-from cronjobs.store.operating import OperatorAction, retry
+from cronjobs.desk.insight.explain_job import explain_job
+from cronjobs.desk.insight.findings_of_work import work_findings
+from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.job_evidence import job_life
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_runs, job_type_lists, jobs, ticks
+from cronjobs.engine.jobs import job_types, registry
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.store import schedules
+from cronjobs.engine.store.listing import deaths_since
+from cronjobs.engine.store.operating import OperatorAction, retry
+from cronjobs.engine.tick import outlived, work
 from cronjobs.testing import FakeClock
-from cronjobs.tick import outlived, work
 
 START = datetime(2026, 11, 24, 8, 0, 30, tzinfo=UTC)
 LATELY, DAY, WAIT = timedelta(minutes=15), timedelta(hours=24), timedelta(minutes=5)

@@ -14,18 +14,18 @@ from support.project import Project
 
 from cronjobs import enqueue, enqueue_many, job
 from cronjobs.clock import SYSTEM
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
+from cronjobs.contrib.exec import delivery
+from cronjobs.contrib.exec.run import ExecRun
+from cronjobs.contrib.exec.users_own import no_project
+from cronjobs.desk.insight.findings import judge
+from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store import exec_runs, operating
+from cronjobs.engine.store.sql import run
 from cronjobs.errors import DatabaseError, UsageError
-from cronjobs.exec import delivery
-from cronjobs.exec.run import ExecRun
-from cronjobs.exec.users_own import no_project
-from cronjobs.host.identity import Identity
-from cronjobs.insight.findings import judge
-from cronjobs.insight.gathering import look
-from cronjobs.jobs.job_types import JobTypes
-from cronjobs.store import exec_runs, operating
-from cronjobs.store.sql import run
 
 HOUR = timedelta(hours=1)
 FAKE = "INSERT INTO cronjobs_jobs (job_type) VALUES ('exec:backup')"

@@ -15,19 +15,19 @@ import pytest
 from support.hosts import Host, Unarmed, put
 from support.lost import paying, row
 
-from cronjobs.config.settings import JobTypeSettings, RunSettings
-from cronjobs.database.connection import Database
-from cronjobs.execution import attempt as worker
-from cronjobs.execution import handler, worker_threads
-from cronjobs.execution.child_protocol import read_outcome, write_outcome
-from cronjobs.execution.foreground_claim import CannotRun, begin_existing, begin_new
-from cronjobs.execution.live_output import live_streams
-from cronjobs.host.caller import os_user
-from cronjobs.jobs import job_types, registry
-from cronjobs.jobs.checking import new_job
+from cronjobs.engine.config.settings import JobTypeSettings, RunSettings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.execution import attempt as worker
+from cronjobs.engine.execution import handler, worker_threads
+from cronjobs.engine.execution.child_protocol import read_outcome, write_outcome
+from cronjobs.engine.execution.foreground_claim import CannotRun, begin_existing, begin_new
+from cronjobs.engine.execution.live_output import live_streams
+from cronjobs.engine.host.caller import os_user
+from cronjobs.engine.jobs import job_types, registry
+from cronjobs.engine.jobs.checking import new_job
+from cronjobs.engine.tick.foreground import Foreground
 from cronjobs.model import Job, Released, duration
 from cronjobs.testing import FakeClock
-from cronjobs.tick.foreground import Foreground
 
 
 @pytest.fixture

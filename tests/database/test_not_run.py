@@ -11,15 +11,15 @@ from sqlalchemy import insert
 from support.postgres import OWNER
 from support.yard import MINUTE, START, statements
 
-from cronjobs.config.settings import Retention, Settings
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.insight.findings import troubles
-from cronjobs.insight.gathering import look
-from cronjobs.insight.run_watch import ASKED_AT_ONCE
-from cronjobs.jobs.job_types import JobTypes
+from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.run_watch import ASKED_AT_ONCE
+from cronjobs.engine.config.settings import Retention, Settings
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.tick.pruner import Before, Pruner
 from cronjobs.testing import FakeClock
-from cronjobs.tick.pruner import Before, Pruner
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may fill the tables
 

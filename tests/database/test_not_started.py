@@ -11,18 +11,18 @@ import pytest
 from sqlalchemy import insert, select
 from support.hosts import Host
 
-from cronjobs.config.settings import RunSettings, ScheduleSettings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.database.tables import ticks
-from cronjobs.insight.explain_job import explain_job
-from cronjobs.insight.job_evidence import job_life
-from cronjobs.jobs import registry
-from cronjobs.jobs.job_types import load
-from cronjobs.rules.concurrency import Limit
-from cronjobs.store import not_started, schedules
+from cronjobs.desk.insight.explain_job import explain_job
+from cronjobs.desk.insight.job_evidence import job_life
+from cronjobs.engine.config.settings import RunSettings, ScheduleSettings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs as jobs_table
+from cronjobs.engine.database.tables import ticks
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.jobs.job_types import load
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.store import not_started, schedules
+from cronjobs.engine.tick.not_started import WHY, reason_for
 from cronjobs.testing import FakeClock
-from cronjobs.tick.not_started import WHY, reason_for
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import insert, update
 from support.yard import MINUTE, START, Yard, at, minutely
 
-from cronjobs.config.settings import Settings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_runs, jobs, ticks
-from cronjobs.insight.findings import Finding, troubles
-from cronjobs.insight.gathering import look
-from cronjobs.jobs.job_types import JobTypes
-from cronjobs.store import schedules as store
+from cronjobs.desk.insight.findings import Finding, troubles
+from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_runs, jobs, ticks
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store import schedules as store
 from cronjobs.testing import FakeClock
 
 GRACE = timedelta(minutes=10)

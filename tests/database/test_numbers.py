@@ -20,22 +20,22 @@ from support.lookingrows import NOW
 from support.postgres import OWNER
 
 from cronjobs import masking
-from cronjobs.cli.status_json import all_of_it
-from cronjobs.config.settings import Settings
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.insight.gathering import look
-from cronjobs.insight.saying import rough, took
-from cronjobs.insight.worst_first import schedules_shown
-from cronjobs.jobs.job_types import JobTypes
-from cronjobs.rules.quarters import WORDS
-from cronjobs.run_due.printing import json_text
-from cronjobs.store import operating
-from cronjobs.store import schedules as ledger
-from cronjobs.store.operating import OperatorAction
-from cronjobs.store.schedules import LedgerRow
+from cronjobs.desk.cli.status_json import all_of_it
+from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.saying import rough, took
+from cronjobs.desk.insight.worst_first import schedules_shown
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.quarters import WORDS
+from cronjobs.engine.run_due.printing import json_text
+from cronjobs.engine.store import operating
+from cronjobs.engine.store import schedules as ledger
+from cronjobs.engine.store.operating import OperatorAction
+from cronjobs.engine.store.schedules import LedgerRow
+from cronjobs.engine.tick.result import did_in_words
 from cronjobs.testing import FakeClock
-from cronjobs.tick.result import did_in_words
 
 from .test_quarters import by_select
 from .test_totals import SCHEDULES, Lives

@@ -16,8 +16,8 @@ from support.project import Project
 
 from cronjobs import enqueue, enqueue_many, job
 from cronjobs.clock import SYSTEM
+from cronjobs.engine.jobs import registry
 from cronjobs.errors import PayloadError
-from cronjobs.jobs import registry
 from cronjobs.testing import tick
 
 ran: list[object] = []

@@ -19,13 +19,13 @@ from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
-from cronjobs.cli import jobs_change, progress
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
+from cronjobs.desk.cli import jobs_change, progress
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.run_due import printing
+from cronjobs.engine.store import listing, operating
+from cronjobs.engine.store.listing import Filter
 from cronjobs.model import Status
-from cronjobs.run_due import printing
-from cronjobs.store import listing, operating
-from cronjobs.store.listing import Filter
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own

@@ -14,19 +14,19 @@ from sqlalchemy import Connection, delete, insert, select, update
 from support.databases import opened
 from support.yard import MINUTE, START, Yard, minutely
 
-from cronjobs.config.settings import Settings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs, schedules, ticks
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs, schedules, ticks
+from cronjobs.engine.execution import foreground_claim
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.schedules import backfill
+from cronjobs.engine.schedules.backfill import ScheduleBusy
+from cronjobs.engine.store import claims, overlap
+from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.job_types import Loaded, record_types
 from cronjobs.errors import DatabaseBusy, TurnTaken
-from cronjobs.execution import foreground_claim
-from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Job, RetryPolicy
-from cronjobs.rules.concurrency import Limit
-from cronjobs.schedules import backfill
-from cronjobs.schedules.backfill import ScheduleBusy
-from cronjobs.store import claims, overlap
-from cronjobs.store.claims import ClaimFilter
-from cronjobs.store.job_types import Loaded, record_types
 from cronjobs.testing import FakeClock
 
 LEASE = timedelta(minutes=1)

@@ -15,16 +15,16 @@ from sqlalchemy import insert, select, update
 from support.pausing import START, Story
 from support.yard import MINUTE, Yard, at, minutely
 
-from cronjobs.config.settings import ScheduleSettings
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import audit, job_runs, jobs
+from cronjobs.engine.config.settings import ScheduleSettings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import audit, job_runs, jobs
+from cronjobs.engine.schedules.backfill import backfill
+from cronjobs.engine.schedules.materialise import materialise
+from cronjobs.engine.schedules.sync import sync
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store import ticks
 from cronjobs.errors import UsageError
-from cronjobs.schedules.backfill import backfill
-from cronjobs.schedules.materialise import materialise
-from cronjobs.schedules.sync import sync
-from cronjobs.store import schedules as store
-from cronjobs.store import ticks
 from cronjobs.testing import FakeClock
 
 STORIES = int(os.environ.get("PAUSE_STORIES", "4"))

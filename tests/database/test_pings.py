@@ -13,7 +13,9 @@ from support.inboxes import smtp as smtp
 from support.inboxes import web as web
 
 from cronjobs import health
-from cronjobs.config.settings import (
+from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.config.settings import (
     AlertChannel,
     AlertFilter,
     CommandChannel,
@@ -22,12 +24,10 @@ from cronjobs.config.settings import (
     ScheduleSettings,
     WebhookChannel,
 )
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.insight.findings import troubles
-from cronjobs.insight.gathering import look
-from cronjobs.jobs.job_types import JobTypes
-from cronjobs.store.alerts import look_soon
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store.alerts import look_soon
 
 # --- pings ------------------------------------------------------------------------------------------------------------
 

@@ -21,35 +21,35 @@ from support.hosts import Host
 from support.postgres import OWNER
 from support.rounds import rounds
 
-from cronjobs.cli.known_types import known_types
-from cronjobs.config.load import load
-from cronjobs.config.settings import Retention
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import SCHEMA_REVISION
-from cronjobs.insight.book_evidence import books
-from cronjobs.insight.evidence import ScheduleEvidence
-from cronjobs.insight.explain_job import explain_job
-from cronjobs.insight.explain_occurrence import explain_occurrence
-from cronjobs.insight.explain_type import type_life
-from cronjobs.insight.gathering import look
-from cronjobs.insight.job_evidence import job_life
-from cronjobs.insight.schedule_facts import schedule_facts
-from cronjobs.insight.worst_first import schedules_shown, worst_first
-from cronjobs.metrics.families import gather
+from cronjobs.contrib.books.evidence import books
+from cronjobs.contrib.metrics.families import gather
+from cronjobs.contrib.web.strip import QUARTERS, first_quarter
+from cronjobs.desk.cli.known_types import known_types
+from cronjobs.desk.insight.evidence import ScheduleEvidence
+from cronjobs.desk.insight.explain_job import explain_job
+from cronjobs.desk.insight.explain_occurrence import explain_occurrence
+from cronjobs.desk.insight.explain_type import type_life
+from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.job_evidence import job_life
+from cronjobs.desk.insight.schedule_facts import schedule_facts
+from cronjobs.desk.insight.worst_first import schedules_shown, worst_first
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import Retention
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import SCHEMA_REVISION
+from cronjobs.engine.probe.question import LOOK, MANY_QUEUES
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.schedules.materialise import materialise
+from cronjobs.engine.store import claims, expiry, explaining, listing, not_started, quarters, trends
+from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.listing import Filter
+from cronjobs.engine.store.misfits import give_up_outlived, outlived, waiting_misfits
+from cronjobs.engine.store.quarters import close_hour
+from cronjobs.engine.store.schedule_runs import newest_runs
+from cronjobs.engine.store.sql import database_now, run
+from cronjobs.engine.store.totals import count_on
+from cronjobs.engine.tick.pruner import Before, Pruner
 from cronjobs.model import Status
-from cronjobs.probe.question import LOOK, MANY_QUEUES
-from cronjobs.rules.concurrency import Limit
-from cronjobs.schedules.materialise import materialise
-from cronjobs.store import claims, expiry, explaining, listing, not_started, quarters, trends
-from cronjobs.store.claims import ClaimFilter
-from cronjobs.store.listing import Filter
-from cronjobs.store.misfits import give_up_outlived, outlived, waiting_misfits
-from cronjobs.store.quarters import close_hour
-from cronjobs.store.schedule_runs import newest_runs
-from cronjobs.store.sql import database_now, run
-from cronjobs.store.totals import count_on
-from cronjobs.tick.pruner import Before, Pruner
-from cronjobs.web.strip import QUARTERS, first_quarter
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may fill the tables, and ANALYZE
 

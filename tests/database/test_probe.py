@@ -19,18 +19,18 @@ from support.postgres import SUPERUSER, as_role
 from support.rounds import rounds
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config.load import load
-from cronjobs.database import tables
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.config.load import load
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.probe import idle
+from cronjobs.engine.probe.inputs import Inputs, Start
+from cronjobs.engine.probe.question import IDLE, NOTHING_DUE
+from cronjobs.engine.tick.idle_inputs import inputs_of
+from cronjobs.engine.tick.result import Result
 from cronjobs.errors import CronjobsError
-from cronjobs.host.identity import Identity
-from cronjobs.probe import idle
-from cronjobs.probe.inputs import Inputs, Start
-from cronjobs.probe.question import IDLE, NOTHING_DUE
 from cronjobs.testing import FakeClock
-from cronjobs.tick.idle_inputs import inputs_of
-from cronjobs.tick.result import Result
 
 YAML = """\
 project: shop
@@ -84,7 +84,7 @@ class World:
         self.host_ahead_s = 0.0
 
     def _inputs(self, folder: Path) -> Inputs:
-        from cronjobs.tick.tick import Tick
+        from cronjobs.engine.tick.tick import Tick
 
         seen: list[Any] = []
         look = Tick._look

@@ -14,16 +14,16 @@ from sqlalchemy import insert, select
 from support.counted import Counted, counted
 from support.hosts import Host, put
 
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.execution.reporting import Reporting
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.rules.lease import Finish, Lease, Report, lease_of
+from cronjobs.engine.rules.progress import HowFar, Reported, progress, reported_of, row_value, time_left
+from cronjobs.engine.store import claims, leases, tailing
+from cronjobs.engine.store.claims import ClaimFilter
 from cronjobs.errors import BadValue
-from cronjobs.execution.reporting import Reporting
-from cronjobs.jobs import registry
 from cronjobs.model import Job, Status
-from cronjobs.rules.lease import Finish, Lease, Report, lease_of
-from cronjobs.rules.progress import HowFar, Reported, progress, reported_of, row_value, time_left
-from cronjobs.store import claims, leases, tailing
-from cronjobs.store.claims import ClaimFilter
 from cronjobs.testing import FakeClock
 from cronjobs.text import CappedText
 

@@ -14,10 +14,10 @@ from support.lookingrows import NOW, Cronjobs
 from support.lookingrows import cronjobs as cronjobs
 from support.postgres import OWNER
 
-from cronjobs.cli import prune
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.store.pruning import STRIPPED
+from cronjobs.desk.cli import prune
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store.pruning import STRIPPED
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.connects_as(OWNER)

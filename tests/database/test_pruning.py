@@ -16,15 +16,15 @@ from support.hosts import Host
 from support.postgres import SUPERUSER, as_role
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import Retention
-from cronjobs.database import column_types, tables
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.store import pruning as store
-from cronjobs.store.totals import Leaving
+from cronjobs.engine.config.settings import Retention
+from cronjobs.engine.database import column_types, tables
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store import pruning as store
+from cronjobs.engine.store.totals import Leaving
+from cronjobs.engine.tick.pruner import LARGEST_BATCH, SMALLEST_BATCH, Before, Pruner, next_batch
+from cronjobs.engine.tick.pruning import is_due, is_overdue
 from cronjobs.testing import FakeClock
-from cronjobs.tick.pruner import LARGEST_BATCH, SMALLEST_BATCH, Before, Pruner, next_batch
-from cronjobs.tick.pruning import is_due, is_overdue
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -207,7 +207,7 @@ def test_ticks_that_never_have_spare_time_prune_a_little_before_their_work(
     def busy_until_the_end(self: Any) -> None:
         clock.advance(timedelta(seconds=60))
 
-    monkeypatch.setattr("cronjobs.tick.tick.Tick._work", busy_until_the_end)
+    monkeypatch.setattr("cronjobs.engine.tick.tick.Tick._work", busy_until_the_end)
     fill(database, "cronjobs_jobs", 50)
     with database.write() as connection:
         connection.execute(insert(tables.jobs).values(job_type="t.say", run_at=START, created_at=START))
@@ -244,7 +244,7 @@ def test_a_tick_after_a_jump_prunes_nothing_nor_does_the_next_hour_also_if_that_
     fill(database, "cronjobs_jobs", 10)
     clock.advance(25 * HOUR)
     with monkeypatch.context() as patched:
-        patched.setattr("cronjobs.tick.spare_time.SpareTime._prune", lambda *_: None)
+        patched.setattr("cronjobs.engine.tick.spare_time.SpareTime._prune", lambda *_: None)
         host.tick()
     for _ in range(5):
         clock.advance(11 * MINUTE)

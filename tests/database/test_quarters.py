@@ -12,14 +12,14 @@ from sqlalchemy import select
 from support.lookingrows import NOW, Rows
 from support.lookingrows import rows as rows
 
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.rules.quarters import NOTHING, QUARTER, WORDS, Became, gaps, number_of, painted, worse
-from cronjobs.store import operating, quarters
-from cronjobs.store.operating import OperatorAction
-from cronjobs.store.schedules import LedgerRow, forget_occurrences, record_occurrences
+from cronjobs.contrib.web.strip import QUARTERS, first_quarter
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.rules.quarters import NOTHING, QUARTER, WORDS, Became, gaps, number_of, painted, worse
+from cronjobs.engine.store import operating, quarters
+from cronjobs.engine.store.operating import OperatorAction
+from cronjobs.engine.store.schedules import LedgerRow, forget_occurrences, record_occurrences
 from cronjobs.testing import FakeClock
-from cronjobs.web.strip import QUARTERS, first_quarter
 
 DAY = timedelta(hours=24)
 

@@ -13,16 +13,16 @@ from sqlalchemy import select, update
 from support.hosts import Host, put
 from support.lost import MINUTE, claim_as_a_tick, claim_without_a_policy, forget, paying, row
 
-from cronjobs.config.settings import JobTypeSettings, RetryChanges, RunSettings, ScheduleSettings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.database.tables import schedules as schedules_table
-from cronjobs.jobs import job_types, registry
-from cronjobs.jobs.job_types import policy_of
+from cronjobs.engine.config.settings import JobTypeSettings, RetryChanges, RunSettings, ScheduleSettings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs as jobs_table
+from cronjobs.engine.database.tables import schedules as schedules_table
+from cronjobs.engine.jobs import job_types, registry
+from cronjobs.engine.jobs.job_types import policy_of
+from cronjobs.engine.rules.attempt_policy import AttemptPolicy, read_policy
+from cronjobs.engine.rules.ending import running_row
+from cronjobs.engine.store import leases, operating
 from cronjobs.model import RetryPolicy, TimedOut, duration
-from cronjobs.rules.attempt_policy import AttemptPolicy, read_policy
-from cronjobs.rules.ending import running_row
-from cronjobs.store import leases, operating
 from cronjobs.testing import FakeClock
 
 

@@ -15,10 +15,10 @@ from support.postgres import OWNER
 from support.project import Project
 
 from cronjobs import cancel, connect, enqueue, find, reschedule
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import FIRST_REVISION, meta
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import FIRST_REVISION, meta
+from cronjobs.engine.schema import migrations
 from cronjobs.errors import SchemaNotUpgraded
-from cronjobs.schema import migrations
 
 pytestmark = pytest.mark.connects_as(OWNER)
 

@@ -16,22 +16,22 @@ from sqlalchemy import func, select
 from support.hosts import Host, put
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import RunSettings
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_runs, ticks
-from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.execution.attempt import InFlight
-from cronjobs.execution.worker_threads import Workers
-from cronjobs.jobs import registry
-from cronjobs.store import claims, leases
+from cronjobs.engine.config.settings import RunSettings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_runs, ticks
+from cronjobs.engine.database.tables import jobs as jobs_table
+from cronjobs.engine.execution.attempt import InFlight
+from cronjobs.engine.execution.worker_threads import Workers
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.store import claims, leases
+from cronjobs.engine.tick import ends as ends_module
+from cronjobs.engine.tick import loop as loop_module
+from cronjobs.engine.tick.ends import Ends
+from cronjobs.engine.tick.loop import Loop
+from cronjobs.engine.tick.trouble import FAULT, MOST_FALLS
+from cronjobs.engine.tick.turn import ClaimPlanner, Writer
 from cronjobs.testing import FakeClock
-from cronjobs.tick import ends as ends_module
-from cronjobs.tick import loop as loop_module
-from cronjobs.tick.ends import Ends
-from cronjobs.tick.loop import Loop
-from cronjobs.tick.trouble import FAULT, MOST_FALLS
-from cronjobs.tick.turn import ClaimPlanner, Writer
 
 CASES = int(os.environ.get("CRONJOBS_FAULT_CASES", "100"))
 
@@ -294,8 +294,8 @@ def test_a_part_of_the_tick_that_breaks_leaves_the_others_their_turn(
     database: Database, host: Host, ran: Counter[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [put(database) for _ in range(2)]
-    monkeypatch.setattr("cronjobs.schedules.sync.sync", _missing)
-    monkeypatch.setattr("cronjobs.config.settings.Settings.defines_something", True)
+    monkeypatch.setattr("cronjobs.engine.schedules.sync.sync", _missing)
+    monkeypatch.setattr("cronjobs.engine.config.settings.Settings.defines_something", True)
     result = host.tick()
     assert result.exit_code() == 70
     assert ran == dict.fromkeys(ids, 1)

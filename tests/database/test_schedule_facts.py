@@ -12,9 +12,9 @@ from sqlalchemy import insert, select
 from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
 
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.insight.schedule_facts import p95, schedule_facts
+from cronjobs.desk.insight.schedule_facts import p95, schedule_facts
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)

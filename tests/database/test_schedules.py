@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import insert, select, update
 from support.yard import MINUTE, START, Yard, at, minutely
 
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import audit, jobs, occurrences, schedules
-from cronjobs.schedules.definition import fingerprint
-from cronjobs.schedules.materialise import materialise
-from cronjobs.store import schedules as store
-from cronjobs.store.enqueue import NewJob, insert_jobs
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import audit, jobs, occurrences, schedules
+from cronjobs.engine.schedules.definition import fingerprint
+from cronjobs.engine.schedules.materialise import materialise
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store.enqueue import NewJob, insert_jobs
 from cronjobs.testing import FakeClock
 
 

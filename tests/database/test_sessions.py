@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import Connection, event
 from support.databases import opened
 
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.probe.server_session import SETTINGS, TIMEOUTS
+from cronjobs.engine.store.sql import run
 from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, DatabaseNotReady, TransientTrouble
-from cronjobs.probe.server_session import SETTINGS, TIMEOUTS
-from cronjobs.store.sql import run
 
 OURS = SETTINGS | {name: str(ms) for name, ms in TIMEOUTS.items()}
 OURS |= {"client_encoding": "UTF8", "transaction_isolation": "read committed"}

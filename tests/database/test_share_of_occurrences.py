@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.hosts import Host
 
-from cronjobs.config.settings import ScheduleSettings
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.config.settings import ScheduleSettings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
 
 
@@ -32,7 +32,7 @@ def test_settling_goes_on_for_half_of_the_tick(
         clock.advance(timedelta(seconds=spent_s))
         seen.append(go_on())
 
-    monkeypatch.setattr("cronjobs.schedules.materialise.materialise", settle)
+    monkeypatch.setattr("cronjobs.engine.schedules.materialise.materialise", settle)
     host.tick(budget_s=20)
     database.close()
     assert seen == [goes_on]

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, text
 from support.receivers import mail_server
 
 from cronjobs import Context, enqueue, job
-from cronjobs.database.connection import Database
-from cronjobs.jobs import registry
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs import registry
 from cronjobs.testing import drain
 
 MINUTE = timedelta(minutes=1)

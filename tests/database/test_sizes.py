@@ -13,8 +13,8 @@ from support.postgres import OWNER
 from support.project import Project
 
 from cronjobs import enqueue, job
-from cronjobs.database.tables import LENGTHS
-from cronjobs.jobs import registry
+from cronjobs.engine.database.tables import LENGTHS
+from cronjobs.engine.jobs import registry
 from cronjobs.testing import tick
 
 MEGABYTE = 1024 * 1024

@@ -18,27 +18,35 @@ from sqlalchemy import Connection, Table, delete, insert, select, text
 from support.postgres import OWNER
 from support.yard import MINUTE, START
 
-from cronjobs.cli.output import Times
-from cronjobs.cli.status_json import status_object
-from cronjobs.cli.status_lines import head_lines, work_lines
-from cronjobs.config.settings import Settings
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.insight import watched
-from cronjobs.insight.findings import troubles
-from cronjobs.insight.gathering import look
-from cronjobs.insight.health import Health
-from cronjobs.insight.judged_types import JudgedTypes, judged_types, unknown_schedules
-from cronjobs.insight.queue_trends import QueueTrends
-from cronjobs.insight.run_watch import RUNS_LOOKED_AT
-from cronjobs.insight.waiting import LateGroup, Queue
-from cronjobs.jobs.job_types import JobTypes
-from cronjobs.rules.pausing import of_queue
-from cronjobs.rules.standing import DEFAULT_GRACE, SAID_ELSEWHERE, Happened, JobNow, NotRun, standing, why_not_run
-from cronjobs.run_due.printing import json_text
-from cronjobs.store import schedules as store
-from cronjobs.store.job_types import Loaded, record_types
-from cronjobs.store.schedule_health import Survey, active_schedules
+from cronjobs.desk.cli.output import Times
+from cronjobs.desk.cli.status_json import status_object
+from cronjobs.desk.cli.status_lines import head_lines, work_lines
+from cronjobs.desk.insight import watched
+from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.judged_types import JudgedTypes, judged_types, unknown_schedules
+from cronjobs.desk.insight.queue_trends import QueueTrends
+from cronjobs.desk.insight.run_watch import RUNS_LOOKED_AT
+from cronjobs.desk.insight.waiting import LateGroup, Queue
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.pausing import of_queue
+from cronjobs.engine.rules.standing import (
+    DEFAULT_GRACE,
+    SAID_ELSEWHERE,
+    Happened,
+    JobNow,
+    NotRun,
+    standing,
+    why_not_run,
+)
+from cronjobs.engine.run_due.printing import json_text
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store.job_types import Loaded, record_types
+from cronjobs.engine.store.schedule_health import Survey, active_schedules
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may delete everything

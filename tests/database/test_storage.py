@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import text
 from support.databases import in_psql, opened
 
-from cronjobs.database.connection import Database
-from cronjobs.schema import migrations
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.schema import migrations
 
 EXPECTED = {
     "cronjobs_jobs": {"autovacuum_vacuum_scale_factor": "0.02", "autovacuum_analyze_scale_factor": "0.02"},

@@ -28,11 +28,11 @@ from support.project import Project
 
 from cronjobs import enqueue, job
 from cronjobs.clock import SYSTEM
-from cronjobs.database import tables
-from cronjobs.database.column_types import Instant, Json
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.column_types import Instant, Json
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.schema import grants
 from cronjobs.errors import DatabaseError
-from cronjobs.jobs import registry
-from cronjobs.schema import grants
 from cronjobs.testing import tick
 
 BATCH = 30  # rows of a case

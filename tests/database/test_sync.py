@@ -14,18 +14,18 @@ from sqlalchemy import Connection, select, text
 from support.databases import opened
 from support.yard import MINUTE, START, Yard, at, broken, minutely, names, statements
 
-from cronjobs.config.settings import RunSettings, Settings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import audit, schedules
-from cronjobs.jobs.enqueue import enqueue
-from cronjobs.rules.capacity import Cap
-from cronjobs.schedules import chunks
-from cronjobs.schedules import sync as core
-from cronjobs.schedules.applying import applies
-from cronjobs.schedules.changes import compare
-from cronjobs.schedules.definition import fingerprint
-from cronjobs.store import schedules as store
-from cronjobs.store import ticks
+from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import audit, schedules
+from cronjobs.engine.jobs.enqueue import enqueue
+from cronjobs.engine.rules.capacity import Cap
+from cronjobs.engine.schedules import chunks
+from cronjobs.engine.schedules import sync as core
+from cronjobs.engine.schedules.applying import applies
+from cronjobs.engine.schedules.changes import compare
+from cronjobs.engine.schedules.definition import fingerprint
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store import ticks
 from cronjobs.testing import FakeClock
 
 

@@ -14,18 +14,18 @@ import pytest
 from sqlalchemy import CheckConstraint, Row, select, text
 from support.postgres import OWNER
 
-from cronjobs.database import indexes  # noqa: F401  the CHECKs come with them
-from cronjobs.database.column_types import (
+from cronjobs.engine.database import indexes  # noqa: F401  the CHECKs come with them
+from cronjobs.engine.database.column_types import (
     SQLITE_FIRST_INSTANT,
     SQLITE_LAST_INSTANT,
     Instant,
     from_microseconds,
     to_microseconds,
 )
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import LONGEST_KEY, LONGEST_NAME, jobs, metadata
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import LONGEST_KEY, LONGEST_NAME, jobs, metadata
+from cronjobs.engine.rules.payload import BadJson, read_json
 from cronjobs.errors import DatabaseError
-from cronjobs.rules.payload import BadJson, read_json
 
 pytestmark = pytest.mark.connects_as(OWNER)
 

@@ -23,11 +23,11 @@ from support.targets import plain_url
 
 from cronjobs import Context, RetryLater, RetryPolicy, Snooze, enqueue, enqueue_async, enqueue_many, job
 from cronjobs.clock import SYSTEM
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.jobs import registry
 from cronjobs.errors import ConfigError, UsageError
-from cronjobs.jobs import registry
 from cronjobs.testing import Drained, JobFailed, create_tables, drain
 
 
@@ -459,7 +459,7 @@ def test_the_tables_are_those_of_the_migrations(empty_url: str) -> None:
     """Made, committed and checked as ``cronjobs db check`` does."""
     from support.databases import opened
 
-    from cronjobs.schema import migrations
+    from cronjobs.engine.schema import migrations
 
     engine = create_engine(plain_url(empty_url), poolclass=NullPool)
     with engine.begin() as connection:

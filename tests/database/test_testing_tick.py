@@ -16,8 +16,8 @@ from support.targets import plain_url
 
 from cronjobs import enqueue, job
 from cronjobs.clock import SYSTEM
+from cronjobs.engine.jobs import registry
 from cronjobs.errors import ConfigError, UsageError
-from cronjobs.jobs import registry
 from cronjobs.testing import Drained, Ticked, context, create_tables, drain, tick
 
 YAML = """\

@@ -11,21 +11,21 @@ import pytest
 from sqlalchemy import func, insert, select, update
 from support.hosts import Host, put
 
-from cronjobs.config.settings import Retention, RunSettings, ScheduleSettings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import audit, job_runs, occurrences, ticks
-from cronjobs.database.tables import effects as effects_table
-from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.database.tables import meta as meta_table
-from cronjobs.database.tables import schedules as schedules_table
+from cronjobs.engine.config.settings import Retention, RunSettings, ScheduleSettings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import audit, job_runs, occurrences, ticks
+from cronjobs.engine.database.tables import effects as effects_table
+from cronjobs.engine.database.tables import jobs as jobs_table
+from cronjobs.engine.database.tables import meta as meta_table
+from cronjobs.engine.database.tables import schedules as schedules_table
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.jobs.enqueue import enqueue
+from cronjobs.engine.probe.question import NOTHING_DUE
+from cronjobs.engine.schedules.definition import fingerprint
+from cronjobs.engine.store import meta, operating, schedules
+from cronjobs.engine.store.ticks import record
 from cronjobs.errors import ForeignDatabase
-from cronjobs.host.identity import Identity
-from cronjobs.jobs import registry
-from cronjobs.jobs.enqueue import enqueue
-from cronjobs.probe.question import NOTHING_DUE
-from cronjobs.schedules.definition import fingerprint
-from cronjobs.store import meta, operating, schedules
-from cronjobs.store.ticks import record
 from cronjobs.testing import FakeClock
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
@@ -440,6 +440,6 @@ def test_a_tick_with_nothing_to_do_beside_a_running_long_job_loads_no_engine(
     alive = Identity(host.name, here.boot_id, here.pid_namespace, here.pid, here.started, "long-0123456789ab")
     now = database.clock.now()
     put(database, status="running", attempts=1, locked_by=str(alive), locked_until=now + timedelta(seconds=50))
-    monkeypatch.setattr("cronjobs.tick.work.Work", loaded)
+    monkeypatch.setattr("cronjobs.engine.tick.work.Work", loaded)
     result = host.tick()
     assert (result.ended, result.exit_code()) == (NOTHING_DUE, 0)

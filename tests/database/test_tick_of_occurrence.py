@@ -12,10 +12,10 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.postgres import OWNER
 
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store import schedules as store
 from cronjobs.errors import DatabaseBusy
-from cronjobs.store import schedules as store
 
 
 def rows(database: Database) -> list[tuple[str, int, int | None, str | None]]:

@@ -14,17 +14,17 @@ from support.ticking import Project
 
 from cronjobs import enqueue
 from cronjobs.clock import SYSTEM
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.engines import permit
-from cronjobs.engines.permit import HeldPermit
+from cronjobs.contrib.dask import permit
+from cronjobs.contrib.dask.permit import HeldPermit
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.context import StopSignal
+from cronjobs.engine.rules.lease import Lease, lease_of
+from cronjobs.engine.schema.grants import Role, statements
+from cronjobs.engine.store import claims, leases, operating, tokens
+from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.tokens import Permit, TokenKey
 from cronjobs.errors import DatabaseError
-from cronjobs.jobs.context import StopSignal
-from cronjobs.rules.lease import Lease, lease_of
-from cronjobs.schema.grants import Role, statements
-from cronjobs.store import claims, leases, operating, tokens
-from cronjobs.store.claims import ClaimFilter
-from cronjobs.store.tokens import Permit, TokenKey
 
 LEASE = timedelta(seconds=60)
 TYPES = ["t.far"]

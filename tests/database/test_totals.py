@@ -18,22 +18,22 @@ import pytest
 from sqlalchemy import delete, insert, select, text, update
 from support.scraped import families
 
-from cronjobs.config.settings import Retention
-from cronjobs.database.column_types import to_microseconds
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_runs, jobs, occurrences, queues, schedules, ticks
+from cronjobs.contrib.metrics.families import gather
+from cronjobs.contrib.metrics.openmetrics import lines_of
+from cronjobs.engine.config.settings import Retention
+from cronjobs.engine.database.column_types import to_microseconds
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_runs, jobs, occurrences, queues, schedules, ticks
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.rules.histogram import BOUNDS_S, bucket_of
+from cronjobs.engine.store import operating, totals
+from cronjobs.engine.store import schedules as ledger
+from cronjobs.engine.store.operating import OperatorAction
+from cronjobs.engine.store.schedules import LedgerRow
+from cronjobs.engine.store.totals import Key, Sum
+from cronjobs.engine.tick.pruner import Before, Pruner
 from cronjobs.errors import DatabaseBusy
-from cronjobs.metrics.families import gather
-from cronjobs.metrics.openmetrics import lines_of
-from cronjobs.rules.concurrency import Limit
-from cronjobs.rules.histogram import BOUNDS_S, bucket_of
-from cronjobs.store import operating, totals
-from cronjobs.store import schedules as ledger
-from cronjobs.store.operating import OperatorAction
-from cronjobs.store.schedules import LedgerRow
-from cronjobs.store.totals import Key, Sum
 from cronjobs.testing import FakeClock
-from cronjobs.tick.pruner import Before, Pruner
 
 SEEDS = range(int(os.environ.get("CRONJOBS_TOTALS_SEEDS", "6")))
 STEPS = 70

@@ -16,11 +16,11 @@ from support.ledger import Jobs
 from support.targets import users_table
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.execution.attempt import Attempt
+from cronjobs.engine.execution.raised import outcome_of
+from cronjobs.engine.jobs.job_types import JobType
 from cronjobs.errors import CronjobsError, TransactionBroken, UsageError
-from cronjobs.execution.attempt import Attempt
-from cronjobs.execution.raised import outcome_of
-from cronjobs.jobs.job_types import JobType
 from cronjobs.model import Failed, Job, RetryPolicy
 from cronjobs.testing import FakeClock
 

@@ -17,14 +17,14 @@ from support.djangos import configured
 from support.ledger import Jobs
 from support.targets import each_target, opened, plain_url, users_table
 
-from cronjobs.database import address
-from cronjobs.database import connection as database_module
-from cronjobs.database.connection import Database
+from cronjobs.engine.database import address
+from cronjobs.engine.database import connection as database_module
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.context import Context, StopSignal
+from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.store.leases import renew
 from cronjobs.errors import Cancelled, LeaseLost, TransactionTooLong, UsageError
-from cronjobs.jobs.context import Context, StopSignal
 from cronjobs.model import Job
-from cronjobs.rules.lease import Lease
-from cronjobs.store.leases import renew
 from cronjobs.testing import FakeClock
 
 WORK = text("INSERT INTO work VALUES (1)")

@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import insert, select
 from support.yard import MINUTE, START, Yard, at, minutely
 
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.rules.ending import decide_end
+from cronjobs.engine.schedules import backfill
+from cronjobs.engine.store import claims, expiry, leases
+from cronjobs.engine.store.claims import ClaimFilter
 from cronjobs.model import Failed, Finished, Job, Outcome, RetryPolicy, Succeeded
-from cronjobs.rules.ending import decide_end
-from cronjobs.schedules import backfill
-from cronjobs.store import claims, expiry, leases
-from cronjobs.store.claims import ClaimFilter
 from cronjobs.testing import FakeClock
 
 EVERYTHING = ClaimFilter(known=["t.say"], fitting=["t.say"], remaining_s=50, longest_s=55)

@@ -16,10 +16,10 @@ from sqlalchemy import Connection, select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from cronjobs import Context, enqueue, enqueue_async, enqueue_many, job
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_runs, jobs
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_runs, jobs
+from cronjobs.engine.jobs import registry
 from cronjobs.errors import PayloadError
-from cronjobs.jobs import registry
 from cronjobs.testing import assert_enqueued, assert_not_enqueued, drain
 
 

@@ -11,15 +11,15 @@ import pytest
 from sqlalchemy import insert, select, update
 from support.hosts import Host
 
-from cronjobs.config.settings import ScheduleSettings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_type_lists, occurrences, ticks
-from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.insight.findings import troubles
-from cronjobs.insight.gathering import look
-from cronjobs.jobs import registry as jobs
-from cronjobs.jobs.job_types import load
-from cronjobs.store.job_types import ListUse, in_use, present_types, runnable_types
+from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.config.settings import ScheduleSettings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_type_lists, occurrences, ticks
+from cronjobs.engine.database.tables import jobs as jobs_table
+from cronjobs.engine.jobs import registry as jobs
+from cronjobs.engine.jobs.job_types import load
+from cronjobs.engine.store.job_types import ListUse, in_use, present_types, runnable_types
 from cronjobs.testing import FakeClock
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)

@@ -12,11 +12,11 @@ from sqlalchemy import text
 from support.databases import opened
 
 from cronjobs import RetryPolicy, enqueue, job
-from cronjobs.database import connection as connections
-from cronjobs.jobs import registry
-from cronjobs.rules.ending import FIRST_UNREAD, NEVER_READ
-from cronjobs.store import claims, job_rows, sql
-from cronjobs.store.ticks import NO_SIGNS, signs_of_death
+from cronjobs.engine.database import connection as connections
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.rules.ending import FIRST_UNREAD, NEVER_READ
+from cronjobs.engine.store import claims, job_rows, sql
+from cronjobs.engine.store.ticks import NO_SIGNS, signs_of_death
 from cronjobs.testing import FakeClock, tick
 
 GOOD = 5

@@ -20,13 +20,13 @@ import pytest
 from sqlalchemy import select, update
 from support.yard import Yard
 
-from cronjobs.config.settings import CatchUp, Overlap, ScheduleSettings
-from cronjobs.crontime.timing import timing
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs, occurrences, schedules
-from cronjobs.schedules.materialise import materialise
-from cronjobs.store import schedules as store
+from cronjobs.engine.config.settings import CatchUp, Overlap, ScheduleSettings
+from cronjobs.engine.crontime.timing import timing
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs, occurrences, schedules
+from cronjobs.engine.schedules.materialise import materialise
+from cronjobs.engine.store import schedules as store
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.slow

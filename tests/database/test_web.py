@@ -25,15 +25,15 @@ from support.lookingrows import rows as rows
 from support.postgres import OWNER, READ, as_role
 
 from cronjobs import masking
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.host.identity import Identity
-from cronjobs.store import reading
+from cronjobs.contrib.web import application
+from cronjobs.contrib.web.html import Html, h
+from cronjobs.contrib.web.report import report
+from cronjobs.contrib.web.security import ByLink
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.store import reading
 from cronjobs.testing import FakeClock
-from cronjobs.web import application
-from cronjobs.web.html import Html, h
-from cronjobs.web.report import report
-from cronjobs.web.security import ByLink
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 

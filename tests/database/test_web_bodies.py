@@ -20,9 +20,9 @@ from support.browsing import pages as by_itself
 from support.django_site import site
 from support.lookingrows import rows as rows
 
-from cronjobs.database.connection import Database
-from cronjobs.django.views import pages as django_view
-from cronjobs.web import app, flask_blueprint
+from cronjobs.contrib.django.views import pages as django_view
+from cronjobs.contrib.web import app, flask_blueprint
+from cronjobs.engine.database.connection import Database
 from database.test_web_mounted import clock as clock
 from database.test_web_mounted import config as config
 from database.test_web_mounted import engine as engine

@@ -13,9 +13,9 @@ from support.browsing import Browser
 from support.django_site import site
 from support.lookingrows import rows as rows
 
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.django.views import pages
+from cronjobs.contrib.django.views import pages
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
 from database.test_web_mounted import PAGES, statuses
 from database.test_web_mounted import clock as clock
 from database.test_web_mounted import config as config

@@ -16,11 +16,11 @@ from support.lookingrows import YAML, Rows, ago
 from support.lookingrows import rows as rows
 
 from cronjobs import masking
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.host.identity import Identity
+from cronjobs.contrib.web import app, flask_blueprint
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity
 from cronjobs.testing import FakeClock
-from cronjobs.web import app, flask_blueprint
 
 PAGES = ["/", "/jobs", "/jobs/1", "/schedule?name=nightly-report", "/queues", "/hosts", "/static/style.css"]
 MOUNTS = ["", "/a/b", "/caf\xc3\xa9"]  # as WSGI has bytes

@@ -16,12 +16,12 @@ from support.cases import judge
 
 import cronjobs
 from cronjobs import RetryPolicy, enqueue, enqueue_async, enqueue_many, job
-from cronjobs.config.load import load as load_config
-from cronjobs.config.settings import Settings
-from cronjobs.database.connection import Database
+from cronjobs.engine.config.load import load as load_config
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs import job_types, registry
+from cronjobs.engine.jobs.enqueue import EnqueueOptions
 from cronjobs.errors import CronjobsError, PayloadError, UsageError
-from cronjobs.jobs import job_types, registry
-from cronjobs.jobs.enqueue import EnqueueOptions
 from cronjobs.loading import Loading
 
 ODD: list[Any] = [

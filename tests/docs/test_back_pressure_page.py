@@ -13,9 +13,9 @@ from support.pages import Page
 from support.project import Project
 
 from cronjobs import QueueFull, enqueue_many
-from cronjobs.database.connection import Database
-from cronjobs.rules.capacity import Cap
-from cronjobs.store.queues import caps_in_force
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.rules.capacity import Cap
+from cronjobs.engine.store.queues import caps_in_force
 
 PAGE = Page("docs/back-pressure.md")
 
@@ -35,7 +35,7 @@ def test_the_pages_code_on_the_pages_file(
     (tmp_path / "cronjobs.yaml").write_text(PAGE.block("yaml", "on_full: wait"))
     assert project.call("sync").code == 0
     monkeypatch.chdir(tmp_path)
-    from cronjobs.database.address import parse_url
+    from cronjobs.engine.database.address import parse_url
 
     database = Database(parse_url(project.url))
     with database.read() as connection:

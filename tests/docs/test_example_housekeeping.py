@@ -31,10 +31,10 @@ from sqlalchemy import create_engine, delete, insert, select, text, update
 from support.postgres import OWNER
 
 from cronjobs import fire_times
-from cronjobs.database.address import parse_url
-from cronjobs.database.column_types import to_microseconds
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs, occurrences, schedules
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.column_types import to_microseconds
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs, occurrences, schedules
 
 # The app makes its tables itself, as the example's user does.
 pytestmark = [pytest.mark.slow, pytest.mark.either, pytest.mark.connects_as(OWNER)]
@@ -50,7 +50,7 @@ WATCH = f"""
 import json, os, signal, threading
 import jobs
 from app import HERE, db
-from cronjobs.jobs.context import StopSignal
+from cronjobs.engine.jobs.context import StopSignal
 from sqlalchemy import event
 
 jobs.PAGE = {PAGE}

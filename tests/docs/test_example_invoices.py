@@ -339,7 +339,7 @@ def test_the_readme_shows_the_code_as_it_is_and_its_links_lead_somewhere() -> No
 def test_the_delays_are_those_that_the_readme_names(modules: Any) -> None:
     import jobs  # type: ignore[import-not-found]
 
-    from cronjobs.jobs.registry import _registered
+    from cronjobs.engine.jobs.registry import _registered
 
     names = [name for name in _registered if name.startswith("invoices.")]
     try:

@@ -11,8 +11,8 @@ from support.inboxes import web as web
 from support.pages import Page
 from support.ticking import Project, cli
 
-from cronjobs.config.load import load
-from cronjobs.config.settings import CommandChannel, MailChannel, Settings, WebhookChannel
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import CommandChannel, MailChannel, Settings, WebhookChannel
 
 PAGE = Page("docs/alerts.md")
 ENVIRON = {

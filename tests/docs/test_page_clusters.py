@@ -9,12 +9,12 @@ from pathlib import Path
 from support.pages import Page
 
 from cronjobs import events
-from cronjobs.config.load import load
-from cronjobs.engines.cluster_workers import IDLE_S
-from cronjobs.engines.worker_home import TOKEN_URL
-from cronjobs.execution.attempt import PROCESS_GRACE
-from cronjobs.rules.clusters import DIFFERS_AGAIN, DIFFERS_FOR
-from cronjobs.tick.executors import PROGRAM
+from cronjobs.contrib.dask.cluster_workers import IDLE_S
+from cronjobs.contrib.dask.worker_home import TOKEN_URL
+from cronjobs.engine.config.load import load
+from cronjobs.engine.execution.attempt import PROCESS_GRACE
+from cronjobs.engine.rules.clusters import DIFFERS_AGAIN, DIFFERS_FOR
+from cronjobs.engine.tick.executors import PROGRAM
 
 PAGE = Page("docs/clusters.md")
 

@@ -23,9 +23,9 @@ from support.ticking import Project
 
 from alembic import command
 from cronjobs import enqueue
-from cronjobs.database.address import parse_url
-from cronjobs.database.tables import VERSION_TABLE, metadata
-from cronjobs.schema import migrations
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.tables import VERSION_TABLE, metadata
+from cronjobs.engine.schema import migrations
 
 PAGE = Page("docs/databases.md")
 

@@ -71,7 +71,7 @@ def test_no_block_of_the_page_is_left_out_and_no_link_is_dead() -> None:
 
 
 def test_the_file_with_the_url_itself_is_one(tmp_path: Path) -> None:
-    from cronjobs.config.load import load
+    from cronjobs.engine.config.load import load
 
     (tmp_path / ".env").write_text("DATABASE_URL=sqlite:///db.sqlite3\n")
     (tmp_path / "cronjobs.yaml").write_text(PAGE.block("yaml", "${DATABASE_URL}"))
@@ -88,8 +88,8 @@ def tables() -> list[list[list[str]]]:
 
 def test_the_tables_of_the_page_are_what_the_code_says(sqlite_url: str) -> None:
     with django_project(sqlite_url):
-        from cronjobs.django.checks import KEYS
-        from cronjobs.django.tasks import STATUSES, level_of
+        from cronjobs.contrib.django.checks import KEYS
+        from cronjobs.contrib.django.tasks import STATUSES, level_of
 
     statuses, priorities, settings = tables()
     assert [row[0] for row in settings[1:]] == [f"`{key}`" for key in KEYS]

@@ -9,10 +9,10 @@ from support.lookingrows import NOW, Cronjobs
 from support.lookingrows import cronjobs as cronjobs
 from support.pages import Page
 
-from cronjobs.cli import books as books_command
-from cronjobs.database.connection import Database
-from cronjobs.doctor.examine import CHECKS
-from cronjobs.insight.books import BESIDE, SETTLED
+from cronjobs.contrib.books import cli as books_command
+from cronjobs.contrib.books.judging import BESIDE, SETTLED
+from cronjobs.contrib.doctor.examine import CHECKS
+from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
 
 DOCTOR, BOOKS = Page("docs/doctor.md"), Page("docs/books.md")

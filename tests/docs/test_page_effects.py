@@ -19,11 +19,11 @@ from support.pages import ROOT, Page
 from support.project import Project as Commands
 
 from cronjobs import EffectUnknown
-from cronjobs.config.load import load
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import effects as effects_table
-from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.jobs import registry
+from cronjobs.engine.config.load import load
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import effects as effects_table
+from cronjobs.engine.database.tables import jobs as jobs_table
+from cronjobs.engine.jobs import registry
 from cronjobs.testing import FakeClock
 
 PAGE = Page("docs/effects.md")

@@ -23,11 +23,11 @@ from support.project import Project
 from support.targets import plain_url
 
 from cronjobs import enqueue, errors
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
-from cronjobs.jobs import registry as jobs_module
-from cronjobs.jobs.enqueue import Options
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.jobs import registry as jobs_module
+from cronjobs.engine.jobs.enqueue import Options
 
 PAGE = Page("docs/enqueue.md")
 ORDERS = "CREATE TABLE orders (id integer PRIMARY KEY {}, status text NOT NULL)"

@@ -9,13 +9,13 @@ import pytest
 from support.pages import Page
 from typer.testing import CliRunner
 
-from cronjobs.cli import crontab as commands
-from cronjobs.cli import crontab_wrap
-from cronjobs.crontab import program, wrapping
-from cronjobs.exec import spool, start, users_own
-from cronjobs.exec.arguments import read_arguments
-from cronjobs.exec.copying import KEPT
-from cronjobs.rules.finding_kinds import FINDING_KINDS
+from cronjobs.contrib.exec import spool, start, users_own
+from cronjobs.contrib.exec import wrap_cli as crontab_wrap
+from cronjobs.contrib.exec.arguments import read_arguments
+from cronjobs.contrib.exec.copying import KEPT
+from cronjobs.desk.cli import crontab as commands
+from cronjobs.desk.crontab import lines, program
+from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
 
 PAGE = Page("docs/exec.md")
 
@@ -45,7 +45,7 @@ def test_wrap_writes_what_the_page_shows_and_unwrap_what_it_was(
 
 def test_the_lines_of_the_crontab_are_what_exec_reads() -> None:
     after = PAGE.blocks("crontab")[1].text
-    names = [wrapping.exec_name(line) for line in wrapping.job_lines(after)]
+    names = [lines.exec_name(line) for line in lines.job_lines(after)]
     assert names == ["pg_dump", "fetch"]
     for form in ("cronjobs exec NAME -c 'LINE'", "cronjobs exec NAME -- PROGRAM ARGUMENT…"):
         assert f"`{form}`" in PAGE.text

@@ -9,18 +9,21 @@ from database.test_alerts_incidents import BY_NO_TICK
 from sqlalchemy import create_engine
 from support.pages import ROOT, Page
 
-from cronjobs.insight.finding import Severity
-from cronjobs.rules.finding_kinds import FINDING_KINDS
+from cronjobs.desk.insight.finding import Severity
+from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
 
 PAGE = Page("docs/findings.md")
-RULES = ("findings_of_alerts", "findings_of_ticks", "findings_of_schedules", "findings_of_work", "findings_of_exec")
+RULES = (
+    *(f"desk/insight/findings_of_{each}.py" for each in ("ticks", "schedules", "work")),
+    *("contrib/alerts/findings.py", "contrib/exec/findings.py", "desk/insight/told.py"),
+)
 
 
 def severities() -> dict[str, set[str]]:
     """By kind: the severities that the code gives it."""
     found: dict[str, set[str]] = {}
     for module in RULES:
-        tree = ast.parse((ROOT / f"cronjobs/insight/{module}.py").read_text())
+        tree = ast.parse((ROOT / "cronjobs" / module).read_text())
         for call in ast.walk(tree):
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "Finding":
                 kind = ast.literal_eval(call.args[0])

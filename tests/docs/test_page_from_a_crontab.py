@@ -14,10 +14,10 @@ from support.configfile import read as read_config
 from support.cronhost import Host
 from support.pages import Page
 
-from cronjobs.cli import crontab as commands
-from cronjobs.config.settings import Leftovers
-from cronjobs.crontab.as_yaml import as_yaml
-from cronjobs.crontab.taking_over import Importer
+from cronjobs.contrib.take_over import swap_cli
+from cronjobs.contrib.take_over.as_yaml import as_yaml
+from cronjobs.contrib.take_over.taking_over import Importer
+from cronjobs.engine.config.settings import Leftovers
 from cronjobs.testing import FakeClock
 
 PAGE = Page("docs/from-a-crontab.md")
@@ -43,7 +43,7 @@ def test_the_commands_can_be_typed_in_their_order(tmp_path: Path, monkeypatch: p
     host.config.unlink()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "Europe/Berlin")
-    monkeypatch.setattr(commands, "SYSTEM", FakeClock(datetime(2027, 1, 15, 9, 0, 10, tzinfo=UTC)))
+    monkeypatch.setattr(swap_cli, "SYSTEM", FakeClock(datetime(2027, 1, 15, 9, 0, 10, tzinfo=UTC)))
     old = PAGE.block("crontab", "MAILTO")
     host.has(old)
     typed = [line.removeprefix("$ ") for one in PAGE.blocks("console") for line in one.text.splitlines()]

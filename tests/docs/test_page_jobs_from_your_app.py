@@ -17,11 +17,11 @@ from support.pages import Page
 from support.postgres import SUPERUSER, as_role
 from support.targets import plain_url
 
-import cronjobs.jobs.find as finding
+import cronjobs.engine.jobs.find as finding
 from cronjobs import FoundJob, Status, errors
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
-from cronjobs.jobs import registry
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.jobs import registry
 
 PAGE = Page("docs/jobs-from-your-app.md")
 ORDERS = "CREATE TABLE orders (id integer PRIMARY KEY, status text NOT NULL)"

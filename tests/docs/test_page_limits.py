@@ -15,8 +15,8 @@ from sqlalchemy import update
 from support.pages import Page
 from support.project import Project
 
-from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.jobs import registry
+from cronjobs.engine.database.tables import jobs as jobs_table
+from cronjobs.engine.jobs import registry
 
 PAGE = Page("docs/limits.md")
 

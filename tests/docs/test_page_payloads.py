@@ -19,9 +19,9 @@ from support.pages import Page
 from support.project import Project
 
 from cronjobs import enqueue
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.jobs.registry import Registration
 from cronjobs.errors import PayloadError
-from cronjobs.jobs import registry
-from cronjobs.jobs.registry import Registration
 from cronjobs.testing import drain
 
 PAGE = Page("docs/payloads.md")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.pages import Page
 
-from cronjobs.crontime.timing import fire_times
+from cronjobs.engine.crontime.timing import fire_times
 
 PAGE = Page("docs/schedules.md")
 pytestmark = pytest.mark.either

@@ -12,9 +12,9 @@ from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 from support.pages import Page
 
-from cronjobs.cli.strip import BLOCKS
-from cronjobs.database import tables
-from cronjobs.database.address import Address
+from cronjobs.desk.cli.strip import BLOCKS
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.address import Address
 from cronjobs.testing import FakeClock
 
 PAGE = Page("docs/seeing.md")

@@ -15,13 +15,13 @@ from support.project import Project
 
 from cronjobs import errors
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import RunSettings
-from cronjobs.crontab import program
-from cronjobs.database import tables
-from cronjobs.doctor import release
-from cronjobs.insight import outside
-from cronjobs.metrics import families
-from cronjobs.rules.finding_kinds import FINDING_KINDS
+from cronjobs.contrib.doctor import release
+from cronjobs.contrib.metrics import families
+from cronjobs.desk.crontab import program
+from cronjobs.desk.insight import outside
+from cronjobs.engine.config.settings import RunSettings
+from cronjobs.engine.database import tables
+from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
 
 pytestmark = pytest.mark.either
 
@@ -107,7 +107,7 @@ def test_each_symptom_prints_what_the_page_says(typed: Project) -> None:
 
 
 def test_the_sentences_of_the_database_are_those_that_are_raised() -> None:
-    raised = Path(errors.__file__).read_text() + (ROOT / "cronjobs/database/error_mapping.py").read_text()
+    raised = Path(errors.__file__).read_text() + (ROOT / "cronjobs/engine/database/error_mapping.py").read_text()
     for row in page("troubleshooting").table("What the database says"):
         for said in re.findall(r"`([^`]+)`", row["a tick prints"]):
             if said not in ("does not exist",):  # PostgreSQL's own words

@@ -20,11 +20,11 @@ from support.project import BARE, CRONJOBS, Answer, Project
 from support.ticking import Project as Ticking
 
 from cronjobs import RetryPolicy
-from cronjobs.cli.commands import Listed
-from cronjobs.cli.main import app
-from cronjobs.config.load import load
-from cronjobs.config.settings import RunSettings, ScheduleSettings
-from cronjobs.rules.ending import backoff
+from cronjobs.desk.cli.commands import Listed
+from cronjobs.desk.cli.main import app
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import RunSettings, ScheduleSettings
+from cronjobs.engine.rules.ending import backoff
 
 ROOT = Path(__file__).parents[2]
 PAGE = Page("README.md")
@@ -115,7 +115,7 @@ def test_ci_finds_the_two_commands_that_the_first_screen_shows() -> None:
     [function] = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("readme_command()")]
     shown = [line.removeprefix("$ ") for one in PAGE.blocks("console")[:2] for line in one.text.splitlines()]
     assert len(shown) == 2
-    for says, command in zip(("cronjobs_demo", "pytest"), shown, strict=True):
+    for says, command in zip(("cronjobs.contrib.demo", "pytest"), shown, strict=True):
         found = subprocess.run(
             ["bash", "-c", f"{function}\nreadme_command '{says}'"], cwd=ROOT, capture_output=True, text=True, check=True
         )

@@ -19,7 +19,7 @@ from support.receivers import Call, MailServer, Provider, WebServer, mail_server
 from support.recipes import recipe
 
 from cronjobs import EffectUnknown, GiveUp, RetryLater
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.connection import Database
 from cronjobs.model import Job
 from cronjobs.testing import FakeClock
 
@@ -44,7 +44,7 @@ class Work:
     def attempt_that_dies(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Everything is done, and the end of the effect is not recorded."""
         with monkeypatch.context() as patch:
-            patch.setattr("cronjobs.jobs.effects.Ledger.record", _die)
+            patch.setattr("cronjobs.engine.jobs.effects.Ledger.record", _die)
             with pytest.raises(Died):
                 self.attempt()
 

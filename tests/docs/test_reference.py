@@ -11,7 +11,7 @@ import typer
 from support.pages import ROOT
 from typer.main import get_command
 
-from cronjobs.cli.main import app
+from cronjobs.desk.cli.main import app
 from cronjobs.events import EVENTS
 
 sys.path.insert(0, str(ROOT / "docs"))

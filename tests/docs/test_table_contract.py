@@ -14,9 +14,9 @@ import pytest
 from support.pages import Page
 from support.postgres import SUPERUSER, as_role
 
-from cronjobs.database.tables import VERSION_TABLE, metadata
-from cronjobs.jobs.checking import key_text
-from cronjobs.schema.drift import WORKER_FUNCTIONS
+from cronjobs.engine.database.tables import VERSION_TABLE, metadata
+from cronjobs.engine.jobs.checking import key_text
+from cronjobs.engine.schema.drift import WORKER_FUNCTIONS
 
 PAGE = Page("docs/tables.md")
 OURS_ALONE = {

@@ -20,9 +20,6 @@ from mutants.mutants import MUTANTS, Mutant
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
     "cronjobs",
-    "cronjobs_copy",
-    "cronjobs_demo",
-    "cronjobs_drill",
     "alembic",
     "tests",
     "docs",

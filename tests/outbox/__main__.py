@@ -14,9 +14,9 @@ sys.path.insert(0, str(TESTS))
 
 from support.postgres import PostgresServer  # noqa: E402
 
-from cronjobs.database.address import parse_url  # noqa: E402
-from cronjobs.database.connection import Database  # noqa: E402
-from cronjobs.schema import migrations  # noqa: E402
+from cronjobs.engine.database.address import parse_url  # noqa: E402
+from cronjobs.engine.database.connection import Database  # noqa: E402
+from cronjobs.engine.schema import migrations  # noqa: E402
 from outbox.hour import hour  # noqa: E402
 from outbox.kills import kills  # noqa: E402
 from outbox.stage import new_stage  # noqa: E402

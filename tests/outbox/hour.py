@@ -19,13 +19,13 @@ from typing import Any
 
 from cronjobs import events
 from cronjobs.clock import SYSTEM
-from cronjobs.config.load import load
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.host.identity import Identity
+from cronjobs.engine.config.load import load
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.tick.tick import Tick
+from cronjobs.engine.tick.watchdog import Watchdog
 from cronjobs.testing import FakeClock
-from cronjobs.tick.tick import Tick
-from cronjobs.tick.watchdog import Watchdog
 from outbox.stage import Stage, python_path
 
 MINUTE = timedelta(minutes=1)

@@ -13,8 +13,11 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 from support.ticking import Project, events
 
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import tell
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import tell
+from cronjobs.engine.run_due.report import CronMail
+from cronjobs.engine.tick import mail_throttle as alarm_module
+from cronjobs.engine.tick.mail_throttle import Alarm, leave_word, take_word
 from cronjobs.errors import (
     CommitUnconfirmed,
     CommitUnknown,
@@ -24,9 +27,6 @@ from cronjobs.errors import (
     DatabaseUnreachable,
 )
 from cronjobs.events import database_trouble
-from cronjobs.run_due.report import CronMail
-from cronjobs.tick import mail_throttle as alarm_module
-from cronjobs.tick.mail_throttle import Alarm, leave_word, take_word
 
 NewProject = Callable[[str], Project]
 
@@ -166,7 +166,7 @@ def test_no_link_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not kept(tmp_path / "link")
     assert kept(mine)
     config = Path("/srv/shop/cronjobs.yaml")
-    monkeypatch.setattr("cronjobs.host.state_folder.state_folder", lambda: mine)
+    monkeypatch.setattr("cronjobs.engine.host.state_folder.state_folder", lambda: mine)
     for file in mine.iterdir():
         file.unlink()
     for name in (f"alarm-{alarm_module._name(config)}.json", f"word-{alarm_module._name(config)}"):
@@ -180,7 +180,7 @@ def test_no_link_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Path("/srv/shop/cronjobs.yaml")
-    monkeypatch.setattr("cronjobs.host.state_folder.state_folder", lambda: tmp_path)
+    monkeypatch.setattr("cronjobs.engine.host.state_folder.state_folder", lambda: tmp_path)
     for name in (f"alarm-{alarm_module._name(config)}.json", f"word-{alarm_module._name(config)}"):
         os.mkfifo(tmp_path / name)
     assert Alarm(config, tmp_path).worth_telling("a", NOW)
@@ -189,7 +189,7 @@ def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, monkeyp
 
 
 def test_a_word_is_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cronjobs.host.state_folder.state_folder", lambda: tmp_path)
+    monkeypatch.setattr("cronjobs.engine.host.state_folder.state_folder", lambda: tmp_path)
     config = Path("/srv/shop/cronjobs.yaml")
     for number in range(3):
         leave_word(config, f"job {number}\ndied")

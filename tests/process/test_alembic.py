@@ -13,10 +13,10 @@ import pytest
 from support.databases import in_psql, opened
 from support.postgres import PostgresServer
 
-from cronjobs.database.address import parse_url
-from cronjobs.database.tables import SCHEMA_REVISION
-from cronjobs.schema import migrations
-from cronjobs.store.meta import read_meta
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.tables import SCHEMA_REVISION
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.store.meta import read_meta
 
 ROOT = Path(__file__).parents[2]
 

@@ -138,7 +138,7 @@ def test_a_death_that_no_tick_recorded_lets_the_next_tick_look(sqlite_project: P
     sqlite_project.tick()
     sqlite_project.sql("UPDATE cronjobs_meta SET look_at = look_at + 1000000000")
     job = sqlite_project.add("t.dies")
-    gate = "import cronjobs.tick.loop as it, os\nit.Loop.finish = lambda *_: os.kill(os.getpid(), 9)\n"
+    gate = "import cronjobs.engine.tick.loop as it, os\nit.Loop.finish = lambda *_: os.kill(os.getpid(), 9)\n"
     sqlite_project.tick(**patched(sqlite_project, gate))
     assert sqlite_project.job(job)["status"] == "dead"
     assert sqlite_project.value("SELECT look_at - 1e6 * (julianday('now') - 2440587.5) * 86400 FROM cronjobs_meta") <= 0

@@ -16,9 +16,9 @@ from sqlalchemy import insert, update
 from support.postgres import OWNER
 from support.project import Project
 
-from cronjobs.database import tables
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
 from cronjobs.masking import remember
 
 CANARY = "c4n4ry"

@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import insert, update
 from support.project import Project
 
-from cronjobs.config.load import load
-from cronjobs.config.settings import JobTypeSettings, Settings
-from cronjobs.database.tables import jobs, meta, ticks
-from cronjobs.insight.check_config import _command_fault, check
-from cronjobs.jobs import registry as handlers_here
-from cronjobs.jobs.job_types import JobType, JobTypes
+from cronjobs.desk.insight.check_config import _command_fault, check
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import JobTypeSettings, Settings
+from cronjobs.engine.database.tables import jobs, meta, ticks
+from cronjobs.engine.jobs import registry as handlers_here
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.model import RetryPolicy
 
 PERHAPS = "It may be in what cannot be imported."

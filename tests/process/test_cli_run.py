@@ -20,9 +20,9 @@ from support.inboxes import Web, served
 from support.project import CRONJOBS, Project
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs, meta
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs, meta
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 

@@ -17,9 +17,9 @@ from support.postgres import SUPERUSER, PostgresServer, as_role
 from support.ticking import Project, cli, events
 
 from cronjobs.clock import SYSTEM
-from cronjobs.host.state_folder import State
-from cronjobs.schema.grants import Role, statements
-from cronjobs.tick.executors import PROGRAM, Supervision
+from cronjobs.engine.host.state_folder import State
+from cronjobs.engine.schema.grants import Role, statements
+from cronjobs.engine.tick.executors import PROGRAM, Supervision
 
 pytestmark = pytest.mark.slow
 
@@ -277,7 +277,7 @@ def test_without_an_executor_nothing_of_clusters_is_imported(sqlite_project: Pro
         handlers="""
 @job("t.modules")
 def modules():
-    far = [name for name in sys.modules if name.startswith(("cronjobs.engines", "cronjobs.tick.executors"))]
+    far = [name for name in sys.modules if name.startswith(("cronjobs.contrib.dask", "cronjobs.engine.tick.executors"))]
     return [*far, *(name for name in sys.modules if name.partition(".")[0] in ("distributed", "dask"))]
 """
     )

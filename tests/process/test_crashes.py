@@ -22,18 +22,18 @@ from support.postgres import PostgresServer
 from support.ticking import Project, Tick, events, patched, rivals
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import RunSettings, Settings
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.execution.output import divert_streams
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs import registry as jobs
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.tick.result import Result, TickFilter
+from cronjobs.engine.tick.tick import Tick as TickInProcess
+from cronjobs.engine.tick.watchdog import Watchdog
 from cronjobs.errors import DatabaseUnreachable
 from cronjobs.events import Event
-from cronjobs.execution.output import divert_streams
-from cronjobs.host.identity import Identity
-from cronjobs.jobs import registry as jobs
-from cronjobs.schema import migrations
-from cronjobs.tick.result import Result, TickFilter
-from cronjobs.tick.tick import Tick as TickInProcess
-from cronjobs.tick.watchdog import Watchdog
 
 pytestmark = [pytest.mark.slow, pytest.mark.either]
 
@@ -51,7 +51,7 @@ def frozen(ctx):
 '''
 
 WITHOUT_WATCHDOG = """
-from cronjobs.tick.watchdog import Watchdog
+from cronjobs.engine.tick.watchdog import Watchdog
 Watchdog.stand_at = lambda self, instant: None
 """
 
@@ -59,14 +59,14 @@ Watchdog.stand_at = lambda self, instant: None
 WITHOUT_HEARTBEAT = (
     WITHOUT_WATCHDOG
     + """
-from cronjobs.tick.loop import Loop
+from cronjobs.engine.tick.loop import Loop
 Loop._heartbeat_s = lambda self: 1000.0
 """
 )
 
 KILLED_AFTER_CLAIM = """
 import os, signal
-from cronjobs.execution.worker_threads import Workers
+from cronjobs.engine.execution.worker_threads import Workers
 Workers.hand = lambda self, attempt: os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -354,7 +354,9 @@ def test_one_bad_value_in_a_batch_costs_only_its_own_texts(
         monkeypatch.setattr(sys, name, getattr(sys, name))
     divert_streams()
     poison = "refused" if project.is_sqlite else "\x00"
-    monkeypatch.setattr("cronjobs.rules.ending._stored", lambda text: poison if text and "POISON" in text else text)
+    monkeypatch.setattr(
+        "cronjobs.engine.rules.ending._stored", lambda text: poison if text and "POISON" in text else text
+    )
     if project.is_sqlite:
         project.sql(
             "CREATE TRIGGER refuse BEFORE INSERT ON cronjobs_job_runs WHEN NEW.output = 'refused' "

@@ -11,7 +11,7 @@ from support import forked
 from support.commands import until
 from support.ticking import Project, Tick, events
 
-from cronjobs.execution.attempt import ISOLATED_FROM_LOSSES
+from cronjobs.engine.execution.attempt import ISOLATED_FROM_LOSSES
 
 WORKERS = 4
 MAX_ATTEMPTS = 3

@@ -22,12 +22,12 @@ from support.disks import Disk, FileLimit, obey_modes, read_only, small_disk, sp
 from support.postgres import SUPERUSER, PostgresServer, as_role
 from support.ticking import Project, Tick, events
 
-from cronjobs.config.load import load
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database, tell
-from cronjobs.doctor.host_facts import volumes
-from cronjobs.doctor.host_verdicts import disk_space
-from cronjobs.schema import migrations
+from cronjobs.contrib.doctor.host_facts import volumes
+from cronjobs.contrib.doctor.host_verdicts import disk_space
+from cronjobs.engine.config.load import load
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database, tell
+from cronjobs.engine.schema import migrations
 
 NewProject = Callable[[str], Project]
 

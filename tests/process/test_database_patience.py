@@ -22,10 +22,12 @@ from support.ticking import Project, events, patched
 
 from cronjobs import errors
 from cronjobs.clock import SYSTEM
-from cronjobs.database import retrying
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import tell
-from cronjobs.database.retrying import TRIES, first_look, growing_pauses, patiently
+from cronjobs.engine.database import retrying
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import tell
+from cronjobs.engine.database.retrying import TRIES, first_look, growing_pauses, patiently
+from cronjobs.engine.probe.server_session import CONNECT_TIMEOUT_S, TIMEOUTS
+from cronjobs.engine.schema import migrations
 from cronjobs.errors import (
     DatabaseBusy,
     DatabaseDamaged,
@@ -36,8 +38,6 @@ from cronjobs.errors import (
     DatabaseUnreachable,
     TransientTrouble,
 )
-from cronjobs.probe.server_session import CONNECT_TIMEOUT_S, TIMEOUTS
-from cronjobs.schema import migrations
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.slow
@@ -234,10 +234,11 @@ def assert_all_done_once(project: Project, lost_id: int, waiting_id: int, log: s
     assert re.search(r"recovered\W+1\b.*enqueued\W+1\b|enqueued\W+1\b.*recovered\W+1\b", str(did[0]))
 
 
-SOON_BUSY = (
-    "from cronjobs.database.connection import Database\nDatabase.write.__wrapped__.__kwdefaults__['patience'] = 0.2\n"
-)
-FEW_TRIES = "from cronjobs.database import retrying as patience\npatience.TRIES = 3\n"
+SOON_BUSY = """
+from cronjobs.engine.database.connection import Database
+Database.write.__wrapped__.__kwdefaults__["patience"] = 0.2
+"""
+FEW_TRIES = "from cronjobs.engine.database import retrying as patience\npatience.TRIES = 3\n"
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
@@ -376,8 +377,8 @@ def test_every_timeout_is_in_force_in_a_transaction(postgres_migrated: str) -> N
 
 RUNS_ON = """
 import sys
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
 with Database(parse_url(sys.argv[1])).write() as connection:
     connection.exec_driver_sql("INSERT INTO cronjobs_jobs (job_type) SELECT 'orphan' FROM pg_sleep(10)")
 """

@@ -19,9 +19,19 @@ from support.postgres import OWNER, RUN, as_role
 from support.project import Project
 from support.rounds import rounds
 
-from cronjobs.config.settings import Settings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import audit, jobs
+from cronjobs.contrib.copy import copying
+from cronjobs.contrib.copy import statements as store
+from cronjobs.contrib.copy.conversion import as_jsonb
+from cronjobs.contrib.copy.copying import CopyRefused, CopyReport, copy
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import audit, jobs
+from cronjobs.engine.jobs.enqueue import enqueue
+from cronjobs.engine.rules.lease import Finish, Lease
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.store import claims, leases, schedules, ticks
+from cronjobs.engine.store.meta import adopt, is_ours, read_meta, reopen
+from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import (
     CronjobsError,
     DatabaseBusy,
@@ -30,17 +40,7 @@ from cronjobs.errors import (
     MovedDatabase,
     UsageError,
 )
-from cronjobs.jobs.enqueue import enqueue
 from cronjobs.model import Status
-from cronjobs.rules.lease import Finish, Lease
-from cronjobs.schema import migrations
-from cronjobs.store import claims, leases, schedules, ticks
-from cronjobs.store.meta import adopt, is_ours, read_meta, reopen
-from cronjobs.store.sql import database_now
-from cronjobs_copy import copying
-from cronjobs_copy import statements as store
-from cronjobs_copy.conversion import as_jsonb
-from cronjobs_copy.copying import CopyRefused, CopyReport, copy
 
 pytestmark = pytest.mark.connects_as(OWNER)
 
@@ -549,10 +549,10 @@ import os, signal, sys
 from pathlib import Path
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
-from cronjobs_copy.copying import copy
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.config.settings import Settings
+from cronjobs.contrib.copy.copying import copy
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.config.settings import Settings
 
 old, new, step, kills = sys.argv[1], sys.argv[2], int(sys.argv[3]), 0
 while True:

@@ -27,22 +27,22 @@ from support.interleaved import stepped
 from support.postgres import OWNER
 from support.project import Project
 
-from cronjobs.config.settings import Settings
-from cronjobs.database import connection as connecting
-from cronjobs.database import retrying, sqlite_turns
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import audit, meta, metadata
+from cronjobs.contrib.copy import copying
+from cronjobs.contrib.copy import statements as store
+from cronjobs.contrib.copy.cli import STAYS_CLOSED
+from cronjobs.contrib.copy.copying import copy
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database import connection as connecting
+from cronjobs.engine.database import retrying, sqlite_turns
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import audit, meta, metadata
+from cronjobs.engine.jobs.enqueue import enqueue
+from cronjobs.engine.rules.lease import Finish, Lease
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.store import claims, leases
+from cronjobs.engine.store.meta import FENCE, MOVED, adopt, read_meta, reopen
 from cronjobs.errors import CronjobsError, DatabaseBusy
-from cronjobs.jobs.enqueue import enqueue
 from cronjobs.model import Status
-from cronjobs.rules.lease import Finish, Lease
-from cronjobs.schema import migrations
-from cronjobs.store import claims, leases
-from cronjobs.store.meta import FENCE, MOVED, adopt, read_meta, reopen
-from cronjobs_copy import copying
-from cronjobs_copy import statements as store
-from cronjobs_copy.command import STAYS_CLOSED
-from cronjobs_copy.copying import copy
 
 pytestmark = pytest.mark.connects_as(OWNER)
 
@@ -423,10 +423,10 @@ def test_the_old_side_stays_closed_while_commit_waits_for_a_standby(sides: Sides
 COPY = """
 import sys
 from pathlib import Path
-from cronjobs.config.settings import Settings
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs_copy.copying import copy
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.contrib.copy.copying import copy
 
 settings = Settings(file=Path("cronjobs.yaml"), folder=Path(), project="shop", environment="production")
 copy(Database(parse_url(sys.argv[1])), Database(parse_url(sys.argv[2])), settings, actor="ada")

@@ -16,14 +16,14 @@ from support.project import Project
 from support.ticking import Project as Ticking
 from support.ticking import cli
 
-from cronjobs.cli import db_drop
 from cronjobs.clock import SYSTEM
-from cronjobs.crontab import block, program
-from cronjobs.database import tables
+from cronjobs.desk.cli import db_drop
+from cronjobs.desk.crontab import block, program
+from cronjobs.desk.insight import outside
+from cronjobs.engine.database import tables
+from cronjobs.engine.host.state_folder import State
+from cronjobs.engine.schema import migrations
 from cronjobs.errors import DatabaseError
-from cronjobs.host.state_folder import State
-from cronjobs.insight import outside
-from cronjobs.schema import migrations
 
 YAML = "log: cronjobs.log\n"
 HANDLERS = """

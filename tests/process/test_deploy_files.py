@@ -13,7 +13,7 @@ import pytest
 from support.commands import LINUX_ONLY, until
 
 from cronjobs import events
-from cronjobs.tick.log import Log
+from cronjobs.engine.tick.log import Log
 
 pytestmark = pytest.mark.either
 
@@ -93,7 +93,7 @@ def test_a_stop_waits_for_long_jobs_and_tells_them(container: Container, tmp_pat
     long.write_text(f"trap 'echo \"long job stops\" >>{tmp_path}/said; exit 0' TERM\necho up >>{tmp_path}/up\n")
     with long.open("a") as file:
         file.write("while :; do /bin/sleep 0.02; done\n")
-    with subprocess.Popen(["sh", str(long), "-m", "cronjobs.tick.long_job_process", "7"]) as job:
+    with subprocess.Popen(["sh", str(long), "-m", "cronjobs.engine.tick.long_job_process", "7"]) as job:
         until((tmp_path / "up").exists)
         (tmp_path / "sleep").unlink()
         shutil.copy("/bin/true", tmp_path / "sleep")  # by which it waits for the long jobs to end

@@ -15,8 +15,8 @@ from sqlalchemy import insert, update
 from support.commands import until
 from support.project import Project
 
-from cronjobs.cli.dev import _Watch
-from cronjobs.database import tables
+from cronjobs.desk.cli.dev import _Watch
+from cronjobs.engine.database import tables
 
 pytestmark = pytest.mark.either
 

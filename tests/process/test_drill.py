@@ -18,12 +18,12 @@ import pytest
 from support.commands import LINUX_ONLY, until
 from support.postgres import PostgresServer
 
-from cronjobs.probe.here import process_started
-from cronjobs_drill import checks
-from cronjobs_drill.checks import Check, Dead, Form, InterruptedSends, SettledEffects, Stopped, TickEnd, Woken
-from cronjobs_drill.plan import MIX, Mishap, Planned, plan
-from cronjobs_drill.server import ReceivedMail, Try
-from cronjobs_drill.setup import HANDLERS
+from cronjobs.contrib.drill import checks
+from cronjobs.contrib.drill.checks import Check, Dead, Form, InterruptedSends, SettledEffects, Stopped, TickEnd, Woken
+from cronjobs.contrib.drill.plan import MIX, Mishap, Planned, plan
+from cronjobs.contrib.drill.server import ReceivedMail, Try
+from cronjobs.contrib.drill.setup import HANDLERS
+from cronjobs.engine.probe.here import process_started
 
 pytestmark = [
     LINUX_ONLY,
@@ -38,8 +38,8 @@ WITHIN_S = 600  # a drill takes half a minute; others may need the machine, too
 WITH_HANDLERS = """
 import sys
 from pathlib import Path
-from cronjobs.cli.main import run
-from cronjobs_drill import setup
+from cronjobs.desk.cli.main import run
+from cronjobs.contrib.drill import setup
 setup.HANDLERS = Path(sys.argv.pop(1))
 run()
 """
@@ -287,7 +287,7 @@ def test_a_role_that_may_make_no_schema_is_told_so(
 
 
 def test_without_a_mail_server_it_says_what_to_install(tmp_path: Path) -> None:
-    script = "import sys; sys.modules['aiosmtpd'] = None\nfrom cronjobs.cli.main import run\nrun()"
+    script = "import sys; sys.modules['aiosmtpd'] = None\nfrom cronjobs.desk.cli.main import run\nrun()"
     drill = Drill.start(tmp_path / "drill", "drill", argv=(sys.executable, "-P", "-c", script))
     code, _, err = drill.ended()
     assert (code, err) == (

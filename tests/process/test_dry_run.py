@@ -11,7 +11,7 @@ from sqlalchemy import insert, update
 from support.commands import until
 from support.project import Project
 
-from cronjobs.database.tables import jobs, meta, schedules
+from cronjobs.engine.database.tables import jobs, meta, schedules
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 

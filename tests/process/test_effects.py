@@ -94,7 +94,7 @@ def apart(ctx, on_unknown):
 WITHOUT_HEARTBEAT = (
     WITHOUT_WATCHDOG
     + """
-from cronjobs.tick.loop import Loop
+from cronjobs.engine.tick.loop import Loop
 Loop._heartbeat_s = lambda self: 1000.0
 """
 )

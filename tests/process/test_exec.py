@@ -20,8 +20,8 @@ from support.databases import until
 from support.ticking import Project
 
 from cronjobs.clock import SYSTEM
-from cronjobs.exec import spool
-from cronjobs.probe.state_files import spool_address
+from cronjobs.contrib.exec import spool
+from cronjobs.engine.probe.state_files import spool_address
 
 CRONS = {"PATH": "/usr/bin:/bin", "HOME": "/", "SHELL": "/bin/sh", "LOGNAME": "ada"}
 if "PYTHONPATH" in os.environ:  # another copy of the package is tested: tests/mutants
@@ -144,9 +144,16 @@ main()
     loaded = subprocess.run([sys.executable, "-P", "-c", program], **given).stdout.split()
     plain = subprocess.run([sys.executable, "-P", "-c", "import sys; print(*sys.modules)"], **given).stdout.split()
     assert set(loaded) - set(plain) == {
-        *("cronjobs", "cronjobs.__main__", "cronjobs.version", "cronjobs.exec", "__future__"),
-        *("cronjobs.exec.arguments", "cronjobs.exec.start", "cronjobs.exec.copying", "errno", "fcntl", "select"),
-        *("cronjobs.probe", "cronjobs.probe.timer", "cronjobs.probe.here", "faulthandler"),
+        *("cronjobs", "cronjobs.__main__", "cronjobs.version", "__future__", "errno", "fcntl", "select"),
+        *("cronjobs.contrib", "cronjobs.contrib.exec"),
+        *(f"cronjobs.contrib.exec.{name}" for name in ("arguments", "start", "copying")),
+        *(
+            "cronjobs.engine",
+            "cronjobs.engine.probe",
+            "cronjobs.engine.probe.timer",
+            "cronjobs.engine.probe.here",
+            "faulthandler",
+        ),
     }
 
 

@@ -12,7 +12,7 @@ from support.cluster import Cluster
 from support.databases import opened, until
 from support.ticking import Project, cli
 
-from cronjobs.database.retrying import patiently
+from cronjobs.engine.database.retrying import patiently
 from cronjobs.errors import CommitUnconfirmed
 from process.test_idle_tick import is_fast, modules_of
 

@@ -13,9 +13,9 @@ from support import forked
 from support.project import Project as Commands
 from support.ticking import Project
 
-from cronjobs.config import load
-from cronjobs.run_due.report import MOST_WAITING, Outlet
-from cronjobs.schema import ready
+from cronjobs.engine.config import load
+from cronjobs.engine.run_due.report import MOST_WAITING, Outlet
+from cronjobs.engine.schema import ready
 from cronjobs.version import __version__
 
 
@@ -62,7 +62,7 @@ def test_a_log_of_json_lines_has_the_traceback_as_a_fact(commands: Commands, mon
 
 def test_without_a_log_the_traceback_follows(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "load", fail)
-    monkeypatch.setattr("cronjobs.run_due.settings.load", fail)
+    monkeypatch.setattr("cronjobs.engine.run_due.settings.load", fail)
     first, *rest = commands.call("status").err.splitlines()
     assert "Unexpected" in first
     assert rest[0] == "Traceback (most recent call last):"
@@ -72,7 +72,7 @@ def test_without_a_log_the_traceback_follows(commands: Commands, monkeypatch: py
 def test_cron_mails_a_fault_of_ours_once_and_then_rarely(sqlite_project: Project) -> None:
     (sqlite_project.folder / "patch").mkdir()
     (sqlite_project.folder / "patch" / "sitecustomize.py").write_text(
-        "from cronjobs.store import meta\n"
+        "from cronjobs.engine.store import meta\n"
         "def fail(*_): raise KeyError('nobody expected this')\n"
         "meta.require_schema = fail\n"
     )

@@ -16,13 +16,13 @@ from support.crontabs.sandbox import CRONTABS, HERE, furnish, left
 from support.ticking import Project
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config.load import load
-from cronjobs.config.settings import Settings
-from cronjobs.crontab.as_yaml import as_yaml
-from cronjobs.crontab.taking_over import Importer
-from cronjobs.execution.attempt import Attempt, WorkerContext
-from cronjobs.execution.handler import run_attempt
-from cronjobs.jobs import job_types
+from cronjobs.contrib.take_over.as_yaml import as_yaml
+from cronjobs.contrib.take_over.taking_over import Importer
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.execution.attempt import Attempt, WorkerContext
+from cronjobs.engine.execution.handler import run_attempt
+from cronjobs.engine.jobs import job_types
 from cronjobs.model import Job
 
 AS_CRON_RAN_THEM: dict[str, Any] = json.loads((HERE / "as_cron_ran_them.json").read_text())

@@ -25,19 +25,19 @@ from support.hosts import Host
 from support.ticking import Project
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import RunSettings, Settings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import job_runs
-from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.execution.attempt import Attempt, WorkerContext
-from cronjobs.execution.child_protocol import read_outcome, write_outcome
-from cronjobs.execution.handler import run_attempt
-from cronjobs.execution.output import follow_threads
-from cronjobs.jobs import registry
-from cronjobs.jobs.job_types import JobType
+from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_runs
+from cronjobs.engine.database.tables import jobs as jobs_table
+from cronjobs.engine.execution.attempt import Attempt, WorkerContext
+from cronjobs.engine.execution.child_protocol import read_outcome, write_outcome
+from cronjobs.engine.execution.handler import run_attempt
+from cronjobs.engine.execution.output import follow_threads
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.jobs.job_types import JobType
+from cronjobs.engine.tick.loop import Loop
 from cronjobs.model import Job, Outcome, RetryPolicy, TimedOut
 from cronjobs.testing import FakeClock
-from cronjobs.tick.loop import Loop
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = int(os.environ.get("CRONJOBS_HOSTILE_CASES", "240"))

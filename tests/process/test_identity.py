@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from support.commands import LINUX_ONLY, until
 
-from cronjobs.host import identity
-from cronjobs.host.identity import Identity, is_gone
-from cronjobs.probe.here import process_started
+from cronjobs.engine.host import identity
+from cronjobs.engine.host.identity import Identity, is_gone
+from cronjobs.engine.probe.here import process_started
 
 pytestmark = LINUX_ONLY
 
 WAITS = """
 import sys
-from cronjobs.host.identity import Identity
+from cronjobs.engine.host.identity import Identity
 print(Identity.here(), flush=True)
 sys.stdin.read()
 """
@@ -32,8 +32,8 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from cronjobs.clock import SYSTEM
-from cronjobs.host.identity import Identity
-from cronjobs.execution.process import Command, run_command
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.execution.process import Command, run_command
 class Stop:
     reason = None
 print(Identity.here(), flush=True)

@@ -14,10 +14,10 @@ from support.project import CRONJOBS, Project
 
 import alembic
 from cronjobs import enqueue
-from cronjobs.config.host_timezone import host_timezone
-from cronjobs.database.connection import Database
+from cronjobs.engine.config.host_timezone import host_timezone
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.schema.migrations import upgrade
 from cronjobs.errors import DatabaseError
-from cronjobs.schema.migrations import upgrade
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +123,7 @@ def test_nobody_else_can_write_to_what_will_be_run(folder: Project) -> None:
 
 @pytest.mark.parametrize("name", ["my shop", "été", "7", "yes", "a: b", "-x", "x\ny", "z" * 200, "\x1b[2J", "${HOME}"])
 def test_any_folder_name_will_do(folder: Project, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cronjobs.init.write.migrations.upgrade", lambda _: (None, "0001"))  # not about the tables
+    monkeypatch.setattr("cronjobs.desk.init.write.migrations.upgrade", lambda _: (None, "0001"))  # not about the tables
     done = folder.call("init", "--", name)
     assert (done.code, done.err) == (0, "")
     folder.folder /= name
@@ -164,7 +164,7 @@ def test_a_full_disk_leaves_nothing(folder: Project, monkeypatch: pytest.MonkeyP
     def full(path: Path, *flags: Any, **more: Any) -> int:
         return opened("/dev/full", os.O_WRONLY) if Path(path).name == "jobs.py" else opened(path, *flags, **more)
 
-    monkeypatch.setattr("cronjobs.init.write.os.open", full)
+    monkeypatch.setattr("cronjobs.desk.init.write.os.open", full)
     done = folder.call("init")
     assert done.code == 1
     assert "No space left on device: nothing was written" in done.err
@@ -255,7 +255,7 @@ def test_tables_that_are_there_are_not_said_to_be_added(app: Project) -> None:
 
 
 def test_on_a_terminal_it_asks_and_does_what_is_answered(app: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cronjobs.cli.init.is_interactive", lambda: True)
+    monkeypatch.setattr("cronjobs.desk.cli.init.is_interactive", lambda: True)
     done = app.call("init", stdin=b"\nn\n\n")
     assert done.err.count("[Y/n]") == 3
     assert "the app's own database (DATABASE_URL in .env)?" in done.err
@@ -283,7 +283,7 @@ def test_what_fails_on_the_way_leaves_the_app_as_it_was(
 ) -> None:
     if fails == "the tables":
         (app.folder / ".env").write_text("")  # so they go into a new file
-        monkeypatch.setattr("cronjobs.init.write.migrations.upgrade", _upgraded_and_then_out_of_space)
+        monkeypatch.setattr("cronjobs.desk.init.write.migrations.upgrade", _upgraded_and_then_out_of_space)
     before = everything(app.folder)
     opened = os.open
 
@@ -292,7 +292,7 @@ def test_what_fails_on_the_way_leaves_the_app_as_it_was(
             raise OSError(errno.EDQUOT, "Disk quota exceeded", str(path))
         return opened(path, flags, *arguments, **more)
 
-    monkeypatch.setattr("cronjobs.init.write.os.open", refused)
+    monkeypatch.setattr("cronjobs.desk.init.write.os.open", refused)
     done = app.call("init", "--yes")
     monkeypatch.undo()
     assert (done.code, done.out) == (1, ""), done.err

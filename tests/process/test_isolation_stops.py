@@ -12,8 +12,8 @@ from support.isolated import HANDLERS, KINDS, ran, run_each
 from support.ticking import Project, Tick
 
 from cronjobs.clock import SYSTEM
-from cronjobs.execution.launcher import descendants
-from cronjobs.probe.here import process_started
+from cronjobs.engine.execution.launcher import descendants
+from cronjobs.engine.probe.here import process_started
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,8 @@ import pytest
 import typer
 from typer.main import get_command
 
-from cronjobs.cli.commands import Listed
-from cronjobs.cli.main import app
+from cronjobs.desk.cli.commands import Listed
+from cronjobs.desk.cli.main import app
 
 
 def listed(group: Any, path: str = "") -> Iterator[tuple[str, Listed]]:
@@ -34,7 +34,7 @@ COMMANDS = dict(listed(get_command(app)))
 
 
 def test_the_table_has_every_command_and_each_has_a_panel() -> None:
-    assert len(COMMANDS) == 35 + 6 + 9
+    assert len(COMMANDS) == 35 + 6 + 9 + 9
     assert {found.row.panel for path, found in COMMANDS.items() if " " not in path} == {
         "Every day",
         "Schedules",
@@ -54,7 +54,7 @@ def test_the_list_says_of_a_command_what_its_own_help_begins_with(path: str) -> 
 def loaded_by(*words: str) -> set[str]:
     program = (
         "import sys, io, contextlib, json\n"
-        "from cronjobs.cli import main\n"
+        "from cronjobs.desk.cli import main\n"
         "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
         "    main.app(sys.argv[1:], prog_name='cronjobs')\n"
         "print(json.dumps(sorted(sys.modules)))\n"
@@ -122,7 +122,9 @@ def loaded():
 def test_a_command_loads_no_module_of_another(words: tuple[str, ...]) -> None:
     modules = {found.row.where.partition(":")[0] for found in COMMANDS.values()}
     mine = {"jobs", "jobs_list"} if words[0] == "jobs" else {words[0]}
-    loaded = {name.removeprefix("cronjobs.cli.") for name in loaded_by(*words) if name.startswith("cronjobs.cli.")}
+    loaded = {
+        name.removeprefix("cronjobs.desk.cli.") for name in loaded_by(*words) if name.startswith("cronjobs.desk.cli.")
+    }
     assert loaded & modules == mine
 
 

@@ -18,11 +18,11 @@ from support.pages import Page
 from support.ticking import Project
 
 from cronjobs.clock import SYSTEM
-from cronjobs.execution import process
-from cronjobs.execution.command import Command
-from cronjobs.jobs.context import StopSignal
+from cronjobs.engine.execution import process
+from cronjobs.engine.execution.command import Command
+from cronjobs.engine.jobs.context import StopSignal
+from cronjobs.engine.tick.watchdog import HARD_AFTER_S, PAST_DEADLINE_S
 from cronjobs.model import ExitCodes, Succeeded
-from cronjobs.tick.watchdog import HARD_AFTER_S, PAST_DEADLINE_S
 
 PAGE = Page("docs/between-jobs.md")
 TICK_S = 20.0

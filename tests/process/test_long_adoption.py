@@ -24,20 +24,20 @@ from support.longjobs import LongJobs, long_jobs
 from support.ticking import Project, events
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config.load import load
-from cronjobs.config.settings import RunSettings, Settings
-from cronjobs.database.connection import Database
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.execution.attempt import Attempt, Ended
+from cronjobs.engine.jobs.enqueue import enqueue
+from cronjobs.engine.jobs.job_types import JobType
+from cronjobs.engine.rules.attempt_policy import AttemptPolicy
+from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.store.claims import ClaimFilter, claim
+from cronjobs.engine.store.leases import adopt, renew
+from cronjobs.engine.tick.long_jobs import ADOPTED, FULL, PAUSE_S, PROGRAM, STOPPED, Handover, Handovers
+from cronjobs.engine.tick.long_jobs import adopt as take_over
 from cronjobs.errors import CommitUnknown
-from cronjobs.execution.attempt import Attempt, Ended
-from cronjobs.jobs.enqueue import enqueue
-from cronjobs.jobs.job_types import JobType
 from cronjobs.model import ExitCodes, Job, RetryPolicy
-from cronjobs.rules.attempt_policy import AttemptPolicy
-from cronjobs.rules.lease import Lease
-from cronjobs.store.claims import ClaimFilter, claim
-from cronjobs.store.leases import adopt, renew
-from cronjobs.tick.long_jobs import ADOPTED, FULL, PAUSE_S, PROGRAM, STOPPED, Handover, Handovers
-from cronjobs.tick.long_jobs import adopt as take_over
 
 pytestmark = pytest.mark.either
 

@@ -13,9 +13,9 @@ from support.postgres import PostgresServer
 from support.ticking import Project, Tick, stop_and_go
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.schema import migrations
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.schema import migrations
 
 pytestmark = [LINUX_ONLY, pytest.mark.slow, pytest.mark.either]
 GRACE_S = 2.0  # PROCESS_GRACE
@@ -277,7 +277,7 @@ def staying(longs: LongJobs, *job_types: str) -> tuple[Tick, list[int]]:
     jobs = [longs.project.add(job_type) for job_type in job_types]
     tick = longs.start("--wait")
     until(lambda: len(longs.project.effects("start")) == len(jobs), 30)
-    until(lambda: "cronjobs.tick.wait_for_long_jobs" in longs.alive().get(tick.pid, ""), 20)
+    until(lambda: "cronjobs.engine.tick.wait_for_long_jobs" in longs.alive().get(tick.pid, ""), 20)
     return tick, jobs
 
 
@@ -344,7 +344,7 @@ def hung(ctx):
     longs.configure("workers: 1", handlers=handlers)
     hung, job_id = longs.project.add("l.hung"), longs.project.add("l.gated")
     tick = longs.start("--wait")
-    until(lambda: "cronjobs.tick.wait_for_long_jobs" in longs.alive().get(tick.pid, ""), 30)
+    until(lambda: "cronjobs.engine.tick.wait_for_long_jobs" in longs.alive().get(tick.pid, ""), 30)
     until(lambda: longs.project.times_ran("start")[job_id], 30)
     beats = len(longs.project.effects("beat"))
     until(lambda: longs.tick("--only", "t.quick") and longs.project.job(hung)["locked_by"] is None, 20)

@@ -112,7 +112,7 @@ def test_a_job_that_was_not_enqueued_is_told_so(postgres_migrated: str, new_proj
 def test_where_nobody_can_be_asked_it_is_said_that_nobody_knows(
     postgres_migrated: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cronjobs.database.connection.SETTLE_S", 0.3)
+    monkeypatch.setattr("cronjobs.engine.database.connection.SETTLE_S", 0.3)
     proxy.lose, proxy.close_then = {1}, True
     with (
         opened(proxy.url) as database,

@@ -17,17 +17,17 @@ from sqlalchemy import Connection
 from support.ticking import Project
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import Overlap, RunSettings, ScheduleSettings, Settings
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.host.identity import Identity
-from cronjobs.jobs import registry
-from cronjobs.run_due import report
-from cronjobs.store import claims, sql
+from cronjobs.engine.config.settings import Overlap, RunSettings, ScheduleSettings, Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.run_due import report
+from cronjobs.engine.store import claims, sql
+from cronjobs.engine.tick.log import Log
+from cronjobs.engine.tick.tick import Tick
+from cronjobs.engine.tick.watchdog import Watchdog
 from cronjobs.testing import FakeClock
-from cronjobs.tick.log import Log
-from cronjobs.tick.tick import Tick
-from cronjobs.tick.watchdog import Watchdog
 
 JOBS, SCHEDULES, PROCESSES = 2000, 50, 8
 
@@ -292,7 +292,7 @@ def test_an_idle_tick_imports_nothing_that_it_does_not_need(project: Project) ->
     tick = project.tick(argv=argv, cwd=project.folder)
     assert (tick.wait(), tick.stderr) == (0, "")
     modules = set((project.folder / "modules").read_text().split())
-    assert "cronjobs.tick.tick" in modules
+    assert "cronjobs.engine.tick.tick" in modules
     assert not modules & {"alembic", "rich", "croniter", "handlers"}
     project.add("t.quick")
     assert project.tick(argv=argv, cwd=project.folder).wait() == 0

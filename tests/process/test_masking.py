@@ -12,15 +12,15 @@ import pytest
 from support.project import Project
 
 from cronjobs import events
-from cronjobs.cli import output as show
-from cronjobs.config.load import load
-from cronjobs.database.address import parse_url
-from cronjobs.execution.handler import masked
+from cronjobs.desk.cli import output as show
+from cronjobs.engine.config.load import load
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.execution.handler import masked
+from cronjobs.engine.run_due.printing import complain, echo, echo_json, json_text
+from cronjobs.engine.tick.log import Log
 from cronjobs.masking import hide_in, mask, named_secrets, remember, url_passwords
 from cronjobs.model import Failed
-from cronjobs.run_due.printing import complain, echo, echo_json, json_text
 from cronjobs.text import one_line
-from cronjobs.tick.log import Log
 
 
 @pytest.fixture(autouse=True)

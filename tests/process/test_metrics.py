@@ -104,7 +104,7 @@ def test_a_path_that_cannot_be_written_is_mailed_once_and_fails_nothing(watched:
 
 FULL_DISK = """
 import errno, os
-from cronjobs.metrics import textfile
+from cronjobs.contrib.metrics import textfile
 class Full:
     def __init__(self, file): self.file = file
     def __enter__(self): return self
@@ -203,7 +203,7 @@ def test_a_role_that_may_only_read_prints_them(postgres_project: Project) -> Non
     assert samples(cli(reader, "metrics"))["cronjobs_attempts_total", ("t.quick", "succeeded")] == 1
 
 
-FAR = "from cronjobs.store import totals\ntotals.FAR = 20\n"
+FAR = "from cronjobs.engine.store import totals\ntotals.FAR = 20\n"
 
 
 @pytest.mark.parametrize("role", [RUN, READ])

@@ -10,8 +10,8 @@ from support.commands import LINUX_ONLY, until
 from support.ticking import Project as Ticking
 from support.ticking import Tick, cli, events
 
-from cronjobs.host.caller import os_user
-from cronjobs.probe.here import process_started
+from cronjobs.engine.host.caller import os_user
+from cronjobs.engine.probe.here import process_started
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 

@@ -19,11 +19,11 @@ from support.commands import until
 from support.databases import opened
 from support.ticking import CRONS, Project, cli
 
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.rules.concurrency import Limit
-from cronjobs.store.claims import ClaimFilter, claim, claim_warily
-from cronjobs.store.operating import claims_in_flight
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.store.claims import ClaimFilter, claim, claim_warily
+from cronjobs.engine.store.operating import claims_in_flight
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from support.postgres import PostgresServer, as_nobody, free_port
 from support.ticking import Project
 
 from cronjobs import job
-from cronjobs.database.connection import OLDEST_SERVER
+from cronjobs.engine.database.connection import OLDEST_SERVER
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.schema import drift
 from cronjobs.errors import ServerTooOld
-from cronjobs.jobs import registry
-from cronjobs.schema import drift
 from cronjobs.testing import tick
 
 

@@ -18,8 +18,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from support.commands import LINUX_ONLY, THE_C_LIBRARYS, Shell, marked_shell
 
-from cronjobs.execution import process, process_outcome
-from cronjobs.execution.process import command_environment
+from cronjobs.engine.execution import process, process_outcome
+from cronjobs.engine.execution.process import command_environment
 from cronjobs.model import ExitCodes, Failed, Job, Released, Succeeded
 from cronjobs.text import OUTPUT_LIMIT
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support.commands import LINUX_ONLY, Shell, launcher_of, marked_shell, until
 
+from cronjobs.engine.probe.here import process_started
 from cronjobs.model import CancelledByRequest, Interrupted, Lost, Outcome, Succeeded, TimedOut
-from cronjobs.probe.here import process_started
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ import os, threading
 from datetime import timedelta
 from pathlib import Path
 from cronjobs.clock import SYSTEM, sleep
-from cronjobs.execution.process import Command, run_command
+from cronjobs.engine.execution.process import Command, run_command
 
 class Stop:
     reason = None

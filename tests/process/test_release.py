@@ -15,13 +15,13 @@ from support.commands import LINUX_ONLY, until
 from support.ticking import Project, Tick, cli
 
 from cronjobs import enqueue
-from cronjobs.database.connection import Database
-from cronjobs.host.caller import os_user
-from cronjobs.host.identity import Identity
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.caller import os_user
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.store import operating
+from cronjobs.engine.store.claims import ClaimFilter, claim
 from cronjobs.model import Job, Status
-from cronjobs.probe.here import process_started
-from cronjobs.store import operating
-from cronjobs.store.claims import ClaimFilter, claim
 from cronjobs.testing import FakeClock
 
 pytestmark = LINUX_ONLY

@@ -18,16 +18,16 @@ from support.hosts import Host, put
 from support.lost import claim_as_a_tick, paying, row
 from support.ticking import Project, cli
 
-from cronjobs.database.connection import Database
-from cronjobs.host.identity import Identity, age_at_work
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity, age_at_work
+from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.rules.attempt_policy import AttemptPolicy, ClaimPolicies
+from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.store import claims, leases
+from cronjobs.engine.store.leases import LONG
+from cronjobs.engine.tick.runners import lease_is_wrong, sort_runners
 from cronjobs.model import Job, RetryPolicy
-from cronjobs.probe.here import process_started
-from cronjobs.rules.attempt_policy import AttemptPolicy, ClaimPolicies
-from cronjobs.rules.lease import Lease
-from cronjobs.store import claims, leases
-from cronjobs.store.leases import LONG
 from cronjobs.testing import FakeClock
-from cronjobs.tick.runners import lease_is_wrong, sort_runners
 
 pytestmark = LINUX_ONLY
 
@@ -141,7 +141,7 @@ def test_and_is_taken_from_one_that_is(host: Host, clock: FakeClock, reason: str
 
 
 def test_jobs_of_living_processes_hold_no_others_up(host: Host, clock: FakeClock, monkeypatch: Any) -> None:
-    monkeypatch.setattr("cronjobs.tick.recovery.RECOVER_BATCH", 2)
+    monkeypatch.setattr("cronjobs.engine.tick.recovery.RECOVER_BATCH", 2)
     with process() as (_, holder):
         for _ in range(4):
             claimed(host, holder)

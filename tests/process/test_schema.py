@@ -17,16 +17,16 @@ from support.project import Project as Typed
 from support.ticking import Project
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import SCHEMA_REVISION
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import SCHEMA_REVISION
+from cronjobs.engine.jobs.enqueue import enqueue
+from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.schema.grants import Role, statements
+from cronjobs.engine.store import leases, operating, schedules
+from cronjobs.engine.store.concurrency import judge_alone
+from cronjobs.engine.store.sql import run
 from cronjobs.errors import DatabaseError
-from cronjobs.jobs.enqueue import enqueue
-from cronjobs.rules.lease import Lease
-from cronjobs.schema import migrations
-from cronjobs.schema.grants import Role, statements
-from cronjobs.store import leases, operating, schedules
-from cronjobs.store.concurrency import judge_alone
-from cronjobs.store.sql import run
 
 YAML = "schedules: {nightly: {every: 1m, job: t.tell, overlap: allow}}\n"
 TELL = """

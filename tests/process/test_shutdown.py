@@ -15,11 +15,11 @@ from support.commands import until
 from support.ticking import Project, Tick, rivals
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import Settings
-from cronjobs.execution.attempt import Attempt, WorkerContext
-from cronjobs.execution.worker_threads import Workers
-from cronjobs.jobs.job_types import JobType
-from cronjobs.jobs.registry import Registration
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.execution.attempt import Attempt, WorkerContext
+from cronjobs.engine.execution.worker_threads import Workers
+from cronjobs.engine.jobs.job_types import JobType
+from cronjobs.engine.jobs.registry import Registration
 from cronjobs.model import CancelledByRequest, Job, Released, RetryPolicy
 
 pytestmark = pytest.mark.either

@@ -23,8 +23,8 @@ from support.postgres import PostgresServer
 from support.ticking import Effect, Project, Tick, rivals, stop_and_go
 
 from cronjobs.clock import SYSTEM
-from cronjobs.tick import deadline
-from cronjobs.tick.watchdog import HARD_AFTER_S
+from cronjobs.engine.tick import deadline
+from cronjobs.engine.tick.watchdog import HARD_AFTER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.either]
 
@@ -433,7 +433,7 @@ def test_a_process_that_was_something_else_before_counts_from_now_on(
 def test_a_closed_standard_stream_is_never_taken_by_a_file(tmp_path: Path, closed: str) -> None:
     """Otherwise the database becomes descriptor 1 or 2, and whoever prints writes into it."""
     (tmp_path / "look.py").write_text(
-        "import os\nfrom cronjobs.tick import deadline as guard\nguard.arm()\n"
+        "import os\nfrom cronjobs.engine.tick import deadline as guard\nguard.arm()\n"
         "found = [os.readlink(f'/proc/self/fd/{n}') for n in range(3)]\n"
         "open('found', 'w').write(' '.join(found))\n"
     )

@@ -100,8 +100,8 @@ def test_statements_at_the_limit_and_the_thread_that_ends_them_never_wait_for_ea
     program = f"""
 import time
 from sqlalchemy import text
-from cronjobs.database import connection
-from cronjobs.database.address import parse_url
+from cronjobs.engine.database import connection
+from cronjobs.engine.database.address import parse_url
 from cronjobs.errors import TransactionTooLong
 
 connection.HANDLER_LIMIT_S = 0.002

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from support.project import Project
 
-from cronjobs.config import trust
-from cronjobs.config.load import load
-from cronjobs.config.settings import Settings
-from cronjobs.config.trust import Facts, UntrustedFiles, judge
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.config import trust
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.trust import Facts, UntrustedFiles, judge
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.files import make_folder, open_regular
 from cronjobs.errors import ConfigError
-from cronjobs.host.files import make_folder, open_regular
 
 ME, ANOTHER = 1000, 1001
 STICKY = stat.S_ISVTX

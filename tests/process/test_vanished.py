@@ -8,10 +8,10 @@ import pytest
 from support.project import Project
 from support.ticking import Project as Ticking
 
-from cronjobs.config.load import load
-from cronjobs.database.address import parse_url
+from cronjobs.engine.config.load import load
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.jobs.connect import connect
 from cronjobs.errors import DatabaseVanished
-from cronjobs.jobs.connect import connect
 
 
 @pytest.fixture

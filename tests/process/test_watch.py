@@ -20,8 +20,8 @@ from sqlalchemy import insert
 from support.lookingrows import NOW
 from support.project import BARE, CRONJOBS, Project
 
-from cronjobs.cli.watch import ENTER, HOME, LEAVE
-from cronjobs.database import tables
+from cronjobs.desk.cli.watch import ENTER, HOME, LEAVE
+from cronjobs.engine.database import tables
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 
@@ -187,7 +187,9 @@ def test_while_the_database_is_away_it_says_so_and_goes_on(watched: Any, lite: P
 @pytest.mark.slow
 def test_an_error_that_nobody_expected_leaves_the_terminal_as_it_was(watched: Any, lite: Project) -> None:
     (lite.folder / "sitecustomize.py").write_text(
-        "from cronjobs.insight import gathering\ndef look(*_): raise RuntimeError('a bug')\ngathering.look = look\n"
+        "from cronjobs.desk.insight import gathering\n"
+        "def look(*_): raise RuntimeError('a bug')\n"
+        "gathering.look = look\n"
     )
     terminal = watched("0.2", PYTHONPATH=f"{lite.folder}:{BARE.get('PYTHONPATH', '')}")
     assert terminal.ends() == 70

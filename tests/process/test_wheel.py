@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from cronjobs.database.tables import SCHEMA_REVISION
+from cronjobs.engine.database.tables import SCHEMA_REVISION
 from cronjobs.version import __version__
 
 ROOT = Path(__file__).parents[2]
 
 MIGRATE = """
 import sys
-from cronjobs.schema import migrations
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
 database = Database(parse_url(sys.argv[1]))
 print(*migrations.upgrade(database), migrations.check(database))
 database.close()
@@ -65,9 +65,9 @@ def test_the_wheel_holds_the_package_its_types_and_the_migrations(wheel: Path) -
     assert wheel.name.startswith(f"cronjobs-{__version__}-")
     migrations = {f"cronjobs/{file.relative_to(ROOT)}" for file in ROOT.glob("alembic/versions/*.py")}
     assert names >= {"cronjobs/py.typed", "cronjobs/alembic/env.py", "cronjobs/alembic/script.py.mako"} | migrations
-    assert names >= {"cronjobs/web/style.css", "cronjobs/web/icon.svg"}
+    assert names >= {"cronjobs/contrib/web/style.css", "cronjobs/contrib/web/icon.svg"}
     folders = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
-    assert folders == {"cronjobs", "cronjobs_copy", "cronjobs_demo", "cronjobs_drill"}
+    assert folders == {"cronjobs"}
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".db"))]
     assert "cronjobs/alembic/__init__.py" not in names
 

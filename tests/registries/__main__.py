@@ -17,9 +17,9 @@ from support import nofsync  # noqa: E402
 from support.postgres import PostgresServer  # noqa: E402
 
 from cronjobs.clock import SYSTEM  # noqa: E402
-from cronjobs.database.address import parse_url  # noqa: E402
-from cronjobs.database.connection import Database  # noqa: E402
-from cronjobs.schema import migrations  # noqa: E402
+from cronjobs.engine.database.address import parse_url  # noqa: E402
+from cronjobs.engine.database.connection import Database  # noqa: E402
+from cronjobs.engine.schema import migrations  # noqa: E402
 from registries.world import world  # noqa: E402
 
 

@@ -22,25 +22,25 @@ from support.hosts import Unarmed
 
 from cronjobs import events
 from cronjobs.clock import SYSTEM, Clock, sleep
-from cronjobs.config.settings import RunSettings, Settings
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs, metadata
-from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
-from cronjobs.execution.handler import run_attempt
-from cronjobs.execution.worker_threads import Workers
-from cronjobs.host import identity
-from cronjobs.host.identity import Identity
-from cronjobs.jobs import job_types
-from cronjobs.jobs.job_types import Fault, JobType, JobTypes
-from cronjobs.jobs.registry import Registration
+from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs, metadata
+from cronjobs.engine.execution.attempt import Attempt, Ended, WorkerContext
+from cronjobs.engine.execution.handler import run_attempt
+from cronjobs.engine.execution.worker_threads import Workers
+from cronjobs.engine.host import identity
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs import job_types
+from cronjobs.engine.jobs.job_types import Fault, JobType, JobTypes
+from cronjobs.engine.jobs.registry import Registration
+from cronjobs.engine.rules.ending import running_row
+from cronjobs.engine.store import claims, leases
+from cronjobs.engine.tick import work
+from cronjobs.engine.tick.result import Result
+from cronjobs.engine.tick.tick import Tick
 from cronjobs.model import Finished, RetryPolicy, TimedOut
-from cronjobs.rules.ending import running_row
-from cronjobs.store import claims, leases
 from cronjobs.testing import FakeClock
-from cronjobs.tick import work
-from cronjobs.tick.result import Result
-from cronjobs.tick.tick import Tick
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
 NOBODY = 2**22 + 7  # no process has this number

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from cronjobs.alerts.texts import Message
-from cronjobs.config.settings import (
+from cronjobs.contrib.alerts.texts import Message
+from cronjobs.engine.config.settings import (
     AlertChannel,
     AlertFilter,
     AlertSettings,
@@ -19,9 +19,9 @@ from cronjobs.config.settings import (
     MailChannel,
     WebhookChannel,
 )
-from cronjobs.database import tables
-from cronjobs.database.connection import Database
-from cronjobs.store.alerts import look_soon
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store.alerts import look_soon
 from support.hosts import Host, put
 from support.inboxes import Smtp, Web
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from cronjobs.database import column_types
-from cronjobs.database.connection import Database
+from cronjobs.engine.database import column_types
+from cronjobs.engine.database.connection import Database
 from support.lookingrows import NOW
 
 MANY = 20_000

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from cronjobs.config.load import load
-from cronjobs.database.connection import Database
-from cronjobs.web.application import Application
-from cronjobs.web.project import Current, OwnDoors
-from cronjobs.web.security import Access, ByLink
+from cronjobs.contrib.web.application import Application
+from cronjobs.contrib.web.project import Current, OwnDoors
+from cronjobs.contrib.web.security import Access, ByLink
+from cronjobs.engine.config.load import load
+from cronjobs.engine.database.connection import Database
 from support.lookingrows import YAML
 
 HOST = "127.0.0.1:8642"

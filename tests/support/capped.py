@@ -5,11 +5,11 @@ from __future__ import annotations
 from sqlalchemy import func, select, text, update
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs, queues
-from cronjobs.probe.question import WAITING_SQL
-from cronjobs.rules.capacity import Cap, OnFull
-from cronjobs.store.queues import put_caps
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs, queues
+from cronjobs.engine.probe.question import WAITING_SQL
+from cronjobs.engine.rules.capacity import Cap, OnFull
+from cronjobs.engine.store.queues import put_caps
 
 
 def cap(database: Database, most: int, on_full: OnFull = "error", queue: str = "mail") -> None:

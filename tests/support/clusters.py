@@ -19,7 +19,7 @@ from support import forked
 from support.postgres import free_port
 from support.ticking import Project
 
-SUPERVISOR = "cronjobs.engines.supervisor"
+SUPERVISOR = "cronjobs.contrib.dask.supervisor"
 
 
 @dataclass

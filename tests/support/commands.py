@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from cronjobs.clock import SYSTEM, sleep
-from cronjobs.execution.command import Command
-from cronjobs.execution.process import run_command
+from cronjobs.engine.execution.command import Command
+from cronjobs.engine.execution.process import run_command
+from cronjobs.engine.probe.here import process_started
 from cronjobs.model import ExitCodes, Outcome
-from cronjobs.probe.here import process_started
 from cronjobs.testing import FakeClock
 
 # Signals 32 and 33, as a mask of /proc has them: no program can use them, and posix_spawn(3) leaves them ignored.

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cronjobs.config.load import load
-from cronjobs.config.settings import Settings
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import Settings
 from cronjobs.errors import ConfigError
 
 DATABASE = "database: sqlite:///x.db\n"

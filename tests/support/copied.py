@@ -10,14 +10,14 @@ from typing import Any
 
 from sqlalchemy import insert, select
 
-from cronjobs.database.column_types import Json
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import acks, alerts, findings, metadata
-from cronjobs.jobs.enqueue import enqueue
+from cronjobs.engine.database.column_types import Json
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import acks, alerts, findings, metadata
+from cronjobs.engine.jobs.enqueue import enqueue
+from cronjobs.engine.rules.lease import Finish, Lease
+from cronjobs.engine.store import claims, effects, leases, schedules, ticks
+from cronjobs.engine.store.sql import database_now
 from cronjobs.model import Status
-from cronjobs.rules.lease import Finish, Lease
-from cronjobs.store import claims, effects, leases, schedules, ticks
-from cronjobs.store.sql import database_now
 
 PAYLOAD = {"n": 0.1, "text": 'straße ☂ " \\ \n', "deep": [[{"": None}]], "big": 123456789012345678901234567890}
 # What only plain SQL writes: (payload, how it arrives).

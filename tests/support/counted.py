@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import event
 
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.connection import Database
 
 STEPS = 10  # SQLite's are counted by so many
 STATEMENT = re.compile(r"\s*(SELECT|WITH|UPDATE|INSERT|DELETE)\b")

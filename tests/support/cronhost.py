@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cronjobs.cli import crontab as commands
-from cronjobs.crontab import block as crontab
-from cronjobs.crontab import program
+from cronjobs.desk.cli import crontab as commands
+from cronjobs.desk.crontab import block as crontab
+from cronjobs.desk.crontab import program
 
 FAKE_CRONTAB = r"""#!/bin/sh
 # crontab(1), storing to $FAKE_STORE, failing as $FAKE_MODE says

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import psycopg
 
 from cronjobs.clock import SYSTEM, sleep
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
 
 
 @contextmanager

@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 from django.test import override_settings  # type: ignore[import-untyped]
 
-from cronjobs.jobs import job_types, registry
+from cronjobs.engine.jobs import job_types, registry
 from support.djangos import configured
 
-APPS = ["cronjobs.django", "support.django_app"]
+APPS = ["cronjobs.contrib.django", "support.django_app"]
 ADMIN = ["django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.messages"]
-BACKEND = "cronjobs.django.tasks.CronjobsBackend"
+BACKEND = "cronjobs.contrib.django.tasks.CronjobsBackend"
 TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": ["default", "mail"]}}
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
 OWN = ("support.django_app.tasks", "support.django_app.jobs")
@@ -34,7 +34,7 @@ def django_project(url: str, *, alias: str = "default", admin: bool = False, **s
 
 @contextmanager
 def _imported_anew() -> Iterator[None]:
-    from cronjobs.django.task_jobs import KNOWN
+    from cronjobs.contrib.django.task_jobs import KNOWN
 
     for name in OWN:
         sys.modules.pop(name, None)

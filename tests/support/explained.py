@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cronjobs.config import load
-from cronjobs.config.settings import Settings
-from cronjobs.database.connection import Database
-from cronjobs.jobs import registry
-from cronjobs.store import claims
+from cronjobs.engine.config import load
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.store import claims
 from cronjobs.testing import FakeClock
 from cronjobs.testing.clocks import StillClock
 from support.hosts import Host

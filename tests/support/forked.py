@@ -313,17 +313,18 @@ def load() -> None:
     import typer.main
 
     import cronjobs
-    from cronjobs.cli.main import app
-    from cronjobs.jobs import registry
+    from cronjobs.desk.cli.main import app
+    from cronjobs.engine.jobs import registry
     from support import nofsync
 
     nofsync.install()
     ours = [module.name for module in pkgutil.walk_packages(cronjobs.__path__, "cronjobs.")]
-    scripts = {"cronjobs.__main__", "cronjobs.execution.launcher", "cronjobs_drill.handlers"}
+    scripts = {"cronjobs.__main__", "cronjobs.engine.execution.launcher"}
     others = ["croniter", "zoneinfo", "asyncio", "getpass", "sqlite3", "psycopg", "typer.rich_utils"]
     others += ["sqlalchemy.dialects.sqlite.pysqlite", "sqlalchemy.dialects.postgresql.psycopg"]
     # Models cannot be imported without a Django project; Dask is large, and each fork would carry it.
-    left_out = ("cronjobs.alembic", "cronjobs.django", "cronjobs.engines.dask")
+    # The demo and the drill start the program anew.
+    left_out = ("cronjobs.alembic", *(f"cronjobs.contrib.{each}" for each in ("django", "dask.dask", "demo", "drill")))
     for name in (*others, *ours):
         if name not in scripts and not name.startswith(left_out):
             importlib.import_module(name)

@@ -15,8 +15,8 @@ from typing import Any
 
 from sqlalchemy import text
 
+from cronjobs.engine.jobs.context import Context
 from cronjobs.errors import Cancelled, EffectUnknown, GiveUp, RetryLater, Snooze
-from cronjobs.jobs.context import Context
 from support.untrusted import UNTRUSTED, Always, Span, Text, Twice, Unreadable, bomb
 
 ODD_TEXTS = ("", "no luck", "half \ud800", "nul \0", "\x1b[2J\r\n", "x" * 100_000, "ü\u2028\u202e")

@@ -10,13 +10,13 @@ from sqlalchemy import insert
 
 from cronjobs import events
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.config.settings import RunSettings, Settings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs
-from cronjobs.host.identity import Identity
-from cronjobs.tick.result import Result, TickFilter
-from cronjobs.tick.tick import Tick
-from cronjobs.tick.watchdog import Watchdog
+from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.tick.result import Result, TickFilter
+from cronjobs.engine.tick.tick import Tick
+from cronjobs.engine.tick.watchdog import Watchdog
 
 
 class Unarmed(Watchdog):

@@ -9,11 +9,11 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import effects as effects_table
-from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.jobs.context import Context
-from cronjobs.jobs.effects import Effect
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import effects as effects_table
+from cronjobs.engine.database.tables import jobs as jobs_table
+from cronjobs.engine.jobs.context import Context
+from cronjobs.engine.jobs.effects import Effect
 from cronjobs.model import Job
 from cronjobs.testing import FakeClock
 

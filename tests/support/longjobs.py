@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cronjobs.host.identity import Identity
-from cronjobs.probe.here import process_started
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.probe.here import process_started
 from support import forked
 from support.commands import until
 from support.ticking import Project, Tick, first_on_path
@@ -98,7 +98,7 @@ BUDGET_S = 10
 SITE = """
 import os, signal, sys
 
-if "cronjobs.tick.long_job_process" in sys.orig_argv and os.path.exists({freeze!r}):
+if "cronjobs.engine.tick.long_job_process" in sys.orig_argv and os.path.exists({freeze!r}):
     os.kill(os.getpid(), signal.SIGSTOP)
 """
 
@@ -155,7 +155,7 @@ class LongJobs:
         return found
 
     def supervisors(self) -> list[int]:
-        return [pid for pid, words in self.alive().items() if "m cronjobs.tick.long_job_process" in words]
+        return [pid for pid, words in self.alive().items() if "m cronjobs.engine.tick.long_job_process" in words]
 
     def supervisor(self, job_id: int) -> int:
         holder = Identity.parse(self.project.job(job_id)["locked_by"] or "")

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Table, insert
 
-from cronjobs.cli import main
-from cronjobs.database import tables
-from cronjobs.database.address import Address
-from cronjobs.database.connection import Database
+from cronjobs.desk.cli import main
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.address import Address
+from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
 
 NOW = datetime(2026, 7, 1, 12, 3, 7, 200_000, tzinfo=UTC)  # 14:03:07 in Berlin
@@ -75,9 +75,9 @@ def cronjobs(
     def under_the_clock(address: Address, *, connections: int) -> Database:
         return Database(address, connections=connections, clock=clock)
 
-    monkeypatch.setattr("cronjobs.run_due.leaving.leave", leave)
+    monkeypatch.setattr("cronjobs.engine.run_due.leaving.leave", leave)
     # Not open_database: a module first imported meanwhile would keep it, and its clock, for all tests that follow.
-    monkeypatch.setattr("cronjobs.run_due.database.Database", under_the_clock)
+    monkeypatch.setattr("cronjobs.engine.run_due.database.Database", under_the_clock)
 
     def run(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["cronjobs", *arguments])

@@ -9,13 +9,13 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from cronjobs.database.tables import jobs as jobs_table
-from cronjobs.execution.attempt import InFlight
-from cronjobs.jobs import job_types, registry
+from cronjobs.engine.database.tables import jobs as jobs_table
+from cronjobs.engine.execution.attempt import InFlight
+from cronjobs.engine.jobs import job_types, registry
+from cronjobs.engine.store import claims
+from cronjobs.engine.tick.result import TickFilter
+from cronjobs.engine.tick.turn import ClaimPlanner
 from cronjobs.model import Job, RetryPolicy
-from cronjobs.store import claims
-from cronjobs.tick.result import TickFilter
-from cronjobs.tick.turn import ClaimPlanner
 from support.hosts import Host
 
 MINUTE = timedelta(minutes=1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from cronjobs.config.settings import ScheduleSettings
+from cronjobs.engine.config.settings import ScheduleSettings
 
 MINUTE = timedelta(minutes=1)
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)  # half a minute from every occurrence

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from cronjobs.database.tables import metadata
+from cronjobs.engine.database.tables import metadata
 from support.postgres import ENQUEUE, OTHER_VERSION, OWNER, READ, RUN, SUPERUSER, PostgresServer
 
 # Tables, columns, constraints, indexes, triggers, functions, rights and settings; and alembic's one row. A copy has the

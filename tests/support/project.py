@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from cronjobs.cli import main
-from cronjobs.database import tables
-from cronjobs.database.address import parse_url
-from cronjobs.database.connection import Database
-from cronjobs.jobs import registry as jobs
-from cronjobs.run_due import fault
-from cronjobs.tick import deadline
+from cronjobs.desk.cli import main
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs import registry as jobs
+from cronjobs.engine.run_due import fault
+from cronjobs.engine.tick import deadline
 from support import forked
 
 CRONJOBS = [sys.executable, "-P", "-m", "cronjobs"]
@@ -97,7 +97,7 @@ class Project:
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
             for name in ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL", "NO_COLOR"):
                 patch.delenv(name, raising=False)
-            patch.setattr("cronjobs.run_due.leaving.leave", _leave)
+            patch.setattr("cronjobs.engine.run_due.leaving.leave", _leave)
             patch.setattr(fault.circumstances, "log", None)  # of the command before
             try:
                 with pytest.raises(SystemExit) as ended:

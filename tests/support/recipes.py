@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cronjobs.jobs import registry
+from cronjobs.engine.jobs import registry
 
 FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
 

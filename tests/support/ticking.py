@@ -25,8 +25,8 @@ from typing import Any
 import psycopg
 
 from cronjobs.clock import SYSTEM
+from cronjobs.engine.rules.attempt_policy import AttemptPolicy
 from cronjobs.model import RetryPolicy
-from cronjobs.rules.attempt_policy import AttemptPolicy
 from support import forked
 from support.postgres import SUPERUSER, as_role
 
@@ -68,7 +68,7 @@ def gated(ctx, gate="gate"):
 _numbers = itertools.count()
 
 WITHOUT_WATCHDOG = """
-from cronjobs.tick.watchdog import Watchdog
+from cronjobs.engine.tick.watchdog import Watchdog
 Watchdog.stand_at = lambda self, instant: None
 """
 

@@ -11,13 +11,13 @@ from typing import Any
 from sqlalchemy import Engine, delete, event, select, update
 
 from cronjobs import events
-from cronjobs.config.settings import ScheduleSettings, Settings
-from cronjobs.database.connection import Database
-from cronjobs.database.tables import jobs, occurrences, pauses, schedules
-from cronjobs.schedules.materialise import Materialised, materialise
-from cronjobs.schedules.pauses import held_back_now
-from cronjobs.schedules.sync import Synced, sync
-from cronjobs.store import schedules as store
+from cronjobs.engine.config.settings import ScheduleSettings, Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs, occurrences, pauses, schedules
+from cronjobs.engine.schedules.materialise import Materialised, materialise
+from cronjobs.engine.schedules.pauses import held_back_now
+from cronjobs.engine.schedules.sync import Synced, sync
+from cronjobs.engine.store import schedules as store
 from cronjobs.testing import FakeClock
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)  # a Monday, away from clock changes

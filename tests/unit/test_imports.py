@@ -13,31 +13,29 @@ pytestmark = pytest.mark.xdist_group("imports")
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cronjobs"
 
-# What runs before the command of "cronjobs exec", and what an idle tick asks: without weight, as the probe.
-EXEC_FIRST = [f"exec.{name}" for name in ("arguments", "spool", "copying", "recording", "start")]
+# The layers. Lowest first: what a layer holds imports nothing of those that follow it.
+LAYERS = ["engine", "desk", "contrib"]
+ABOVE_ALL = {"", "__main__"}  # the public names, and the start of a process: both load what they name when it is used
+BESIDE = {"testing": "desk"}  # a public name for what belongs to a layer
 
-# Lowest first: a module imports only what stands before it; inside a room, no circle.
+# Inside the engine, and what stands beside it, lowest first: a module imports only what stands before it.
 ORDER = [
-    *("version", "starting", "reserved", "probe", *EXEC_FIRST),
-    *("text", "masking", "errors", "clock", "loading", "model", "host", "rules", "events"),
-    *("crontime", "database", "config", "store", "schema", "autogenerate", "schedules"),
-    *("jobs", "execution", "tick", "run_due"),
-    *("metrics", "crontab", "exec", "insight", "alerts", "engines"),
-    *("doctor", "testing", "init", "web", "django"),
-    *("cli", "__main__", "django.management.commands.cronjobs"),
+    *("version", "starting", "reserved", "engine.probe"),
+    *("text", "masking", "errors", "installed", "clock", "loading", "model", "engine.host", "engine.rules", "events"),
+    *("engine.crontime", "engine.database", "engine.config", "engine.store", "engine.schema", "autogenerate"),
+    *("engine.schedules", "engine.jobs", "engine.execution", "engine.tick", "engine.run_due"),
 ]
-BESIDE = ("cronjobs_copy", "cronjobs_demo", "cronjobs_drill")  # programs that use the package
 
 ONLY = {
-    "croniter": {"crontime"},
-    "alembic": {"schema"},
-    "yaml": {"config"},
+    "croniter": {"engine.crontime"},
+    "alembic": {"engine.schema"},
+    "yaml": {"engine.config"},
     # execution.launcher is a script of its own, started without this package; exec.start is as light as the probe
-    "time": {"clock", "probe", "execution", "exec"},
-    "typer": {"cli"},
-    "distributed": {"engines"},
-    "pydantic": {"rules"},
-    "pydantic_core": {"rules"},
+    "time": {"clock", "engine.probe", "engine.execution", "contrib.exec"},
+    "typer": {"desk.cli", "contrib"},
+    "distributed": {"contrib.dask"},
+    "pydantic": {"engine.rules"},
+    "pydantic_core": {"engine.rules"},
 }
 
 
@@ -86,12 +84,16 @@ def _imported(path: Path) -> tuple[set[str], set[str]]:
     return when_run, for_types
 
 
-def rank(module: str) -> int:
-    """The place of *module* in ORDER: by its own name, or by its folder's."""
-    for name in (module, module.partition(".")[0]):
-        if name in ORDER:
-            return ORDER.index(name)
-    raise AssertionError(f"{module} has no place in the order of tests/unit/test_imports.py")
+def layer(module: str) -> str:
+    """The layer of *module*; what stands beside the layers belongs to the engine."""
+    first = module.partition(".")[0]
+    return BESIDE.get(first, first if first in LAYERS else "engine")
+
+
+def room(module: str) -> str:
+    """The folder of *module* in its layer, or its own name if it stands beside the layers."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] in LAYERS else parts[0]
 
 
 @cache
@@ -108,20 +110,33 @@ def own(name: str) -> str | None:
     return None
 
 
-def test_a_module_imports_only_what_stands_below_it() -> None:
-    above = {
-        f"{module} imports {name}"
+@cache
+def our_imports() -> list[tuple[str, str]]:
+    """Each module of ours with each of ours that it imports when it runs."""
+    return [
+        (module, name)
         for module, path in modules()
+        if module not in ABOVE_ALL
         for full in imported(path)
-        if (name := own(full)) and rank(name) > rank(module) and name.partition(".")[0] != module.partition(".")[0]
-    }
-    assert not above, "what is imported stands above"
+        if (name := own(full))
+    ]
 
 
-def test_only_tables_of_commands_name_the_programs_beside_the_package_and_nothing_imports_them() -> None:
-    named = {module: path for module, path in modules() if any(each in path.read_text() for each in BESIDE)}
-    assert set(named) == {"cli.main", "cli.db"}
-    assert not {name for path in named.values() for name in imported(path, types=True) if name.startswith(BESIDE)}
+def test_a_layer_imports_nothing_of_those_above_it() -> None:
+    assert [each for each in our_imports() if LAYERS.index(layer(each[1])) > LAYERS.index(layer(each[0]))] == []
+
+
+def test_no_extra_imports_another() -> None:
+    of_extras = [each for each in our_imports() if layer(each[0]) == layer(each[1]) == "contrib"]
+    assert [each for each in of_extras if room(each[0]) != room(each[1])] == []
+    assert of_extras
+
+
+def test_inside_the_engine_a_module_imports_only_what_stands_below_it() -> None:
+    places = {name: place for place, name in enumerate(ORDER)}
+    inside = [(room(module), room(name)) for module, name in our_imports() if layer(module) == layer(name) == "engine"]
+    assert {name for pair in inside for name in pair} == places.keys()
+    assert {pair for pair in inside if places[pair[1]] > places[pair[0]]} == set()
 
 
 def test_no_module_comes_back_to_itself_by_imports_not_even_by_those_for_types() -> None:
@@ -138,12 +153,11 @@ def test_no_module_comes_back_to_itself_by_imports_not_even_by_those_for_types()
 @pytest.mark.parametrize("library", ONLY)
 def test_each_outside_library_has_one_home(library: str) -> None:
     users = {
-        module.partition(".")[0]
+        next(home for home in (room(module), layer(module)) if home in ONLY[library] or home == layer(module))
         for module, path in modules()
         if any(name == library or name.startswith(f"{library}.") for name in imported(path))
     }
-    assert users == ONLY[library] & users
-    assert users, f"nobody imports {library}: the rule is out of date"
+    assert users == ONLY[library]
 
 
 def test_nobody_but_the_clock_reads_time() -> None:

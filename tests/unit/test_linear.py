@@ -16,11 +16,11 @@ import pytest
 from support.cases import judge
 
 from cronjobs import masking, text
-from cronjobs.database import own_transaction
-from cronjobs.execution import process_outcome
-from cronjobs.rules import progress
-from cronjobs.rules.error_groups import normalised
-from cronjobs.rules.failed_job import last_own_line
+from cronjobs.engine.database import own_transaction
+from cronjobs.engine.execution import process_outcome
+from cronjobs.engine.rules import progress
+from cronjobs.engine.rules.error_groups import normalised
+from cronjobs.engine.rules.failed_job import last_own_line
 
 SHORT, TIMES, AT_MOST = 4_000, 8, 24
 SECRETS = ["abcdefghijklmnop", "a" * 500 + "b", "://user:pass"]

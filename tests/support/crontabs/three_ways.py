@@ -28,11 +28,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from cronjobs.config.host_timezone import host_timezone
-from cronjobs.crontab import block, host
-from cronjobs.crontab.as_yaml import as_yaml
-from cronjobs.crontab.taking_over import Importer
-from cronjobs.crontab.wrapping import wrap
+from cronjobs.contrib.exec.wrapping import wrap
+from cronjobs.contrib.take_over.as_yaml import as_yaml
+from cronjobs.contrib.take_over.taking_over import Importer
+from cronjobs.desk.crontab import block, host
+from cronjobs.engine.config.host_timezone import host_timezone
 from support.crontabs.sandbox import CRONTABS, HERE, furnish, left
 
 SETTING: Final = re.compile(r"\s*[\"']?\w+[\"']?\s*=")

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cronjobs.alerts import decide
-from cronjobs.config.settings import AlertChannel, AlertFilter, CommandChannel
-from cronjobs.insight.finding import Covered
-from cronjobs.insight.findings import Ack, Finding, Severity
-from cronjobs.rules.repeating import HOURLY
-from cronjobs.store.alerts import AlertState, DueAlert, Episode
+from cronjobs.contrib.alerts import decide
+from cronjobs.desk.insight.finding import Covered
+from cronjobs.desk.insight.findings import Ack, Finding, Severity
+from cronjobs.engine.config.settings import AlertChannel, AlertFilter, CommandChannel
+from cronjobs.engine.rules.repeating import HOURLY
+from cronjobs.engine.store.alerts import AlertState, DueAlert, Episode
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.project import Project
 
-from cronjobs.cli.completion import CALL, mend
+from cronjobs.desk.cli.completion import CALL, mend
 
 TYPED = {
     "cronjobs stat": "status",

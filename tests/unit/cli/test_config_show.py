@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from support.project import Project
 
-from cronjobs.config.effective import Given, effective
-from cronjobs.config.load import load
-from cronjobs.config.reference import as_written, sections
-from cronjobs.config.settings import Settings
+from cronjobs.engine.config.effective import Given, effective
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.reference import as_written, sections
+from cronjobs.engine.config.settings import Settings
 
 FILE = """\
 project: shop

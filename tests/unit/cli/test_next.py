@@ -160,7 +160,7 @@ def test_control_characters_do_not_reach_the_terminal(project: Project) -> None:
 
 
 def test_it_begins_with_now_and_from_includes_its_instant(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cronjobs.cli.next.SYSTEM", FakeClock(datetime(2026, 11, 20, 12, tzinfo=UTC)))
+    monkeypatch.setattr("cronjobs.desk.cli.next.SYSTEM", FakeClock(datetime(2026, 11, 20, 12, tzinfo=UTC)))
     [now] = project.call("next", "0 * * * *", "-n", "1", "--json").json
     assert now["utc"] == "2026-11-20T13:00:00+00:00"
     [at_once] = project.call("next", "0 * * * *", "-n", "1", "--json", "--from", "2026-11-20T13:00:00+01:00").json

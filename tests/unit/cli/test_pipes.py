@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cronjobs.cli.output import name_text, table
+from cronjobs.desk.cli.output import name_text, table
 
 LONG = "a" * 90
 ROWS = [[LONG, "12", LONG], ["b", "3", ""]]
@@ -13,7 +13,7 @@ ROWS = [[LONG, "12", LONG], ["b", "3", ""]]
 @pytest.fixture(autouse=True)
 def in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr("cronjobs.cli.output.is_terminal", lambda name="stdout": False)
+    monkeypatch.setattr("cronjobs.desk.cli.output.is_terminal", lambda name="stdout": False)
 
 
 def test_in_a_pipe_every_cell_is_whole() -> None:

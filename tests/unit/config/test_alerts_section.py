@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cronjobs.config.load import load
-from cronjobs.config.settings import Settings
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import Settings
 from cronjobs.testing.configured import settings_of
 
 SECRET = "canary-4711-secret"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from support.configfile import DATABASE, cases, problems, read, refusal
 
-from cronjobs.config.keys import FILE
-from cronjobs.config.keys_of_jobs import SCHEDULE
-from cronjobs.config.load import FATAL
-from cronjobs.config.settings import RetryChanges
+from cronjobs.engine.config.keys import FILE
+from cronjobs.engine.config.keys_of_jobs import SCHEDULE
+from cronjobs.engine.config.load import FATAL
+from cronjobs.engine.config.settings import RetryChanges
+from cronjobs.engine.rules.capacity import Cap
 from cronjobs.model import RetryPolicy
-from cronjobs.rules.capacity import Cap
 
 
 @pytest.fixture(autouse=True)

@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.configfile import DATABASE, cases, problems, read, refusal
 
-from cronjobs.config import yaml_nodes
-from cronjobs.config.keys import FILE
-from cronjobs.config.keys_of_jobs import JOB_TYPE, SCHEDULE
-from cronjobs.config.load import load
-from cronjobs.config.reader import FieldError
-from cronjobs.config.sources import checked_url
-from cronjobs.database.address import parse_url
+from cronjobs.engine.config import yaml_nodes
+from cronjobs.engine.config.keys import FILE
+from cronjobs.engine.config.keys_of_jobs import JOB_TYPE, SCHEDULE
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.reader import FieldError
+from cronjobs.engine.config.sources import checked_url
+from cronjobs.engine.database.address import parse_url
 from cronjobs.errors import ConfigError, UsageError
 
 
@@ -252,7 +252,7 @@ def test_what_would_be_imported_instead_of_the_package_is_refused_by_name(tmp_pa
 
 
 def test_a_file_in_a_clone_of_this_package_is_fine(tmp_path: Path) -> None:
-    (tmp_path / "cronjobs").symlink_to(Path(yaml_nodes.__file__).parents[1])
+    (tmp_path / "cronjobs").symlink_to(Path(yaml_nodes.__file__).parents[2])
     assert problems(DATABASE) == []
 
 
@@ -297,8 +297,8 @@ def test_a_file_full_of_mistakes_is_told_in_bounded_time_and_length() -> None:
 def test_reading_a_file_imports_nothing_that_an_idle_tick_must_not() -> None:
     Path("cronjobs.yaml").write_text(DATABASE + 'schedules: {a: {cron: "1 2 * * *", timezone: Asia/Tokyo, job: x}}')
     code = (
-        "import sys; from cronjobs.config.load import load; assert load(None, environ={}).schedules;"
-        "unwanted = {'croniter', 'alembic', 'rich', 'difflib', 'cronjobs.crontime.timing'};"
+        "import sys; from cronjobs.engine.config.load import load; assert load(None, environ={}).schedules;"
+        "unwanted = {'croniter', 'alembic', 'rich', 'difflib', 'cronjobs.engine.crontime.timing'};"
         "print(sorted(unwanted & set(sys.modules)))"
     )
     root = Path(yaml_nodes.__file__).parents[1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cronjobs.config.variables import UnsetVariableError, Variables, read_env_file
+from cronjobs.engine.config.variables import UnsetVariableError, Variables, read_env_file
 
 
 @pytest.mark.parametrize(

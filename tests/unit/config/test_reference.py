@@ -14,11 +14,11 @@ from jsonschema import Draft202012Validator
 from support.configfile import DATABASE, cases, read, with_examples
 from support.pages import ROOT, Page
 
-from cronjobs.cli.schema import schema
-from cronjobs.config import environment
-from cronjobs.config.reference import Row, json_schema, sections
-from cronjobs.config.settings import Settings
-from cronjobs.config.starter import starter_yaml
+from cronjobs.desk.cli.schema import schema
+from cronjobs.engine.config import environment
+from cronjobs.engine.config.reference import Row, json_schema, sections
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.starter import starter_yaml
 from cronjobs.errors import ConfigError
 
 SCHEMA = Draft202012Validator(json_schema())

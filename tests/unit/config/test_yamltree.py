@@ -9,8 +9,8 @@ import pytest
 import yaml
 from support.configfile import problems, refusal
 
-from cronjobs.config import yaml_nodes
-from cronjobs.config.yaml_nodes import Flaw, Mapping, Scalar, decode, parse
+from cronjobs.engine.config import yaml_nodes
+from cronjobs.engine.config.yaml_nodes import Flaw, Mapping, Scalar, decode, parse
 
 
 @pytest.fixture(autouse=True, params=["CSafeLoader", "SafeLoader"])

@@ -22,12 +22,12 @@ from support.cronhost import Host
 from typer.testing import CliRunner
 
 from cronjobs import clock
-from cronjobs.cli import crontab as commands
-from cronjobs.crontab import block as crontab
-from cronjobs.crontab import host as cron_host
-from cronjobs.crontab import lines, program
+from cronjobs.desk.cli import crontab as commands
+from cronjobs.desk.crontab import block as crontab
+from cronjobs.desk.crontab import host as cron_host
+from cronjobs.desk.crontab import lines, program
+from cronjobs.engine.probe.here import process_started
 from cronjobs.errors import UsageError
-from cronjobs.probe.here import process_started
 
 CONFIG = Path("/srv/shop/cronjobs.yaml")
 PYTHON = Path("/srv/shop/.venv/bin/python")
@@ -323,7 +323,7 @@ def test_a_kill_while_crontab_reads_does_not_cut_the_crontab_off(host: Host) -> 
         cat >"$FAKE_STORE.new" && mv "$FAKE_STORE.new" "$FAKE_STORE" && mv "{reading}" "{reading}.done"
         """,
     )
-    script = "from cronjobs.crontab import program as p; old = p.read(); p.replace(old, old + '# new\\n')"
+    script = "from cronjobs.desk.crontab import program as p; old = p.read(); p.replace(old, old + '# new\\n')"
     with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as process:
         until(reading.exists)
         process.kill()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cronjobs.crontab.fields_of_old_cron import BadField, read_fields
-from cronjobs.crontab.lines import Cron, CrontabEntry, NoEntry, read, setting, split
+from cronjobs.contrib.take_over.fields_of_old_cron import BadField, read_fields
+from cronjobs.desk.crontab.lines import Cron, CrontabEntry, NoEntry, read, setting, split
 
 BOTH: list[Cron] = ["debian", "cronie"]
 

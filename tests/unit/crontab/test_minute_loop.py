@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cronjobs.config.settings import ScheduleSettings
-from cronjobs.crontab.comparing import OTHER_INSTANTS, Pair, differences
-from cronjobs.crontab.fields_of_old_cron import read_fields
-from cronjobs.crontab.lines import Cron
-from cronjobs.crontab.minute_loop import TimedLine, starts
-from cronjobs.crontab.taking_over import Importer
+from cronjobs.contrib.take_over.comparing import OTHER_INSTANTS, Pair, differences
+from cronjobs.contrib.take_over.fields_of_old_cron import read_fields
+from cronjobs.contrib.take_over.minute_loop import TimedLine, starts
+from cronjobs.contrib.take_over.taking_over import Importer
+from cronjobs.desk.crontab.lines import Cron
+from cronjobs.engine.config.settings import ScheduleSettings
 
 OWNER = pwd.struct_passwd(("ada", "x", 1000, 1000, "", "/home/ada", "/bin/sh"))
 
@@ -129,8 +129,8 @@ def test_cronie_does_not_see_a_new_offset_that_is_no_summer_time() -> None:
 
 def test_crons_side_shares_no_code_with_ours() -> None:
     program = (
-        "import sys, cronjobs.crontab.minute_loop; "
-        "print([name for name in sys.modules if name.startswith(('cronjobs.crontime', 'croniter'))])"
+        "import sys, cronjobs.contrib.take_over.minute_loop; "
+        "print([name for name in sys.modules if name.startswith(('cronjobs.engine.crontime', 'croniter'))])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

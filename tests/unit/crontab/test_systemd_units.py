@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from cronjobs.cli import systemd as command
-from cronjobs.cli.main import app
-from cronjobs.crontab import block, program
-from cronjobs.crontab.systemd_units import Units, calendar, command_line, unit_name, units
+from cronjobs.desk.cli import systemd as command
+from cronjobs.desk.cli.main import app
+from cronjobs.desk.crontab import block, program
+from cronjobs.desk.crontab.systemd_units import Units, calendar, command_line, unit_name, units
 from cronjobs.errors import UsageError
 
 pytestmark = pytest.mark.either

@@ -19,15 +19,15 @@ from support.cronhost import Host
 from support.crontabs.sandbox import CRONTABS, furnish
 from typer.testing import Result
 
-from cronjobs.cli import crontab as commands
-from cronjobs.config.host_timezone import host_timezone
-from cronjobs.config.settings import Settings
-from cronjobs.config.writing import written
-from cronjobs.crontab import block, host, swapping
-from cronjobs.crontab.as_yaml import as_yaml
-from cronjobs.crontab.comparing import paired
-from cronjobs.crontab.lines import Cron
-from cronjobs.crontab.taking_over import Importer, TakenLine, TakenOver, name_of
+from cronjobs.contrib.take_over import swap_cli
+from cronjobs.contrib.take_over.as_yaml import as_yaml
+from cronjobs.contrib.take_over.comparing import paired
+from cronjobs.contrib.take_over.taking_over import Importer, TakenLine, TakenOver, name_of
+from cronjobs.desk.crontab import block, host, swapping
+from cronjobs.desk.crontab.lines import Cron
+from cronjobs.engine.config.host_timezone import host_timezone
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.writing import written
 from cronjobs.errors import ConfigError, UsageError
 from cronjobs.model import RetryPolicy
 from cronjobs.testing import FakeClock
@@ -53,7 +53,7 @@ def cron_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     found.config.unlink()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "Europe/Berlin")
-    monkeypatch.setattr(commands, "SYSTEM", FakeClock(EARLY))
+    monkeypatch.setattr(swap_cli, "SYSTEM", FakeClock(EARLY))
     return found
 
 
@@ -473,13 +473,13 @@ def test_swap_begins_early_in_a_minute_and_says_when_another_one_has_begun(
         waits.append(seconds)
         clock.advance(timedelta(seconds=1))
 
-    monkeypatch.setattr(commands, "SYSTEM", clock)
-    monkeypatch.setattr(commands, "sleep", sleep)
+    monkeypatch.setattr(swap_cli, "SYSTEM", clock)
+    monkeypatch.setattr(swap_cli, "sleep", sleep)
     imported(cron_host, "@daily a\n")
     assert "waiting for the next minute" in swapped(cron_host).stderr
     assert (len(waits), clock.now()) == (3, EARLY - timedelta(seconds=8))
     assert cron_host.cli("restore").exit_code == 0
-    monkeypatch.setattr(commands, "_write", lambda *_: clock.advance(timedelta(minutes=1)))
+    monkeypatch.setattr(swap_cli, "write", lambda *_: clock.advance(timedelta(minutes=1)))
     assert "what was due there may have run twice" in swapped(cron_host).stderr
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cronjobs.crontab import block, wrapping
-from cronjobs.exec.arguments import read_arguments
+from cronjobs.contrib.exec import wrapping
+from cronjobs.contrib.exec.arguments import read_arguments
+from cronjobs.desk.crontab import block, lines
 
 PROGRAM = "/srv/app/.venv/bin/cronjobs"
 
@@ -120,8 +121,8 @@ def test_lines_of_ours_and_of_others_named_alike_are_told_apart() -> None:
     text += "0 * * * * kubectl -n cronjobs exec a\n"
     done = wrapping.wrap(text, PROGRAM, None)
     assert [change.name for change in done.changes] == ["kubectl"]
-    assert [wrapping.exec_name(line) for line in wrapping.job_lines(done.text)] == ["mine", "kubectl"]
-    assert [wrapping.exec_name(each.line) for each in wrapping.unwrap(done.text).left] == ["mine"]
+    assert [lines.exec_name(line) for line in lines.job_lines(done.text)] == ["mine", "kubectl"]
+    assert [lines.exec_name(each.line) for each in wrapping.unwrap(done.text).left] == ["mine"]
 
 
 def test_names_are_unique_also_beside_those_that_are_there() -> None:

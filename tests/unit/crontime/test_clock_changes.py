@@ -12,8 +12,16 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from cronjobs.crontime.grammar import parse
-from cronjobs.crontime.timing import CronTiming, EveryTiming, clock_changes, fire_times, next_after, remarks, timing
+from cronjobs.engine.crontime.grammar import parse
+from cronjobs.engine.crontime.timing import (
+    CronTiming,
+    EveryTiming,
+    clock_changes,
+    fire_times,
+    next_after,
+    remarks,
+    timing,
+)
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cronjobs.crontime.grammar import MAX_LENGTH, NAMES, parse
+from cronjobs.engine.crontime.grammar import MAX_LENGTH, NAMES, parse
 from cronjobs.errors import CronError
 
 ALL_DAYS = frozenset(range(1, 32))

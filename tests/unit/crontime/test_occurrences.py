@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.rounds import rounds
 
-from cronjobs.crontime.timing import (
+from cronjobs.engine.crontime.timing import (
     CronTiming,
     EveryTiming,
     count_between,
@@ -219,7 +219,7 @@ def test_the_start_may_be_in_any_zone_and_within_a_minute() -> None:
 def test_the_hosts_own_zone_never_matters() -> None:
     program = (
         "from datetime import UTC, datetime; from itertools import islice;"
-        "from cronjobs.crontime.timing import fire_times;"
+        "from cronjobs.engine.crontime.timing import fire_times;"
         "start = datetime(2026, 3, 28, tzinfo=UTC);"
         "print([str(fire) for fire in islice(fire_times('30 2 1,29 * 1', 'Europe/Berlin', start), 9)])"
     )
@@ -239,7 +239,7 @@ def test_croniter_is_not_imported_before_it_is_needed() -> None:
     """It takes 55 ms, which an idle tick does not have to spend."""
     program = (
         "import sys; from datetime import UTC, datetime, timedelta;"
-        "from cronjobs.crontime import timing as occurrences;"
+        "from cronjobs.engine.crontime import timing as occurrences;"
         "occurrences.timing('0 0 * * *', None, 'UTC');"
         "next(occurrences.timing(None, timedelta(hours=1), 'UTC').after(datetime.now(UTC)));"
         "assert 'croniter' not in sys.modules"

@@ -13,7 +13,7 @@ import pytest
 from support.databases import until
 
 from cronjobs.clock import SYSTEM
-from cronjobs.database.sqlite_turns import Turns, _Files
+from cronjobs.engine.database.sqlite_turns import Turns, _Files
 from cronjobs.errors import DatabaseBusy
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from cronjobs.config.settings import (
+from cronjobs.contrib.doctor.diagnosis import not_applicable, ok, problem, warning
+from cronjobs.contrib.doctor.release import JUDGED, QUESTIONS, ReleaseFacts, ReleaseItem, checklist
+from cronjobs.engine.config.settings import (
     AlertChannel,
     AlertSettings,
     CommandChannel,
@@ -17,9 +19,7 @@ from cronjobs.config.settings import (
     ScheduleSettings,
     Settings,
 )
-from cronjobs.doctor.diagnosis import not_applicable, ok, problem, warning
-from cronjobs.doctor.release import JUDGED, QUESTIONS, ReleaseFacts, ReleaseItem, checklist
-from cronjobs.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.model import RetryPolicy
 
 pytestmark = pytest.mark.either

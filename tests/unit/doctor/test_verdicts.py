@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from cronjobs.doctor import database_verdicts as db
-from cronjobs.doctor import host_verdicts as host
-from cronjobs.doctor.diagnosis import Diagnosis
-from cronjobs.host.mounts import filesystem_of
-from cronjobs.schema import grants
-from cronjobs.store.examining import HeldRights, ServerFacts, SqliteFile, TableStatistics
+from cronjobs.contrib.doctor import database_verdicts as db
+from cronjobs.contrib.doctor import host_verdicts as host
+from cronjobs.contrib.doctor.diagnosis import Diagnosis
+from cronjobs.engine.host.mounts import filesystem_of
+from cronjobs.engine.schema import grants
+from cronjobs.engine.store.examining import HeldRights, ServerFacts, SqliteFile, TableStatistics
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)

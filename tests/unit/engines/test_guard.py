@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from cronjobs.config.settings import ExecutorSettings, Settings
-from cronjobs.engines import guard
-from cronjobs.engines.code_on_disk import CodeOnDisk
-from cronjobs.engines.looking import faults
-from cronjobs.engines.permit import HeldPermit
-from cronjobs.engines.travelling import GuardReport, Spec, versions
-from cronjobs.engines.worker_home import NO_DATABASE
-from cronjobs.execution.attempt import Attempt
-from cronjobs.jobs.job_types import JobType
-from cronjobs.jobs.registry import Registration
+from cronjobs.contrib.dask import guard
+from cronjobs.contrib.dask.code_on_disk import CodeOnDisk
+from cronjobs.contrib.dask.looking import faults
+from cronjobs.contrib.dask.permit import HeldPermit
+from cronjobs.contrib.dask.travelling import GuardReport, Spec, versions
+from cronjobs.contrib.dask.worker_home import NO_DATABASE
+from cronjobs.engine.config.settings import ExecutorSettings, Settings
+from cronjobs.engine.execution.attempt import Attempt
+from cronjobs.engine.jobs.job_types import JobType
+from cronjobs.engine.jobs.registry import Registration
+from cronjobs.engine.rules.clusters import Versions
+from cronjobs.engine.store.tokens import Permit, TokenKey
 from cronjobs.model import Job, RetryPolicy
-from cronjobs.rules.clusters import Versions
-from cronjobs.store.tokens import Permit, TokenKey
 
 
 def handler() -> None: ...

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cronjobs import masking
-from cronjobs.exec.arguments import WrongArguments, read_arguments, wants_help
-from cronjobs.exec.copying import KEPT, OutputTail
-from cronjobs.exec.run import ExecRun, output_text
+from cronjobs.contrib.exec.arguments import WrongArguments, read_arguments, wants_help
+from cronjobs.contrib.exec.copying import KEPT, OutputTail
+from cronjobs.contrib.exec.run import ExecRun, output_text
 from cronjobs.text import OUTPUT_LIMIT
 
 FACTS = {"token": "1", "name": "backup", "locked_by": "h:b:n:1:2:1", "began": 1.7e9, "ended": 1.7e9, "took": 2.5}

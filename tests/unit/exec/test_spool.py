@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cronjobs.exec import spool
-from cronjobs.probe.state_files import spooled
+from cronjobs.contrib.exec import spool
+from cronjobs.engine.probe.state_files import spooled, spooled_at
 
 pytestmark = pytest.mark.either
 
@@ -24,7 +24,7 @@ def test_where_only_a_part_of_a_run_has_room_its_end_is_kept_without_its_output(
         why = spool.put("here", run)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    [name] = spool.waiting("here")
+    [name] = spooled("here")
     assert (why, spool.read(name)) == (None, run | {"output": "", "output_dropped": True})
     assert [each.name for each in (tmp_path / "cronjobs" / spool.FOLDER).iterdir()] == [name], "nothing else is left"
 
@@ -36,8 +36,8 @@ def test_what_waits_for_any_project_is_known_with_when_it_began(
     for where, began in (("one", 1_790_000_060.5), ("two", 1_790_000_000.25)):
         assert spool.put(where, {"began": began, "token": "t"}) is None
     (tmp_path / "cronjobs" / spool.FOLDER / "notes.json").touch()
-    assert len(spool.waiting("one")) == 1
-    assert sorted(map(spool.began, spool.waiting(None))) == [0.0, 1_790_000_000.25, 1_790_000_060.5]
+    assert len(spooled("one")) == 1
+    assert sorted(map(spooled_at, spooled(None))) == [0.0, 1_790_000_000.25, 1_790_000_060.5]
 
 
 def test_files_that_vanish_while_the_folder_is_read_refuse_no_run(
@@ -58,7 +58,7 @@ def test_files_that_vanish_while_the_folder_is_read_refuse_no_run(
     monkeypatch.setattr(os, "listdir", listed)
     assert spool.put("here", {"began": 9.0, "token": "new", "output": "kept"}) is None
     monkeypatch.setattr(os, "listdir", real)
-    [name] = spool.waiting("here")
+    [name] = spooled("here")
     kept = spool.read(name)
     assert kept is not None
     assert kept["output"] == "kept"
@@ -69,7 +69,7 @@ def _put_and_deliver(number: int) -> list[str | None]:
     said = []
     for run in range(20):
         said.append(spool.put("here", {"began": float(run), "token": f"{number}-{run}"}))
-        for name in spool.waiting("here")[:2]:
+        for name in spooled("here")[:2]:
             spool.remove(name)
     return said
 
@@ -86,6 +86,6 @@ def test_eight_execs_that_spool_and_deliver_at_once_refuse_no_run(
 def test_a_run_that_was_put_aside_waits_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert spool.put("here", {"began": 1.0, "token": "t"}) is None
-    assert (spooled("here"), spooled("there"), spooled("her")) == (True, False, False)
-    spool.put_aside(spool.waiting("here")[0])
+    assert [len(spooled(each)) for each in ("here", "there", "her")] == [1, 0, 0]
+    spool.put_aside(spooled("here")[0])
     assert not spooled("here")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cronjobs.contrib.exec.target import open_target
+from cronjobs.contrib.exec.users_own import has_runs, no_project
 from cronjobs.errors import UsageError
-from cronjobs.exec.target import open_target
-from cronjobs.exec.users_own import has_runs, no_project
 
 
 def test_a_state_folder_that_others_can_write_to_is_neither_written_nor_believed(

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cronjobs.exec.watching import LATE, judge_runs
-from cronjobs.store.exec_runs import LatestRun
+from cronjobs.contrib.exec.watching import LATE, judge_runs
+from cronjobs.engine.store.exec_runs import LatestRun
 
 AT = datetime(2026, 3, 29, 0, 30, 1, tzinfo=UTC)
 NIGHTLY = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "host": "web1"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cronjobs.config.settings import RunSettings, Settings
-from cronjobs.execution.child_protocol import Request
+from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.execution.child_protocol import Request
+from cronjobs.engine.rules.attempt_policy import AttemptPolicy
+from cronjobs.engine.tick.long_jobs import Handover
 from cronjobs.model import ExitCodes, Job, RetryPolicy
-from cronjobs.rules.attempt_policy import AttemptPolicy
-from cronjobs.tick.long_jobs import Handover
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from cronjobs.execution.output import _Dispatch, _LogToOutput, captured, follow_threads
+from cronjobs.engine.execution.output import _Dispatch, _LogToOutput, captured, follow_threads
 
 
 @contextmanager

@@ -15,13 +15,14 @@ import pytest
 from support.untrusted import UNTRUSTED, Always, Lies, Span, Text, Twice, Unreadable, bomb
 
 from cronjobs.clock import SYSTEM
-from cronjobs.config.settings import Settings
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.execution.attempt import Attempt, WorkerContext
+from cronjobs.engine.execution.handler import run_attempt
+from cronjobs.engine.execution.raised import outcome_of
+from cronjobs.engine.jobs.job_types import JobType
+from cronjobs.engine.jobs.registry import Registration
+from cronjobs.engine.rules.ending import decide
 from cronjobs.errors import Cancelled, EffectUnknown, GiveUp, RetryLater, Snooze, TransactionBroken
-from cronjobs.execution.attempt import Attempt, WorkerContext
-from cronjobs.execution.handler import run_attempt
-from cronjobs.execution.raised import outcome_of
-from cronjobs.jobs.job_types import JobType
-from cronjobs.jobs.registry import Registration
 from cronjobs.model import (
     CancelledByRequest,
     Failed,
@@ -35,7 +36,6 @@ from cronjobs.model import (
     Succeeded,
     TimedOut,
 )
-from cronjobs.rules.ending import decide
 from cronjobs.text import ERROR_LIMIT
 
 JOB = Job(id=1, job_type="t", payload={}, attempt=1, locked_by="test")

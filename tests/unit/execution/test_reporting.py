@@ -7,11 +7,11 @@ from itertools import count
 
 import pytest
 
-from cronjobs.execution.reporting import Reporting
-from cronjobs.insight.tailing import Tail, TailPart
+from cronjobs.desk.insight.tailing import Tail, TailPart
+from cronjobs.engine.execution.reporting import Reporting
+from cronjobs.engine.rules.lease import Lease, Report
+from cronjobs.engine.rules.progress import LIVE_LIMIT, HowFar, Reported
 from cronjobs.masking import mask, mask_urls, safe_until
-from cronjobs.rules.lease import Lease, Report
-from cronjobs.rules.progress import LIVE_LIMIT, HowFar, Reported
 from cronjobs.text import CappedText, clean
 
 LEASE = Lease(1, 1, "here")

@@ -11,13 +11,14 @@ import pytest
 
 from cronjobs import events
 from cronjobs.clock import SYSTEM
-from cronjobs.config.load import load
+from cronjobs.engine.config.load import load
+from cronjobs.engine.execution.attempt import Attempt, WorkerContext
+from cronjobs.engine.execution.handler import run_attempt
+from cronjobs.engine.execution.raised import outcome_of
+from cronjobs.engine.jobs import job_types
+from cronjobs.engine.jobs.job_types import JobType
+from cronjobs.engine.rules.ending import decide, permanent
 from cronjobs.errors import GiveUp, RetryLater, Snooze
-from cronjobs.execution.attempt import Attempt, WorkerContext
-from cronjobs.execution.handler import run_attempt
-from cronjobs.execution.raised import outcome_of
-from cronjobs.jobs import job_types
-from cronjobs.jobs.job_types import JobType
 from cronjobs.model import (
     CancelledByRequest,
     Failed,
@@ -32,7 +33,6 @@ from cronjobs.model import (
     Succeeded,
     TimedOut,
 )
-from cronjobs.rules.ending import decide, permanent
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 JOB = Job(id=1, job_type="t", payload={}, attempt=1)

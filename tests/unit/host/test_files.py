@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cronjobs.cli import report
+from cronjobs.contrib.metrics import textfile
+from cronjobs.desk.cli import report
 from cronjobs.errors import CronjobsError
-from cronjobs.metrics import textfile
 
 pytestmark = pytest.mark.either
 

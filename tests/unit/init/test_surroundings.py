@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cronjobs.crontab.block import CrontabError
-from cronjobs.init.surroundings import LEFT_BEHIND, database_variable, look_around
+from cronjobs.desk.crontab.block import CrontabError
+from cronjobs.desk.init.surroundings import LEFT_BEHIND, database_variable, look_around
 
 pytestmark = pytest.mark.either
 
@@ -27,7 +27,7 @@ def laid_out(folder: Path, files: Mapping[str, str]) -> Path:
 
 @pytest.fixture(autouse=True)
 def nobodys_crontab(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cronjobs.init.surroundings.program.read", lambda: "")
+    monkeypatch.setattr("cronjobs.desk.init.surroundings.program.read", lambda: "")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_djangos_settings_and_their_sqlite_file(tmp_path: Path) -> None:
     ("settings", "path"),
     [
         ('INSTALLED_APPS = ["django.contrib.admin", "shop", "crm"]', "shop"),
-        ('INSTALLED_APPS = ["django.contrib.admin"]\nINSTALLED_APPS += ["cronjobs.django", "shop"]', "shop"),
+        ('INSTALLED_APPS = ["django.contrib.admin"]\nINSTALLED_APPS += ["cronjobs.contrib.django", "shop"]', "shop"),
         ('INSTALLED_APPS = ["shop.apps.ShopConfig"]', "shop"),
         ('LOCAL_APPS = ["apps.orders"]\nINSTALLED_APPS = ["django.contrib.admin"] + LOCAL_APPS', "apps/orders"),
         ('INSTALLED_APPS = ["django.contrib.admin"]', "mysite"),
@@ -211,13 +211,13 @@ def test_the_crontab_counts_what_is_not_ours(monkeypatch: pytest.MonkeyPatch, tm
         "* * * * * /v/bin/cronjobs exec nightly -c 'x'\n"
         "# cronjobs begin /srv/cronjobs.yaml\n* * * * * tick\n# cronjobs end /srv/cronjobs.yaml\n"
     )
-    monkeypatch.setattr("cronjobs.init.surroundings.program.read", lambda: text)
+    monkeypatch.setattr("cronjobs.desk.init.surroundings.program.read", lambda: text)
     assert look_around(tmp_path, {}).crontab_lines == 2
 
     def none() -> str:
         raise CrontabError("there is no crontab command")
 
-    monkeypatch.setattr("cronjobs.init.surroundings.program.read", none)
+    monkeypatch.setattr("cronjobs.desk.init.surroundings.program.read", none)
     assert look_around(tmp_path, {}).crontab_lines == 0
 
 

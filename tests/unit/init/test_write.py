@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cronjobs.desk.init.plan import InitPlan
+from cronjobs.desk.init.write import write
 from cronjobs.errors import CronjobsError
-from cronjobs.init.plan import InitPlan
-from cronjobs.init.write import write
 
 pytestmark = pytest.mark.either
 

@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 from support.cases import judge
 
-from cronjobs.config.settings import Settings
-from cronjobs.insight.finding import Finding
-from cronjobs.insight.findings import troubles
-from cronjobs.insight.findings_of_schedules import schedule_findings
-from cronjobs.insight.findings_of_ticks import tick_findings
-from cronjobs.insight.findings_of_work import work_findings
-from cronjobs.insight.health import Health
-from cronjobs.insight.same_cause import failing_runs
-from cronjobs.insight.watched import Watched, WithoutRun
-from cronjobs.jobs.job_types import Fault
-from cronjobs.rules.standing import Happened, JobNow, NotRun
-from cronjobs.store.failing_types import FailingType
-from cronjobs.store.schedule_health import Survey
-from cronjobs.store.schedules import StoredSchedule
-from cronjobs.store.unresolved import Deaths
+from cronjobs.desk.insight.finding import Finding
+from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.findings_of_schedules import schedule_findings
+from cronjobs.desk.insight.findings_of_ticks import tick_findings
+from cronjobs.desk.insight.findings_of_work import work_findings
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.same_cause import failing_runs
+from cronjobs.desk.insight.watched import Watched, WithoutRun
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import Fault
+from cronjobs.engine.rules.standing import Happened, JobNow, NotRun
+from cronjobs.engine.store.failing_types import FailingType
+from cronjobs.engine.store.schedule_health import Survey
+from cronjobs.engine.store.schedules import StoredSchedule
+from cronjobs.engine.store.unresolved import Deaths
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from cronjobs.engine.jobs.checking import key_text, new_job
 from cronjobs.errors import CronjobsError, UsageError
-from cronjobs.jobs.checking import key_text, new_job
 
 pytestmark = pytest.mark.either
 

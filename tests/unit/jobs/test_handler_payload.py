@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import pytest
 
+from cronjobs.engine.jobs import handler_payload
+from cronjobs.engine.jobs.registry import Registration
 from cronjobs.errors import PayloadError
-from cronjobs.jobs import handler_payload
-from cronjobs.jobs.registry import Registration
 
 if TYPE_CHECKING:
     from nowhere import OnlyForTheTypeChecker  # type: ignore[import-not-found]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from support.configfile import DATABASE, read
 
-from cronjobs.config.settings import RunSettings
-from cronjobs.jobs import job_types
-from cronjobs.jobs import registry as jobs_module
-from cronjobs.jobs.job_types import JobType, JobTypes
-from cronjobs.jobs.registry import job
+from cronjobs.engine.config.settings import RunSettings
+from cronjobs.engine.jobs import job_types
+from cronjobs.engine.jobs import registry as jobs_module
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.jobs.registry import job
 from cronjobs.model import ExitCodes, RetryPolicy
 
 MIB = 2**20

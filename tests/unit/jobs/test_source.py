@@ -22,9 +22,9 @@ import sys
 from pathlib import Path
 sys.path.insert(0, "venv/lib/site-packages")
 import library
-from cronjobs.config.load import load
-from cronjobs.jobs import job_types
-from cronjobs.jobs.source import source_hash
+from cronjobs.engine.config.load import load
+from cronjobs.engine.jobs import job_types
+from cronjobs.engine.jobs.source import source_hash
 settings = load(Path("cronjobs.yaml"), environ={})
 assert not job_types.load(settings).faults
 print(source_hash(settings))

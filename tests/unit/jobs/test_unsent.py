@@ -19,7 +19,7 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 
-from cronjobs.jobs.unsent import did_nothing
+from cronjobs.engine.jobs.unsent import did_nothing
 from cronjobs.testing import UNKNOWN, context
 
 

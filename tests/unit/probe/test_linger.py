@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from cronjobs.probe.linger import LEAST_S, stay
+from cronjobs.engine.probe.linger import LEAST_S, stay
 
 Found = Callable[[float], str | None]
 TOOK_S = 0.5  # a full tick

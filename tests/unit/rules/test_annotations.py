@@ -19,10 +19,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cronjobs.jobs.handler_payload import HandlerPayload
-from cronjobs.rules import payload_pydantic
-from cronjobs.rules.annotations import UNCHECKED, Misfits, plain_check, resolved
-from cronjobs.rules.payload import payload_fault
+from cronjobs.engine.jobs.handler_payload import HandlerPayload
+from cronjobs.engine.rules import payload_pydantic
+from cronjobs.engine.rules.annotations import UNCHECKED, Misfits, plain_check, resolved
+from cronjobs.engine.rules.payload import payload_fault
 
 COUNTER = map(float, itertools.count())
 

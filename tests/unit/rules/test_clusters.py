@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from cronjobs.engines.travelling import GuardReport, news
+from cronjobs.contrib.dask.travelling import GuardReport, news
+from cronjobs.engine.rules.clusters import Versions, difference, of_difference, of_waiting
 from cronjobs.model import Failed, Released, Succeeded, TimedOut
-from cronjobs.rules.clusters import Versions, difference, of_difference, of_waiting
 
 HERE = Versions("1.2.0", "3.12")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cronjobs.rules.failed_job import last_own_line
+from cronjobs.engine.rules.failed_job import last_own_line
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/shop/shop.py", line 9, in pay

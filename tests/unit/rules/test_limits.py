@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.configfile import DATABASE, cases, read
 
-from cronjobs.rules.concurrency import Candidate, Full, Limit, choose, closed, full, reached, waiting_by_limit
+from cronjobs.engine.rules.concurrency import Candidate, Full, Limit, choose, closed, full, reached, waiting_by_limit
 
 SMTP = Limit("smtp:", most=2)
 EACH = Limit("tenant:", each=1)

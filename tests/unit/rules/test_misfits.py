@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cronjobs.engine.rules.ending import decide_end
+from cronjobs.engine.rules.misfits import MISFIT, UNKNOWN_CODE, Refusals
 from cronjobs.model import Failed, Finished, Job, RetryPolicy, Status
-from cronjobs.rules.ending import decide_end
-from cronjobs.rules.misfits import MISFIT, UNKNOWN_CODE, Refusals
 from cronjobs.text import ERROR_LIMIT
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)

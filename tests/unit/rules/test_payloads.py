@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cronjobs.errors import PayloadError
-from cronjobs.masking import hide_in, without
-from cronjobs.rules.payload import (
+from cronjobs.engine.rules.payload import (
     _FEW,
     _SHORT_NAME,
     _SHORT_TEXT,
@@ -26,6 +24,8 @@ from cronjobs.rules.payload import (
     read_json,
     result_json,
 )
+from cronjobs.errors import PayloadError
+from cronjobs.masking import hide_in, without
 
 SIMPLE = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)

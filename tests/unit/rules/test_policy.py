@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cronjobs.engine.rules.ending import backoff, decide, next_tick
+from cronjobs.engine.rules.occurrences import Busy, overlap
 from cronjobs.model import (
     CancelledByRequest,
     Failed,
@@ -26,8 +28,6 @@ from cronjobs.model import (
     duration_text,
     size,
 )
-from cronjobs.rules.ending import backoff, decide, next_tick
-from cronjobs.rules.occurrences import Busy, overlap
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 POLICY = RetryPolicy(max_attempts=3, base="1m", jitter=0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cronjobs.rules.shell_words import as_shell_line, list_for, shell_word
+from cronjobs.engine.rules.shell_words import as_shell_line, list_for, shell_word
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from cronjobs.rules.standing import DEFAULT_GRACE, OVERRUN, ByHand, Happened, JobNow, covered_by, standing, why_not_run
+from cronjobs.engine.rules.standing import (
+    DEFAULT_GRACE,
+    OVERRUN,
+    ByHand,
+    Happened,
+    JobNow,
+    covered_by,
+    standing,
+    why_not_run,
+)
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

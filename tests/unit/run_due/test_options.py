@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.main import get_command
 
-from cronjobs.cli import main, run_due
-from cronjobs.run_due.options import OPTIONS, TickOptions, tick_options
-from cronjobs.tick import deadline
+from cronjobs.desk.cli import main, run_due
+from cronjobs.engine.run_due.options import OPTIONS, TickOptions, tick_options
+from cronjobs.engine.tick import deadline
 
 VALUES = st.sampled_from(
     [

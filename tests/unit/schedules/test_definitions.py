@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cronjobs.config.settings import ScheduleSettings, Settings
-from cronjobs.schedules.definition import canonical, definition, fingerprint, schedule_from_definition
+from cronjobs.engine.config.settings import ScheduleSettings, Settings
+from cronjobs.engine.schedules.definition import canonical, definition, fingerprint, schedule_from_definition
 
 DAY = timedelta(days=1)
 SIMPLE = ScheduleSettings("a", "x", cron="15 2 * * *", timezone="Europe/Berlin")

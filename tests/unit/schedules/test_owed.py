@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from support.pausing import MINUTE, START, Story
 
-from cronjobs.config.settings import ScheduleSettings
-from cronjobs.rules.occurrences import Range
-from cronjobs.schedules.definition import definition
-from cronjobs.schedules.planning import (
+from cronjobs.engine.config.settings import ScheduleSettings
+from cronjobs.engine.rules.occurrences import Range
+from cronjobs.engine.schedules.definition import definition
+from cronjobs.engine.schedules.planning import (
     TIMING,
     Owed,
     Part,

@@ -32,8 +32,8 @@ import importlib, os, sys
 import sqlalchemy  # what takes long is loaded once
 for module in sys.argv[1:]:
     if os.fork() == 0:
-        importlib.import_module(f"cronjobs.store.{module}")
-        from cronjobs.store import sql
+        importlib.import_module(f"cronjobs.engine.store.{module}")
+        from cronjobs.engine.store import sql
         print(module, *sql._fragments, flush=True)
         os._exit(0)
     os.wait()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from cronjobs.config.settings import RunSettings, Settings
-from cronjobs.execution.attempt import InFlight
-from cronjobs.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.execution.attempt import InFlight
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.tick.result import TickFilter
+from cronjobs.engine.tick.turn import LEAST_ENDS, ClaimPlanner, Experience
 from cronjobs.model import RetryPolicy
-from cronjobs.tick.result import TickFilter
-from cronjobs.tick.turn import LEAST_ENDS, ClaimPlanner, Experience
 
 DEFAULT = timedelta(seconds=18)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cronjobs.engine.tick.log import Log
 from cronjobs.events import Event
-from cronjobs.tick.log import Log
 
 pytestmark = pytest.mark.either
 

@@ -20,7 +20,21 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cronjobs import events
-from cronjobs.config.settings import RunSettings, Settings
+from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.execution.attempt import Attempt, Ended, WorkerContext
+from cronjobs.engine.execution.worker_threads import unbegun
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.rules.lease import heartbeat_s, lease_margin_s
+from cronjobs.engine.store import leases
+from cronjobs.engine.store.leases import Renewal, Written
+from cronjobs.engine.tick import loop as loop_module
+from cronjobs.engine.tick.long_jobs import ADOPTED
+from cronjobs.engine.tick.loop import EXIT_MARGIN_S, Loop
+from cronjobs.engine.tick.pacing import LIMIT_REACHED, NO_SLOT, NO_WRITES, POLL_S, TIME_IS_UP, UNBEGUN_S
+from cronjobs.engine.tick.result import NOTHING_DUE, TickFilter
+from cronjobs.engine.tick.trouble import FAULT
+from cronjobs.engine.tick.turn import CUT_LEASE, GROUP, Batch, BatchResult, Writer
+from cronjobs.engine.tick.watchdog import Watchdog
 from cronjobs.errors import (
     BadValue,
     CommitUnconfirmed,
@@ -28,21 +42,7 @@ from cronjobs.errors import (
     DatabaseReadOnly,
     DatabaseUnreachable,
 )
-from cronjobs.execution.attempt import Attempt, Ended, WorkerContext
-from cronjobs.execution.worker_threads import unbegun
-from cronjobs.jobs.job_types import JobType, JobTypes
 from cronjobs.model import Failed, Finished, Job, Outcome, Released, RetryPolicy, Succeeded
-from cronjobs.rules.lease import heartbeat_s, lease_margin_s
-from cronjobs.store import leases
-from cronjobs.store.leases import Renewal, Written
-from cronjobs.tick import loop as loop_module
-from cronjobs.tick.long_jobs import ADOPTED
-from cronjobs.tick.loop import EXIT_MARGIN_S, Loop
-from cronjobs.tick.pacing import LIMIT_REACHED, NO_SLOT, NO_WRITES, POLL_S, TIME_IS_UP, UNBEGUN_S
-from cronjobs.tick.result import NOTHING_DUE, TickFilter
-from cronjobs.tick.trouble import FAULT
-from cronjobs.tick.turn import CUT_LEASE, GROUP, Batch, BatchResult, Writer
-from cronjobs.tick.watchdog import Watchdog
 
 ME = "host:boot:1:tick"
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

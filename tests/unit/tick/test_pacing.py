@@ -8,10 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from cronjobs.execution.attempt import Attempt
-from cronjobs.model import CancelledByRequest, Failed, Interrupted, Outcome, Succeeded, TimedOut
-from cronjobs.rules.ending import as_stopped
-from cronjobs.tick.pacing import (
+from cronjobs.engine.execution.attempt import Attempt
+from cronjobs.engine.rules.ending import as_stopped
+from cronjobs.engine.tick.pacing import (
     LAST_CHANCE_S,
     LIMIT_REACHED,
     LOCKED_PAUSE_S,
@@ -24,8 +23,9 @@ from cronjobs.tick.pacing import (
     wait_s,
     why_ended,
 )
-from cronjobs.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
-from cronjobs.tick.trouble import FAULT
+from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
+from cronjobs.engine.tick.trouble import FAULT
+from cronjobs.model import CancelledByRequest, Failed, Interrupted, Outcome, Succeeded, TimedOut
 
 NOW, DEADLINE = 100.0, 150.0
 

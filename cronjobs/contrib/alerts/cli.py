@@ -1,0 +1,55 @@
+"""``cronjobs alerts …``: try the channels of ``alerts:``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cronjobs.clock import SYSTEM
+from cronjobs.contrib.alerts.deliver import deliver
+from cronjobs.contrib.alerts.texts import note, test_words
+from cronjobs.desk.cli.commands import Commands
+from cronjobs.desk.cli.loading import load_settings
+from cronjobs.desk.cli.options import Source
+from cronjobs.desk.cli.output import safe
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.run_due.printing import complain, echo
+from cronjobs.errors import UsageError
+
+app = Commands("Alerts: try the channels by which they are sent.")
+
+
+@app.command("test", epilog="For example: cronjobs alerts test ops")
+def send_test(
+    source: Source,
+    channel: Annotated[str | None, typer.Argument(help="One of alerts.channels; default: all of them.")] = None,
+) -> None:
+    """Send a test message by one channel, or by all: a mail, a POST, or a run of the command.
+
+    It needs no database, and changes nothing there. Exit codes: 0 each was delivered, 1 one was not (stderr says why),
+    2 there is no such channel.
+    """
+    settings = load_settings(source, need_database=False)
+    channels = {} if settings.alerts is None else settings.alerts.channels
+    for problem in settings.problems:
+        complain(str(problem))
+    if not channels:
+        example = "{mail: {host: localhost, tls: none, from: cron@example.com, to: [you@example.com]}}"
+        raise UsageError(
+            f"{settings.file} has no channel: write, for example, alerts: {{channels: {{ops: {example}}}}}"
+        )
+    if channel is not None and channel not in channels:
+        raise UsageError(f'there is no channel "{channel}"; there are: {", ".join(sorted(channels))}')
+    host, now = Identity.here().host, SYSTEM.now()
+    chosen = [name for name in channels if channel in (None, name)]
+    messages = {name: note(test_words(name), settings, host, now) for name in chosen}
+    errors = dict(deliver(messages, channels, settings))
+    for name in chosen:
+        error = errors[name]
+        if error is None:
+            echo(f"{safe(name)}: delivered")
+        else:
+            complain(f"{name}: not delivered: {error}")
+    if any(errors.values()):
+        raise typer.Exit(1)

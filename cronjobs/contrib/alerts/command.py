@@ -1,0 +1,51 @@
+"""Alerts by a program of the user's: the message as JSON on its standard input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cronjobs.contrib.alerts.texts import Message, as_json
+from cronjobs.engine.config.settings import CommandChannel
+
+SAID: Final = 4096  # bytes of its output that are looked at
+
+
+class CommandRefused(OSError):
+    """It could not be started, did not end in time, or ended with another exit code than 0."""
+
+
+def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Path) -> None:
+    """Run it in *folder*, in a session of its own, which is killed when time is up. Raises OSError."""
+    process = subprocess.Popen(
+        channel.arguments,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=folder,
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(json.dumps(as_json(message)).encode(), timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise CommandRefused(f"it did not end within {timeout_s:.0f} s") from None
+    finally:
+        _reap(process)
+    if process.returncode:
+        last = next((line for line in reversed(said[-SAID:].decode(errors="replace").splitlines()) if line.strip()), "")
+        raise CommandRefused(f"exit status {process.returncode}" + (f": {last.strip()}" if last else ""))
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
+    process.wait()

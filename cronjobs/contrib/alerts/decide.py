@@ -1,0 +1,222 @@
+"""Which findings begin and end, what is to be sent about them, and when to look again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from cronjobs.desk.insight.finding import Covered
+from cronjobs.desk.insight.findings import Finding, Severity
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.watched import FORGOTTEN, last_sign, quiet_after
+from cronjobs.engine.config.settings import AlertChannel, AlertFilter, Settings
+from cronjobs.engine.crontime.timing import next_after
+from cronjobs.engine.rules.repeating import HOURLY, silence
+from cronjobs.engine.schedules.definition import schedule_from_definition
+from cronjobs.engine.schedules.planning import read
+from cronjobs.engine.store.alerts import AlertState, DueAlert, Episode
+from cronjobs.engine.store.schedules import StoredSchedule
+
+UNDELIVERED: Final = "alert"  # the kind of finding about a channel itself
+OF_ONE_HOST: Final = "config"  # the kind of finding about one host's own files; only that one knows that it is over
+WHILE_QUIET: Final = timedelta(minutes=5)  # between two looks, for what no tick writes: an app that fills a queue
+WHILE_OPEN: Final = timedelta(minutes=2)
+ROWS_KEPT: Final = 1000  # of one finding
+OFTEN: Final = 3  # a finding that came and went so often within an hour waits for its next message
+FIRST_RETRY: Final = timedelta(minutes=1)
+LONGEST_RETRY: Final = timedelta(minutes=15)
+
+
+# --- findings ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a look changes in the stored findings; ``lasting`` are the findings by the id of their episode.
+
+    ``replaced``: those for which another finding stands now. They end without a word, as their cause lasts.
+    """
+
+    opened: list[Finding]
+    changed: list[tuple[Episode, dict[str, Any]]]
+    ended: list[Episode]
+    lasting: dict[int, Finding]
+    replaced: list[Episode] = field(default_factory=list)
+
+
+def merged(found: Iterable[Finding], host: str) -> list[Finding]:
+    """One finding for each key, the worst of them, with the rows of all; those of *host* alone are called after it."""
+    by_key: dict[str, list[Finding]] = {}
+    for finding in found:
+        if finding.kind == OF_ONE_HOST and not finding.subject:
+            finding = replace(finding, subject=host)
+        by_key.setdefault(finding.key, []).append(finding)
+    return [_merged(group) if len(group) > 1 else group[0] for group in by_key.values()]
+
+
+def _merged(group: Sequence[Finding]) -> Finding:
+    worst = min(group, key=lambda finding: (finding.ack is not None, finding.severity.rank))
+    rows = tuple(dict.fromkeys(row for finding in group for row in finding.rows))
+    began = [finding.since for finding in group if finding.since is not None]
+    text = f"{worst.text} (and {len(group) - 1} more of this kind)"
+    covers = tuple(each for finding in group for each in finding.covers)
+    follows = tuple(each for finding in group for each in finding.follows)
+    return replace(worst, text=text, rows=rows, since=min(began, default=None), covers=covers, follows=follows)
+
+
+def host_of(finding: Finding) -> str:
+    """The host that alone can end it; "": any."""
+    return finding.subject if finding.kind == OF_ONE_HOST else ""
+
+
+def compare(
+    found: Sequence[Finding], episodes: Sequence[Episode], host: str, *, sees_all: bool, ticking: Collection[str]
+) -> Changes:
+    """*found* has one finding for each key; *sees_all*: whether this look loaded this host's own handlers.
+
+    *ticking*: the hosts that tick. Nobody waits for the word of another one.
+    """
+    now_there = {finding.key: finding for finding in found}
+    covered = [each for finding in found for each in (*finding.covers, *finding.follows)]
+    changes = Changes([], [], [], {})
+    for episode in episodes:
+        finding = now_there.pop(episode.finding, None)
+        if finding is not None:
+            changes.lasting[episode.id] = finding
+            if different := _different(episode, finding):
+                changes.changed.append((episode, different))
+        elif any(_is_behind(episode, each) for each in covered):
+            changes.replaced.append(episode)
+        elif (episode.host == host and sees_all) or episode.host not in ticking:
+            changes.ended.append(episode)
+    changes.opened.extend(now_there.values())
+    return changes
+
+
+def _is_behind(episode: Episode, covered: Covered) -> bool:
+    by_rows = not covered.rows or not set(covered.rows).isdisjoint(episode.rows)
+    in_time = covered.until is None or episode.began_at <= covered.until
+    return episode.finding == covered.key and by_rows and in_time
+
+
+def _different(episode: Episode, finding: Finding) -> dict[str, Any]:
+    worst = min(Severity(episode.severity), finding.severity, key=lambda severity: severity.rank)
+    wanted: dict[str, Any] = {
+        "severity": str(worst),
+        "text": finding.text,
+        "command": finding.command,
+        "rows": kept_rows(finding),
+    }
+    there: dict[str, Any] = {"severity": episode.severity, "text": episode.text, "command": episode.command}
+    there |= {"rows": list(episode.rows)}
+    return {name: value for name, value in wanted.items() if value != there[name]}
+
+
+def kept_rows(finding: Finding) -> list[str]:
+    """The newest of them, where they are more than are kept: ids rise."""
+    return list(finding.rows[-ROWS_KEPT:])
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def wants(channel: AlertChannel, finding: Finding) -> bool:
+    """Whether *channel* is to be told of *finding*; one that is acknowledged is nobody's news.
+
+    A channel that asks for what the finding stands for is told, too, though it may not ask for its own kind.
+    """
+    only = channel.only
+    keys = [finding.key, *(each.key for each in finding.covers)]
+    return (
+        finding.ack is None
+        and finding.severity.rank <= Severity(only.severity).rank
+        and any(_asked_for({key, key.partition(":")[0]}, only) for key in keys)
+        and not (finding.kind == UNDELIVERED and finding.subject == channel.name)
+    )
+
+
+def _asked_for(names: Collection[str], only: AlertFilter) -> bool:
+    names = frozenset(names)
+    return (only.findings is None or not names.isdisjoint(only.findings)) and names.isdisjoint(only.ignore)
+
+
+def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_often: bool = False) -> datetime:
+    """When the next message about a finding that lasts is due: at once, then hourly, then daily.
+
+    A worse severity is due at once; a new row hourly again, however long the finding has lasted.
+    """
+    if state is None:
+        return now + HOURLY if came_often else now
+    if state.sent_at is None or state.first_at is None:
+        return state.due_at or now
+    if state.failures:  # as its last try put it off
+        return state.due_at or now
+    if state.severity is None or finding.severity.rank < Severity(state.severity).rank:
+        return now
+    if set(kept_rows(finding)) - set(state.rows):
+        return max(now, state.sent_at + HOURLY)
+    return max(now, state.sent_at + silence(state.sent_at - state.first_at))
+
+
+def over_at(state: AlertState, now: datetime) -> datetime | None:
+    """When to say that it is over: now to whom it was told, or was to be told; None to others."""
+    told = state.sent or state.failures or (state.due_at is not None and state.due_at <= now)
+    return now if told or state.locked_until is not None else None
+
+
+def after_sending(alert: DueAlert, now: datetime) -> datetime | None:
+    """When to repeat a message that was sent just now; None: it said that all is over."""
+    if alert.state.over:
+        return None
+    return now + silence(now - (alert.state.first_at or now))
+
+
+def after_failing(alert: DueAlert, now: datetime) -> datetime:
+    """When to try again."""
+    tries: int = 2 ** min(alert.state.failures, 10)
+    return now + min(LONGEST_RETRY, FIRST_RETRY * tries)
+
+
+# --- when to look again -----------------------------------------------------------------------------------------------
+
+
+def ticking_hosts(health: Health) -> set[str]:
+    """Hosts that ticked within a day."""
+    signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in health.ticks}
+    return {host for host, sign in signs.items() if abs(health.now - sign) < FORGOTTEN}
+
+
+def next_look(health: Health, settings: Settings, host: str, *, open_or_waiting: bool) -> datetime:
+    """The earliest instant at which something may begin, end or be repeated without a tick that has work.
+
+    Whatever else begins does so in a tick that has something to do, and that looks then.
+    """
+    now = health.now
+    # An app fills a queue without a tick; and whoever is killed writes no more.
+    capped = any(queue.max_waiting is not None for queue in health.queues.values())
+    unended = any(tick["finished_at"] is None for tick in health.ticks)
+    if open_or_waiting or health.pauses or health.running_total or capped or unended:
+        return now + WHILE_OPEN
+    others = [tick for tick in health.ticks if tick["host"] != host]
+    silent = [
+        sign + quiet_after(settings) + timedelta(seconds=1)
+        for tick in others
+        if (sign := last_sign([tick])) is not None and sign <= now
+    ]
+    graces = [at for stored in health.watch.schedules if (at := _grace_ends(stored, now)) is not None]
+    told = [] if health.told.again_at is None else [health.told.again_at + timedelta(seconds=1)]
+    return min([now + WHILE_QUIET, *(at for at in (*silent, *graces, *told) if at > now)])
+
+
+def _grace_ends(stored: StoredSchedule, now: datetime) -> datetime | None:
+    """When the next occurrence, or one that is within its grace, is to have run; None: the schedule has no grace."""
+    try:
+        grace = schedule_from_definition(stored.name, stored.definition).grace
+        if grace is None or stored.status != "active":
+            return None
+        due = next_after(read(stored.name, stored.definition).when, now - grace)
+    except ValueError:
+        return None
+    return None if due is None else due + grace

@@ -1,0 +1,83 @@
+"""Messages out, each by its channel, all side by side and within their time, whatever servers and name servers do."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from cronjobs.clock import SYSTEM
+from cronjobs.contrib.alerts.texts import Message
+from cronjobs.engine.config.settings import AlertChannel, CommandChannel, MailChannel, Settings
+from cronjobs.masking import mask
+from cronjobs.text import one_line
+
+CHANNEL_S: Final = 10.0
+LEAST_S: Final = 1.0  # with less time than this, no channel is tried
+LONGEST_ERROR: Final = 300
+
+
+def deliver(
+    messages: Mapping[str, Message],
+    channels: Mapping[str, AlertChannel],
+    settings: Settings,
+    timeout_s: float = CHANNEL_S,
+) -> Iterator[tuple[str, str | None]]:
+    """Send *messages*, by the channel's name, all at once; yield each channel as it ends.
+
+    With it comes None, or why it failed, masked. Never raises.
+
+    Each channel has a thread, so none waits for another. A thread also because looking up a name has no time limit, and
+    a server that sends a byte a second meets every limit of a socket. One that hangs is left behind: the process ends
+    without it. What it sends after all is sent again.
+    """
+    give_up_at = SYSTEM.monotonic() + timeout_s
+    answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
+
+    def run(name: str) -> None:
+        error: str | None = "its thread ended without a word"
+        try:
+            _send(channels[name], messages[name], settings, timeout_s)
+            error = None
+        except Exception as failure:  # whatever a library makes of what a server says
+            error = _in_words(failure)
+        finally:
+            answers.put((name, error))
+
+    for name in messages:
+        thread = threading.Thread(target=run, args=(name,), name=f"cronjobs-alert-{name}", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as failure:  # a limit on processes or memory
+            answers.put((name, _in_words(failure)))
+    waiting = list(messages)
+    while waiting:
+        try:
+            name, error = answers.get(timeout=max(0.0, give_up_at - SYSTEM.monotonic()))
+        except queue.Empty:
+            break
+        waiting.remove(name)
+        yield name, None if error is None else one_line(mask(error, settings.secrets), LONGEST_ERROR)
+    yield from ((name, f"no answer within {timeout_s:.0f} s") for name in waiting)
+
+
+def _send(channel: AlertChannel, message: Message, settings: Settings, timeout_s: float) -> None:
+    # Modules of a channel are loaded where it is used: ssl and the mail package take longer than the tick.
+    way = channel.way
+    if isinstance(way, MailChannel):
+        from cronjobs.contrib.alerts import mail
+
+        mail.send(way, message, timeout_s)
+    elif isinstance(way, CommandChannel):
+        from cronjobs.contrib.alerts import command
+
+        command.send(way, message, timeout_s, settings.folder)
+    else:
+        from cronjobs.contrib.alerts import webhook
+
+        webhook.send(way, message, timeout_s)
+
+
+def _in_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,43 @@
+"""What crossed a threshold of ``alerts:``, and channels that do not deliver."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.insight.finding import Finding, Severity, typed
+from cronjobs.desk.insight.told import Told
+from cronjobs.engine.config.settings import AlertThreshold, Settings
+from cronjobs.engine.store.alerts import Undelivered, died_or_failed, undelivered
+from cronjobs.model import duration_text
+
+COUNTED_BEYOND: Final = 1000  # of what is beyond a threshold
+
+
+def found(connection: Connection, settings: Settings, _now: datetime) -> Told:
+    if settings.alerts is None:
+        return Told()
+    crossed = [_crossed(connection, each) for each in settings.alerts.thresholds.values()]
+    waiting = undelivered(connection, settings.alerts.channels)
+    return Told([*(each for each in crossed if each is not None), *map(_undelivered, waiting)])
+
+
+def _crossed(connection: Connection, threshold: AlertThreshold) -> Finding | None:
+    most = threshold.more_than + COUNTED_BEYOND
+    count = died_or_failed(connection, threshold.of, threshold.within, threshold.job_type, most)
+    if count <= threshold.more_than:
+        return None
+    what, within = ("jobs died" if threshold.of == "dead" else "attempts failed"), duration_text(threshold.within)
+    of = f" of {threshold.job_type}" if threshold.job_type else ""
+    text = f"{count:,} {what}{of} within {within}: more than {threshold.more_than:,} is an alarm"
+    command = f"cronjobs history --since {within}"
+    return Finding("threshold", text, Severity(threshold.severity), command=command, subject=threshold.name)
+
+
+def _undelivered(each: Undelivered) -> Finding:
+    waiting = "1 message waits" if each.messages == 1 else f"{each.messages:,} messages wait"
+    text = f'alerts cannot be delivered by channel "{each.channel}", {waiting}: {each.error}'
+    command = typed("cronjobs alerts test", each.channel)
+    return Finding("alert", text, since=each.since, command=command, subject=each.channel)

@@ -1,0 +1,208 @@
+"""One look: judge, keep the findings, say what is due to whom; and send that, which is a separate step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.contrib.alerts import decide, texts
+from cronjobs.contrib.alerts.deliver import CHANNEL_S, LEAST_S, deliver
+from cronjobs.desk.insight.findings import Finding, judge
+from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.health import Health
+from cronjobs.engine.config.settings import AlertChannel, Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.repeating import HOURLY
+from cronjobs.engine.store import alerts as store
+from cronjobs.engine.store.alerts import DueAlert, Episode, FailedJob
+from cronjobs.engine.store.job_types import remembered, runnable_types
+from cronjobs.engine.store.sql import database_now
+from cronjobs.errors import DatabaseError
+
+JOBS_SHOWN: Final = 3  # of one finding
+PATIENCE_S: Final = 2.0  # for SQLite's write lock
+
+
+@dataclass(frozen=True)
+class Alerting:
+    """What a look needs to know of the host that looks; ``me`` names the tick, as a lease does."""
+
+    settings: Settings
+    database: Database
+    host: str
+    me: str
+    emit: Callable[[events.Event], None]
+
+    @property
+    def channels(self) -> dict[str, AlertChannel]:
+        return {} if self.settings.alerts is None else self.settings.alerts.channels
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def look(self, types: JobTypes | None, *, anyway: bool) -> bool:
+        """Look if that is due, or *anyway*; return whether it was this one's turn. Raises DatabaseError.
+
+        *types*: the job types of this host; None: this process has not loaded its handlers. It leaves a look to a tick
+        that has if no tick has recorded its job types lately.
+        """
+        with self.database.read() as connection:
+            if types is None and runnable_types(connection, remembered(self.settings.run.every)) is None:
+                return False
+        with self.database.write(patience=PATIENCE_S) as connection:
+            token = store.begin_look(connection, anyway=anyway)
+        if token is None:
+            return False
+        with self.database.read() as connection:
+            health = look(connection, self.settings, types or JobTypes({}))
+        found = decide.merged(judge(health, self.settings), self.host)
+        with self.database.write(patience=PATIENCE_S) as connection:
+            self._write(connection, health, found, token, sees_all=types is not None)
+        return True
+
+    def _write(
+        self, connection: Connection, health: Health, found: Sequence[Finding], token: datetime, *, sees_all: bool
+    ) -> None:
+        """Write what a look found, unless facts have changed since it began: then the next tick looks again."""
+        next_at = decide.next_look(health, self.settings, self.host, open_or_waiting=True)
+        # First of all: of two that look at once, the second waits here for the first, and then finds another token.
+        if not store.end_look(connection, token, next_at):
+            return
+        episodes = store.open_episodes(connection)
+        ticking = decide.ticking_hosts(health)
+        changes = decide.compare(found, episodes, self.host, sees_all=sees_all, ticking=ticking)
+        for episode, values in changes.changed:
+            store.change_episode(connection, episode.id, **values)
+        often = {
+            name
+            for name, times in store.episodes_since(connection, health.now - HOURLY).items()
+            if times >= decide.OFTEN
+        }
+        for finding in changes.opened:
+            opened = self._open(connection, finding, health)
+            if opened is not None:
+                changes.lasting[opened.id] = finding
+        states = store.states_of(
+            connection, [*changes.lasting, *(each.id for each in changes.ended + changes.replaced)]
+        )
+        for id_, finding in changes.lasting.items():
+            for channel in self.channels.values():
+                state = states.get((id_, channel.name))
+                wanted = decide.wants(channel, finding)
+                if state is None and not wanted:
+                    continue
+                came_often = finding.key in often
+                due = decide.due_at(finding, state, health.now, came_often=came_often) if wanted else None
+                if state is None or state.due_at != due:
+                    store.put_state(connection, id_, channel.name, due, over=False)
+        for episode in changes.ended + changes.replaced:
+            store.change_episode(connection, episode.id, ended_at=health.now)
+            for (id_, name), state in states.items():
+                if id_ == episode.id:
+                    due = None if episode in changes.replaced else decide.over_at(state, health.now)
+                    store.put_state(connection, id_, name, due, over=due is not None)
+        news = any(decide.wants(way, each) for way in self.channels.values() for each in changes.lasting.values())
+        if not (news or store.something_waits(connection, self.channels)):
+            quiet = decide.next_look(health, self.settings, self.host, open_or_waiting=False)
+            store.end_look(connection, next_at, quiet)
+
+    def _open(self, connection: Connection, finding: Finding, health: Health) -> Episode | None:
+        since = finding.since
+        return store.open_episode(
+            connection,
+            finding=finding.key,
+            kind=finding.kind,
+            severity=str(finding.severity),
+            text=finding.text,
+            command=finding.command,
+            rows=decide.kept_rows(finding),
+            host=decide.host_of(finding),
+            began_at=health.now if since is None else min(since, health.now),
+            found_at=health.now,
+        )
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def send(self, left_s: Callable[[], float]) -> None:
+        """Send what is due, a message for each channel, all side by side, if there is time. Raises DatabaseError.
+
+        Leased first, sent outside of any transaction, marked after that: who is killed in between has sent it, and when
+        the lease is over it is sent again. If there is no time for it, the next tick looks again, and tries.
+        """
+        with self.database.read() as connection:
+            names = store.due_channels(connection) & self.channels.keys()
+        if not names:
+            return
+        if (spare_s := left_s() - LEAST_S) < 0:
+            with self.database.write(patience=PATIENCE_S) as connection:
+                store.look_soon(connection)
+            return
+        leased = self._lease(names, min(PATIENCE_S, spare_s))
+        answers: list[tuple[Sequence[DueAlert], str | None]] = []
+        for name, error in deliver(self._messages(leased), self.channels, self.settings, min(CHANNEL_S, left_s())):
+            self.emit(
+                events.alert_sent(name, len(leased[name]))
+                if error is None
+                else events.alert_not_sent(name, len(leased[name]), error)
+            )
+            answers.append((leased[name], error))
+            with suppress(DatabaseError):  # the others are still to come: the next mark begins with this one
+                self._mark_all(answers)
+        self._mark_all(answers)
+
+    def _lease(self, names: Collection[str], patience_s: float) -> dict[str, list[DueAlert]]:
+        """What is due by channel, in the file's order, and that nobody else is sending."""
+        with self.database.write(patience=patience_s) as connection:
+            found = {name: store.lease_due(connection, name, self.me) for name in self.channels if name in names}
+        return {name: due for name, due in found.items() if due}
+
+    def _messages(self, leased: Mapping[str, Sequence[DueAlert]]) -> dict[str, texts.Message]:
+        if not leased:
+            return {}
+        with self.database.read() as connection:
+            now = database_now(connection)
+            return {
+                name: texts.message(due, jobs_behind(connection, due[: texts.MOST]), self.settings, self.host, now)
+                for name, due in leased.items()
+            }
+
+    def _mark_all(self, answers: list[tuple[Sequence[DueAlert], str | None]]) -> None:
+        """Mark these channels' messages; what is marked leaves the list."""
+        while answers:
+            self._mark(*answers[0])
+            del answers[0]
+
+    def _mark(self, due: Sequence[DueAlert], error: str | None) -> None:
+        with self.database.write(patience=PATIENCE_S) as connection:
+            now = database_now(connection)
+            for alert in due:
+                if error is None:
+                    store.mark_sent(connection, alert, self.me, now, decide.after_sending(alert, now))
+                else:
+                    again = decide.after_failing(alert, now)
+                    store.mark_failed(connection, alert, self.me, now, next_at=again, error=error)
+
+
+def jobs_behind(connection: Connection, alerts: Sequence[DueAlert]) -> dict[int, list[FailedJob]]:
+    """By the episode's id, a few of the jobs that it is about."""
+    ids: dict[int, list[int]] = {}
+    for alert in alerts:
+        if not alert.state.over:
+            ids[alert.episode.id] = _job_ids(connection, alert.episode)
+    jobs = {job.id: job for job in store.failed_jobs(connection, {id_ for found in ids.values() for id_ in found})}
+    return {episode: [jobs[id_] for id_ in found if id_ in jobs] for episode, found in ids.items()}
+
+
+def _job_ids(connection: Connection, episode: Episode) -> list[int]:
+    match episode.kind:
+        case "dead" | "threshold":
+            return store.newest_dead(connection, JOBS_SHOWN)
+        case "failing" | "missed" | "schedule":
+            return store.newest_failed(connection, episode.rows, JOBS_SHOWN)
+    return []

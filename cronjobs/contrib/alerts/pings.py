@@ -1,0 +1,179 @@
+"""Dead-man's switches: pings by the protocol of Healthchecks, for runs of schedules and for ticks.
+
+https://healthchecks.io/docs/http_api/: the URL alone means success, /start, /fail, /log and /EXIT-CODE behind it what
+they say, and ?rid= joins a start and its end. A ping that is not sent is what the other side waits for, so none is
+stored or tried for long; nothing waits for one but the end of the process.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+from uuid import NAMESPACE_URL, uuid4, uuid5
+
+from cronjobs import events
+from cronjobs.clock import SYSTEM
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.tick.extras import Beside, Hook, Over
+from cronjobs.errors import CronjobsError
+from cronjobs.masking import mask
+from cronjobs.model import Failed, Finished, Job
+from cronjobs.text import one_line
+
+PING_S: Final = 5.0
+FLUSH_S: Final = 10.0
+FAILURES: Final = 3  # in a row; then this process sends no more
+_LATER: Final = {  # the run has not failed yet, or a person ended it: noted there, and no alarm
+    "job.retried": "failed, and is tried again",
+    "job.interrupted": "interrupted, and runs again",
+    "job.snoozed": "put off by its handler",
+    "job.cancelled": "cancelled",
+}
+
+
+class Ping(NamedTuple):
+    url: str
+    body: str
+    of: str  # the schedule, or "tick"
+
+
+class Pings:
+    """Those of one process, sent in order by a thread that the first one starts."""
+
+    def __init__(self, settings: Settings, emit: Callable[[events.Event], None]) -> None:
+        self._settings, self._emit = settings, emit
+        self._urls = {name: schedule.ping for name, schedule in settings.schedules.items() if schedule.ping}
+        self._running: dict[int, tuple[str, str, Job]] = {}
+        self._codes: dict[int, str] = {}
+        self._outbox: queue.SimpleQueue[Ping | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._errors: dict[str, str] = {}
+        self._tick_id = str(uuid4())
+
+    # --- runs of schedules --------------------------------------------------------------------------------------------
+
+    @property
+    def schedules(self) -> frozenset[str]:
+        return frozenset(self._urls)
+
+    def started(self, job: Job) -> None:
+        """The code of *job* begins."""
+        url = self._urls.get(job.schedule or "")
+        if url is not None:
+            run_id = str(uuid5(NAMESPACE_URL, f"{url}#{job.id}.{job.attempt}"))
+            self._running[job.id] = (url, run_id, job)
+            self._put(url, "start", run_id, "", str(job.schedule))
+
+    def ended(self, finished: Finished) -> None:
+        """Its code has ended; ``heard`` says what that makes of the job."""
+        if finished.job.id in self._running and isinstance(finished.outcome, Failed):
+            kind, _, code = finished.outcome.error_type.partition("-")
+            self._codes[finished.job.id] = code if kind == "exit" and code.isdecimal() else ""
+
+    def heard(self, event: events.Event) -> None:
+        """An end that is recorded."""
+        if event.name not in _LATER and event.name not in ("job.succeeded", "job.dead"):
+            return
+        found = self._running.pop(event.facts["job_id"], None)
+        code = self._codes.pop(event.facts["job_id"], "")
+        if found is None:
+            return
+        url, run_id, job = found
+        error = str(event.facts.get("error") or "")
+        if event.name == "job.succeeded":
+            self._put(url, "", run_id, "", str(job.schedule))
+        elif event.name == "job.dead":
+            self._put(url, code or "fail", run_id, error, str(job.schedule))
+        else:
+            self._put(url, "log", run_id, f"{_LATER[event.name]}: {error}", str(job.schedule))
+
+    # --- ticks --------------------------------------------------------------------------------------------------------
+
+    def tick_started(self) -> None:
+        if self._settings.run.ping:
+            self._put(self._settings.run.ping, "start", self._tick_id, "", "tick")
+
+    def tick_ended(self, exit_code: int, error: str = "") -> None:
+        """A dead job (1) is no failure of the tick, which has recorded it; findings are about that."""
+        if self._settings.run.ping:
+            said = "" if exit_code in (0, 1) else str(exit_code)
+            self._put(self._settings.run.ping, said, self._tick_id, error, "tick")
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def _put(self, url: str, said: str, run_id: str, text: str, of: str) -> None:
+        parts = urlsplit(url)
+        path = f"{parts.path.rstrip('/')}/{said}" if said else parts.path
+        query = "&".join(word for word in (parts.query, f"rid={run_id}") if word)
+        body = one_line(mask(text, self._settings.secrets), 1000) if text else ""
+        self._outbox.put(Ping(urlunsplit((parts.scheme, parts.netloc, path, query, "")), body, of))
+        if self._thread is None:
+            thread = threading.Thread(target=self._send_all, name="cronjobs-pings", daemon=True)
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError):  # a limit on processes or memory: no ping, which is noticed there
+                return
+            self._thread = thread
+
+    def _send_all(self) -> None:
+        from cronjobs.contrib.alerts.webhook import post
+
+        failed = 0
+        while (ping := self._outbox.get()) is not None:
+            for _ in range(2 if failed == 0 else 1):
+                if failed >= FAILURES:
+                    break
+                try:
+                    post(ping.url, ping.body.encode(), PING_S, "text/plain; charset=utf-8")
+                    failed = 0
+                    break
+                except Exception as error:  # whatever a library makes of what a server says
+                    failed += 1
+                    self._errors[ping.of] = f"{type(error).__name__}: {error}"
+
+    def flush(self, within_s: float) -> None:
+        """Let all that was put be sent, for so long; report what could not be. The last call to an object."""
+        if self._thread is None:
+            return
+        self._outbox.put(None)
+        self._thread.join(max(0.0, min(FLUSH_S, within_s)))
+        for of, error in sorted(self._errors.items()):
+            self._emit(events.ping_not_sent(of, one_line(mask(error, self._settings.secrets), 300)))
+
+
+class PingHook(Hook):
+    def __init__(self, beside: Beside) -> None:
+        super().__init__(beside)
+        self._pings = Pings(beside.settings, beside.emit)
+        self.schedules = self._pings.schedules
+
+    def started(self, job: Job) -> None:
+        self._pings.started(job)
+
+    def ended(self, finished: Finished) -> None:
+        self._pings.ended(finished)
+
+    def heard(self, event: events.Event) -> None:
+        self._pings.heard(event)
+
+    def begin(self) -> None:
+        if self.beside.seen is not None:
+            self._pings.tick_started()
+
+    def end(self, over: Over) -> None:
+        if self.beside.seen is not None:
+            self._pings.tick_ended(over.exit_code, over.trouble)
+        self._pings.flush(over.until - self.beside.clock.monotonic())
+
+
+hook = PingHook
+
+
+def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
+    """Report a tick that did not begin. There is no log to write to yet."""
+    pings = Pings(settings, lambda _event: None)
+    pings.tick_ended(error.exit_code, str(error))
+    pings.flush(until - SYSTEM.monotonic())

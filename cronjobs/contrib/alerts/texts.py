@@ -1,0 +1,220 @@
+"""The words of alerts: what a mail, a chat or a program gets to read. Every value in them is masked and inert."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.rules.failed_job import LINE, absolute, described, error_line, last_own_line
+from cronjobs.engine.store.alerts import DueAlert, FailedJob
+from cronjobs.errors import MESSAGE_LIMIT
+from cronjobs.masking import mask
+from cronjobs.model import duration_text, in_zone
+from cronjobs.text import one_line, visible
+
+MOST: Final = 20  # findings in one message; the rest is counted
+OUTPUT_LINES: Final = 5
+SUBJECT: Final = 180
+
+
+@dataclass(frozen=True)
+class Told:
+    """One finding in a message, masked. ``ended_at`` None: it lasts."""
+
+    finding: str
+    kind: str
+    severity: str
+    text: str
+    command: str | None
+    began_at: datetime
+    ended_at: datetime | None = None
+    jobs: tuple[dict[str, Any], ...] = ()
+    times: int = 0  # it was told before
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one channel gets at one look. ``left_out``: findings that are only counted."""
+
+    project: str
+    environment: str
+    host: str
+    told: Sequence[Told] = ()
+    left_out: int = 0
+    zone: str = "UTC"
+    note: str = ""  # in place of findings
+    sent_at: datetime | None = None
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @property
+    def lasting(self) -> list[Told]:
+        return [each for each in self.told if each.ended_at is None]
+
+    @property
+    def over(self) -> list[Told]:
+        return [each for each in self.told if each.ended_at is not None]
+
+
+def message(
+    alerts: Sequence[DueAlert],
+    jobs: dict[int, list[FailedJob]],
+    settings: Settings,
+    host: str,
+    now: datetime,
+) -> Message:
+    """What one channel is told of *alerts*, the worst first, then what is over; *jobs* are by the episode's id."""
+    ranks = ["critical", "warning", "notice"]
+    ordered = sorted(
+        alerts,
+        key=lambda alert: (alert.state.over, ranks.index(alert.episode.severity), alert.episode.began_at),
+    )
+    told = [_told(alert, jobs.get(alert.episode.id, []), settings) for alert in ordered[:MOST]]
+    return Message(
+        settings.project,
+        settings.environment,
+        host,
+        told,
+        len(ordered) - len(told),
+        settings.timezone,
+        sent_at=now,
+        secrets=settings.secrets,
+    )
+
+
+def _told(alert: DueAlert, jobs: Sequence[FailedJob], settings: Settings) -> Told:
+    episode = alert.episode
+    return Told(
+        episode.finding,
+        episode.kind,
+        episode.severity,
+        one_line(mask(episode.text, settings.secrets), MESSAGE_LIMIT),
+        None if episode.command is None else absolute(mask(episode.command, settings.secrets), settings.file),
+        episode.began_at,
+        episode.ended_at if alert.state.over else None,
+        tuple(_of_job(job, settings) for job in jobs) if not alert.state.over else (),
+        alert.state.sent,
+    )
+
+
+def note(text: str, settings: Settings, host: str, now: datetime) -> Message:
+    """A message of one sentence, without a finding: a test, or that the database is away."""
+    words = one_line(mask(text, settings.secrets), MESSAGE_LIMIT)
+    return Message(settings.project, settings.environment, host, note=words, sent_at=now, secrets=settings.secrets)
+
+
+def _of_job(job: FailedJob, settings: Settings) -> dict[str, Any]:
+    def masked(text: str) -> str:
+        return mask(text, settings.secrets)
+
+    at = last_own_line(job.traceback, settings.folder)
+    lines = [line for line in masked(job.output or "").splitlines() if line.strip()]
+    return described(job.id, job.job_type, job.error_type, job.error, at, settings.file, masked) | {
+        "schedule": None if job.schedule is None else one_line(masked(job.schedule), LINE),
+        "failures": job.failures,
+        "output": [one_line(line, LINE) for line in lines[-OUTPUT_LINES:]],
+    }
+
+
+# --- as text ----------------------------------------------------------------------------------------------------------
+
+
+def subject(message: Message) -> str:
+    """One line: how much is wrong, the worst of it, and where."""
+    where = " ".join(word for word in (message.project, message.environment) if word) or message.host
+    lasting, over = message.lasting, message.over
+    if message.note:
+        said = message.note
+    elif lasting:
+        more = len(lasting) + message.left_out - 1
+        said = f"{lasting[0].severity}: {lasting[0].text}" + (f" (and {more} more)" if more else "")
+    elif over:
+        more = len(over) + message.left_out - 1
+        said = f"over: {over[0].text}" + (f" (and {more} more)" if more else "")
+    else:
+        said = "nothing"
+    return one_line(f"[cronjobs {where}] {said}", SUBJECT)
+
+
+def body(message: Message) -> str:
+    """The whole message as plain text, ending in a newline."""
+    lines = [message.note, ""] if message.note else []
+    for each in message.lasting:
+        lines += [*_finding_lines(each, message.zone), ""]
+    for each in message.over:
+        assert each.ended_at is not None
+        lasted = duration_text(_whole(each.ended_at - each.began_at))
+        lines += [f"OVER after {lasted}, since {_at(each.ended_at, message.zone)}: {each.text}", ""]
+    if message.left_out:
+        lines += [f"… and {message.left_out} more: cronjobs status", ""]
+    lines.append(f"-- cronjobs on {one_line(message.host, 100)}")
+    return visible("\n".join(lines)) + "\n"
+
+
+def _whole(span: Any) -> Any:
+    return type(span)(seconds=max(0, round(span.total_seconds())))
+
+
+def _finding_lines(each: Told, zone: str) -> list[str]:
+    again = f", told {each.times} times before" if each.times > 1 else ", told before" if each.times else ""
+    lines = [f"{each.severity.upper()} since {_at(each.began_at, zone)}{again}", each.text]
+    for job in each.jobs:
+        of = f", schedule {job['schedule']}" if job["schedule"] else ""
+        lines.append(f"  job {job['id']} {job['job_type']}{of}, failed {job['failures']} times")
+        lines += [f"    {error}"] if (error := error_line(job)) else []
+        lines += [f"    at {job['at']}"] if job["at"] else []
+        lines += [f"    | {line}" for line in job["output"]]
+        lines.append(f"    {job['command']}")
+    if each.command:
+        lines.append(f"  type: {each.command}")
+    return lines
+
+
+def _at(instant: datetime, zone: str) -> str:
+    return in_zone(instant, ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M %Z")
+
+
+def as_json(message: Message) -> dict[str, Any]:
+    """The message for a program: a webhook's body, and a command's standard input."""
+    return {
+        "project": message.project,
+        "environment": message.environment,
+        "host": message.host,
+        "sent_at": None if message.sent_at is None else message.sent_at.isoformat(),
+        "summary": subject(message),
+        "note": message.note or None,
+        "left_out": message.left_out,
+        "findings": [
+            {
+                "finding": each.finding,
+                "kind": each.kind,
+                "severity": each.severity,
+                "text": each.text,
+                "command": each.command,
+                "began_at": each.began_at.isoformat(),
+                "ended_at": None if each.ended_at is None else each.ended_at.isoformat(),
+                "over": each.ended_at is not None,
+                "told_before": each.times,
+                "jobs": list(each.jobs),
+            }
+            for each in message.told
+        ],
+    }
+
+
+# --- about alerts themselves ------------------------------------------------------------------------------------------
+
+
+def test_words(channel: str) -> str:
+    return f'this is a test of the channel "{channel}": alerts of this project arrive here'
+
+
+def away(error: str) -> str:
+    return f"the database cannot be used, so no job runs from here: {error}"
+
+
+def back() -> str:
+    return "over: the database can be used again"

@@ -1,0 +1,68 @@
+"""Alerts by an HTTP POST: our JSON, or what Slack's and Teams' incoming webhooks take."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from cronjobs.contrib.alerts.texts import Message, as_json, body, subject
+from cronjobs.engine.config.settings import WebhookChannel
+from cronjobs.version import __version__
+
+LONGEST: Final = 20_000  # characters: Slack cuts at 40,000, Teams refuses above 28 KB
+
+
+class WebhookRefused(OSError):
+    """The server answered, and did not take it."""
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """A POST that is redirected arrives as a GET without its body, and somewhere else."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def send(channel: WebhookChannel, message: Message, timeout_s: float) -> None:
+    """POST the message; raises OSError, also for an answer other than 2xx, and never quotes the URL."""
+    post(channel.url, json.dumps(payload(channel, message)).encode(), timeout_s)
+
+
+def post(url: str, content: bytes, timeout_s: float, kind: str = "application/json") -> None:
+    """POST *content*; the same for a ping. Proxies are as the environment says."""
+    request = Request(url, data=content, method="POST")
+    request.add_header("Content-Type", kind)
+    request.add_header("User-Agent", f"cronjobs/{__version__}")
+    try:
+        with build_opener(_NoRedirects).open(request, timeout=timeout_s) as answer:
+            answer.read(1024)
+    except HTTPError as error:
+        with error:
+            raise WebhookRefused(f"the server answered {error.code} {error.reason}") from None
+    except (ValueError, EOFError) as error:
+        raise WebhookRefused(f"{type(error).__name__} in the answer") from None
+
+
+def payload(channel: WebhookChannel, message: Message) -> dict[str, Any]:
+    match channel.format:
+        case "slack":
+            # So that no text of a job mentions everybody, or is a link to somewhere else.
+            text = f"*{subject(message)}*\n{body(message)}"[:LONGEST]
+            return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
+        case "teams":
+            # Rich text blocks: a text block would read Markdown in the texts of jobs.
+            blocks = [
+                {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text} | more]}
+                for text, more in ((subject(message), {"weight": "bolder"}), (body(message)[:LONGEST], {}))
+            ]
+            card = {
+                "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+                "type": "AdaptiveCard",
+                "version": "1.4",
+                "body": blocks,
+            }
+            attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": None, "content": card}
+            return {"type": "message", "attachments": [attachment]}
+    return as_json(message)

@@ -1,0 +1,1 @@
+"""``cronjobs books``: does each occurrence of a period have its one end?"""

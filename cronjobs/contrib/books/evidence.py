@@ -1,0 +1,193 @@
+"""Gather what the books of all schedules are made from: the audit trail, the ledger, and jobs that it does not name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache, partial
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection
+
+from cronjobs.contrib.books import statements as store
+from cronjobs.contrib.books.judging import Account, Book, Doubt, Period, keep
+from cronjobs.contrib.books.statements import UnnamedJob
+from cronjobs.desk.insight.schedule_history import DefinitionPeriod, Name, eras, names_of
+from cronjobs.engine.config.settings import Retention, Settings
+from cronjobs.engine.database.column_types import from_microseconds
+from cronjobs.engine.schedules.planning import pieces_from, read
+from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
+from cronjobs.engine.store import explaining, schedules
+from cronjobs.engine.store.schedules import StoredSchedule
+from cronjobs.engine.store.sql import database_now
+
+UNNAMED_AT_MOST = 1000
+ACTIONS = ("define", "retire", "backfill")
+
+
+@dataclass(frozen=True)
+class ScheduleAct:
+    """An entry of the audit trail."""
+
+    at: datetime
+    actor: str | None
+    host: str | None
+    why: str | None
+    action: str
+    detail: Any
+
+
+def books(
+    connection: Connection, settings: Settings, begin: datetime, end: datetime, only: str | None = None
+) -> list[Book]:
+    """The books of every schedule that was due in [*begin*, *end*], by name; *only*: of this one."""
+    now = database_now(connection)
+    period = _period(connection, settings.retention, begin, min(end, now), now)
+    stored = [each for each in schedules.all_schedules(connection) if only in (None, each.name)]
+    renames = explaining.renames(connection)
+    names = {each.name: names_of(each.name, renames) for each in stored}
+    subjects = sorted({name.name for several in names.values() for name in several})
+    trail: dict[str, list[Any]] = {}
+    for row in explaining.trail(connection, ACTIONS, subjects):
+        trail.setdefault(row.subject, []).append(row)
+    unnamed: dict[str, list[UnnamedJob]] = {}
+    for job in store.unnamed_jobs(connection, period.begin, period.end, UNNAMED_AT_MOST):
+        if owner := _owner(job, names):
+            unnamed.setdefault(owner, []).append(job)
+    set_back = cache(
+        partial(store.clock_set_back, connection, period.begin)
+    )  # many definitions are applied at one instant
+    kept = []
+    for each in stored:
+        account = _account(connection, settings, each, names[each.name], trail, unnamed, set_back, period, now)
+        book = keep(account, period)
+        if book.days or book.differences or book.notes:
+            kept.append(book)
+    return kept
+
+
+def _period(connection: Connection, retention: Retention, begin: datetime, end: datetime, now: datetime) -> Period:
+    """How far back rows are kept, also if the retention was shorter until lately: then what was pruned shows it."""
+    first_tick = explaining.first_tick_at(connection)
+    oldest = store.oldest_succeeded(connection)
+    ledger_from: datetime = now - retention.occurrences
+    jobs_from: datetime = now - min(retention.succeeded, retention.dead)
+    return Period(
+        begin,
+        end,
+        ledger_from if first_tick is None else max(ledger_from, first_tick),
+        jobs_from if oldest is None else max(jobs_from, oldest),
+        now - retention.dead,
+    )
+
+
+def _account(
+    connection: Connection,
+    settings: Settings,
+    stored: StoredSchedule,
+    names: Sequence[Name],
+    trail: Mapping[str, Sequence[Any]],
+    unnamed: Mapping[str, Sequence[UnnamedJob]],
+    set_back: Callable[[datetime], datetime | None],
+    period: Period,
+    now: datetime,
+) -> Account:
+    rows = [row for name in {each.name for each in names} for row in trail.get(name, ())]
+    rows = sorted((row for row in rows if any(each.holds(row.subject, row.at) for each in names)), key=_id)
+    acts, doubts = in_order([row for row in rows if row.action != "backfill"], now)
+    periods = eras(acts, stored)
+    doubts += [
+        Doubt(began, act.at + FUTURE_WATERMARK, "the clock was set back when its definition changed")
+        for act in acts
+        if period.begin <= act.at + FUTURE_WATERMARK and (began := set_back(act.at)) is not None
+    ]
+    doubts += [
+        Doubt(era.since or period.begin, era.until or now, "the definition in force cannot be read")
+        for era in periods
+        if era.existence == "unreadable"
+    ]
+    owed, unread = _owed(stored)
+    if unread:
+        doubts.append(Doubt(period.begin, stored.seen_until, "what a pause holds back (owed) cannot be read"))
+    return Account(
+        stored.name,
+        _timezone(periods, settings),
+        periods,
+        store.entries(connection, stored.id, period.begin, period.end),
+        stored.seen_until,
+        owed,
+        doubts,
+        [span for row in rows if row.action == "backfill" and (span := _span(row.detail))],
+        unnamed.get(stored.name, ()),
+        _open_because(stored, settings),
+    )
+
+
+def in_order(rows: Sequence[Any], now: datetime) -> tuple[list[ScheduleAct], list[Doubt]]:
+    """The entries in the order in which they were made; where a clock was wrong, their times are in doubt.
+
+    An entry cannot be later than the one that was made after it, nor than now.
+    """
+    acts: list[ScheduleAct] = []
+    doubts: list[Doubt] = []
+    limit: datetime = now
+    for place in range(len(rows) - 1, -1, -1):
+        row = rows[place]
+        if row.at > limit:
+            before = min(limit, rows[place - 1].at) if place else limit
+            doubts.append(Doubt(before, row.at, "a clock was wrong when its definition changed"))
+        limit = min(limit, row.at)
+        acts.append(ScheduleAct(limit, row.actor, row.host, row.why, row.action, row.detail))
+    return acts[::-1], doubts
+
+
+def _owner(job: UnnamedJob, names: Mapping[str, Sequence[Name]]) -> str | None:
+    """The present name of the schedule that made it: of several that have had its name, the one that had it then."""
+    owners = [now for now, several in names.items() if any(each.name == job.schedule for each in several)]
+    at = from_microseconds(job.at)
+    then = [now for now in owners if any(each.holds(job.schedule, at) for each in names[now])]
+    return next(iter(then or owners), None)
+
+
+def _id(row: Any) -> int:
+    return int(row.id)
+
+
+def _timezone(periods: Sequence[DefinitionPeriod], settings: Settings) -> str:
+    """That of its last definition whose zone there is; plain SQL may have written any."""
+    for era in reversed(periods):
+        with suppress(KeyError, ValueError, OSError):
+            if era.facts is not None:
+                return ZoneInfo(era.facts.timezone).key
+    return settings.timezone
+
+
+def _owed(stored: StoredSchedule) -> tuple[list[tuple[datetime, datetime]], bool]:
+    """The spans that earlier definitions owe, and whether they cannot be read."""
+    try:
+        return [(piece.start, piece.end) for piece in pieces_from(stored.owed)], False
+    except ValueError:
+        return [], True
+
+
+def _span(detail: Any) -> tuple[datetime, datetime] | None:
+    try:
+        first, last = (datetime.fromisoformat(detail[key]) for key in ("from", "to"))
+    except (TypeError, KeyError, ValueError):
+        return None
+    return None if first.tzinfo is None or last.tzinfo is None else (first, last)
+
+
+def _open_because(stored: StoredSchedule, settings: Settings) -> str:
+    if stored.paused is not None:
+        return stored.paused
+    if stored.name in settings.disabled_schedules:
+        return "its entry in the file is broken"
+    try:
+        read(stored.name, stored.definition)
+    except ValueError as error:
+        return f"its definition in the database cannot be read: {error}"
+    return "no tick has settled it yet"

@@ -1,0 +1,400 @@
+"""The books of a schedule: what was due, computed from its definitions, against what the ledger and the jobs say. Pure.
+
+Instants are whole seconds since 1970 here: there may be a million, and a datetime takes ten times as long.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from itertools import pairwise
+from shlex import quote
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from cronjobs.contrib.books.statements import Entry, UnnamedJob
+from cronjobs.desk.insight.schedule_history import DefinitionPeriod
+from cronjobs.engine.crontime.timing import count_between
+from cronjobs.model import in_zone
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND: Final = timedelta(seconds=1)
+MICROS: Final = 1_000_000
+
+SETTLED: Final = ("ran", "failed", "skipped", "missed", "coalesced")
+OPEN: Final = ("unsettled", "waiting", "running")
+# Besides: jobs and rows that are past their retention, what nobody can judge, and what was due by no definition.
+BESIDE: Final = ("pruned", "beyond", "unjudged", "extra")
+
+OF_JOB: Final = {
+    "queued": "waiting",
+    "failed": "waiting",
+    "running": "running",
+    "succeeded": "ran",
+    "dead": "failed",
+    "cancelled": "failed",
+}
+
+
+@dataclass(frozen=True)
+class Period:
+    """What is asked, [``begin``, ``end``], and how far back rows are kept.
+
+    From ``ledger_from`` on no row of the ledger is pruned, from ``jobs_from`` on no job, and from ``dead_from`` on no
+    job that died or was cancelled.
+    """
+
+    begin: datetime
+    end: datetime
+    ledger_from: datetime
+    jobs_from: datetime
+    dead_from: datetime
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A span (``after``, ``until``] in which nobody can say what was due."""
+
+    after: datetime
+    until: datetime
+    why: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the books of one schedule are made from. ``owed``: spans (after, until] that a pause still holds back.
+
+    ``open_because``: why what is due is not settled. ``backfills``: the ranges that people asked for.
+    """
+
+    schedule: str
+    timezone: str
+    eras: Sequence[DefinitionPeriod]
+    entries: Sequence[Entry]
+    seen_until: datetime
+    owed: Sequence[tuple[datetime, datetime]] = ()
+    doubts: Sequence[Doubt] = ()
+    backfills: Sequence[tuple[datetime, datetime]] = ()
+    unnamed: Sequence[UnnamedJob] = ()
+    open_because: str = ""
+
+
+@dataclass
+class DayBook:
+    """One day of one schedule, in the schedule's time zone; ``counts`` has the words of SETTLED, OPEN and BESIDE.
+
+    The books balance if due = ran + failed + skipped + missed + coalesced, besides what is open or pruned.
+    ``differences``: how many occurrences are wrong.
+    """
+
+    schedule: str
+    day: date
+    timezone: str
+    due: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    cancelled: int = 0  # of those that failed
+    differences: int = 0
+
+    @property
+    def open(self) -> int:
+        return sum(self.counts[word] for word in OPEN)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """*count* occurrences from ``first`` to ``last`` that do not balance, and the command that shows more."""
+
+    schedule: str
+    first: datetime
+    last: datetime
+    count: int
+    text: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Book:
+    """The books of one schedule; ``notes`` explain what is open, and what could not be judged."""
+
+    days: list[DayBook]
+    differences: list[Difference]
+    notes: list[str]
+
+
+def keep(account: Account, period: Period) -> Book:
+    """The books of one schedule; days on which nothing was due, and that have no row, are left out."""
+    return _Bookkeeper(account, period).book()
+
+
+class _Bookkeeper:
+    def __init__(self, account: Account, period: Period) -> None:
+        self.account, self.period = account, period
+        days = _days(account.timezone, period.begin, period.end)
+        self.starts = [start for _, start in days]
+        self.days = [DayBook(account.schedule, day, account.timezone) for day, _ in days]
+        self.due = [second for after, until, era in self._judged() for second in _seconds(era, after, until)]
+        self.cover = bytearray(len(self.due))
+        self.differences: list[Difference] = []
+        self.unnamed = {job.at / MICROS: job for job in account.unnamed}
+
+    def book(self) -> Book:
+        if not self.days:
+            return Book([], [], [])
+        for start, end, day in zip(self.starts, [*self.starts[1:], None], self.days, strict=True):
+            upto = len(self.due) if end is None else bisect_left(self.due, end)
+            day.due = upto - bisect_left(self.due, start)
+        self._enter_all()
+        self._look_for_doubles()
+        self._look_for_gaps()
+        for job in self.unnamed.values():
+            self._unnamed(job)
+        days = [day for day in self.days if day.due or day.counts or day.differences]
+        return Book(days, sorted(self.differences, key=lambda each: (each.first, each.last)), list(self._notes()))
+
+    # --- what was due -------------------------------------------------------------------------------------------------
+
+    def _judged(self) -> Iterator[tuple[datetime, datetime, DefinitionPeriod]]:
+        """The spans of the period for which there is a definition, without those in doubt."""
+        for era in self.account.eras:
+            clipped = era.clipped(self.period.begin, self.period.end)
+            if era.timing is None or clipped is None:
+                continue
+            after, until = clipped
+            for doubt in sorted(self.account.doubts, key=lambda each: each.after):
+                if doubt.until <= after or doubt.after >= until:
+                    continue
+                if after < doubt.after:
+                    yield after, doubt.after, era
+                after = doubt.until
+            if after < until:
+                yield after, until, era
+
+    def _doubted(self, first: int, last: int) -> bool:
+        return any(_micros(doubt.after) < last and first <= _micros(doubt.until) for doubt in self.account.doubts)
+
+    # --- the ledger ---------------------------------------------------------------------------------------------------
+
+    def _enter_all(self) -> None:
+        """Enter the rows. Nearly all have one occurrence, the one after that of the row before: that is quick."""
+        due, day, place, until = self.due, -1, 0, 0
+        for entry in self.account.entries:
+            quick = entry.first == entry.last and entry.number == 1 and place < len(due)
+            if entry.outcome == "enqueued" and entry.job not in OF_JOB:
+                quick = False
+            if not quick or entry.first != due[place] * MICROS:
+                self._enter(entry)
+                place = bisect_right(due, entry.last // MICROS)
+                continue
+            if due[place] >= until or day < 0:
+                day = bisect_right(self.starts, due[place]) - 1
+                until = self.starts[day + 1] if day + 1 < len(self.starts) else due[-1] + 1
+            self.days[day].counts[OF_JOB[entry.job or ""] if entry.outcome == "enqueued" else entry.outcome] += 1
+            self.days[day].cancelled += entry.job == "cancelled"
+            self.cover[place] = min(2, self.cover[place] + 1)
+            place += 1
+
+    def _enter(self, entry: Entry) -> None:
+        low = bisect_left(self.due, -(-entry.first // MICROS))
+        high = bisect_right(self.due, entry.last // MICROS)
+        if entry.outcome == "enqueued":
+            word = self._made(entry, low)
+        else:
+            word = entry.outcome
+        self._count(low, high, word, cancelled=entry.job == "cancelled")
+        if entry.first != entry.last or high - low != 1 or entry.number != 1:
+            self._check_range(entry, low, high)
+
+    def _made(self, entry: Entry, low: int) -> str | None:
+        """What became of the job of an occurrence; None: it is a difference."""
+        if entry.job in OF_JOB:
+            return OF_JOB[entry.job]
+        at = _instant(entry.last)
+        if entry.job is None and entry.job_id is not None and (at < self.period.jobs_from or entry.by == "early"):
+            # Dead and cancelled jobs are kept longer: until then, one that is gone had succeeded.
+            return "ran" if at >= self.period.dead_from else "pruned"
+        if entry.job_id is None:
+            text = "the ledger says that a job was made for it, and names none"
+        elif entry.job is None:
+            text = f"job {entry.job_id}, which was made for it, is gone, and too young to be pruned"
+        else:
+            text = f"job {entry.job_id}, which the ledger names for it, is of another occurrence"
+        if not self._doubted(entry.first, entry.last):
+            self._differ(entry.first, entry.last, 1, text)
+        return None
+
+    def _count(self, low: int, high: int, word: str | None, *, cancelled: bool) -> None:
+        while low < high:
+            day = self._day(self.due[low])
+            place = bisect_right(self.starts, self.due[low])
+            upto = min(high, bisect_left(self.due, self.starts[place], low)) if place < len(self.starts) else high
+            if word is not None:
+                day.counts[word] += upto - low
+            if cancelled:
+                day.cancelled += upto - low
+            for number in range(low, upto):
+                self.cover[number] = min(2, self.cover[number] + 1)
+            low = upto
+
+    def _check_range(self, entry: Entry, low: int, high: int) -> None:
+        """A row must have as many occurrences as it says, and begin and end with one of them."""
+        inside = entry.first >= _micros(self.period.begin) and entry.last <= _micros(self.period.end)
+        if self._doubted(entry.first, entry.last):
+            self._day(max(entry.first // MICROS, self.starts[0])).counts["unjudged"] += max(
+                0, entry.number - high + low
+            )
+            return
+        if inside:
+            were_due = high - low
+            ends = were_due > 0 and (self.due[low] * MICROS, self.due[high - 1] * MICROS) == (entry.first, entry.last)
+        else:
+            first, last = _instant(entry.first), _instant(entry.last)
+            spans = [(era, era.clipped(first, last)) for era in self.account.eras if era.timing is not None]
+            were_due = sum(count_between(era.timing, *span)[0] for era, span in spans if span and era.timing)
+            ends = True
+        if were_due == entry.number and ends:
+            return
+        if were_due == 0 and entry.number == 1 and self._asked_for(entry):
+            self._day(entry.last // MICROS).counts["extra"] += 1
+            return
+        said = f"the ledger says {entry.outcome}"
+        if were_due == 0:
+            text = f"{said}, and nothing was due by the definition in force then"
+        elif were_due == entry.number:
+            text = f"{said} of a range that does not begin and end with what was due"
+        else:
+            text = f"{said} of {entry.number:,}, and {were_due:,} were due by the definition in force then"
+        self._differ(entry.first, entry.last, max(1, abs(entry.number - were_due)), text)
+
+    def _asked_for(self, entry: Entry) -> bool:
+        """Whether a person's backfill, or a wrong clock, ran what was due by another definition."""
+        at = _instant(entry.last)
+        return entry.by == "early" or (
+            entry.by == "backfill" and any(first <= at <= last for first, last in self.account.backfills)
+        )
+
+    def _look_for_doubles(self) -> None:
+        for low, high in _runs(self.cover, 2):
+            text = "more than one row of the ledger covers it"
+            self._differ(self.due[low] * MICROS, self.due[high - 1] * MICROS, high - low, text, low)
+
+    # --- what the ledger does not have --------------------------------------------------------------------------------
+
+    def _look_for_gaps(self) -> None:
+        for low, high in _runs(self.cover, 0):
+            lost: list[int] = []
+            for number in range(low, high):
+                word = self._open(_instant(self.due[number] * MICROS))
+                if word is None:
+                    lost.append(number)
+                else:
+                    self._day(self.due[number]).counts[word] += 1
+            for first, last in _neighbours(lost):
+                jobs = [job for number in range(first, last + 1) if (job := self.unnamed.pop(self.due[number], None))]
+                text = "the ledger has no row for it" + (f", and job {jobs[0].id} was made" if jobs else "")
+                self._differ(self.due[first] * MICROS, self.due[last] * MICROS, last - first + 1, text, first)
+
+    def _open(self, at: datetime) -> str | None:
+        if at > self.account.seen_until or any(after < at <= until for after, until in self.account.owed):
+            return "unsettled"
+        return "beyond" if at < self.period.ledger_from else None
+
+    def _unnamed(self, job: UnnamedJob) -> None:
+        if job.at >= _micros(self.period.ledger_from) and not self._doubted(job.at, job.at):
+            self._differ(job.at, job.at, 1, f"job {job.id} was made for it, and the ledger does not name that job")
+
+    # --- words --------------------------------------------------------------------------------------------------------
+
+    def _differ(self, first: int, last: int, count: int, text: str, place: int | None = None) -> None:
+        if place is None:
+            self._day(max(first // MICROS, self.starts[0])).differences += count
+        else:
+            for number in range(place, place + count):
+                self._day(self.due[number]).differences += 1
+        begin, end = _instant(first), _instant(last)
+        told = [in_zone(at, ZoneInfo(self.account.timezone)).isoformat(timespec="seconds") for at in (begin, end)]
+        when = f"--at {told[0]}" if first == last else f"--from {told[0]} --to {told[1]}"
+        command = f"cronjobs explain {quote(self.account.schedule)} {when}"
+        self.differences.append(Difference(self.account.schedule, begin, end, count, text, command))
+
+    def _notes(self) -> Iterator[str]:
+        total = sum((day.counts for day in self.days), Counter[str]())
+        if total["unsettled"]:
+            yield f"{total['unsettled']:,} due and not settled: {self.account.open_because}"
+        if total["waiting"] or total["running"]:
+            command = f"cronjobs jobs list --schedule {quote(self.account.schedule)}"
+            yield f"jobs that wait: {total['waiting']:,}, that run: {total['running']:,}; {command}"
+        if total["beyond"]:
+            kept = in_zone(self.period.ledger_from, ZoneInfo(self.account.timezone)).isoformat(timespec="minutes")
+            yield f"{total['beyond']:,} without a row: the ledger reaches back to {kept} (retention.occurrences)"
+        if total["pruned"]:
+            yield f"{total['pruned']:,} ran or failed, which is not known any more: their jobs are pruned"
+        if total["extra"]:
+            yield f"{total['extra']:,} ran beside what was due: a backfill by another definition, or a wrong clock"
+        for doubt in self.account.doubts:
+            if doubt.after < self.period.end and doubt.until > self.period.begin:
+                zone = ZoneInfo(self.account.timezone)
+                span = [in_zone(at, zone).isoformat(timespec="minutes") for at in (doubt.after, doubt.until)]
+                yield f"not judged from {span[0]} to {span[1]}: {doubt.why}"
+
+    def _day(self, second: int) -> DayBook:
+        return self.days[max(0, bisect_right(self.starts, second) - 1)]
+
+
+def _runs(cover: bytearray, value: int) -> Iterator[tuple[int, int]]:
+    """The stretches of *cover* that have this value: from, and before."""
+    begin = cover.find(value)
+    while begin >= 0:
+        end = begin
+        while end < len(cover) and cover[end] == value:
+            end += 1
+        yield begin, end
+        begin = cover.find(value, end)
+
+
+def _neighbours(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    cuts = [place for place, (one, other) in enumerate(pairwise(numbers), 1) if other != one + 1]
+    for low, high in pairwise([0, *cuts, len(numbers)]):
+        if low < high:
+            yield numbers[low], numbers[high - 1]
+
+
+def _seconds(era: DefinitionPeriod, after: datetime, until: datetime) -> list[int]:
+    return [] if era.timing is None else era.timing.seconds(after, until)
+
+
+@lru_cache(maxsize=64)
+def _days(timezone: str, begin: datetime, end: datetime) -> tuple[tuple[date, int], ...]:
+    """The days from *begin* to *end* on the clocks of the zone, and when each begins; without those that it skips."""
+    zone = ZoneInfo(timezone)
+    day, last = in_zone(begin, zone).date(), in_zone(end, zone).date()
+    found: list[tuple[date, int]] = []
+    while begin <= end and day <= last:
+        start = int((datetime.combine(day, time(), zone) - EPOCH).total_seconds())
+        if found and found[-1][1] >= start:
+            found.pop()
+        found.append((day, start))
+        day += timedelta(days=1)
+    return tuple(found)
+
+
+def _micros(instant: datetime) -> int:
+    return (instant - EPOCH) // timedelta(microseconds=1)
+
+
+def _instant(micros: int) -> datetime:
+    return EPOCH + timedelta(microseconds=micros)
+
+
+def total_of(days: Sequence[DayBook]) -> DayBook:
+    """One line for *days*, which has the first one's names."""
+    total = DayBook(days[0].schedule, days[0].day, days[0].timezone)
+    for day in days:
+        total.due += day.due
+        total.counts.update(day.counts)
+        total.cancelled += day.cancelled
+        total.differences += day.differences
+    return total

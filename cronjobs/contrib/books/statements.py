@@ -1,0 +1,138 @@
+"""What ``books`` reads: each row of the ledger with the end of its job, and jobs of schedules that no row names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row
+
+from cronjobs.engine.probe.question import shifted
+from cronjobs.engine.rules.occurrences import BACKFILLED, RAN_EARLY
+from cronjobs.engine.store.sql import define, run
+
+FIRST_S, LAST_S = -62_135_510_400, 253_402_214_400  # of a datetime, less a day for its zone: the years 1 and 9999
+
+
+def _microseconds(column: str) -> Any:
+    """An instant as a number; a ledger has very many. Plain SQL may write "infinity" into PostgreSQL's."""
+    return lambda postgresql: (
+        f"CAST(greatest(least(extract(epoch FROM {column}), {LAST_S}), {FIRST_S}) * 1000000 AS bigint)"
+        if postgresql
+        else column
+    )
+
+
+define(
+    first_micros=_microseconds("c.first_for"),
+    last_micros=_microseconds("c.last_for"),
+    job_micros=_microseconds("j.scheduled_for"),
+    a_while_before=shifted(":at", "-600"),
+    a_while_after=shifted(":at", "600"),
+    just_before=shifted(":at", "-120"),  # a tick may be written later than others that began so long after it
+    an_hour_before=shifted(":at", "-3720"),
+)
+
+# A tick is written later than one with a lower id, so that it cannot have begun earlier, unless the clock was set back.
+_SET_BACK = """
+  SELECT 1 FROM {ticks} o CROSS JOIN {ticks} t
+  WHERE o.started_at > :at AND o.started_at <= {a_while_after}
+    AND t.started_at <= :at AND t.started_at >= {a_while_before} AND t.id > o.id LIMIT 1"""
+
+# The same from the tick on that was at work at that instant, however far it was set back. What was lived again led up
+# to that instant, so the last hour before it shows it, and only then the first tick of it is looked for.
+_AT_WORK = "(SELECT min(o.id) FROM {ticks} o WHERE o.started_at >= {just_before} AND o.started_at <= {a_while_after})"
+_LIVED_AGAIN = f"""
+  SELECT min(t.started_at) AS started_at FROM {{ticks}} t
+  WHERE t.started_at >= :begin AND t.started_at < {{just_before}} AND t.id > {_AT_WORK}
+    AND EXISTS (SELECT 1 FROM {{ticks}} l
+      WHERE l.started_at >= {{an_hour_before}} AND l.started_at < {{just_before}} AND l.id > {_AT_WORK})"""
+
+# Scalar subqueries: a join could be done by reading all jobs.
+_ENTRIES = f"""
+  SELECT {{first_micros}} AS first_micros, {{last_micros}} AS last_micros, c.count, c.outcome,
+    CASE WHEN c.reason LIKE '{BACKFILLED}%' THEN 'backfill'
+      WHEN c.reason LIKE '{RAN_EARLY}%' THEN 'early' END AS made_by,
+    c.job_id,
+    CASE WHEN c.outcome = 'enqueued' THEN
+      (SELECT CASE WHEN j.scheduled_for = c.last_for THEN j.status ELSE 'other' END
+       FROM {{jobs}} j WHERE j.id = c.job_id) END AS job
+  FROM {{occurrences}} c
+  WHERE c.schedule_id = :schedule_id AND c.last_for >= :begin AND c.first_for <= :end ORDER BY c.last_for"""
+
+# Unfinished jobs by the index of schedules, the others by when they ended. One that was cancelled before it began is no
+# run: see engine/schedules/wrong_clock.py.
+_UNNAMED = """
+  SELECT j.id, j.schedule, {job_micros} AS micros FROM {jobs} j
+  WHERE {which} AND j.schedule IS NOT NULL AND j.schedule > '' AND j.scheduled_for >= :begin AND j.scheduled_for <= :end
+    AND (j.enqueued_by LIKE 'schedule %' OR j.enqueued_by LIKE 'backfill %')
+    AND NOT (j.status = 'cancelled' AND j.attempts = 0)
+    AND NOT EXISTS (SELECT 1 FROM {occurrences} c
+      WHERE c.job_id IS NOT NULL AND c.job_id = j.id AND c.outcome = 'enqueued')
+  LIMIT :most"""
+_WHICH = (
+    "j.finished_at IS NULL",
+    *(
+        f"j.finished_at IS NOT NULL AND j.status = '{status}' AND j.finished_at >= :begin"
+        for status in ("succeeded", "dead", "cancelled")
+    ),
+)
+
+
+class Entry(NamedTuple):
+    """A ledger row: *number* occurrences, ``first`` and ``last`` in microseconds since 1970.
+
+    ``by``: "backfill" or "early" (a wrong clock made its job), from the reason. ``job``: the status of the job that it
+    made, "other" if that job is of another occurrence; None: there is none.
+    """
+
+    first: int
+    last: int
+    number: int
+    outcome: str
+    by: str | None
+    job_id: int | None
+    job: str | None
+
+
+class UnnamedJob(NamedTuple):
+    """A job that a schedule made for an instant, in microseconds, and that no row of the ledger names."""
+
+    id: int
+    schedule: str
+    at: int
+
+
+def entries(connection: Connection, schedule_id: int, begin: datetime, end: datetime) -> list[Entry]:
+    """The rows of a schedule's ledger that touch [*begin*, *end*], oldest first."""
+    rows: Sequence[Row[Any]] = run(connection, _ENTRIES, schedule_id=schedule_id, begin=begin, end=end).all()
+    return list(map(Entry._make, rows))
+
+
+def unnamed_jobs(connection: Connection, begin: datetime, end: datetime, most: int) -> Iterator[UnnamedJob]:
+    """At most *most* of each status, in no order."""
+    for which in _WHICH:
+        rows = run(connection, _UNNAMED.replace("{which}", which), begin=begin, end=end, most=most)
+        yield from map(UnnamedJob._make, rows.all())
+
+
+def oldest_succeeded(connection: Connection) -> datetime | None:
+    """When the first of the succeeded jobs that are kept ended."""
+    at: datetime | None = run(
+        connection,
+        "SELECT j.finished_at FROM {jobs} j WHERE j.finished_at IS NOT NULL AND j.status = 'succeeded' "
+        "ORDER BY j.finished_at LIMIT 1",
+    ).scalar()
+    return at
+
+
+def clock_set_back(connection: Connection, begin: datetime, at: datetime) -> datetime | None:
+    """From when on, since *begin*, the time before *at* was lived again, as ticks show: the clock was set back.
+
+    *at* itself if the clock had been ahead of it, by at most ten minutes, and was set back; None: neither.
+    """
+    began: datetime | None = run(connection, _LIVED_AGAIN, begin=begin, at=at).scalar()
+    if began is not None:
+        return began
+    return at if run(connection, _SET_BACK, at=at).first() is not None else None

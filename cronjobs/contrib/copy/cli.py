@@ -1,0 +1,139 @@
+"""``cronjobs db copy``."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict, replace
+from typing import Annotated, Final
+
+import typer
+
+from cronjobs import masking
+from cronjobs.contrib.copy import copying
+from cronjobs.desk.cli.loading import load_settings
+from cronjobs.desk.cli.options import JsonOption, Source
+from cronjobs.desk.cli.output import counted
+from cronjobs.desk.cli.progress import Progress
+from cronjobs.desk.cli.project_database import missing_file, operator
+from cronjobs.desk.cli.typed import span
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.variables import Variables
+from cronjobs.engine.run_due.database import open_database
+from cronjobs.engine.run_due.printing import complain, echo, echo_json
+from cronjobs.engine.schema.ready import require_tables
+from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
+
+STAYS_CLOSED: Final = (
+    "the old side stays closed, because the new one may have everything: run the same command again, it brings the "
+    "copy to its end"
+)
+ODD_SHOWN: Final = 20  # sentences about what could not come over as it was
+
+
+def copy(
+    source: Source,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="URL",
+            help="The new database, PostgreSQL; else the configured one. '${NEW_URL}' in single quotes is read from "
+            "that variable, '${file:PATH}' from a file: no other process sees it.",
+        ),
+    ] = None,
+    old: Annotated[
+        str | None, typer.Option("--from", metavar="URL", help="The old database, SQLite; else the configured one.")
+    ] = None,
+    wait: Annotated[
+        str | None, typer.Option("--wait", metavar="DURATION", help="Wait at most this long for running jobs: 60s.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy jobs, keys, effects, schedules and history from SQLite to PostgreSQL.
+
+    It first closes the old side: its ticks end with an error that names the new one. Then it copies everything in one
+    transaction, or nothing. Run it again to bring what was enqueued on the old side meanwhile: nothing is doubled. To
+    go back, as long as the new side has not been used: cronjobs db adopt on the old one.
+    """
+    if (to is None) == (old is None):
+        raise UsageError(
+            "say where to, --to postgresql://…, or, once that is the configured database, --from sqlite:///…"
+        )
+    patience = None if wait is None else span(wait, "--wait")
+    settings = load_settings(source)
+    if to is not None and masking.url_passwords(to):
+        complain("""a password on a command line is seen by whoever lists processes: write --to '${NEW_URL}' instead""")
+    typed = to
+    old, to = (None if url is None else _filled(url, settings) for url in (old, to))
+    here, there = (replace(settings, database=url) if url else settings for url in (old, to))
+    if file := missing_file(here):
+        raise UsageError(f"there is no database {file} to copy from")
+    with closing(open_database(here)) as from_, closing(open_database(there)) as target, Progress() as line:
+        if from_.is_sqlite:
+            require_tables(from_)
+        try:
+            report = copying.copy(
+                from_,
+                target,
+                settings,
+                actor=operator(),
+                wait=patience,
+                progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
+            )
+        except SchemaMissing:  # of the new side: the old one's were made above
+            raise SchemaMissing(str(target.address), _upgrade(typed)) from None
+        except BaseException:
+            with suppress(CronjobsError):
+                if from_.is_sqlite and copying.is_closed(from_, target):
+                    complain(STAYS_CLOSED)
+            raise
+    for sentence in report.odd[:ODD_SHOWN]:
+        complain(sentence)
+    if len(report.odd) > ODD_SHOWN:
+        complain(f"… and {len(report.odd) - ODD_SHOWN} more")
+    if as_json:
+        echo_json({"from": str(from_.address), "to": str(target.address)} | asdict(report))
+        return
+    # "${NEW_URL}" is what the configuration should say.
+    for sentence in _copied(report, typed if typed and "${" in typed else str(target.address)):
+        echo(sentence)
+
+
+def _upgrade(typed: str | None) -> str:
+    """The command that makes the tables of the new database, whose URL was *typed* so; None: the configured one."""
+    if typed is None:
+        return "cronjobs db upgrade"
+    if "${" not in typed:
+        return f"cronjobs db upgrade --database-url {shlex.quote(typed)}"
+    filled_by_the_shell = re.sub(r"\$\{file:([^}]*)\}", r"$(cat \1)", typed)
+    return f'CRONJOBS_DATABASE_URL="{filled_by_the_shell}" cronjobs db upgrade'
+
+
+def _filled(url: str, settings: Settings) -> str:
+    """*url* with its ``${NAME}`` and ``${file:…}`` replaced, as in the configuration."""
+    try:
+        text, came_in = Variables(os.environ, settings.folder).fill(url)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    passwords = masking.url_passwords(text)
+    secrets = settings.secrets | masking.long_enough(came_in) | passwords
+    # A URL without a password is no secret, and a copy to *** would say nothing.
+    masking.remember(secrets if passwords else secrets - {text})
+    return text
+
+
+def _copied(report: copying.CopyReport, where: str) -> Iterator[str]:
+    if report.late:
+        came = report.copied["cronjobs_jobs"]
+        yield f"late from the old side: {counted(came, 'job')}" + (
+            f", {report.known:,} known here" * bool(report.known)
+        )
+    else:
+        yield ", ".join(f"{rows:,} {table.removeprefix('cronjobs_')}" for table, rows in report.copied.items() if rows)
+        yield f"the old side is closed; name {where} in the configuration, wherever one ticks or enqueues"
+    if report.left:
+        yield f"enqueued on the old side meanwhile: {counted(report.left, 'job')}: run this again"

@@ -1,0 +1,283 @@
+"""Whether a copy is safe, the old side closed meanwhile, and everything or what came late written to the new one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.clock import sleep
+from cronjobs.contrib.copy import statements as store
+from cronjobs.contrib.copy.conversion import fit
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import audit, job_runs, jobs, schedules
+from cronjobs.engine.database.tables import ticks as ticks_table
+from cronjobs.engine.store import ticks
+from cronjobs.engine.store.meta import MOVED, Meta, adopt, is_ours, read_meta, reopen, require_schema
+from cronjobs.engine.store.pruning import set_pruned_at
+from cronjobs.errors import CronjobsError, UsageError
+
+ACTION: Final = "copy"  # in the audit trail of the new side: how far the copy came
+POLL_S: Final = 0.2
+
+# Rows in these mean that a database is in use. Pauses, queues and the trail may have rows before.
+_LIFE: Final = (jobs, job_runs, schedules, ticks_table)
+
+Progress = Callable[[str, int, int], None]
+"""(table, rows done, rows in all)"""
+
+
+class CopyRefused(CronjobsError):
+    """The copy is not safe with these two databases in their present state; nothing was changed."""
+
+
+@dataclass(frozen=True)
+class CopyMark:
+    """What the new side's trail records of a copy: the source, how far it was read, and what was here then.
+
+    ``here`` None: this side is in use by itself.
+    """
+
+    id: int
+    source: str
+    jobs: int
+    audit: int
+    here: dict[str, int] | None
+
+
+@dataclass
+class CopyReport:
+    """The number of rows written, by table; ``late``: only jobs enqueued on the old side since an earlier copy.
+
+    ``known``: late jobs whose key was used here already. ``odd``: what could not be copied unchanged. ``left``: jobs
+    that were enqueued on the old side meanwhile.
+    """
+
+    copied: dict[str, int] = field(default_factory=dict)
+    late: bool = False
+    known: int = 0
+    odd: list[str] = field(default_factory=list)
+    left: int = 0
+
+
+def copy(
+    source: Database,
+    target: Database,
+    settings: Settings,
+    *,
+    actor: str,
+    wait: timedelta | None = None,
+    progress: Progress = lambda *_: None,
+) -> CopyReport:
+    """Copy everything from *source* to *target*; an earlier copy there is brought up to date.
+
+    *wait*: how long to wait for jobs that run on the old side; None: refuse while any job runs. Raises CopyRefused,
+    ForeignDatabase or DatabaseError.
+
+    Only one side is ever open. Whatever is raised before COMMIT is sent, the new side gets nothing, and the old one is
+    reopened if this copy closed it, and no other copy has begun since. From COMMIT on, the old side stays closed.
+    """
+    if not source.is_sqlite or target.is_sqlite:
+        raise UsageError("db copy goes from SQLite to PostgreSQL; elsewhere the databases' own tools do it")
+    where = moved_to(target)
+    with source.read() as connection:
+        before = require_schema(connection)
+    closed = before.environment == where
+    if not closed:
+        is_ours(settings, before.project, before.environment)
+    with target.read() as connection:
+        found = require_schema(connection)
+        is_ours(settings, found.project, found.environment)
+        _decide(connection, _last_mark(connection), str(source.address), closed=closed)
+    closing = _close(source, before, where, actor, wait is not None)
+    reopens = not closed
+    try:
+        _wait_until_quiet(source, wait or timedelta(0))
+        with ExitStack() as gate, source.read() as old, target.write() as new:
+            report = _copy(old, new, source, settings, actor, progress, closed=closed)
+            _hold_closed(gate.enter_context(source.write()), where)
+            reopens = False  # COMMIT is next: whatever is raised from here on, it may have taken effect
+    except BaseException:
+        if reopens:
+            _reopen(source, before, closing, actor)
+        raise
+    with source.read() as old, target.read() as new:
+        mark = _last_mark(new)
+        report.left = 0 if mark is None else max(0, store.newest(old, jobs) - mark.jobs)
+    return report
+
+
+# --- may it be? -------------------------------------------------------------------------------------------------------
+
+
+def _decide(connection: Connection, mark: CopyMark | None, source: str, *, closed: bool) -> bool:
+    """Whether to copy everything (again), or only what came late; raises CopyRefused if neither is safe."""
+    if mark is None:
+        there = [f"{rows} in {table.name}" for table in _LIFE if (rows := store.count(connection, table))]
+        if there:
+            raise CopyRefused(
+                f"the new database is in use already ({', '.join(there)}): copy into one that is empty, made by "
+                '"cronjobs db upgrade"'
+            )
+        return True
+    if _is_unused(connection, mark):
+        if mark.source != source:
+            raise CopyRefused(f"the new database holds a copy of {mark.source}: copy that one again, or into another")
+        return True
+    if not closed:
+        raise CopyRefused(
+            "both databases have been in use since the last copy, and nobody can say what was done twice: decide for "
+            "one, and enqueue there what is missing"
+        )
+    return False
+
+
+def _life(connection: Connection) -> dict[str, int]:
+    """Numbers that show whether a database has been used since."""
+    return {
+        "jobs": store.newest(connection, jobs),
+        "runs": store.count(connection, job_runs),
+        "ticks": store.newest(connection, ticks_table),
+        "leased": len(store.leased(connection)),
+    }
+
+
+def _is_unused(connection: Connection, mark: CopyMark) -> bool:
+    """Whether nothing was done here since that copy: no tick, no job, nothing in the trail."""
+    return mark.here == _life(connection) and store.newest(connection, audit) == mark.id
+
+
+def _last_mark(connection: Connection) -> CopyMark | None:
+    found = connection.execute(audit.select().where(audit.c.action == ACTION).order_by(audit.c.id.desc()).limit(1))
+    row = found.first()
+    return None if row is None else CopyMark(id=row.id, **row.detail)
+
+
+# --- the old side -----------------------------------------------------------------------------------------------------
+
+
+def moved_to(target: Database) -> str:
+    """The environment of an old side that is closed for *target*."""
+    return MOVED + str(target.address)
+
+
+def is_closed(source: Database, target: Database) -> bool:
+    with source.read() as connection:
+        return read_meta(connection).environment == moved_to(target)
+
+
+def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) -> int:
+    """Close the old side, or keep it closed; return the id of the row in its trail that says so."""
+    with source.write() as connection:
+        found = read_meta(connection)
+        if (found.project, found.environment) != (before.project, before.environment):
+            raise CopyRefused("another copy of the old side has begun or ended just now: begin again")
+        running = store.leased(connection)
+        if running and not waits:
+            raise CopyRefused(f"{_named(running)} on the old side: say how long to wait, --wait 60s")
+        store.put_fences(connection)
+        adopt(connection, before.project, where, actor, again=True)
+        return store.last_closing(connection)
+
+
+def _hold_closed(old: Connection, where: str) -> None:
+    """Nobody opens the old side while *old*, a write to it, goes on: for as long as the new side's COMMIT takes.
+
+    That may be long: it waits for a synchronous standby.
+    """
+    if read_meta(old).environment != where:
+        raise CopyRefused('the old side was opened meanwhile by "cronjobs db adopt", and nothing was copied')
+
+
+def _reopen(source: Database, before: Meta, closing: int, actor: str) -> None:
+    """Open the old side again, unless another copy has begun since *closing*: that one relies on it being closed."""
+    with source.write() as connection:
+        if store.last_closing(connection) == closing:
+            reopen(connection, before.project, before.environment, actor)
+
+
+def _wait_until_quiet(source: Database, patience: timedelta) -> None:
+    give_up_at = source.clock.monotonic() + patience.total_seconds()
+    while True:
+        with source.read() as connection:
+            running = store.leased(connection)
+        if not running:
+            return
+        if source.clock.monotonic() >= give_up_at:
+            raise CopyRefused(f"{_named(running)} on the old side still, and nothing was copied: wait longer")
+        sleep(POLL_S)
+
+
+def _named(running: Sequence[int]) -> str:
+    ids = ", ".join(map(str, running[:10])) + (" …" if len(running) > 10 else "")
+    return f"job {ids} runs" if len(running) == 1 else f"{len(running)} jobs run ({ids})"
+
+
+# --- the copy ---------------------------------------------------------------------------------------------------------
+
+
+def _copy(
+    old: Connection,
+    new: Connection,
+    source: Database,
+    settings: Settings,
+    actor: str,
+    progress: Progress,
+    *,
+    closed: bool,
+) -> CopyReport:
+    """Write everything, or what came late; *closed*: the old side was closed before this copy began."""
+    if store.leased(old):
+        raise CopyRefused("a job began on the old side just now: begin again")
+    mark = _last_mark(new)
+    if mark is not None and not _is_unused(new, mark):
+        store.take_turn(new)
+    else:
+        store.take_alone(new)
+    mark = _last_mark(new)  # again, now that no one else changes it
+    report = CopyReport()
+    if _decide(new, mark, str(source.address), closed=closed):
+        _copy_all(old, new, mark, report, progress)
+        adopt(new, settings.project, settings.environment, actor)
+        set_pruned_at(new, require_schema(old).pruned_at or source.clock.now())
+        here = _life(new)
+    else:
+        assert mark is not None, "a side with no mark gets everything"
+        report.late = True
+        _copy_late(old, new, mark, report)
+        here = None
+    name = str(source.address)
+    reached = {"source": name, "jobs": store.newest(old, jobs), "audit": store.newest(old, audit), "here": here}
+    ticks.record(new, action=ACTION, subject=name, actor=actor, detail=reached)
+    return report
+
+
+def _copy_all(old: Connection, new: Connection, mark: CopyMark | None, report: CopyReport, progress: Progress) -> None:
+    if mark is not None:
+        store.empty(new)
+    store.forget_totals(new)
+    for table in store.TABLES:
+        # The trail only grows, and the new side's own entries stay in it.
+        above = mark.audit if mark is not None and table is audit else 0
+        total, done = store.count(old, table), 0
+        for rows in store.batches(old, table, above):
+            store.insert(new, table, [fit(table, row, report.odd) for row in rows])
+            done += len(rows)
+            progress(table.name, done, total)
+        report.copied[table.name] = done
+    for table in store.WITH_IDS:
+        store.count_on(new, table, store.spent(old, table))
+
+
+def _copy_late(old: Connection, new: Connection, mark: CopyMark, report: CopyReport) -> None:
+    done = 0
+    for rows in store.batches(old, jobs, mark.jobs or -1):
+        written = store.insert_late(new, [fit(jobs, row, report.odd) for row in rows])
+        done += written
+        report.known += len(rows) - written
+    report.copied[jobs.name] = done

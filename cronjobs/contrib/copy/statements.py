@@ -1,0 +1,156 @@
+"""What ``db copy`` reads from the old database, SQLite, and writes into the new one, PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Table, Text, delete, func, select, type_coerce
+
+from cronjobs.engine.database.column_types import Json
+from cronjobs.engine.database.tables import audit, findings, job_runs, jobs, meta, metadata, schedules, ticks, totals
+from cronjobs.engine.store.meta import FENCE, qualified
+from cronjobs.engine.store.sql import define, group, kinds, run
+
+BATCH: Final = 1000  # rows that are copied together
+BATCH_BYTES: Final = 8 * 1024 * 1024  # or fewer
+
+TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)  # jobs before their runs
+WITH_IDS: Final = (jobs, schedules, ticks, findings)  # other rows refer to their ids, or an id shows which row is newer
+
+# A tick that began before the old side was closed must not claim or settle any more; running jobs may end.
+_FENCES: Final = {
+    "claims": "UPDATE OF locked_by ON cronjobs_jobs WHEN OLD.locked_by IS NULL AND NEW.locked_by IS NOT NULL",
+    "occurrences": "INSERT ON cronjobs_occurrences",
+    "schedules": "UPDATE ON cronjobs_schedules",
+}
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+# --- the old side, SQLite ---------------------------------------------------------------------------------------------
+
+
+def put_fences(connection: Connection) -> None:
+    """Make the database file itself refuse claims and occurrences."""
+    for name, event in _FENCES.items():
+        connection.exec_driver_sql(
+            f"CREATE TRIGGER IF NOT EXISTS {FENCE}{name} BEFORE {event} "
+            "BEGIN SELECT RAISE(ABORT, 'this database was taken elsewhere by cronjobs db copy'); END"
+        )
+
+
+def last_closing(connection: Connection) -> int:
+    """The newest row of the trail that says who has the database: another one shows that another copy has begun."""
+    found = select(func.max(audit.c.id)).where(audit.c.action == "adopt")
+    return int(connection.execute(found).scalar_one())
+
+
+def leased(connection: Connection) -> list[int]:
+    """The jobs that run, or may run: their lease has not expired."""
+    return list(run(connection, "SELECT id FROM {jobs} WHERE locked_until > {now} ORDER BY id").scalars())
+
+
+def count(connection: Connection, table: Table) -> int:
+    return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+
+
+def newest(connection: Connection, table: Table) -> int:
+    """The highest id in *table*; 0 if it is empty."""
+    return int(connection.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one())
+
+
+def spent(connection: Connection, table: Table) -> int:
+    """The highest id that SQLite ever gave in *table*: ids of pruned rows must not come back either."""
+    found = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)).scalar()
+    return int(found or 0)
+
+
+def batches(connection: Connection, table: Table, above: int = 0) -> Iterator[Rows]:
+    """All rows of *table* in the order of its key, or those with an id above *above*; JSON comes as text."""
+    columns = [
+        type_coerce(column, Text).label(column.name) if isinstance(column.type, Json) else column
+        for column in table.columns
+    ]
+    found = select(*columns).order_by(*table.primary_key)
+    if above:
+        found = found.where(table.c.id > above)
+    batch: list[Mapping[str, Any]] = []
+    size = 0
+    for [row] in connection.execute(found).partitions(1):
+        batch.append(dict(row._mapping))
+        size += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if len(batch) == BATCH or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+# --- the new side, PostgreSQL -----------------------------------------------------------------------------------------
+
+
+define(**{f"copied_{table.name}": group("rows", kinds(table)) for table in TABLES})
+
+
+def take_alone(connection: Connection) -> None:
+    """Keep everyone else from writing until this transaction ends: ticks, enqueuers, another copy."""
+    names = ", ".join(f"{{{_short(table)}}}" for table in (*TABLES, meta))
+    run(connection, f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
+    # Emptying a table of a million rows is one statement, and may take long.
+    connection.exec_driver_sql("SET LOCAL statement_timeout = '15min'")
+
+
+def take_turn(connection: Connection) -> None:
+    """Keep other copies away until this transaction ends."""
+    run(connection, "SELECT 1 FROM {meta} FOR NO KEY UPDATE").all()
+
+
+def insert(connection: Connection, table: Table, rows: Rows) -> None:
+    """Write *rows* unchanged, with their ids if the table keeps them."""
+    names = [column.name for column in table.columns if column.name != "id" or table in WITH_IDS]
+    _insert(connection, table, names, rows)
+
+
+def insert_late(connection: Connection, rows: Rows) -> int:
+    """Write jobs under new ids, except those whose key is used here already; return how many are new."""
+    names = [column.name for column in jobs.columns if column.name != "id"]
+    return _insert(connection, jobs, names, rows, "ON CONFLICT (idempotency_key) DO NOTHING RETURNING id")
+
+
+def _insert(connection: Connection, table: Table, names: Sequence[str], rows: Rows, end: str = "") -> int:
+    values = [f"CAST(r.{name} AS jsonb)" if isinstance(table.c[name].type, Json) else f"r.{name}" for name in names]
+    order = "ORDER BY r.id" if "id" in table.c else ""
+    written = run(
+        connection,
+        f"INSERT INTO {{{_short(table)}}} ({', '.join(names)}) SELECT {', '.join(values)} "
+        f"FROM {{copied_{table.name}}} r {order} {end}",
+        rows=rows,
+    )
+    return len(written.all()) if end else written.rowcount
+
+
+def count_on(connection: Connection, table: Table, highest: int) -> None:
+    """Make the sequence of ids continue above *highest*."""
+    if highest:
+        run(
+            connection,
+            "SELECT setval(pg_get_serial_sequence(:name, 'id'), :highest)",
+            name=qualified(connection, table.name),
+            highest=highest,
+        ).all()
+
+
+def forget_totals(connection: Connection) -> None:
+    """A new database says that it has counted nothing; the copied totals say what is counted of the copied rows."""
+    connection.execute(delete(totals))
+
+
+def empty(connection: Connection) -> None:
+    """Remove all that a copy brings, except the audit trail."""
+    for table in (job_runs, *(table for table in TABLES if table not in (job_runs, audit))):
+        connection.execute(delete(table))
+
+
+def _short(table: Table) -> str:
+    return table.name.removeprefix("cronjobs_")

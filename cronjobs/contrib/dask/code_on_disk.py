@@ -1,0 +1,42 @@
+"""Whether what a process has read and imported is still what lies on the disk: after a deploy it is not."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.registry import Registration
+
+Mark = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class CodeOnDisk:
+    """The configuration's files, and those of the handlers, as they were."""
+
+    marks: Mapping[str, Mark | None]
+
+    @classmethod
+    def of(cls, settings: Settings, handlers: Iterable[Registration]) -> CodeOnDisk:
+        files = [str(file) for file in settings.contents]
+        for registration in handlers:
+            try:
+                files.append(inspect.getsourcefile(inspect.unwrap(registration.handler)) or "")
+            except TypeError:  # a callable object
+                continue
+        return cls({file: _mark(file) for file in files if file})
+
+    def has_changed(self) -> bool:
+        return any(_mark(file) != mark for file, mark in self.marks.items())
+
+
+def _mark(file: str) -> Mark | None:
+    """What differs once a file was written again, or another one stands in its place; None: there is none."""
+    try:
+        found = os.stat(file)  # noqa: PTH116 a path that may be relative to what was
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

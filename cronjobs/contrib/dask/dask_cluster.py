@@ -1,0 +1,187 @@
+"""The one place that knows Dask: submits guards to a scheduler, hears how they end, and reaches those that run.
+
+Nothing here is needed without the extra ``cronjobs[dask]``: only a supervisor and ``check --live`` import it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from distributed import Client, Future
+from distributed.scheduler import KilledWorker
+from distributed.security import Security
+
+from cronjobs.contrib.dask import guard
+from cronjobs.contrib.dask.travelling import Begun, Progressed, news
+from cronjobs.engine.config.settings import ExecutorSettings
+
+CONNECT_WITHIN_S: Final = 5.0
+STOP_WITHIN_S: Final = 5.0  # a worker that does not answer by then is called again, if it is still to be stopped
+RESULT_WITHIN_S: Final = 5.0  # from its worker; later it is read from the database, which has it, too
+
+
+class TaskEnd(NamedTuple):
+    """A task is over. ``report``: what its guard returned; None: there is none, and *why*.
+
+    ``differs``: the worker has not the code for it.
+    """
+
+    name: str
+    report: str | None = None
+    why: str = ""
+    differs: bool = False
+
+
+class ClusterAway(Exception):
+    """The scheduler cannot be reached."""
+
+
+class DaskCluster:
+    """A connection to one scheduler. ``heard`` gets the ends of tasks and news of running ones, in threads of Dask."""
+
+    def __init__(
+        self, executor: ExecutorSettings, topic: str, heard: Callable[[TaskEnd | Begun | Progressed], None]
+    ) -> None:
+        self.executor = executor
+        self.topic = topic
+        self._heard = heard
+        self._client: Client | None = None
+        self._futures: dict[str, Future] = {}
+        self._stopping: set[tuple[int, int]] = set()  # job and attempt, of calls to workers that are on their way
+        self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")  # each waits for the scheduler
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it means is reported by us
+
+    @property
+    def up(self) -> bool:
+        return self._client is not None and self._client.status == "running"
+
+    def connect(self) -> None:
+        """Connect, or connect again. Raises ClusterAway."""
+        self.close()
+        try:
+            client = Client(
+                self.executor.dask,
+                security=_security(self.executor),
+                timeout=CONNECT_WITHIN_S,
+                set_as_default=False,
+                name="cronjobs",
+            )
+            client.subscribe_topic(self.topic, self._event)
+        except Exception as error:  # OSError, TimeoutError, an SSL error, a scheduler of another version
+            raise ClusterAway(f"{type(error).__name__}: {error}") from None
+        self._client = client
+
+    def submit(self, name: str, spec: str, *, priority: int) -> None:
+        """Submit a guard under a *name* of its own; its end is heard. Raises ClusterAway."""
+        try:
+            assert self._client is not None
+            future = self._client.submit(
+                guard.run,
+                spec,
+                key=name,
+                pure=False,
+                retries=0,
+                priority=priority,
+                resources=dict(self.executor.resources) or None,
+            )
+            self._futures[name] = future
+            future.add_done_callback(self._done)
+        except Exception as error:
+            raise ClusterAway(f"{type(error).__name__}: {error}") from None
+
+    def forget(self, name: str) -> None:
+        """Take a task back that has not begun; what it would have returned is of no interest."""
+        future = self._futures.pop(name, None)
+        if future is not None:
+            self._calls.submit(_quietly, future.cancel)
+
+    def stop(self, worker: str, job_id: int, attempt: int, reason: str) -> None:
+        """Tell the guard of an attempt that runs on *worker* to stop. It may not be reached; then call it again."""
+        client, called = self._client, (job_id, attempt)
+        if client is not None and called not in self._stopping:
+            self._stopping.add(called)
+            client.loop.add_callback(self._stop, client, worker, called, reason)
+
+    def examine(self) -> Mapping[str, Any]:
+        """What each worker says of itself (``guard.examine``), by its address."""
+        assert self._client is not None
+        found: Mapping[str, Any] = self._client.run(guard.examine, on_error="return")
+        return found
+
+    def workers(self) -> Mapping[str, Any]:
+        """What the scheduler knows of its workers, by address."""
+        assert self._client is not None
+        found: Mapping[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
+        return found
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        self._futures.clear()
+        self._stopping.clear()
+        if client is not None:
+            _quietly(client.close, timeout=1)
+
+    # --- in threads of Dask -------------------------------------------------------------------------------------------
+
+    async def _stop(self, client: Client, worker: str, called: tuple[int, int], reason: str) -> None:
+        # No thread waits for the answer: a frozen worker gives none, and others are to be reached meanwhile.
+        try:
+            with suppress(Exception):
+                await client.run(
+                    guard.stop,
+                    *called,
+                    reason,
+                    workers=[worker],
+                    on_error="ignore",
+                    asynchronous=True,
+                    callback_timeout=STOP_WITHIN_S,
+                )
+        finally:
+            self._stopping.discard(called)
+
+    def _done(self, future: Future) -> None:
+        name = str(future.key)
+        if self._futures.pop(name, None) is None:
+            return
+        self._heard(_end_of(name, future))
+
+    def _event(self, event: tuple[float, Any]) -> None:
+        found = news(event[1])
+        if found is not None:
+            self._heard(found)
+
+
+def _end_of(name: str, future: Future) -> TaskEnd:
+    if future.status == "finished":
+        try:
+            return TaskEnd(name, report=str(future.result(timeout=RESULT_WITHIN_S)))
+        except Exception as error:
+            return TaskEnd(name, why=f"its result could not be fetched: {type(error).__name__}")
+    if future.status == "error":
+        with suppress(Exception):
+            raised = future.exception(timeout=RESULT_WITHIN_S)
+            if isinstance(raised, KilledWorker):
+                return TaskEnd(name, why="its worker died, and so did those that the cluster tried next")
+            differs = isinstance(raised, ImportError | AttributeError)
+            return TaskEnd(name, why=f"its worker raised {type(raised).__name__}: {raised}", differs=differs)
+    return TaskEnd(name, why="the cluster has lost it")
+
+
+def _quietly(call: Callable[..., object], *arguments: Any, **more: Any) -> None:
+    with suppress(Exception):
+        call(*arguments, **more)
+
+
+def _security(executor: ExecutorSettings) -> Security | None:
+    if executor.tls is None:
+        return None
+    return Security(
+        require_encryption=True,
+        tls_ca_file=str(executor.tls.ca),
+        tls_client_cert=str(executor.tls.cert),
+        tls_client_key=str(executor.tls.key),
+    )

@@ -1,0 +1,139 @@
+"""What runs on a worker of a cluster, one call for each attempt: it makes sure that the attempt runs here alone.
+
+It takes the attempt's token in the database, starts the handler in a process of its own below the launcher, and holds a
+permit: what the database does not confirm in time is killed before the lease ends. A call that finds the token taken
+changes nothing: clusters repeat a task whose worker they have lost.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from cronjobs.clock import SYSTEM
+from cronjobs.contrib.dask.permit import HeldPermit
+from cronjobs.contrib.dask.travelling import GuardReport, Spec, versions
+from cronjobs.contrib.dask.worker_home import (
+    NO_DATABASE,
+    TOKEN_URL,
+    database_at,
+    settings_here,
+    this_worker,
+    token_database,
+)
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.execution.attempt import PROCESS_GRACE
+from cronjobs.engine.execution.command import Command
+from cronjobs.engine.execution.handler import as_stored
+from cronjobs.engine.execution.process import run_handler
+from cronjobs.engine.jobs.context import StopSignal
+from cronjobs.engine.rules.clusters import difference
+from cronjobs.engine.rules.progress import HowFar
+from cronjobs.errors import CronjobsError, DatabaseError
+from cronjobs.text import CappedText
+
+TELL_S: Final = 1.0  # how often a handler's progress travels at most
+
+_running: dict[tuple[int, int], StopSignal] = {}  # job and attempt → what stops it
+
+
+def run(text: str) -> str:
+    """Run one attempt, a ``Spec``, here, if nobody else does; return a ``GuardReport``."""
+    spec = Spec.decode(text)
+    if (why := difference(spec.versions, versions())) is not None:
+        return GuardReport("differs", f"worker {this_worker()}: {why}").encode()
+    try:
+        settings, database = token_database(spec.request.settings)
+    except CronjobsError as error:
+        return GuardReport("differs", f"worker {this_worker()}: {error}").encode()
+    stop = StopSignal()
+    holder = f"{this_worker()} {os.getpid()}-{secrets.token_hex(4)}"
+    permit = HeldPermit(database, spec.key, holder, spec.lease_s, SYSTEM, stop)
+    try:
+        answer = permit.take().answer
+    except DatabaseError as error:
+        return GuardReport("cannot", f"worker {this_worker()}: {error}").encode()
+    if answer != "yours":
+        return GuardReport("over" if answer == "done" else answer).encode()
+    place = (spec.key.job_id, spec.key.attempt)
+    _running[place] = stop
+    try:
+        report = _run(spec, settings, permit).encode()
+    finally:  # whatever broke off: a permit that goes on being confirmed would hold the attempt for ever
+        permit.confirm_no_more()
+        _running.pop(place, None)
+    permit.end(report)
+    return report
+
+
+def stop(job_id: int, attempt: int, reason: str) -> bool:
+    """Stop an attempt, if it runs in this process; a supervisor calls it on the worker."""
+    found = _running.get((job_id, attempt))
+    if found is not None:
+        found.set(reason)
+    return found is not None
+
+
+def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
+    tell = _teller(spec)
+    tell("begun", this_worker())
+    permit.watch()
+    began = SYSTEM.monotonic()
+    timeout = timedelta(seconds=spec.request.timeout_s)
+    request = spec.starting_at(began, this_worker(), settings)
+    command = Command(
+        argv=(),
+        folder=settings.folder,
+        env=os.environ,
+        stdin=request.encode(),
+        timeout=timeout,
+        grace=PROCESS_GRACE,
+        shutdown_grace=max(PROCESS_GRACE, request.settings.run.shutdown_grace - PROCESS_GRACE),
+        max_memory=spec.max_memory,
+        lease=lambda: permit.safe_until,
+        output=CappedText(),
+    )
+    told_at = 0.0
+
+    def progressed(told: HowFar, at: float) -> None:
+        nonlocal told_at
+        if at >= told_at + TELL_S:
+            told_at = at
+            tell("progress", told.done, told.of, told.note)
+
+    outcome, output = run_handler(command, permit.stop, clock=SYSTEM, report=progressed)
+    took = timedelta(seconds=SYSTEM.monotonic() - began)
+    return GuardReport("ended", outcome=outcome, output=as_stored(output, settings.secrets), took=took)
+
+
+def _teller(spec: Spec) -> Any:
+    """What tells the supervisor something by way of the scheduler; if that is away it goes unheard."""
+
+    def tell(kind: str, *facts: Any) -> None:
+        with suppress(Exception):  # news are no more than news
+            from distributed import get_worker
+
+            worker = get_worker()
+            said = [kind, spec.key.job_id, spec.key.attempt, *facts]
+            worker.loop.add_callback(worker.log_event, spec.topic, said)
+
+    return tell
+
+
+def examine() -> Mapping[str, Any]:
+    """What ``check --live`` asks of a worker: its versions, and whether it can take a token."""
+    here = versions()
+    try:
+        url = os.environ.get(TOKEN_URL) or settings_here(Settings(file=Path(), folder=Path())).database
+        fault = None if url else NO_DATABASE
+        if url:
+            with database_at(url, None).read() as connection:
+                connection.exec_driver_sql("SELECT 1")
+    except CronjobsError as error:
+        fault = str(error)
+    return {"cronjobs": here.cronjobs, "python": here.python, "fault": fault}

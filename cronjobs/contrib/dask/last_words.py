@@ -1,0 +1,19 @@
+"""What a supervisor has the next tick print: it has no output of its own, and cron mails what a tick prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cronjobs import masking
+from cronjobs.engine.tick import mail_throttle
+from cronjobs.engine.tick.trouble import place
+from cronjobs.errors import CronjobsError
+from cronjobs.text import one_line
+
+
+def leave_error(config: Path, executor: str, error: Exception) -> None:
+    why = str(error).partition("\n")[0]
+    if not isinstance(error, CronjobsError):
+        why = f"a fault of cronjobs itself, {type(error).__name__}: {why} ({place(error)})"
+    word = one_line(masking.mask_urls(f"the supervisor of executor {executor} ended: {why}"), 1000)
+    mail_throttle.leave_word(config, word)

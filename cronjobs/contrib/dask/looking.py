@@ -1,0 +1,51 @@
+"""What ``check --live`` says of a cluster: its scheduler, its workers, and whether they can run our attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from cronjobs.contrib.dask.travelling import versions
+from cronjobs.engine.config.settings import ExecutorSettings
+from cronjobs.engine.rules.clusters import Versions, difference
+from cronjobs.engine.tick.executors import NOT_INSTALLED
+from cronjobs.text import one_line
+
+
+def wrong_with(executor: ExecutorSettings) -> list[str]:
+    """Ask the scheduler and each worker; return what is wrong, in sentences."""
+    if find_spec("distributed") is None:
+        return [f"executor {executor.name}: {NOT_INSTALLED}"]
+    from cronjobs.contrib.dask.dask_cluster import ClusterAway, DaskCluster
+
+    cluster = DaskCluster(executor, "cronjobs-check", lambda _: None)
+    try:
+        cluster.connect()
+    except ClusterAway as error:
+        return [f"executor {executor.name}: the scheduler {executor.dask} cannot be reached: {error}"]
+    try:
+        known, said = cluster.workers(), cluster.examine()
+    except Exception as error:  # it went away meanwhile
+        return [f"executor {executor.name}: the scheduler {executor.dask} does not answer: {error}"]
+    finally:
+        cluster.close()
+    return [f"executor {executor.name}: {fault}" for fault in faults(executor, known, said)]
+
+
+def faults(executor: ExecutorSettings, known: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[str]:
+    """*known*: the scheduler's workers by address; *said*: what each answered, or the exception that it raised."""
+    if not known:
+        yield "its scheduler has no workers"
+    for name, amount in executor.resources:
+        if known and not any(worker.get("resources", {}).get(name, 0) >= amount for worker in known.values()):
+            yield f"no worker has {amount:g} of resource {name}: start some with --resources {name}={amount:g}"
+    for address, answer in sorted(said.items()):
+        if not isinstance(answer, Mapping):
+            yield f"worker {address} cannot run cronjobs: {one_line(f'{type(answer).__name__}: {answer}', 300)}"
+            continue
+        differs = difference(versions(), Versions(str(answer["cronjobs"]), str(answer["python"])))
+        if differs is not None:
+            yield f"worker {address}: {differs}"
+        if answer["fault"] is not None:
+            yield f"worker {address}: {one_line(str(answer['fault']), 300)}"

@@ -1,0 +1,105 @@
+"""The permit of one attempt on a worker: as long as the database confirms it, the handler may run, and no longer."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Final
+
+from cronjobs.clock import Clock
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.context import StopSignal
+from cronjobs.engine.rules.lease import heartbeat_s, lease_margin_s
+from cronjobs.engine.store import tokens
+from cronjobs.engine.store.tokens import Permit, TokenKey
+from cronjobs.errors import DatabaseError
+
+AGAIN_S: Final = 1.0  # after an error of the database, until the permit ends
+FOR_GOOD_S: Final = 60 * 86_400.0  # twice the longest timeout
+TAKE_TRIES: Final = 3
+LAST_TRIES: Final = 3  # to write how it ended
+
+
+@dataclass
+class HeldPermit:
+    """``safe_until``: the monotonic instant at which the handler must be gone. The launcher's kernel timer sees to it.
+
+    Whatever happens to this process: each confirmation is counted from when it was asked for.
+    """
+
+    database: Database
+    key: TokenKey
+    holder: str
+    lease_s: float
+    clock: Clock
+    stop: StopSignal
+    safe_until: float = 0.0
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    def take(self) -> Permit:
+        """Take the token. Raises DatabaseError.
+
+        It asks again if the database breaks off: the token may be ours by then, and nobody else could begin.
+        """
+        for left in reversed(range(TAKE_TRIES)):
+            sent = self.clock.monotonic()
+            try:
+                with self.database.write() as connection:
+                    found = tokens.take(connection, self.key, self.holder)
+            except DatabaseError:
+                if not left:
+                    raise
+                self._over.wait(AGAIN_S)
+                continue
+            if found.answer == "yours":
+                self._holds(sent, found)
+            break
+        return found
+
+    def watch(self) -> None:
+        """Confirm it from now on, every quarter of a lease, in a thread."""
+        threading.Thread(target=self._confirm_again, name="cronjobs-permit", daemon=True).start()
+
+    def confirm_no_more(self) -> None:
+        """Nobody attends to the attempt any more: its permit runs out."""
+        self._over.set()
+
+    def end(self, report: str) -> None:
+        """Nothing of the attempt runs any more: write how it ended, for a supervisor that the cluster cannot reach."""
+        if len(report) > tokens.MOST_ENDED:
+            return
+        for _ in range(LAST_TRIES):
+            try:
+                with self.database.write() as connection:
+                    tokens.confirm(connection, self.key, report)
+            except DatabaseError:
+                continue
+            return
+
+    def _holds(self, sent: float, found: Permit) -> None:
+        self.safe_until = sent + found.left_s - lease_margin_s(self.lease_s)
+
+    def _confirm_again(self) -> None:
+        pause_s = heartbeat_s(self.lease_s)
+        while not self._over.wait(pause_s):
+            sent = self.clock.monotonic()
+            try:
+                with self.database.write() as connection:
+                    found = tokens.confirm(connection, self.key)
+            except DatabaseError:
+                pause_s = min(AGAIN_S, heartbeat_s(self.lease_s))
+                if self.clock.monotonic() >= self.safe_until:
+                    self.stop.set("lease lost")
+                    return
+                continue
+            pause_s = heartbeat_s(self.lease_s)
+            if found.answer == "done":  # no other attempt of this job will begin: it has until its timeout
+                self.safe_until = self.clock.monotonic() + FOR_GOOD_S
+                return
+            if found.answer == "over":
+                self.safe_until = 0.0
+                self.stop.set("lease lost")
+                return
+            self._holds(sent, found)
+            if found.answer == "cancelled":
+                self.stop.set("cancelled")

@@ -1,0 +1,161 @@
+"""A supervisor at work: a tick's loop whose workers are a cluster, until it is idle, stale, or told to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import FrameType
+from typing import Final
+
+from cronjobs import events
+from cronjobs.clock import SYSTEM
+from cronjobs.contrib.dask.cluster_workers import IDLE_S, ClusterWorkers
+from cronjobs.contrib.dask.dask_cluster import DaskCluster
+from cronjobs.engine.config.settings import ExecutorSettings, Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.execution.attempt import WorkerContext
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.tick.extras import LAST_S, Over, beside_jobs
+from cronjobs.engine.tick.log import Log
+from cronjobs.engine.tick.loop import Loop
+from cronjobs.engine.tick.mail_throttle import leave_death
+from cronjobs.engine.tick.pacing import NO_SLOT
+from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, TickFilter
+from cronjobs.engine.tick.watchdog import Watchdog
+
+LOOK_S: Final = 1.0  # how often it looks for work, and whether its files have changed
+NO_DEADLINE: Final = timedelta(days=62)  # twice the longest timeout
+IDLE: Final = "it was idle"
+DEPLOY: Final = "its file or its handlers have changed"
+
+
+@dataclass
+class Supervisor:
+    """``wake`` is set by signals; ``up``: the cluster is there; ``stale``: this process is of before a deploy.
+
+    ``has_changed`` says whether its file or its handlers are other ones now.
+    """
+
+    loop: Loop
+    release_lock: Callable[[], None]
+    has_changed: Callable[[], bool]
+    wake: threading.Event
+    up: bool = False
+    stale: bool = False
+
+    def run(self) -> str:
+        """Work until there is nothing to do for a while, or it has to stop; say why it ended."""
+        idle_since = SYSTEM.monotonic()
+        while True:
+            claimed = self.loop.counts.claimed
+            ended = self.loop.run()
+            now = SYSTEM.monotonic()
+            if ended not in (NOTHING_DUE, NOTHING_ELSE_DUE, NO_SLOT):
+                return ended
+            at_work = bool(self.loop.in_flight.held or self.loop.in_flight.without_lease)
+            if self.stale and not at_work:
+                return DEPLOY
+            if at_work or self.loop.counts.claimed != claimed:
+                idle_since = now
+            elif now >= idle_since + IDLE_S:
+                return IDLE
+            self.wake.wait(LOOK_S)
+            self.loop.pace.look_again()
+
+    def connected(self, up: bool) -> None:
+        """The cluster has come, or gone: without it nothing is claimed."""
+        self.up = up
+        self._open_or_close()
+
+    def look_at_code(self) -> None:
+        """In a thread: the loop waits for ends of jobs that may take days."""
+        while not self.stale:
+            threading.Event().wait(LOOK_S)
+            if self.has_changed():
+                self.stale = True
+                self.release_lock()
+                self._open_or_close()
+
+    def _open_or_close(self) -> None:
+        self.loop.pace.closed = self.stale or not self.up
+        self.loop.workers.wake()
+
+
+@dataclass(frozen=True)
+class SupervisorSetting:
+    """What a supervisor works with, once its file is read and its handlers are imported."""
+
+    settings: Settings
+    executor: ExecutorSettings
+    queue: str | None
+    types: JobTypes
+    locked_by: str
+    has_changed: Callable[[], bool]
+    database: Database
+    release_lock: Callable[[], None]
+    watchdog: Watchdog
+
+
+def supervise(given: SupervisorSetting) -> Loop:
+    """Run one supervisor to its end, record what is left, and return its loop."""
+    settings, executor = given.settings, given.executor
+    log = Log(settings.log).write
+    extras = beside_jobs(settings, given.database, log)
+    to_log = extras.listening(log)
+
+    def emit(event: events.Event) -> None:
+        to_log(event)
+        leave_death(settings.file, f"a job of executor {executor.name}", event)
+
+    # No deadline: no job is too long for it.
+    ours = replace(settings, run=replace(settings.run, budget=NO_DEADLINE, long_jobs=0))
+    workers = ClusterWorkers(
+        executor,
+        WorkerContext(ours, given.database, on_start=extras.started, on_end=extras.ended),
+        SYSTEM,
+        cluster=lambda topic, heard: DaskCluster(executor, topic, heard),
+        emit=emit,
+        connected=lambda up: supervisor.connected(up),
+    )
+    sent = SYSTEM.monotonic()
+    with given.database.read() as connection:
+        now = database_now(connection)
+    loop = Loop(
+        database=given.database,
+        job_types=given.types,
+        workers=workers,
+        locked_by=given.locked_by,
+        deadline=sent + NO_DEADLINE.total_seconds(),
+        database_now=now,
+        now_read_at=sent,
+        emit=emit,
+        watchdog=given.watchdog,
+        host=given.locked_by.partition(":")[0],
+        limits=TickFilter(queue=given.queue, executor=executor.name),
+    )
+    wake = threading.Event()
+    supervisor = Supervisor(loop, given.release_lock, given.has_changed, wake)
+    supervisor.connected(False)
+    _obey_signals(loop, wake)
+    workers.begin()
+    threading.Thread(target=supervisor.look_at_code, name="cronjobs-code", daemon=True).start()
+    why = supervisor.run()
+    given.release_lock()
+    loop.finish()
+    workers.leave()
+    log(events.supervisor_ended(executor.name, why))
+    extras.end(Over(SYSTEM.monotonic() + LAST_S))
+    return loop
+
+
+def _obey_signals(loop: Loop, wake: threading.Event) -> None:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        loop.stop(signal.Signals(number).name)
+        wake.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)

@@ -1,0 +1,81 @@
+"""The supervisor of one executor on this host: ``python -m`` this module, started by a tick (``tick.executors``).
+
+It is a tick's loop whose workers are a cluster: it claims jobs of the executor's types, submits them, renews their
+leases together, and records how they end. It has no deadline. When the file, or the handlers' modules, are no longer
+what it began with (a deploy), it takes nothing more, and the next tick starts another one; when it has been idle for a
+while, it ends. Its watchdog fires before a lease ends, as a tick's does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from cronjobs import masking
+from cronjobs.clock import SYSTEM
+from cronjobs.contrib.dask import last_words
+from cronjobs.contrib.dask.code_on_disk import CodeOnDisk
+from cronjobs.contrib.dask.supervising import SupervisorSetting, supervise
+from cronjobs.engine.config import load
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs import job_types
+from cronjobs.engine.tick.executors import Supervision, SupervisorLock
+from cronjobs.engine.tick.watchdog import Watchdog
+from cronjobs.errors import EX_SOFTWARE, CronjobsError
+
+TAG: Final = "cluster-"  # prefix of the tick part of its locked_by
+START_UP_S: Final = 120.0  # to import the handlers, and to reach the database
+
+
+def main() -> None:
+    """Exit code: 0 it ended by itself, 3 or 4 not started or not recorded."""
+    supervision = Supervision.decode(sys.stdin.buffer.read())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # from the terminal that the tick was started in
+    lock = SupervisorLock.take(supervision)
+    if lock is None:
+        os._exit(0)
+    watchdog = Watchdog(SYSTEM)
+    watchdog.stand_at(SYSTEM.monotonic() + START_UP_S)
+    config = Path(supervision.config)
+    try:
+        settings = load.load(config, environ=os.environ, database_url=supervision.database)
+        masking.remember(settings.secrets)
+        os._exit(_supervise(supervision, settings, lock, watchdog))
+    except Exception as error:
+        last_words.leave_error(config, supervision.executor, error)
+        os._exit(error.exit_code if isinstance(error, CronjobsError) else EX_SOFTWARE)
+
+
+def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLock, watchdog: Watchdog) -> int:
+    executor = settings.executors.get(supervision.executor)
+    if executor is None:
+        raise CronjobsError("it is not in the file any more")
+    watchdog.harden(settings.run.lease)
+    types, identity = job_types.load(settings), Identity.here()
+    mine = [each.registration for each in types.types.values() if each.executor == executor.name]
+    given = SupervisorSetting(
+        settings=settings,
+        executor=executor,
+        queue=supervision.queue,
+        types=types,
+        locked_by=str(replace(identity, tick=TAG + identity.tick)),
+        has_changed=CodeOnDisk.of(settings, [each for each in mine if each is not None]).has_changed,
+        database=Database(parse_url(settings.database, settings.schema), connections=4),
+        release_lock=lock.release,
+        watchdog=watchdog,
+    )
+    loop = supervise(given)
+    if loop.outage.error is not None:
+        return 4
+    return EX_SOFTWARE if loop.net.error is not None else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""What travels to a worker of a cluster and back: JSON both ways, without a URL, a secret or pickled code."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final, Literal, NamedTuple
+
+from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.execution.attempt import Attempt
+from cronjobs.engine.execution.child_protocol import Request, outcome_from, outcome_text
+from cronjobs.engine.rules.clusters import Versions
+from cronjobs.engine.store.tokens import TokenKey
+from cronjobs.model import Failed, Outcome
+from cronjobs.text import cap, clean
+from cronjobs.version import __version__
+
+Said = Literal["ended", "taken", "cancelled", "over", "differs", "cannot"]
+LONGEST_OUTPUT: Final = 256_000  # characters
+
+
+def versions() -> Versions:
+    """Those of this process."""
+    return Versions(__version__, ".".join(platform.python_version_tuple()[:2]))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One attempt as a worker gets it. ``request``: for the handler's process, with the claiming host's folders.
+
+    ``topic``: where it reports meanwhile.
+    """
+
+    key: TokenKey
+    request: Request
+    versions: Versions
+    topic: str
+    lease_s: float
+    max_memory: int | None = None
+
+    @classmethod
+    def of(cls, attempt: Attempt, key: TokenKey, settings: Settings, topic: str) -> Spec:
+        registration = attempt.job_type.registration
+        # What is in the file may come from ${…}, env and env_file above all.
+        plain = Settings(
+            file=settings.file,
+            folder=settings.folder,
+            schema=settings.schema,
+            imports=settings.imports,
+            python_path=settings.python_path,
+            setup=settings.setup,
+            around=settings.around,
+            run=RunSettings(shutdown_grace=settings.run.shutdown_grace),
+        )
+        # The fence stays: with a database of its own the worker writes effects, and ends the job in a transaction.
+        request = Request(
+            attempt.job,
+            plain,
+            ends_at=0.0,
+            timeout_s=attempt.timeout.total_seconds(),
+            source=registration.source if registration is not None else None,
+        )
+        lease_s = settings.run.lease.total_seconds()
+        return cls(key, request, versions(), topic, lease_s, attempt.job_type.max_memory)
+
+    def encode(self) -> str:
+        facts: dict[str, Any] = {name: getattr(self, name) for name in ("topic", "lease_s", "max_memory")}
+        facts |= {"key": list(self.key), "versions": list(self.versions)}
+        return json.dumps(facts | {"request": self.request.encode().decode()})
+
+    @classmethod
+    def decode(cls, text: str) -> Spec:
+        facts = json.loads(text)
+        key, found = TokenKey(*facts.pop("key")), Versions(*facts.pop("versions"))
+        return cls(key, Request.decode(facts.pop("request").encode()), found, **facts)
+
+    def starting_at(self, now: float, worker: str, settings: Settings) -> Request:
+        """The request for the handler's process, which starts now, by the worker's *settings*."""
+        ends_at = now + self.request.timeout_s
+        settings = replace(settings, run=self.request.settings.run)
+        return replace(self.request, settings=settings, ends_at=ends_at, worker=worker)
+
+
+class GuardReport(NamedTuple):
+    """How a worker's guard ended: "ended" with an outcome; anything else means that this guard ran nothing.
+
+    "taken": another one has the token. "cancelled", "over": nobody may take it any more. "differs", "cannot", with
+    ``why``: the worker must not, or could not, run it.
+    """
+
+    said: Said
+    why: str = ""
+    outcome: Outcome | None = None
+    output: str | None = None
+    took: timedelta = timedelta(0)
+
+    def encode(self) -> str:
+        facts: dict[str, Any] = {"said": self.said, "why": self.why, "took_s": self.took.total_seconds()}
+        if self.outcome is not None:
+            output = None if self.output is None else cap(clean(self.output), LONGEST_OUTPUT)
+            facts |= {"outcome": outcome_text(self.outcome), "output": output}
+        return json.dumps(facts)
+
+    @classmethod
+    def decode(cls, text: str) -> GuardReport:
+        """Read it; what cannot be read is a failure: its handler did run."""
+        try:
+            facts = json.loads(text)
+            outcome = outcome_from(facts["outcome"]) if "outcome" in facts else None
+            took = timedelta(seconds=float(facts["took_s"]))
+            found = cls(facts["said"], str(facts["why"]), outcome, facts.get("output"), took)
+        except (ValueError, TypeError, KeyError, OverflowError):
+            found = cls("ended")
+        if found.said == "ended" and found.outcome is None:
+            return found._replace(outcome=Failed("what its worker reported cannot be read", "WorkerReport"))
+        return found
+
+
+class Begun(NamedTuple):
+    """An attempt runs, on the worker of this address."""
+
+    job_id: int
+    attempt: int
+    worker: str
+
+
+class Progressed(NamedTuple):
+    """What a handler said last about how far it has come."""
+
+    job_id: int
+    attempt: int
+    done: float | None
+    of: float | None
+    note: str | None
+
+
+def news(facts: Any) -> Begun | Progressed | None:
+    """Read what a guard told meanwhile; None: anybody can write to a topic."""
+    try:
+        kind, *values = facts
+        return Begun(*values) if kind == "begun" else Progressed(*values)
+    except (TypeError, ValueError):
+        return None

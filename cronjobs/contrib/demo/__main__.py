@@ -1,0 +1,30 @@
+"""``python3 -m cronjobs.contrib.demo`` in a fresh checkout: make .venv, once, and run ``cronjobs demo`` in it.
+
+It needs nothing but Python itself; when the environment is there, no network either.
+"""
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = ROOT / ".venv" / "bin" / "cronjobs"
+
+
+def main() -> None:
+    if not (ROOT / "pyproject.toml").exists():
+        sys.exit('this is for a checkout of cronjobs; where it is installed, run "cronjobs demo"')
+    if not PROGRAM.exists():
+        sys.stderr.write("Installing cronjobs and what it needs into .venv (once; half a minute) ...\n")
+        venv.create(ROOT / ".venv", with_pip=True)
+        pip = [str(PROGRAM.with_name("python")), "-m", "pip", "install", "-q", "-e", f"{ROOT}[postgres]"]
+        installed = subprocess.run(pip, check=False).returncode
+        if installed != 0:
+            sys.exit(installed)
+    os.execv(PROGRAM, [str(PROGRAM), "demo", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

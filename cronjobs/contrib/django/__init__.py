@@ -1,0 +1,1 @@
+"""cronjobs in Django: the pages as a view. ``path("admin/jobs/", include("cronjobs.contrib.django.urls"))``."""

@@ -1,0 +1,274 @@
+"""Jobs and schedules in Django's admin: to look at, and jobs to retry and to cancel, as ``cronjobs jobs`` does."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from django.conf import settings  # type: ignore[import-untyped]
+from django.contrib import admin  # type: ignore[import-untyped]
+from django.contrib.messages import SUCCESS, WARNING  # type: ignore[import-untyped]
+from django.core.paginator import Paginator  # type: ignore[import-untyped]
+from django.db.models import Q  # type: ignore[import-untyped]
+from django.utils.formats import date_format  # type: ignore[import-untyped]
+from django.utils.functional import cached_property  # type: ignore[import-untyped]
+from django.utils.html import format_html, format_html_join  # type: ignore[import-untyped]
+from django.utils.timezone import template_localtime  # type: ignore[import-untyped]
+
+from cronjobs import masking
+from cronjobs.contrib.django.apps import import_modules_of_apps
+from cronjobs.contrib.django.connections import ours
+from cronjobs.contrib.django.models import JobModel, JobRunModel, OccurrenceModel, ScheduleModel
+from cronjobs.desk.insight.explain_named import explain_id
+from cronjobs.engine.config.django_project import config_file
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs.job_types import assembled
+from cronjobs.engine.store import operating
+from cronjobs.engine.store.operating import BATCH, Changed, OperatorAction
+from cronjobs.errors import ConfigError, Problem
+from cronjobs.masking import named_secrets
+from cronjobs.text import clean, one_line
+
+MOST_COUNTED: Final = 10_000  # rows of a list: to count ten million takes seconds
+RECENT: Final = 1000  # jobs whose types and queues are offered as filters
+ATTEMPTS: Final = 20
+LONGEST: Final = 20_000  # characters of a value
+
+
+class CappedPaginator(Paginator):
+    """Counts no further than somebody would turn pages."""
+
+    @cached_property
+    def count(self) -> int:
+        return int(self.object_list[: MOST_COUNTED + 1].count())
+
+
+class RecentFilter(admin.SimpleListFilter):
+    """Filters by a column's value; offers those that the newest jobs have."""
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        recent = JobModel.objects.order_by("-id").values_list(self.parameter_name, flat=True)[:RECENT]
+        return [(value, value) for value in sorted({*recent})]
+
+    def queryset(self, request: Any, queryset: Any) -> Any:
+        if (value := self.value()) is None:
+            return queryset
+        if clean(value) != value:  # PostgreSQL would refuse a NUL
+            return queryset.none()
+        return queryset.filter(**{self.parameter_name: value})
+
+
+class TypeFilter(RecentFilter):
+    title = "type"
+    parameter_name = "job_type"
+
+
+class QueueFilter(RecentFilter):
+    title = "queue"
+    parameter_name = "queue"
+
+
+class ReadOnlyAdmin(admin.ModelAdmin):
+    """Rows are shown; what may be done to them are actions, for who has the permission to change."""
+
+    paginator = CappedPaginator
+    show_full_result_count = False
+
+    def get_queryset(self, request: Any) -> Any:
+        _configuration()  # whose secrets are not shown
+        return super().get_queryset(request)
+
+    def has_add_permission(self, request: Any) -> bool:
+        return False
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        return obj is None and bool(super().has_change_permission(request))
+
+
+@admin.register(JobModel)
+class JobAdmin(ReadOnlyAdmin):
+    list_display = ("id", "job_type", "status", "queue", "run_at", "tries", "error", "schedule")
+    list_filter = ("status", TypeFilter, QueueFilter)
+    search_fields = ("id",)  # so that there is a box; get_search_results reads it
+    search_help_text = "A job's id, its whole type, or its whole idempotency key"
+    sortable_by = ("id",)  # others have no index
+    actions = ("retry", "cancel")
+
+    def get_queryset(self, request: Any) -> Any:
+        """A list shows none of the JSON, of which each row may have much."""
+        return super().get_queryset(request).defer("payload", "meta", "result")
+
+    fields = (
+        *("explanation", "status", "job_type", "queue", "priority", "run_at", "tries", "whole_error"),
+        *("shown_payload", "shown_meta", "shown_result", "shown_key", "shown_concurrency_key", "schedule"),
+        *(
+            "enqueued_by",
+            "created_at",
+            "started_at",
+            "finished_at",
+            "cancel_requested_at",
+            "locked_by",
+            "made",
+        ),
+    )
+
+    def get_search_results(self, request: Any, queryset: Any, search_term: str) -> tuple[Any, bool]:
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        by = Q(job_type=term) | Q(idempotency_key=term)
+        if term.isascii() and term.isdecimal() and len(term) < 19:
+            by |= Q(id=int(term))
+        return queryset.filter(by), False
+
+    # --- columns ------------------------------------------------------------------------------------------------------
+
+    @admin.display(description="tries")
+    def tries(self, job: Any) -> str:
+        return (
+            f"failed {job.failures}" + (f" of {job.max_attempts}" if job.max_attempts else "") if job.failures else ""
+        )
+
+    @admin.display(description="last error")
+    def error(self, job: Any) -> str:
+        return one_line(masking.hide(job.last_error or ""), 120)
+
+    @admin.display(description="what became of it")
+    def explanation(self, job: Any) -> str:
+        known = _configuration()
+        import_modules_of_apps()
+        with ours() as connection:
+            told = explain_id(connection, job.pk, known, lambda: assembled(known, []))
+        return format_html_join("", "<p>{}</p>", ((masking.hide(line),) for line in (told.sentences if told else ())))
+
+    @admin.display(description="last error")
+    def whole_error(self, job: Any) -> str:
+        return masking.hide(job.last_error or "")
+
+    @admin.display(description="idempotency key")
+    def shown_key(self, job: Any) -> str:
+        return masking.hide(job.idempotency_key or "")
+
+    @admin.display(description="concurrency key")
+    def shown_concurrency_key(self, job: Any) -> str:
+        return masking.hide(job.concurrency_key or "")
+
+    @admin.display(description="payload")
+    def shown_payload(self, job: Any) -> str:
+        if job.payload is None:
+            return "it cannot be read"
+        return _json(_configuration().shown_payload(job.job_type, job.payload))
+
+    @admin.display(description="meta")
+    def shown_meta(self, job: Any) -> str:
+        return _json(job.meta)
+
+    @admin.display(description="result")
+    def shown_result(self, job: Any) -> str:
+        return "" if job.result is None else _json(job.result)
+
+    @admin.display(description="attempts")
+    def made(self, job: Any) -> str:
+        newest = JobRunModel.objects.filter(job_id=job.pk).order_by("-attempt")[:ATTEMPTS]
+        return format_html_join("", "<p>{}. {}: {} – {}, {} {}</p>{}", map(_attempt, reversed(newest)))
+
+    # --- actions ------------------------------------------------------------------------------------------------------
+
+    @admin.action(description="Retry: due now, with all tries again", permissions=["change"])
+    def retry(self, request: Any, queryset: Any) -> None:
+        self._act(request, queryset, "retry", operating.retry, "queued again")
+
+    @admin.action(description="Cancel: waiting ones at once, running ones are asked to stop", permissions=["change"])
+    def cancel(self, request: Any, queryset: Any) -> None:
+        self._act(request, queryset, "cancel", operating.cancel, "cancelled")
+
+    def _act(self, request: Any, queryset: Any, name: str, write: Callable[..., Changed], done: str) -> None:
+        """In transactions of their own, a batch each, so that ticks hardly notice; the audit has the user's name."""
+        actor = one_line(clean(request.user.get_username()), 200)
+        act = OperatorAction(name, actor, Identity.here().host, None)
+        chosen = list(queryset.order_by("id").values_list("id", flat=True))
+        changed, asked = 0, 0
+        for ids in _batches(chosen):
+            with ours() as connection:
+                found = write(connection, ids, act)
+            changed, asked = changed + len(found.done), asked + len(found.asked)
+        left = len(chosen) - changed - asked
+        words = [f"{changed} {done}"]
+        words += [f"{asked} running and asked to stop"] if asked else []
+        words += [f"{left} left as they are: their status does not allow it, or somebody holds them"] if left else []
+        self.message_user(request, "; ".join(words), WARNING if left else SUCCESS)
+
+
+@admin.register(ScheduleModel)
+class ScheduleAdmin(ReadOnlyAdmin):
+    list_display = ("name", "status", "next_at", "last")
+    list_filter = ("status",)
+    search_fields = ("name",)
+    fields = ("name", "status", "next_at", "seen_until", "shown_definition", "newest")
+
+    @admin.display(description="last occurrence")
+    def last(self, schedule: Any) -> str:
+        found = OccurrenceModel.objects.filter(schedule_id=schedule.pk).order_by("-last_for").first()
+        return "" if found is None else f"{_shown(found.last_for)} {found.outcome}"
+
+    @admin.display(description="definition")
+    def shown_definition(self, schedule: Any) -> str:
+        return _json(_configuration().shown_definition(schedule.definition))
+
+    @admin.display(description="newest occurrences")
+    def newest(self, schedule: Any) -> str:
+        found = OccurrenceModel.objects.filter(schedule_id=schedule.pk).order_by("-last_for")[:ATTEMPTS]
+        return format_html_join("", "<p>{}: {} {} {}</p>", map(_occurrence, found))
+
+
+def _attempt(run: Any) -> tuple[Any, ...]:
+    words = masking.hide(run.traceback or "")
+    trace = format_html("<pre>{}</pre>", words) if words else ""
+    return (
+        run.attempt,
+        run.outcome,
+        _shown(run.started_at),
+        _shown(run.finished_at),
+        run.error_type or "",
+        masking.hide(run.error or ""),
+        trace,
+    )
+
+
+def _occurrence(row: Any) -> tuple[str, ...]:
+    job = f"job {row.job_id}" if row.job_id else ""
+    return _shown(row.last_for), row.outcome, row.reason or "", job
+
+
+def _shown(instant: Any) -> str:
+    return str(date_format(template_localtime(instant), "DATETIME_FORMAT"))
+
+
+def _json(value: Any) -> str:
+    written = json.dumps(masking.hide_in(value), ensure_ascii=False, indent=2, default=str)
+    return format_html("<pre>{}</pre>", written[:LONGEST])
+
+
+def _batches(ids: list[int]) -> Iterator[Collection[int]]:
+    for start in range(0, len(ids), BATCH):
+        yield ids[start : start + BATCH]
+
+
+def _configuration() -> Settings:
+    """What the project's file says, as far as it can be read: which payloads are shown, and in which zone."""
+    file = config_file(settings)
+    try:
+        found = load(file, environ=os.environ, need_database=False, only_database=True)
+    except ConfigError as error:  # "cronjobs check" says it, too; until then no payload is shown
+        place = (file or Path("cronjobs.yaml")).absolute()
+        found = Settings(place, place.parent, problems=(*error.problems, Problem(str(place), 0, 0, "job_types", "")))
+    masking.remember(found.secrets | named_secrets(os.environ))
+    return found

@@ -1,0 +1,72 @@
+"""Django's own checks of the project know the setting CRONJOBS."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from django.conf import settings  # type: ignore[import-untyped]
+from django.core.checks import Error, register  # type: ignore[import-untyped]
+from django.core.checks import Warning as CheckWarning
+from django.db import connections, router  # type: ignore[import-untyped]
+
+from cronjobs.contrib.django.connections import VENDORS
+from cronjobs.engine.config.django_project import alias, config_file, database_url
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.reader import FieldError
+from cronjobs.engine.database.address import Address, parse_url
+from cronjobs.errors import CronjobsError
+
+KEYS: Final = ("config", "database")
+LABEL: Final = "cronjobs"
+
+
+@register
+def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
+    """Whether ticks go where this project enqueues: cronjobs.yaml may name another database than DATABASES."""
+    try:
+        ticks = load(config_file(settings), environ=os.environ, only_database=True)
+        djangos = parse_url(database_url())
+        theirs = parse_url(ticks.database)
+    except (CronjobsError, FieldError):  # cronjobs check says what is wrong there
+        return []
+    if ticks.by_django or _place(theirs) == _place(djangos):
+        return []
+    said = f"ticks run the jobs of {theirs}, by {ticks.file.name}, and this project enqueues into {djangos}"
+    hint = 'Write database: django there, or name that one of DATABASES: CRONJOBS = {"database": …}'
+    return [CheckWarning(said, hint=hint, id="cronjobs.W001")]
+
+
+def _place(address: Address) -> tuple[str, str | None]:
+    """As far as it can be compared: one host has several names."""
+    return address.url.get_backend_name(), address.url.database
+
+
+@register
+def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
+    """What is wrong with ``CRONJOBS``: a key that there is not, a database that is none of ours, or gets no tables."""
+    given = getattr(settings, "CRONJOBS", {})
+    if not isinstance(given, dict):
+        hint = 'CRONJOBS = {"config": BASE_DIR / "cronjobs.yaml"}'
+        return [Error("CRONJOBS is no dict", hint=hint, id="cronjobs.E001")]
+    found: list[Error | CheckWarning] = [
+        Error(f"CRONJOBS has the unknown key {key!r}", hint=f"Allowed: {', '.join(KEYS)}", id="cronjobs.E002")
+        for key in given
+        if key not in KEYS
+    ]
+    name = alias(settings)
+    if name not in connections.settings:
+        return [*found, Error(f"CRONJOBS names the database {name!r}, which DATABASES has not", id="cronjobs.E003")]
+    vendor = connections[name].vendor
+    if vendor not in VENDORS:
+        hint = 'Name one that is: CRONJOBS = {"database": …}'
+        found.append(
+            Error(f"cronjobs runs on PostgreSQL and SQLite, and {name!r} is {vendor}", hint=hint, id="cronjobs.E004")
+        )
+    elif not router.allow_migrate(name, LABEL):
+        said = f"DATABASE_ROUTERS keep migrate from making the tables of cronjobs in {name!r}, which has the jobs"
+        hint = (
+            f'For app_label {LABEL!r}, allow_migrate is to return True or None there, or: CRONJOBS = {{"database": …}}'
+        )
+        found.append(CheckWarning(said, hint=hint, id="cronjobs.W002"))
+    return found

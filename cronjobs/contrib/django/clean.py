@@ -1,0 +1,94 @@
+"""Django's connections around every attempt: clean before and after it, as between two requests."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.db import connections  # type: ignore[import-untyped]
+
+from cronjobs.engine.database.user_connections import has_open_transaction
+from cronjobs.engine.jobs.context import Context
+from cronjobs.errors import Snooze, TransactionLeftOpen
+
+
+class CleanConnections:
+    """A hook of ``around_attempts``: the connections of the handler's thread, and of the thread of its async ORM calls.
+
+    Closes what is unusable or too old. A transaction that the handler left open is rolled back, and the attempt fails:
+    else the jobs after it would write into that transaction, and nobody would commit it.
+    """
+
+    def __init__(self, _ctx: Context) -> None:
+        self._here, self._there = _OfThread(), _OfThread()
+        # A thread of its own: Django's usual one is shared by all async handlers of the process, and so would be an
+        # open transaction in it.
+        self._thread: Any = ThreadSensitiveContext()
+
+    def __enter__(self) -> None:
+        self._here.begin()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        _judge(self._here.end(), error)
+
+    async def __aenter__(self) -> None:
+        await self._thread.__aenter__()
+        await sync_to_async(self._there.begin)()
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            left_open = await sync_to_async(self._there.end)(last=True)
+        finally:
+            await self._thread.__aexit__(None, None, None)
+        _judge(left_open, error)
+
+
+def _judge(left_open: bool, error: BaseException | None) -> None:
+    if not left_open:
+        return
+    if error is None or isinstance(error, Snooze):  # to itself it went well
+        raise TransactionLeftOpen
+    error.add_note(str(TransactionLeftOpen()))
+
+
+class _OfThread:
+    """This thread's, around one attempt; but those that a test drains in, within its own ``atomic``."""
+
+    def __init__(self) -> None:
+        self._tests: set[str] = set()
+
+    def begin(self) -> None:
+        self._tests = {each.alias for each in connections.all(initialized_only=True) if each.in_atomic_block}
+        self.end()
+
+    def end(self, *, last: bool = False) -> bool:
+        """Clean them; whether a transaction was left open. *last*: close them all, for the thread ends."""
+        left_open = False
+        for connection in connections.all(initialized_only=True):
+            if connection.alias not in self._tests:
+                left_open |= _cleaned(connection, last=last)
+        return left_open
+
+
+def _cleaned(connection: Any, *, last: bool) -> bool:
+    left_open = connection.in_atomic_block or _is_in_transaction(connection)
+    if not (left_open or last):
+        connection.close_if_unusable_or_obsolete()
+        return False
+    if left_open:
+        with suppress(Exception):  # the server is gone, and the transaction with it
+            connection.connection.rollback()
+    connection.close()
+    if connection.in_atomic_block:
+        del connections[connection.alias]  # it believes to be in a transaction; the next use makes another
+    return left_open
+
+
+def _is_in_transaction(connection: Any) -> bool:
+    if connection.connection is None:
+        return False
+    is_open = has_open_transaction(connection.connection)
+    if is_open is None:
+        return bool(connection.autocommit != connection.settings_dict["AUTOCOMMIT"])
+    return is_open

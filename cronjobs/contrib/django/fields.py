@@ -1,0 +1,78 @@
+"""Columns of cronjobs' tables as fields of Django's models."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db import models  # type: ignore[import-untyped]
+from django.db.models.fields.json import KeyTransform  # type: ignore[import-untyped]
+
+from cronjobs.contrib.django.instants import as_djangos, from_djangos
+from cronjobs.engine.database.column_types import from_microseconds, to_microseconds
+from cronjobs.engine.rules.payload import too_deep
+from cronjobs.engine.store.sizes import NOT_FETCHED, if_not_too_large
+from cronjobs.text import BrokenText, decoded
+
+
+def _undecoded(connection: Any, sql: str) -> str:
+    """A column as its bytes: SQLite keeps any in a text, and its driver would raise for those that are not UTF-8."""
+    is_column = "(" not in sql
+    return f"CAST({sql} AS BLOB)" if connection.vendor == "sqlite" and is_column else sql
+
+
+class AnyTextField(models.TextField):
+    """Text that anyone may have written: with replacement characters if it is not UTF-8."""
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        # Another query compares with what a subquery selects, and a text is never equal to bytes.
+        return (sql if compiler.query.subquery else _undecoded(compiler.connection, sql)), params
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        return str(decoded(value)) if isinstance(value, bytes) else value
+
+
+class JsonField(models.JSONField):
+    """JSON that anyone may have written: None if it cannot be read, so that one such row never hides the others."""
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        if compiler.query.subquery or "(" in sql:  # no column
+            return sql, params
+        if compiler.connection.vendor == "postgresql":
+            fetched = if_not_too_large(sql)
+            assert callable(fetched)
+            return fetched(True), params
+        return _undecoded(compiler.connection, sql), params
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        if isinstance(value, bytes):
+            value = decoded(value)
+            if isinstance(value, BrokenText):
+                return None
+        try:
+            found = super().from_db_value(value, expression, connection)
+        except (ValueError, RecursionError):  # a number of 5,000 digits, or nested too deeply
+            return None
+        if found in NOT_FETCHED or (isinstance(value, str) and too_deep(value, found)):
+            return None
+        # Django gives text that is no JSON as it is; of a part of it, it has read that.
+        is_text = found is value and isinstance(value, str) and not isinstance(expression, KeyTransform)
+        return None if is_text else found
+
+
+class InstantField(models.DateTimeField):
+    """An instant: timestamptz on PostgreSQL, whole microseconds since 1970 on SQLite; a datetime as Django has them."""
+
+    def get_internal_type(self) -> str:
+        return "InstantField"  # or Django would read SQLite's number as the text of a date
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> datetime | None:
+        if value is None:
+            return None
+        return as_djangos(from_djangos(value) if isinstance(value, datetime) else from_microseconds(value))
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        if not isinstance(value, datetime):
+            return super().get_db_prep_value(value, connection, prepared)
+        instant = from_djangos(value)
+        return instant if connection.vendor == "postgresql" else to_microseconds(instant)

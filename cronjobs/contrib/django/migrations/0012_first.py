@@ -1,0 +1,3 @@
+from cronjobs.contrib.django.revisions import migration
+
+Migration = migration("0012")

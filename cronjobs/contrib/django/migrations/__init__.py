@@ -1,0 +1,1 @@
+"""One migration for each revision of the tables; ``cronjobs.contrib.django.revisions`` has what they do."""

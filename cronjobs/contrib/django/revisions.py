@@ -1,0 +1,95 @@
+"""What Django's migrations of the app do: bring the tables to a revision, unless they are there already.
+
+``cronjobs_alembic_version`` is the one record of what the tables are: whatever applied a revision, ``migrate``,
+``cronjobs db upgrade`` or the first tick on SQLite, the others find it done.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.apps import apps  # type: ignore[import-untyped]
+from django.core.management.base import CommandError  # type: ignore[import-untyped]
+from django.db import router  # type: ignore[import-untyped]
+from django.db.migrations import Migration  # type: ignore[import-untyped]
+from django.db.migrations.operations.base import Operation  # type: ignore[import-untyped]
+from django.db.migrations.state import ModelState  # type: ignore[import-untyped]
+
+from cronjobs.contrib.django.connections import is_jobs_database
+from cronjobs.engine.database.tables import FIRST_REVISION, VERSION_TABLE
+from cronjobs.engine.schema import migrations
+from cronjobs.errors import SchemaNotUpgraded
+
+LABEL: Final = "cronjobs"
+
+
+def migration(revision: str, *, after: str | None = None) -> Any:
+    """The migration that brings the tables to *revision*; *after*: the file before it."""
+    parts = {"operations": [ToRevision(revision)], "dependencies": [(LABEL, after)] if after else []}
+    return type("Migration", (Migration,), parts | {"__module__": __name__})
+
+
+class ToRevision(Operation):
+    """Bring the tables of Django's connection to *revision*, by the SQL that ``cronjobs db sql`` prints."""
+
+    reduces_to_sql = True
+    reversible = True  # to say how; it is not
+    atomic = True
+
+    def __init__(self, revision: str) -> None:
+        self.revision = revision
+
+    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
+        return self.__class__.__qualname__, [self.revision], {}
+
+    def describe(self) -> str:
+        return f"Bring the tables of cronjobs to revision {self.revision}"
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """Django's picture of our models is what the code says: it manages none of their tables."""
+        for model in apps.get_app_config(LABEL).get_models():
+            state.add_model(ModelState.from_model(model))
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        connection = schema_editor.connection
+        if not is_jobs_database(connection.alias) or not router.allow_migrate(connection.alias, app_label):
+            return
+        statements = self._statements(connection.vendor)
+        if schema_editor.collect_sql:
+            schema_editor.collected_sql += [f"{statement};" for statement in statements]
+            return
+        with connection.cursor() as cursor:
+            path = None
+            if connection.vendor == "postgresql":
+                cursor.execute(migrations.upgrade_lock(None))
+                cursor.execute("SELECT current_setting('search_path')")
+                path = cursor.fetchone()
+            found = _revision(connection, cursor)
+            if found is not None and found < FIRST_REVISION:
+                raise CommandError(str(SchemaNotUpgraded(found)))
+            if found is not None and found >= self.revision:
+                return
+            for statement in statements:
+                cursor.execute(statement)
+            if path is not None:  # Django's own record of the migration is written next, in this transaction
+                cursor.execute("SELECT set_config('search_path', %s, true)", path)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        raise CommandError(
+            "the tables of cronjobs are not taken back: they only grow, and code of an older version runs on newer "
+            "ones. To make Django alone forget them: migrate cronjobs zero --fake"
+        )
+
+    def _statements(self, kind: str) -> tuple[str, ...]:
+        known = migrations.revisions()
+        place = known.index(self.revision)
+        return migrations.statements(kind, None, f"{known[place - 1]}:{self.revision}" if place else self.revision)
+
+
+def _revision(connection: Any, cursor: Any) -> str | None:
+    """The revision of the tables; None: there are none."""
+    if VERSION_TABLE not in connection.introspection.table_names(cursor):
+        return None
+    cursor.execute(f"SELECT max(version_num) FROM {VERSION_TABLE}")  # noqa: S608 a name of ours
+    [found] = cursor.fetchone()
+    return str(found) if found is not None else None

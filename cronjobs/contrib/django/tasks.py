@@ -1,0 +1,273 @@
+"""Django's tasks as jobs: ``TASKS = {"default": {"BACKEND": "cronjobs.contrib.django.tasks.CronjobsBackend"}}``.
+
+Django 6 has ``django.tasks``; for Django 5.2 the package django-tasks has the same as ``django_tasks``.
+"""
+
+from __future__ import annotations
+
+import builtins
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Final
+
+import django  # type: ignore[import-untyped]
+from django.apps import apps  # type: ignore[import-untyped]
+from django.core.checks import Error  # type: ignore[import-untyped]
+from django.core.exceptions import ImproperlyConfigured  # type: ignore[import-untyped]
+
+from cronjobs import errors
+from cronjobs.clock import SYSTEM
+from cronjobs.contrib.django import task_jobs
+from cronjobs.contrib.django.apps import import_modules_of_apps
+from cronjobs.contrib.django.connections import in_transaction
+from cronjobs.contrib.django.instants import as_djangos, from_djangos
+from cronjobs.contrib.django.models import JobModel, JobRunModel
+from cronjobs.engine.config.django_project import APP
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs.checking import name_fault
+from cronjobs.engine.jobs.context import Context
+from cronjobs.engine.jobs.enqueue import enqueue
+from cronjobs.engine.jobs.find import FoundJob, find
+from cronjobs.errors import RetryLater, Snooze
+from cronjobs.model import Status
+
+_HOME: Final = "django.tasks" if django.VERSION >= (6,) else "django_tasks"
+try:
+    _base: Any = import_module(f"{_HOME}.base")
+except ImportError:
+    raise ImproperlyConfigured(
+        "Django has tasks from 6.0 on; for an older one: pip install django-tasks, and add it to INSTALLED_APPS"
+    ) from None
+_backends: Any = import_module(f"{_HOME}.backends.base")
+_signals: Any = import_module(f"{_HOME}.signals")
+_exceptions: Any = import_module(f"{_HOME}.exceptions")
+_json: Any = import_module("django.utils.json" if django.VERSION >= (6,) else f"{_HOME}.utils")
+
+BaseTaskBackend: Any = _backends.BaseTaskBackend
+Task: Any = _base.Task
+TaskResult: Any = _base.TaskResult
+TaskResultStatus: Any = _base.TaskResultStatus
+
+LEVELS: Final = 10
+PRIORITIES: Final = _base.TASK_MAX_PRIORITY - _base.TASK_MIN_PRIORITY + 1  # 201
+STATUSES: Final = {
+    Status.QUEUED: TaskResultStatus.READY,
+    Status.RUNNING: TaskResultStatus.RUNNING,
+    Status.FAILED: TaskResultStatus.READY,  # it will be retried
+    Status.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
+    Status.DEAD: TaskResultStatus.FAILED,
+    Status.CANCELLED: TaskResultStatus.FAILED,
+}
+FAILURES: Final = ("failed", "timed_out", "lost")  # outcomes of attempts that are errors of the task
+
+
+def level_of(priority: int) -> int:
+    """Django's priority, -100 to 100 and high first, as ours, 0 to 9 and low first; Django's 0 is our default, 5."""
+    return LEVELS - 1 - (int(priority) - int(_base.TASK_MIN_PRIORITY)) * LEVELS // PRIORITIES
+
+
+def priority_of(level: int) -> int:
+    """The middle of the priorities that are this level."""
+    return 0 if level == level_of(0) else round((LEVELS - 0.5 - level) * PRIORITIES / LEVELS) - 100
+
+
+class CronjobsBackend(BaseTaskBackend):
+    """A task is a job of the type that its path names, such as shop.tasks.send_invoice.
+
+    It is enqueued in the transaction that is open on Django's connection, if one is: both are committed, or neither.
+    Failures are retried as ``job_types:`` and ``defaults:`` of cronjobs.yaml say, by default ten times.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def validate_task(self, task: Any) -> None:
+        """Raise InvalidTask for what cannot be enqueued; what can, ticks that import it can run."""
+        super().validate_task(task)
+        if fault := name_fault(task.module_path):
+            raise (getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError)(
+                f"The path of the task, {task.module_path!r}, is the name of its job type, and {fault}."
+            )
+        task_jobs.know(task)
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Write the job, and return what is known of it now.
+
+        Raises TypeError or PayloadError for arguments that JSON does not have, PayloadError for those with which the
+        task cannot be called, QueueFull for a queue that refuses more.
+        """
+        self.validate_task(task)
+        result = TaskResult(
+            task=task,
+            id="",
+            status=TaskResultStatus.READY,
+            enqueued_at=None,
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=args,
+            kwargs=kwargs,
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        with in_transaction() as connection:
+            made = enqueue(
+                connection,
+                task.module_path,
+                {"args": result.args, "kwargs": result.kwargs},
+                run_at=None if task.run_after is None else from_djangos(task.run_after),
+                queue=task.queue_name,
+                priority=level_of(task.priority),
+            )
+            # By the database's clock, so that the same comes from get_result.
+            times = JobModel.objects.using(connection.alias).filter(id=made.id).values_list("created_at", flat=True)
+            _set(result, enqueued_at=times[0] if made.id else as_djangos(SYSTEM.now()))
+        if made.id is None:
+            words = f"queue {task.queue_name} is full, and drops what is more: nothing was written"
+            result.errors.append(_error("cronjobs.errors.QueueFull", words))
+            _set(result, status=TaskResultStatus.FAILED, finished_at=result.enqueued_at)
+            return result
+        _set(result, id=str(made.id))
+        _signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> Any:
+        """What became of it. Raises TaskResultDoesNotExist, also for a job that is none of this project's tasks."""
+        # str() of other numerals is not what they were enqueued as
+        is_id = isinstance(result_id, str) and result_id.isascii() and result_id.isdecimal() and len(result_id) < 19
+        with in_transaction() as connection:
+            found = find(connection, id=int(result_id)) if is_id and int(result_id) else None
+            task = None if found is None else _task(found.job_type)
+            if found is None or task is None:
+                raise _exceptions.TaskResultDoesNotExist(result_id)
+            runs = list(JobRunModel.objects.using(connection.alias).filter(job_id=found.id).order_by("attempt"))
+            jobs = JobModel.objects.using(connection.alias).filter(id=found.id, status=Status.RUNNING)
+            running = list(jobs.values_list("locked_by", "attempts"))
+        return self._result(found, task, runs, running)
+
+    def _result(self, found: FoundJob, task: Any, runs: Sequence[Any], running: Sequence[tuple[str, int]]) -> Any:
+        payload = found.payload if isinstance(found.payload, dict) else {}
+        args, kwargs = payload.get("args"), payload.get("kwargs")
+        started = [run.started_at for run in runs]
+        if found.started_at is not None and (running or not runs):  # when it was claimed, a little before
+            started.append(as_djangos(found.started_at))
+        result = TaskResult(
+            task=self._as_enqueued(task, found),
+            id=str(found.id),
+            status=STATUSES[found.status],
+            enqueued_at=as_djangos(found.enqueued_at),
+            started_at=min(started, default=None),
+            finished_at=None if found.finished_at is None else as_djangos(found.finished_at),
+            last_attempted_at=max(started, default=None),
+            args=args if isinstance(args, list) else [],
+            kwargs=kwargs if isinstance(kwargs, dict) else {},
+            backend=self.alias,
+            errors=[_error(_path(run.error_type), run.traceback or run.error) for run in runs if _is_failure(run)],
+            worker_ids=[run.runner for run in runs]
+            + [locked_by for locked_by, attempt in running if not runs or runs[-1].attempt < attempt],
+        )
+        if found.status is Status.CANCELLED:
+            result.errors.append(_error("cronjobs.errors.Cancelled", found.last_error))
+        elif found.status is Status.DEAD and not result.errors:
+            result.errors.append(_error(_path(found.error_type), found.last_error))
+        _set(result, _return_value=found.result)
+        return result
+
+    def _as_enqueued(self, task: Any, found: FoundJob) -> Any:
+        """*task* as this job was enqueued, as far as the row still shows it."""
+        changes: dict[str, Any] = {"backend": self.alias}
+        if level_of(task.priority) != found.priority:
+            changes["priority"] = priority_of(found.priority)
+        if not self.queues or found.queue in self.queues:
+            changes["queue_name"] = found.queue
+        if not found.attempts and found.run_at > found.enqueued_at:
+            changes["run_after"] = as_djangos(found.run_at)
+        return task.using(**changes)
+
+    # --- in a tick ----------------------------------------------------------------------------------------------------
+
+    def begin(self, task: Any, ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """The result of an attempt that begins now, for those who listen to task_started."""
+        if task.takes_context:  # it may ask for all that came before
+            result = self.get_result(str(ctx.job_id))
+        else:
+            at = None if ctx.started_at is None else as_djangos(ctx.started_at)
+            result = TaskResult(
+                task=task,
+                id=str(ctx.job_id),
+                status=TaskResultStatus.RUNNING,
+                enqueued_at=None if ctx.enqueued_at is None else as_djangos(ctx.enqueued_at),
+                started_at=at,
+                finished_at=None,
+                last_attempted_at=at,
+                args=args,
+                kwargs=kwargs,
+                backend=self.alias,
+                errors=[],
+                worker_ids=[Identity.here().host] * ctx.attempt,
+            )
+        _signals.task_started.send_robust(type(self), task_result=result)
+        return result
+
+    def context_of(self, result: Any) -> Any:
+        return _base.TaskContext(task_result=result)
+
+    def end(self, result: Any, value: Any = None, *, error: Exception | None = None) -> Any:
+        """Tell those who listen to task_finished how the attempt ended; return *value* as JSON has it."""
+        _set(result, finished_at=as_djangos(SYSTEM.now()))
+        if error is None:
+            with suppress(TypeError, ValueError):  # what JSON does not have is not kept, and the attempt says so
+                value = _json.normalize_json(value)
+            _set(result, status=TaskResultStatus.SUCCESSFUL, _return_value=value)
+        elif isinstance(error, Snooze | RetryLater | errors.Cancelled):
+            return None  # it is not over
+        else:
+            kind = type(error)
+            words = "".join(traceback.format_exception(error))
+            result.errors.append(_error(f"{kind.__module__}.{kind.__qualname__}", words))
+            _set(result, status=TaskResultStatus.FAILED)
+        _signals.task_finished.send_robust(type(self), task_result=result)
+        return value
+
+    # --- manage.py check ----------------------------------------------------------------------------------------------
+
+    def check(self, **kwargs: Any) -> list[Any]:
+        """For ``manage.py check``."""
+        found = [*super().check(**kwargs)]
+        if not apps.is_installed(APP):
+            found.append(Error(f'TASKS needs the app: INSTALLED_APPS += ["{APP}"]', id="cronjobs.E005"))
+        return found
+
+
+def _task(job_type: str) -> Any:
+    """The task of this path, if the project has it. A path from a row is never imported: only the apps' modules are."""
+    if job_type not in task_jobs.KNOWN:
+        import_modules_of_apps()
+    return task_jobs.KNOWN.get(job_type)
+
+
+def _is_failure(run: Any) -> bool:
+    return run.outcome in FAILURES
+
+
+def _error(path: str, words: str | None) -> Any:
+    return _base.TaskError(exception_class_path=path, traceback=words or "")
+
+
+def _path(error_type: str | None) -> str:
+    """The importable path of an error's type, which rows name as people do: "ValueError", "billing.errors.Declined"."""
+    name = error_type or ""
+    if "." in name:
+        return name
+    home = builtins if hasattr(builtins, name) else errors
+    return f"{home.__name__}.{name}" if hasattr(home, name) else "cronjobs.errors.CronjobsError"
+
+
+def _set(result: Any, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(result, name, value)  # frozen for its users

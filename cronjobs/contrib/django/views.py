@@ -1,0 +1,100 @@
+"""The pages as a Django view, called inside the request, with its user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from django.conf import settings  # type: ignore[import-untyped]
+from django.http import HttpResponse  # type: ignore[import-untyped]
+from django.shortcuts import redirect, resolve_url  # type: ignore[import-untyped]
+from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-untyped]
+from sqlalchemy import Connection
+
+from cronjobs.engine.config.django_project import config_file
+from cronjobs.installed import needed
+
+REQUEST: Final = "cronjobs.contrib.django.request"
+
+Asked = Callable[[Any], bool]
+Connect = Callable[[], AbstractContextManager[Connection]]
+
+
+def is_staff(request: Any) -> bool:
+    return bool(request.user.is_active and request.user.is_staff)
+
+
+def is_superuser(request: Any) -> bool:
+    return bool(request.user.is_active and request.user.is_superuser)
+
+
+def pages(
+    connect: Connect | None = None,
+    *,
+    may_see: Asked = is_staff,
+    may_act: Asked = is_superuser,
+    config: str | Path | None = None,
+) -> Any:
+    """The pages as a view for ``re_path(r"^jobs/(?P<path>.*)$", pages())``; who is not logged in is sent to do so.
+
+    *may_see* and *may_act* get Django's request. *connect*: as for ``cronjobs.contrib.web.app``. *config*:
+    cronjobs.yaml; None: the setting CRONJOBS["config"] of the Django project, else $CRONJOBS_CONFIG, else
+    ./cronjobs.yaml.
+
+    The forms have a token of their own, bound to a cookie of their own, so Django's is not asked for.
+    """
+    made: list[Any] = []
+
+    def show(request: Any, path: str = "") -> Any:
+        if not request.user.is_authenticated:
+            return redirect(f"{resolve_url(settings.LOGIN_URL)}?next={quote(request.get_full_path())}")
+        if not made:  # settings are there by the first request
+            made.append(_mounted(connect, may_see, may_act, config))
+        answer = HttpResponse()
+        begun: list[tuple[str, list[tuple[str, str]]]] = []
+        body = made[0](_environ(request, path), lambda status, headers, *_: begun.append((status, headers)))
+        answer.content = b"".join(body)
+        status, headers = begun[-1]
+        answer.status_code = int(status.partition(" ")[0])
+        for name, value in headers:
+            answer[name] = value
+        return answer
+
+    return csrf_exempt(show)
+
+
+def _mounted(connect: Connect | None, may_see: Asked, may_act: Asked, config: str | Path | None) -> Any:
+    def viewer(environ: Any) -> str | None:
+        request = environ[REQUEST]
+        return str(request.user.get_username()) if may_see(request) else None
+
+    return needed("cronjobs.contrib.web.mounted", "the view").app(
+        connect,
+        viewer=viewer,
+        may_act=lambda environ: may_act(environ[REQUEST]),
+        config=config or config_file(settings),
+    )
+
+
+def _environ(request: Any, path: str) -> dict[str, Any]:
+    """What a WSGI server would pass if the pages were mounted where the view is, also under ASGI."""
+    whole = request.path_info
+    before = whole[: len(whole) - len(path)].rstrip("/")
+    given = {name: value for name, value in request.META.items() if isinstance(value, str)}
+    return given | {
+        "SCRIPT_NAME": _as_wsgi(request.META.get("SCRIPT_NAME", "") + before),
+        "PATH_INFO": _as_wsgi(whole[len(before) :] or "/"),
+        "REQUEST_METHOD": request.method,
+        "QUERY_STRING": request.META.get("QUERY_STRING", ""),
+        "CONTENT_LENGTH": request.META.get("CONTENT_LENGTH", ""),
+        "wsgi.url_scheme": request.scheme,
+        "wsgi.input": request,  # a file: nothing of the body is read before somebody is let in
+        REQUEST: request,
+    }
+
+
+def _as_wsgi(text: str) -> str:
+    return str(text).encode().decode("latin-1")

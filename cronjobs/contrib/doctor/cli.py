@@ -1,0 +1,77 @@
+"""``cronjobs doctor``: is everything around the jobs as it has to be?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Annotated, Final
+
+import typer
+
+from cronjobs.contrib.doctor.diagnosis import Diagnosis
+from cronjobs.contrib.doctor.examine import Examination, examine
+from cronjobs.contrib.doctor.patient import patient_of
+from cronjobs.desk.cli.known_types import users_code
+from cronjobs.desk.cli.options import JsonOption, Source
+from cronjobs.desk.cli.output import safe, width, wrapped, write
+from cronjobs.engine.run_due import leaving
+from cronjobs.engine.run_due.printing import coloured, json_text
+
+COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "red", "not applicable": "bright_black"}
+TEXT: Final = 600  # characters of a diagnosis
+
+
+def doctor(
+    source: Source,
+    release: Annotated[
+        bool, typer.Option("--release", help="The checklist before a release, with what only a person knows.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check everything around the jobs: file, handlers, database, cron, host; say what is wrong, and how to fix it.
+
+    Each check is ok, a warning, a problem, or not applicable here. They work one by one: without a readable file or a
+    database, those that need it say so, and the others go on. It changes nothing (but makes a small file in the state
+    folder and removes it; on PostgreSQL it makes temporary tables to compare with, and rolls them back).
+
+    --release goes through what a release needs, on the host that will tick: these checks, what "check" and "status"
+    find, and what only a person knows. Each item is ok, to do, or for a person to answer.
+
+    --json prints one object: ok, host, checks (an object per check: check, about, status, text, fix), counts; with
+    --release: ok, items (item, about, answer, text, do), counts. Exit code 1: a check found a problem, or something is
+    to do.
+    """
+    if release:
+        from cronjobs.contrib.doctor.release_cli import release as checklist
+
+        checklist(source, as_json)
+    with ExitStack() as open_things:
+        patient = patient_of(source, open_things)
+        with users_code():
+            found = examine(patient)
+    counts: Counter[str] = Counter(diagnosis.status for _, diagnosis in found)
+    if as_json:
+        checks = [{"check": check.name, "about": check.about} | vars(diagnosis) for check, diagnosis in found]
+        write([json_text({"ok": not counts["problem"], "host": patient.host, "checks": checks, "counts": counts})])
+    else:
+        write(_lines(found, counts))
+    leaving.leave(1 if counts["problem"] else 0, stuck=False)  # whatever threads the user's modules began
+
+
+def _lines(found: Sequence[tuple[Examination, Diagnosis]], counts: Counter[str]) -> Iterator[str]:
+    label = max(len(check.name) for check, _ in found)
+    indent = " " * (label + 2)
+    for check, diagnosis in found:
+        word = coloured(diagnosis.status, COLOURS[diagnosis.status])
+        head, *rest = wrapped(safe(diagnosis.text, TEXT), width() - len(indent) - len(diagnosis.status) - 2)
+        yield f"{check.name:<{label}}  {word}: {head}"
+        yield from (indent + line for part in rest for line in wrapped(part, width() - len(indent)))
+        if diagnosis.fix:
+            yield from (indent + line for line in wrapped(f"→ {safe(diagnosis.fix, TEXT)}", width() - len(indent)))
+    said = [f"{counts[word]} {word if counts[word] == 1 or word == 'ok' else word + 's'}" for word in COUNTED]
+    yield ""
+    yield ", ".join(said)
+
+
+COUNTED: Final = ("ok", "warning", "problem")

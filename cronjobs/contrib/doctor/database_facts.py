@@ -1,0 +1,135 @@
+"""Gather the facts about the jobs database: whose it is, its clock, its file, its roles, the ticks of this host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from cronjobs.contrib.doctor import database_verdicts as judge
+from cronjobs.contrib.doctor.diagnosis import Diagnosis, problem
+from cronjobs.contrib.doctor.host_verdicts import Fired
+from cronjobs.desk.insight.watched import quiet_after
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import SCHEMA_REVISION, VERSION_TABLE, metadata
+from cronjobs.engine.host.mounts import filesystem_of
+from cronjobs.engine.schema import grants
+from cronjobs.engine.schema.drift import VIEWS
+from cronjobs.engine.schema.grants import DEFAULT_NAMES, Role
+from cronjobs.engine.store import examining, listing
+from cronjobs.engine.store.meta import is_ours, read_meta
+from cronjobs.engine.store.sql import database_now
+from cronjobs.errors import CronjobsError, DatabaseError, SchemaNotUpgraded
+
+RELATIONS = (*sorted(metadata.tables), VERSION_TABLE, *VIEWS)
+ASKED = 3  # times, for the clock; the quickest answer counts
+
+
+def reached(connection: Connection, settings: Settings, name: str) -> judge.Reached:
+    try:
+        found = read_meta(connection)
+    except DatabaseError:
+        return judge.Reached(name)  # without tables: another check says so
+    try:
+        is_ours(settings, found.project, found.environment)
+    except CronjobsError:
+        environment = f', environment "{found.environment}"' if found.environment else ""
+        return judge.Reached(name, belongs_to=f'project "{found.project}"{environment}')
+    return judge.Reached(name)
+
+
+def revision(connection: Connection) -> Diagnosis:
+    try:
+        found = read_meta(connection)
+    except SchemaNotUpgraded as error:
+        return problem(str(error), "docs/from-before-0.2.md")
+    except DatabaseError:
+        return judge.revision(None, SCHEMA_REVISION, None)
+    return judge.revision(found.schema_revision, SCHEMA_REVISION, found.oldest_code)
+
+
+def clocks(database: Database) -> Diagnosis:
+    """The host's clock against the database's, which was read somewhere between two looks at the host's."""
+    skew, best = timedelta(0), timedelta.max
+    for _ in range(1 if database.is_sqlite else ASKED):
+        with database.read() as connection:
+            before = database.clock.now()
+            began = database.clock.monotonic()
+            there = database_now(connection)
+            took = timedelta(seconds=database.clock.monotonic() - began)
+        if took < best:
+            skew, best = before + took / 2 - there, took
+    return judge.clocks(skew, best, same_host=database.is_sqlite)
+
+
+def sqlite_file(path: Path, root: Path) -> judge.FileFacts:
+    found, folder = path.stat(), path.parent.stat()
+    wal = Path(f"{path}-wal")
+    return judge.FileFacts(
+        str(path),
+        filesystem_of(path, root),
+        found.st_mode & 0o7777,
+        folder.st_mode & 0o7777,
+        found.st_uid == os.geteuid(),
+        wal.stat().st_size if wal.exists() else 0,
+    )
+
+
+def statistics(connection: Connection) -> list[examining.TableStatistics]:
+    return examining.table_statistics(connection, sorted(metadata.tables))
+
+
+def roles(connection: Connection) -> list[judge.RoleRights]:
+    """The session's role, by what it is for; the roles of ``db grants`` that there are; and everybody."""
+    server = examining.server(connection)
+    named = {name: role for role, name in DEFAULT_NAMES.items()}
+    there = examining.existing_roles(connection, named)
+    mine = [named[name] for name, member in there.items() if member and not server.superuser]
+    held = [] if server.superuser else examining.rights_of(connection, server.user, RELATIONS)
+    ranked = (Role.RUN, Role.ENQUEUE, Role.READ, Role.MIGRATE)
+    kind = next((role for role in ranked if role in mine), _kind_by(held))
+    wanted = {
+        Role.RUN: {**grants.RUN, **dict.fromkeys(VIEWS, "SELECT")},
+        Role.ENQUEUE: grants.ENQUEUE,
+        Role.READ: grants.READ,
+    }
+    found = [
+        judge.RoleRights(
+            server.user,
+            kind,
+            wanted.get(kind, {}),
+            held,
+            server.superuser,
+        )
+    ]
+    for name in sorted(there):
+        role = named[name]
+        if name != server.user and role in wanted:
+            found.append(judge.RoleRights(name, role, wanted[role], examining.rights_of(connection, name, RELATIONS)))
+    found.append(judge.RoleRights("PUBLIC", "everybody", None, examining.rights_of(connection, "public", RELATIONS)))
+    return found
+
+
+def _kind_by(held: Sequence[examining.HeldRights]) -> Role:
+    """What a role that has another name than ours is for, by what it may change."""
+    changes = {each.relation for each in held if (each.rights | each.partly) & {"INSERT", "UPDATE", "DELETE"}}
+    if held and not changes:
+        return Role.READ
+    return Role.RUN if not held or "cronjobs_ticks" in changes else Role.ENQUEUE
+
+
+def fired(connection: Connection, settings: Settings, host: str) -> Fired:
+    last = {row.host: row.finished_at or row.started_at for row in listing.last_ticks(connection)}
+    others = [at for name, at in last.items() if name != host]
+    return Fired(
+        host,
+        database_now(connection),
+        settings.run.every,
+        quiet_after(settings),
+        last.get(host),
+        max(others, default=None),
+    )

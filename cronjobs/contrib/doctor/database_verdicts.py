@@ -1,0 +1,259 @@
+"""From facts about the jobs database to a diagnosis: schema, clock, file, statistics, rights, versions. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
+from cronjobs.contrib.doctor.host_verdicts import MIB, ON_A_NETWORK
+from cronjobs.engine.database.connection import OLDEST_SERVER, OLDEST_SQLITE
+from cronjobs.engine.store.examining import HeldRights, ServerFacts, SqliteFile, TableStatistics
+
+SKEWED: Final = timedelta(seconds=5)
+FAR_OFF: Final = timedelta(minutes=2)
+MANY_ROWS: Final = 10_000  # a smaller table is read in no time, whatever its state
+LARGE: Final = 100 * MIB
+NEWEST_SERVER: Final = 18  # tested
+
+
+# --- reachable, and ours ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reached:
+    """``belongs_to``: whose it is, if that is not this configuration's project; ``trouble``: why it does not answer."""
+
+    name: str
+    trouble: str | None = None
+    belongs_to: str | None = None
+
+
+def database(found: Reached) -> Diagnosis:
+    if found.trouble:
+        return problem(
+            found.trouble, "until it answers nothing runs, and nothing is lost; check the address and server"
+        )
+    if found.belongs_to:
+        return problem(
+            f"{found.name} belongs to {found.belongs_to}: ticks of this configuration claim nothing there",
+            'use the right database, or "cronjobs db adopt" if it is meant to be yours',
+        )
+    return ok(f"{found.name} answers")
+
+
+def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis:
+    """*there*: the database's; *code*: the newest that this version knows."""
+    if there is None:
+        return problem("the database has no tables of cronjobs", "cronjobs db upgrade")
+    if there < code:
+        return problem(f"the tables are at revision {there}, this version brings {code}", "cronjobs db upgrade")
+    if there > code:
+        works = oldest_code is not None and oldest_code <= code
+        text = f"the tables are at revision {there}, newer than this version's {code}"
+        fix = "install the version that the other hosts run"
+        return warning(f"{text}, which still runs on them", fix) if works else problem(f"{text}: ticks refuse it", fix)
+    return ok(f"the tables are at this version's revision {code}")
+
+
+def drift(findings: Sequence[str]) -> Diagnosis:
+    if not findings:
+        return ok("tables, indexes and constraints are as they should be")
+    return problem(listed(findings), "cronjobs db check lists all; put back what was changed by hand")
+
+
+def clocks(skew: timedelta, uncertain: timedelta, *, same_host: bool) -> Diagnosis:
+    """*skew*: how far the host's clock is ahead of the database's, give or take *uncertain*."""
+    if same_host:
+        return not_applicable("SQLite uses this host's clock")
+    off = abs(skew) - uncertain
+    seconds = f"{abs(skew).total_seconds():.0f} s {'ahead of' if skew > timedelta(0) else 'behind'} the database's"
+    if off <= SKEWED:
+        return ok("this host's clock and the database's agree")
+    text = f"this host's clock is {seconds}: the database's decides what is due, and log lines have the host's"
+    fix = "run an NTP client on both (chronyc tracking, timedatectl)"
+    return problem(text, fix) if off > FAR_OFF else warning(text, fix)
+
+
+# --- SQLite's file ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """A SQLite database on its disk; ``mode`` and ``folder_mode`` are permission bits."""
+
+    path: str
+    filesystem: str | None  # None: it cannot be seen
+    mode: int
+    folder_mode: int
+    ours: bool  # it is this user's file
+    wal_size: int = 0
+
+
+def sqlite_place(found: FileFacts) -> Diagnosis:
+    if found.filesystem in ON_A_NETWORK:
+        return problem(
+            f"{found.path} is on a network file system ({found.filesystem}): SQLite's locks do not hold there, and the "
+            "file will be damaged as soon as two hosts or a stale lock meet",
+            "move it to a local disk, or use PostgreSQL (cronjobs db copy)",
+        )
+    return ok(f"{found.path} is on a local disk" + (f" ({found.filesystem})" if found.filesystem else ""))
+
+
+def sqlite_modes(found: FileFacts) -> Diagnosis:
+    if not found.ours:
+        return warning(
+            f"{found.path} is another user's: two users who tick lock each other out of its -wal and -shm files",
+            "let one user run cron's line, the app and the commands, or give them one group",
+        )
+    if found.mode & 0o002 or (found.folder_mode & 0o002 and not found.folder_mode & 0o1000):
+        return problem(
+            f"everybody on this host may write to {found.path} or its folder, so anyone can enqueue and change jobs",
+            f"chmod 600 {found.path}; chmod o-w on its folder",
+        )
+    if found.mode & 0o004:
+        return warning(f"everybody on this host may read {found.path}: payloads, results", f"chmod 600 {found.path}")
+    return ok(f"{found.path} is for its user{' and group' if found.mode & 0o070 else ' alone'}")
+
+
+def sqlite_journal(found: SqliteFile) -> Diagnosis:
+    if found.journal_mode == "wal":
+        return ok("the journal mode is WAL")
+    return warning(
+        f"the journal mode is {found.journal_mode}, not WAL: readers and writers wait for each other",
+        "something changed it; cronjobs sets WAL when it opens the file and is alone with it",
+    )
+
+
+def sqlite_size(found: SqliteFile, wal_size: int) -> Diagnosis:
+    size, free = found.pages * found.page_size, found.free * found.page_size
+    if free > LARGE and free * 2 > size:
+        return warning(
+            f"{free // MIB:,} of the file's {size // MIB:,} MiB are empty pages, left by rows that were pruned",
+            "they are used again; to give them back: sqlite3 FILE VACUUM, while no tick runs",
+        )
+    if wal_size > max(LARGE, size):
+        return warning(
+            f"its -wal file has {wal_size // MIB:,} MiB: some process has been reading for so long that it cannot be "
+            "taken over into the database",
+            "end the process that has it open (fuser)",
+        )
+    return ok(f"{size // MIB:,} MiB, of which {free // MIB:,} are empty")
+
+
+# --- PostgreSQL -------------------------------------------------------------------------------------------------------
+
+
+def bloat(tables: Sequence[TableStatistics], *, autovacuum: bool) -> Diagnosis:
+    if not autovacuum:
+        return problem(
+            "autovacuum is off on this server: tables that change with each job grow without end, and get slow",
+            "set autovacuum = on in postgresql.conf, and reload",
+        )
+    off = [table.name for table in tables if not table.autovacuum]
+    if off:
+        return problem(f"autovacuum is off for {listed(off)}", f"ALTER TABLE {off[0]} RESET (autovacuum_enabled)")
+    bloated = [
+        f"{table.name}: {table.dead:,} dead rows beside {table.live:,} ({table.size // MIB:,} MiB)"
+        for table in tables
+        if table.dead > MANY_ROWS and table.dead > table.live
+    ]
+    if bloated:
+        return warning(
+            f"vacuum does not keep up: {listed(bloated)}. A transaction that has been open for hours keeps it from it",
+            "look for it in pg_stat_activity (xact_start), then VACUUM (ANALYZE) the table",
+        )
+    return ok(f"vacuum keeps up with {len(tables)} tables")
+
+
+def statistics(tables: Sequence[TableStatistics]) -> Diagnosis:
+    never = [table.name for table in tables if table.live > MANY_ROWS and table.analyzed_at is None]
+    old = [
+        f"{table.name}: {table.changed:,} rows changed since"
+        for table in tables
+        if table.analyzed_at is not None and table.changed > MANY_ROWS and table.changed > table.live
+    ]
+    if never or old:
+        found = [*(f"{name} was never analyzed" for name in never), *old]
+        return warning(f"{listed(found)}: queries of your own may be planned badly", "ANALYZE the tables")
+    return ok("the planner's statistics are fresh")
+
+
+_RIGHT: Final = re.compile(r"([A-Z]+)(?: \(([^)]*)\))?")
+
+
+@dataclass(frozen=True)
+class RoleRights:
+    """A role, what it is for, the rights it should have ("SELECT, UPDATE (reason)" by relation), and those it has.
+
+    ``wanted`` None: those of everybody (PUBLIC), who should have none.
+    """
+
+    role: str
+    kind: str
+    wanted: Mapping[str, str] | None
+    held: Sequence[HeldRights]
+    superuser: bool = False
+
+
+def rights(roles: Sequence[RoleRights]) -> Diagnosis:
+    few: list[str] = []
+    many: list[str] = []
+    for role in roles:
+        if role.superuser:
+            many.append(f"{role.role} is a superuser")
+            continue
+        owned = [held.relation for held in role.held if held.owner]
+        if owned and role.kind != "migrate":
+            many.append(f"{role.role} owns {listed(owned, 2)}, so it may drop them, and change the audit trail")
+        for held in role.held:
+            wanted = {} if role.wanted is None else dict(_RIGHT.findall(role.wanted.get(held.relation, "")))
+            missing = [right for right in wanted if right not in held.rights | held.partly]
+            if missing:
+                few.append(f"{role.role} lacks {', '.join(missing)} on {held.relation}")
+            more = sorted(held.rights - {right for right, columns in wanted.items() if not columns})
+            if more and not held.owner:
+                many.append(f"{role.role} has {', '.join(more)} on {held.relation}")
+            # Of jobs more columns may be granted than are needed: by --replace and --find.
+            partly = sorted(held.partly - held.rights - wanted.keys())
+            if partly and not held.owner and held.relation != "cronjobs_jobs":
+                many.append(f"{role.role} has {', '.join(partly)} on columns of {held.relation}")
+    if few:
+        return problem(
+            f"too few rights: {listed(few)}", "cronjobs db grants prints the right ones; run it as the owner"
+        )
+    if many:
+        return warning(
+            f"more rights than needed: {listed(many)}", "cronjobs db grants prints the least ones; log in as that role"
+        )
+    return ok(f"{', '.join(role.role for role in roles if role.wanted is not None)} has the least rights that it needs")
+
+
+def version(server: ServerFacts | None, sqlite: tuple[int, ...], python: tuple[int, ...]) -> Diagnosis:
+    """*server*: PostgreSQL's; None: the database is SQLite."""
+    with_python = f"Python {'.'.join(map(str, python[:3]))}"
+    if server is None:
+        name = f"SQLite {'.'.join(map(str, sqlite))}"
+        if sqlite < OLDEST_SQLITE:
+            return problem(
+                f"{name} is too old: RETURNING came with 3.35", "use a Python that is built with a newer one"
+            )
+        return ok(f"{name}, {with_python}")
+    major = server.version // 10_000
+    if major < OLDEST_SERVER:
+        return problem(f"PostgreSQL {major} is too old", f"upgrade the server to {OLDEST_SERVER} or later")
+    if major > NEWEST_SERVER:
+        return warning(f"PostgreSQL {major} is newer than what this version was tested with", "see the changelog")
+    return ok(f"PostgreSQL {major}.{server.version % 10_000}, {with_python}")
+
+
+def pooler(server: ServerFacts) -> Diagnosis:
+    if not server.pooled:
+        return ok("the connection goes to the server itself")
+    return ok(
+        "a pooler (PgBouncer) is in between; its transaction mode is fine: each transaction sets what it needs itself, "
+        "and prepares no statement. It needs run.workers + 1 connections for each tick"
+    )

@@ -1,0 +1,285 @@
+"""The checks of ``doctor``, each by itself: it gathers its facts, and a pure function judges them."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Literal
+
+from cronjobs.contrib.doctor import database_facts, database_verdicts, host_facts, host_verdicts
+from cronjobs.contrib.doctor.diagnosis import Diagnosis, not_applicable, warning
+from cronjobs.desk.insight import check_config
+from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.watched import STEADY_TICKS, quiet_after
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.store import examining
+from cronjobs.masking import hide
+from cronjobs.text import one_line
+
+Needs = Literal["nothing", "settings", "database", "tables", "postgresql", "sqlite"]
+
+
+@dataclass(frozen=True)
+class Patient:
+    """What is examined. ``settings`` None: ``unusable`` says why; ``database`` None: ``unreachable`` does.
+
+    ``tables``: they can be used by this version. ``root``: of the file system.
+    """
+
+    file: Path
+    host: str
+    now: datetime
+    environ: Mapping[str, str]
+    known_types: Callable[[Settings], JobTypes]
+    settings: Settings | None = None
+    unusable: str = ""
+    database: Database | None = None
+    unreachable: str = ""
+    tables: bool = False
+    root: Path = Path("/")
+
+    @cached_property
+    def types(self) -> JobTypes:
+        return self.known_types(self.config)
+
+    @property
+    def config(self) -> Settings:
+        assert self.settings is not None
+        return self.settings
+
+    @property
+    def db(self) -> Database:
+        assert self.database is not None
+        return self.database
+
+    @property
+    def sqlite_path(self) -> Path:
+        return Path(str(self.db.address.url.database))
+
+
+@dataclass(frozen=True)
+class Examination:
+    """One check. ``about``: the question that it answers."""
+
+    name: str
+    about: str
+    needs: Needs
+    run: Callable[[Patient], Diagnosis]
+
+
+def examine(patient: Patient, checks: Sequence[Examination] | None = None) -> list[tuple[Examination, Diagnosis]]:
+    """Run these *checks*, None: every one; one that fails itself says so, and the others go on."""
+    return [(check, _one(check, patient)) for check in (CHECKS if checks is None else checks)]
+
+
+def _one(check: Examination, patient: Patient) -> Diagnosis:
+    if why := _cannot(check.needs, patient):
+        return not_applicable(why)
+    try:
+        return check.run(patient)
+    except Exception as error:
+        said = one_line(hide(f"{type(error).__name__}: {error}"), 400)
+        return warning(f"this check itself failed: {said}", "it says nothing about what it looks at; the others do")
+
+
+def _cannot(needs: Needs, patient: Patient) -> str | None:
+    """Why a check that *needs* this does not apply."""
+    if needs == "settings" and (patient.settings is None or patient.unusable):
+        return "it needs the configuration, which cannot be used"
+    if needs in ("database", "tables", "postgresql", "sqlite"):
+        if patient.settings is None or patient.database is None:
+            return "it needs the database, which cannot be reached"
+        if needs == "tables" and not patient.tables:
+            return "it needs tables that this version can use"
+        if needs == "postgresql" and patient.database.is_sqlite:
+            return "the database is SQLite"
+        if needs == "sqlite" and not patient.database.is_sqlite:
+            return "the database is PostgreSQL"
+    return None
+
+
+# --- the configuration ------------------------------------------------------------------------------------------------
+
+
+def _configuration(patient: Patient) -> Diagnosis:
+    if patient.settings is None or patient.unusable:  # an address alone is enough to examine the database
+        return host_verdicts.unreadable(str(patient.file), patient.unusable)
+    found = check_config.check(patient.settings, None, file=patient.file.name, environ=patient.environ, now=patient.now)
+    problems = [str(finding.problem) for finding in found.findings]
+    return host_verdicts.configuration(str(patient.file), problems)
+
+
+def _handlers(patient: Patient) -> Diagnosis:
+    faults = [f"{fault.where}: {fault.what}" for fault in patient.types.faults]
+    return host_verdicts.handlers(len(patient.types.types), faults)
+
+
+def _job_types(patient: Patient) -> Diagnosis:
+    unknown = check_config.wrong_names(patient.config, patient.types, patient.file.name)
+    waiting: list[str] = []
+    if patient.database is not None and patient.tables:
+        with patient.database.read() as connection:
+            waiting = sorted(look(connection, patient.config, patient.types).unresolved)
+    return host_verdicts.job_types([str(each) for each in unknown], waiting)
+
+
+def _timeouts(patient: Patient) -> Diagnosis:
+    never = check_config.never_begin(patient.config, patient.types, patient.file.name)
+    return host_verdicts.timeouts([str(each) for each in never])
+
+
+# --- the database -----------------------------------------------------------------------------------------------------
+
+
+def _database(patient: Patient) -> Diagnosis:
+    if patient.settings is None or patient.database is None:
+        why = patient.unreachable or "without a configuration, or --database-url, there is none to look at"
+        return database_verdicts.database(database_verdicts.Reached("", trouble=why))
+    name = str(patient.database.address)
+    if patient.unusable:  # whose database it should be stands in the file
+        return database_verdicts.database(database_verdicts.Reached(name))
+    with patient.database.read() as connection:
+        return database_verdicts.database(database_facts.reached(connection, patient.settings, name))
+
+
+def _revision(patient: Patient) -> Diagnosis:
+    with patient.db.read() as connection:
+        return database_facts.revision(connection)
+
+
+def _drift(patient: Patient) -> Diagnosis:
+    return database_verdicts.drift(migrations.check(patient.db))
+
+
+def _sqlite_place(patient: Patient) -> Diagnosis:
+    return database_verdicts.sqlite_place(database_facts.sqlite_file(patient.sqlite_path, patient.root))
+
+
+def _sqlite_modes(patient: Patient) -> Diagnosis:
+    return database_verdicts.sqlite_modes(database_facts.sqlite_file(patient.sqlite_path, patient.root))
+
+
+def _sqlite_journal(patient: Patient) -> Diagnosis:
+    with patient.db.read() as connection:
+        return database_verdicts.sqlite_journal(examining.sqlite_file(connection))
+
+
+def _sqlite_size(patient: Patient) -> Diagnosis:
+    wal = database_facts.sqlite_file(patient.sqlite_path, patient.root).wal_size
+    with patient.db.read() as connection:
+        return database_verdicts.sqlite_size(examining.sqlite_file(connection), wal)
+
+
+def _bloat(patient: Patient) -> Diagnosis:
+    with patient.db.read() as connection:
+        on = examining.server(connection).autovacuum
+        return database_verdicts.bloat(database_facts.statistics(connection), autovacuum=on)
+
+
+def _statistics(patient: Patient) -> Diagnosis:
+    with patient.db.read() as connection:
+        return database_verdicts.statistics(database_facts.statistics(connection))
+
+
+def _rights(patient: Patient) -> Diagnosis:
+    with patient.db.read() as connection:
+        return database_verdicts.rights(database_facts.roles(connection))
+
+
+def _clocks(patient: Patient) -> Diagnosis:
+    return database_facts.clocks(patient.db)
+
+
+def _versions(patient: Patient) -> Diagnosis:
+    if patient.db.is_sqlite:
+        return database_verdicts.version(None, sqlite3.sqlite_version_info, sys.version_info[:3])
+    with patient.db.read() as connection:
+        return database_verdicts.version(examining.server(connection), (), sys.version_info[:3])
+
+
+def _pooler(patient: Patient) -> Diagnosis:
+    with patient.db.read() as connection:
+        return database_verdicts.pooler(examining.server(connection))
+
+
+# --- cron and the host ------------------------------------------------------------------------------------------------
+
+
+def _crontab(patient: Patient) -> Diagnosis:
+    ticks: bool | None = None
+    if patient.database is not None and patient.settings is not None and patient.tables:
+        with patient.database.read() as connection:
+            found = database_facts.fired(connection, patient.settings, patient.host)
+            often = len(examining.ticks_of_host(connection, patient.host)) >= STEADY_TICKS
+        ticks = often and found.last_at is not None and found.now - found.last_at <= quiet_after(patient.settings)
+    settings = None if patient.unusable else patient.settings
+    return host_verdicts.crontab(host_facts.cron_line(patient.file, settings, patient.root), ticks=ticks)
+
+
+def _firing(patient: Patient) -> Diagnosis:
+    with patient.db.read() as connection:
+        return host_verdicts.firing(database_facts.fired(connection, patient.config, patient.host))
+
+
+def _mail(patient: Patient) -> Diagnosis:
+    return host_verdicts.mail(host_facts.cron_mail(patient.file, patient.settings, patient.root))
+
+
+def _overlapping(patient: Patient) -> Diagnosis:
+    with patient.db.read() as connection:
+        rows = examining.ticks_of_host(connection, patient.host)
+    spans = [host_verdicts.TickSpan(row.started_at, row.finished_at) for row in rows]
+    return host_verdicts.overlapping(spans, patient.config.run.every)
+
+
+def _alembic(patient: Patient) -> Diagnosis:
+    found = host_facts.app_alembic(patient.file.parent)
+    same = None
+    if found and patient.database is not None:
+        with patient.database.read() as connection:
+            same = examining.migrated_by_an_app(connection)
+    return host_verdicts.alembic(host_verdicts.AlembicSetUp(found, same))
+
+
+def _state_folder(patient: Patient) -> Diagnosis:
+    return host_verdicts.state_folder(host_facts.kept_state(patient.root))
+
+
+def _disk_space(patient: Patient) -> Diagnosis:
+    return host_verdicts.disk_space(host_facts.volumes(patient.settings))
+
+
+CHECKS: Final = (
+    Examination("configuration", "Can the file be used, with all its entries?", "nothing", _configuration),
+    Examination("handlers", "Can the handlers be imported here?", "settings", _handlers),
+    Examination("job types", "Has each job type in use a handler?", "settings", _job_types),
+    Examination("timeouts", "Can each job begin, by its time-out?", "settings", _timeouts),
+    Examination("database", "Does the database answer, and is it ours?", "nothing", _database),
+    Examination("schema revision", "Are the tables at this version's revision?", "database", _revision),
+    Examination("schema drift", "Has somebody changed the tables by hand?", "tables", _drift),
+    Examination("clocks", "Do this host and the database agree on the time?", "database", _clocks),
+    Examination("versions", "Are server, SQLite and Python recent enough?", "database", _versions),
+    Examination("rights", "Has each role the rights that it needs, and no more?", "postgresql", _rights),
+    Examination("vacuum", "Does vacuum keep up with what changes?", "postgresql", _bloat),
+    Examination("statistics", "Are the planner's statistics fresh?", "postgresql", _statistics),
+    Examination("pooler", "Is a pooler in between, and does it fit?", "postgresql", _pooler),
+    Examination("file system", "Is SQLite's file on a local disk?", "sqlite", _sqlite_place),
+    Examination("file modes", "Who may read and write SQLite's file?", "sqlite", _sqlite_modes),
+    Examination("journal mode", "Is SQLite in WAL mode?", "sqlite", _sqlite_journal),
+    Examination("file size", "How much of SQLite's file is empty?", "sqlite", _sqlite_size),
+    Examination("crontab", "Has this user's crontab the line?", "nothing", _crontab),
+    Examination("ticks", "Do ticks come on this host?", "tables", _firing),
+    Examination("overlapping ticks", "Does a tick end before the next begins?", "tables", _overlapping),
+    Examination("cron's mail", "Who gets what a failing tick prints?", "nothing", _mail),
+    Examination("alembic", "Does the app's alembic leave our tables alone?", "nothing", _alembic),
+    Examination("state folder", "Can ticks keep their small files?", "nothing", _state_folder),
+    Examination("disk space", "Is there room for what is written?", "nothing", _disk_space),
+)

@@ -1,0 +1,93 @@
+"""Gather the facts about this host: its crontab, folders, disks, and the app's alembic."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cronjobs.clock import SYSTEM
+from cronjobs.contrib.doctor.host_verdicts import CronLine, MailSetUp, StateFolder, Volume
+from cronjobs.desk.crontab import block, host, program
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.host.app_alembic import env_files
+from cronjobs.engine.host.mounts import filesystem_of
+from cronjobs.engine.host.state_folder import State, state_folder
+from cronjobs.engine.host.temporary import sqlite_temporary_folder
+from cronjobs.engine.probe import state_files
+from cronjobs.errors import CronjobsError
+
+PROBE: Final = "doctor"  # the file that is written to see whether one can be kept
+
+
+def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
+    """What the crontab of this user has of *file*; without *settings* nobody knows how often a tick is due."""
+    daemon = host.daemon_runs(root)
+    try:
+        text = program.read()
+        found = block.find(text, file)
+        if found is None:
+            return CronLine("missing", f"the crontab of {host.user().pw_name} has no line of {file}", daemon)
+        if settings is None:
+            same = block.command(file, program.interpreter()) in found.text
+        else:
+            wanted = block.block(file, program.interpreter(), every=settings.run.every)
+            same = block.install(text, wanted, file) == text
+    except block.BlockBroken as error:
+        return CronLine("broken", str(error), daemon)
+    except CronjobsError as error:
+        return CronLine("unknown", str(error), daemon)
+    said = "has exactly this line" if same else "has another line of this file than this version would write"
+    return CronLine("same" if same else "differs", f"the crontab {said}", daemon, block.same_file(text, file))
+
+
+def cron_mail(file: Path, settings: Settings | None, root: Path) -> MailSetUp:
+    mail_program = host.mail_program(root)
+    shown = None if mail_program is None else str(mail_program)
+    logs = settings is not None and settings.log is not None
+    try:
+        text = program.read()
+        found = block.find(text, file)
+        environment = host.environment(text, file, root=root)
+    except CronjobsError:
+        return MailSetUp(shown, None, logs)
+    mailto = environment.get("MAILTO", environment["LOGNAME"]) if found is not None else None
+    return MailSetUp(shown, mailto, logs)
+
+
+def kept_state(root: Path) -> StateFolder:
+    folder = state_folder()
+    state, fault = State(folder), None
+    state.write(PROBE, "kept\n")
+    if state.take(PROBE) is None:
+        fault = "nothing can be kept there: it is not ours alone, or cannot be written"
+    began = sorted(filter(None, map(state_files.spooled_at, state_files.spooled(None))))
+    longest = SYSTEM.now() - datetime.fromtimestamp(began[0], UTC) if began else timedelta(0)
+    lasting = state_files.lasting_folder() is not None
+    return StateFolder(str(folder), lasting, fault, filesystem_of(folder, root), len(began), longest)
+
+
+def volumes(settings: Settings | None) -> list[Volume]:
+    """Where cronjobs writes on this host, each disk once."""
+    places = [("state", state_folder())]
+    if settings is not None:
+        if settings.log is not None:
+            places.insert(0, ("log", settings.log.parent))
+        if settings.database:
+            address = parse_url(settings.database, settings.schema)
+            if address.is_sqlite:
+                places.insert(0, ("database", Path(str(address.url.database)).parent))
+                places.append(("SQLite's temporary files", sqlite_temporary_folder()))
+    found: dict[int, Volume] = {}
+    for what, folder in places:
+        there = next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))
+        usage = shutil.disk_usage(there)
+        found.setdefault(there.stat().st_dev, Volume(what, str(there), usage.free, usage.total))
+    return list(found.values())
+
+
+def app_alembic(folder: Path) -> list[tuple[str, bool]]:
+    """Each env.py of an app's alembic near *folder*, and whether it keeps autogenerate off our tables."""
+    return [(str(each.path), each.filtered) for each in env_files(folder)]

@@ -1,0 +1,275 @@
+"""From facts about this host to a diagnosis: cron, mail, folders, disks, the app's alembic. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Final, Literal
+
+from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
+from cronjobs.engine.host.app_alembic import HOW_TO_FILTER
+from cronjobs.model import duration_text
+
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+FULL: Final = 100 * MIB  # less free is a problem
+NEARLY_FULL: Final = GIB  # and less than this, and than a twentieth, a warning
+# File systems whose locks SQLite cannot trust, as /proc/self/mountinfo names them.
+_NETWORK: Final = """
+  nfs nfs4 cifs smb3 smbfs afs ceph 9p glusterfs lustre beegfs gpfs ocfs2 gfs2 davfs ncpfs
+  fuse.sshfs fuse.glusterfs fuse.ceph-fuse fuse.s3fs fuse.gcsfuse fuse.rclone fuse.davfs"""
+ON_A_NETWORK: Final = frozenset(_NETWORK.split())
+IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+LONG_FOR_A_RUN: Final = timedelta(minutes=10)  # to wait for its database: the next tick or exec should have been there
+OFTEN: Final = 3  # so many times is no accident
+
+
+# --- the configuration ------------------------------------------------------------------------------------------------
+
+
+def configuration(file: str, findings: Sequence[str]) -> Diagnosis:
+    if not findings:
+        return ok(f"{file} can be used as it is")
+    return problem(f"{file}: {listed(findings)}", "cronjobs check lists all, with line and column; a tick exits with 3")
+
+
+def unreadable(file: str, why: str) -> Diagnosis:
+    return problem(
+        f"{file} cannot be used, so nothing runs: {why}", "put it right; cronjobs check names the line and the column"
+    )
+
+
+def handlers(types: int, faults: Sequence[str]) -> Diagnosis:
+    """*faults*: what could not be imported or registered, and why."""
+    if not faults:
+        return ok(f"the handlers are imported (job types: {types})")
+    return problem(
+        f"jobs of these types wait, for a host that can import them: {listed(faults)}",
+        "cronjobs check shows the traceback; is cron's Python the one of your app (cronjobs crontab show)?",
+    )
+
+
+def job_types(unknown: Sequence[str], waiting: Sequence[str]) -> Diagnosis:
+    """*unknown*: names in the file that no handler has; *waiting*: types of due jobs that no host knows."""
+    found = [*unknown, *(f"due jobs of type {name}, which no host has" for name in waiting)]
+    if not found:
+        return ok("each job type in use has a handler")
+    return problem(listed(found), "register the handler, or put the name right; cronjobs explain TYPE shows who had it")
+
+
+def timeouts(never: Sequence[str]) -> Diagnosis:
+    """*never*: jobs that can never begin, and why."""
+    if not never:
+        return ok("each job's time-out fits into a tick, or into a process of its own")
+    return problem(listed(never), "change the timeout, or run.budget and run.long_jobs")
+
+
+# --- cron -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CronLine:
+    """``state``: as ``cronjobs crontab show`` has it. ``daemon``: whether one runs; None: that cannot be seen."""
+
+    state: Literal["same", "differs", "missing", "broken", "unknown"]
+    said: str
+    daemon: bool | None
+    others: Sequence[str] = ()  # blocks of the same file under other paths
+
+
+def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
+    """*ticks*: this host ticks steadily, whatever starts them; None: the database does not say."""
+    if found.state == "unknown":
+        return not_applicable(found.said) if ticks else warning(found.said, "cronjobs crontab show prints the line")
+    if found.state == "broken":
+        return problem(found.said, "crontab -e, then cronjobs crontab install")
+    if found.state == "missing":
+        if ticks:
+            return not_applicable("your crontab has no line of this file; something else starts ticks on this host")
+        if ticks is None:
+            return warning(found.said, "cronjobs crontab install, unless something else starts ticks")
+        return problem(f"nothing starts ticks on this host: {found.said}", "cronjobs crontab install")
+    if found.daemon is False:
+        return problem(
+            "the line is in your crontab, and no cron daemon runs here", "start it (Debian: service cron start)"
+        )
+    if found.state == "differs":
+        return warning(
+            found.said.removesuffix(":"), "cronjobs crontab install --dry-run, then cronjobs crontab install"
+        )
+    if found.others:
+        return warning(
+            f"the crontab has this file under another path, too, so ticks start twice: {listed(found.others)}",
+            f"cronjobs crontab remove --config {found.others[0]}",
+        )
+    return ok("your crontab has exactly the line that cronjobs crontab install writes")
+
+
+@dataclass(frozen=True)
+class Fired:
+    """``last_at``: the last sign of a tick of this host; ``elsewhere_at``: of any other. None: there is none."""
+
+    host: str
+    now: datetime
+    every: timedelta
+    quiet_after: timedelta
+    last_at: datetime | None
+    elsewhere_at: datetime | None = None
+
+
+def firing(found: Fired) -> Diagnosis:
+    every = duration_text(found.every)
+    if found.last_at is not None and found.now - found.last_at <= found.quiet_after:
+        return ok(f"ticks come on {found.host}")
+    elsewhere = found.elsewhere_at is not None and found.now - found.elsewhere_at <= found.quiet_after
+    if found.last_at is None and elsewhere:
+        return not_applicable(f"{found.host} has never ticked; other hosts do")
+    since = "never" if found.last_at is None else f"the last was at {found.last_at.isoformat(timespec='seconds')}"
+    text = f"no tick comes on {found.host} ({since}), and one is due every {every}"
+    if elsewhere:
+        return warning(f"{text}; other hosts tick", "cronjobs crontab show; journalctl -u cron")
+    return problem(f"{text}: nothing runs", "cronjobs crontab install; then look at cron's log (journalctl -u cron)")
+
+
+@dataclass(frozen=True)
+class MailSetUp:
+    """``mailto``: who gets cron's mail, "" for nobody; None: the crontab is not known."""
+
+    program: str | None
+    mailto: str | None
+    logs: bool  # log: is configured
+
+
+def mail(found: MailSetUp) -> Diagnosis:
+    fix = "see that somebody else hears of it: cronjobs check --live in your monitoring, and log: in the configuration"
+    if found.mailto is None:
+        return not_applicable("there is no crontab, so cron mails nothing")
+    if found.program is None:
+        return warning(
+            "this host cannot send mail (cron calls /usr/sbin/sendmail, which is not there), so what a failing tick "
+            "prints is lost",
+            f"install a mail program, or {fix}",
+        )
+    if not found.mailto:
+        return warning('MAILTO="" in the crontab: cron mails nothing of what a failing tick prints', fix)
+    return ok(f"cron mails what a failing tick prints to {found.mailto}")
+
+
+@dataclass(frozen=True)
+class TickSpan:
+    """A tick of this host; ``finished_at`` None: it works still, or was killed."""
+
+    started_at: datetime
+    finished_at: datetime | None
+
+
+def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
+    """Whether ticks of one host begin while another runs, or several times for one minute; *ticks* in any order."""
+    ordered = sorted(ticks, key=lambda tick: tick.started_at)
+    pairs = list(pairwise(ordered))
+    if len(ordered) < 2:
+        return not_applicable("this host has not ticked twice yet")
+    close = sum(after.started_at - before.started_at < every / 4 for before, after in pairs)
+    over = sum(before.finished_at is not None and after.started_at < before.finished_at for before, after in pairs)
+    if close >= max(OFTEN, len(pairs) // 4):
+        return warning(
+            f"{close} of the last {len(ordered)} ticks began right after another: two lines start them, or two "
+            "containers have one host name. Each job still runs once",
+            "look into all crontabs, /etc/cron.d and systemd timers of this host",
+        )
+    if over >= OFTEN:
+        return warning(
+            f"{over} of the last {len(ordered)} ticks began while the one before was running: jobs still run once, "
+            "and a host runs up to twice its run.workers",
+            "make run.budget shorter than run.every, or jobs' timeouts shorter",
+        )
+    return ok("a tick ends before the next one begins")
+
+
+# --- folders and disks ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StateFolder:
+    """``lasting`` False: only the temporary folder is left, as there is no home that could be written to."""
+
+    path: str
+    lasting: bool
+    fault: str | None  # why nothing can be kept there
+    filesystem: str | None
+    runs: int = 0  # of exec, which wait there for their database, of any project
+    longest: timedelta = timedelta(0)  # how long ago the first of them began
+
+
+def state_folder(found: StateFolder) -> Diagnosis:
+    loses = "idle ticks ask more than they need to, cron's mails are not throttled, and a vanished SQLite file is made"
+    if found.fault:
+        return problem(
+            f"{found.path}: {found.fault}; without it {loses}",
+            f"chown and chmod 700 {found.path}, or set XDG_STATE_HOME",
+        )
+    if not found.lasting:
+        return warning(
+            f"there is no home to write to, so state is in {found.path}, which a restart empties: then {loses} anew",
+            "set XDG_STATE_HOME in the crontab to a folder of this user",
+        )
+    if found.filesystem in IN_MEMORY:
+        return warning(
+            f"{found.path} is in memory ({found.filesystem}), and gone after a restart", "set XDG_STATE_HOME elsewhere"
+        )
+    if found.runs and found.longest > LONG_FOR_A_RUN:
+        return warning(
+            f"runs of exec that no database has yet: {found.runs:,} in {found.path}, the first of them began "
+            f"{duration_text(timedelta(seconds=int(found.longest.total_seconds())))} ago",
+            "the next tick or exec of the same project writes them, or reports what is in the way",
+        )
+    return ok(f"{found.path} is ours alone, and lasts")
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Where something is written; ``free`` and ``size`` in bytes."""
+
+    what: str  # "the log"
+    path: str
+    free: int
+    size: int
+
+
+def disk_space(volumes: Sequence[Volume]) -> Diagnosis:
+    def said(volume: Volume) -> str:
+        return f"{volume.what} ({volume.path}): {volume.free // MIB:,} MiB free"
+
+    full = [said(volume) for volume in volumes if volume.free < FULL]
+    nearly = [said(volume) for volume in volumes if volume.free < NEARLY_FULL and volume.free * 20 < volume.size]
+    fix = "make room: cronjobs prune --dry-run shows what is past its retention"
+    if full:
+        return problem(listed(full), fix)
+    return warning(listed(nearly), fix) if nearly else ok(listed([said(volume) for volume in volumes]))
+
+
+# --- the app's alembic ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AlembicSetUp:
+    """``env_files``: each env.py found, and whether it names our filter. ``same_database``: it migrates ours, too."""
+
+    env_files: Sequence[tuple[str, bool]] = ()
+    same_database: bool | None = field(default=None)  # None: not known
+
+
+def alembic(found: AlembicSetUp) -> Diagnosis:
+    without = [file for file, filtered in found.env_files if not filtered]
+    if not found.env_files:
+        return not_applicable("no alembic.ini was found near the project")
+    if not without:
+        return ok("the app's alembic leaves our tables alone")
+    if found.same_database is False:
+        return ok("the app's alembic migrates another database: no alembic_version is in this one")
+    text = f"{listed(without)} does not use our filter: alembic revision --autogenerate would drop the cronjobs_ tables"
+    if found.same_database is None:
+        return warning(f"{text}, if it migrates this database", HOW_TO_FILTER)
+    return problem(text, HOW_TO_FILTER)

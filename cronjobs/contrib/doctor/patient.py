@@ -1,0 +1,63 @@
+"""What ``doctor`` examines: this host, and the file and the database, as far as they can be used."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+from cronjobs.clock import SYSTEM
+from cronjobs.contrib.doctor.examine import Patient
+from cronjobs.desk.cli import project_database
+from cronjobs.desk.cli.known_types import known_types
+from cronjobs.desk.cli.loading import load_settings
+from cronjobs.desk.cli.options import Source
+from cronjobs.desk.crontab import program
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.run_due.database import open_database
+from cronjobs.engine.store.meta import require_schema
+from cronjobs.errors import ConfigError, CronjobsError
+
+
+def patient_of(source: Source, open_things: ExitStack) -> Patient:
+    """What is examined; its database stays open until *open_things* are closed."""
+    file = program.absolute(Path(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
+    patient = Patient(file, Identity.here().host, SYSTEM.now(), os.environ, known_types)
+    settings, unusable = _settings(source, file)
+    patient = replace(patient, settings=settings, unusable=unusable)
+    if settings is None or not settings.database:
+        return patient if settings is None else replace(patient, unreachable="the configuration names no database")
+    try:
+        if missing := project_database.missing_file(settings):
+            why = f'there is no database {missing} yet: the first "cronjobs run-due" makes it'
+            return replace(patient, unreachable=why)
+        database = open_things.enter_context(closing(open_database(settings)))
+        with database.read() as connection:
+            connection.exec_driver_sql("SELECT 1")
+    except CronjobsError as error:
+        return replace(patient, unreachable=str(error))
+    patient = replace(patient, database=database)
+    try:
+        with database.read() as connection:
+            require_schema(connection)
+    except CronjobsError:
+        return patient
+    return replace(patient, tables=True)
+
+
+def _settings(source: Source, file: Path) -> tuple[Settings | None, str]:
+    """The settings, and why a tick could not use the file; if there is an address at all, there are settings, too."""
+    try:
+        return load_settings(source, need_database=False), ""
+    except ConfigError as error:
+        why = "; ".join(map(str, error.problems))
+    except CronjobsError as error:
+        why = str(error)
+    try:
+        return load_settings(source, need_database=False, only_database=True), why
+    except CronjobsError:
+        pass
+    address = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
+    return (Settings(file=file, folder=file.parent, database=address), why) if address else (None, why)

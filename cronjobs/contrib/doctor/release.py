@@ -1,0 +1,264 @@
+"""The checklist before a release: what a machine can see is judged, and what only people know is asked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Literal
+
+from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.model import duration_text
+
+Answer = Literal["ok", "to do", "ask"]
+
+MANY_TRIES: Final = 25  # by the default delays: eleven hours
+SHOWN: Final = 6
+
+
+@dataclass(frozen=True)
+class ReleaseItem:
+    """``do``: the command, or what else to do about it; None if it is "ok". "ask": only a person knows."""
+
+    item: str
+    about: str
+    answer: Answer
+    text: str
+    do: str | None = None
+
+
+@dataclass(frozen=True)
+class ReleaseFacts:
+    """What the judgements need. ``findings`` and ``delivered`` None: the database cannot be read.
+
+    ``delivered``: channels that have brought an alert to somebody. ``rotations``: files of logrotate that name the log.
+    """
+
+    settings: Settings
+    types: JobTypes
+    findings: Sequence[str] | None
+    delivered: Collection[str] | None
+    hosts: int
+    rotations: Sequence[str]
+
+
+def checklist(
+    facts: ReleaseFacts, examined: Sequence[tuple[str, str, Diagnosis]], config: Sequence[str]
+) -> list[ReleaseItem]:
+    """Every item: *config* is what "check" finds, *examined* what "doctor" does, as name, question and diagnosis."""
+    return [
+        _config(config),
+        *(item for name, about, diagnosis in examined if (item := _examined(name, about, diagnosis)) is not None),
+        *(judge(facts) for judge in JUDGED),
+        *QUESTIONS,
+    ]
+
+
+def _config(findings: Sequence[str]) -> ReleaseItem:
+    about = "Does cronjobs check find nothing?"
+    if findings:
+        return ReleaseItem("check", about, "to do", listed(findings), "cronjobs check lists all, with line and column")
+    return ReleaseItem("check", about, "ok", "names, payloads, time limits, commands and files are right")
+
+
+def _examined(name: str, about: str, diagnosis: Diagnosis) -> ReleaseItem | None:
+    """A warning of the doctor's need not keep a release back: whether it may is for a person to say."""
+    match diagnosis.status:
+        case "not applicable":
+            return None
+        case "ok":
+            return ReleaseItem(name, about, "ok", diagnosis.text)
+        case "problem":
+            return ReleaseItem(name, about, "to do", diagnosis.text, diagnosis.fix)
+        case "warning":
+            return ReleaseItem(name, about, "ask", diagnosis.text, diagnosis.fix)
+
+
+# --- what the configuration and the database say ----------------------------------------------------------------------
+
+
+def _findings(facts: ReleaseFacts) -> ReleaseItem:
+    about = "Is anything wrong now?"
+    if facts.findings is None:
+        return ReleaseItem("findings", about, "to do", "the database cannot be read", "see above, then run this again")
+    if facts.findings:
+        return ReleaseItem("findings", about, "to do", listed(facts.findings), "cronjobs status")
+    return ReleaseItem("findings", about, "ok", "nothing is wrong that nobody has acknowledged")
+
+
+def _names(facts: ReleaseFacts) -> ReleaseItem:
+    about = "Would a copy of this database, restored elsewhere, keep still?"
+    project, environment = facts.settings.project, facts.settings.environment
+    if project and environment:
+        return ReleaseItem("names", about, "ok", f"project {project}, environment {environment}")
+    missing = " and ".join(key for key, value in (("project:", project), ("environment:", environment)) if not value)
+    return ReleaseItem(
+        "names",
+        about,
+        "to do",
+        f"without {missing} a copy restored for staging runs production's jobs there",
+        f"write {missing} in the file",
+    )
+
+
+def _timezone(facts: ReleaseFacts) -> ReleaseItem:
+    about = "Whose 02:00 is it?"
+    in_utc = [name for name, each in facts.settings.schedules.items() if each.cron and each.timezone == "UTC"]
+    if in_utc and "timezone" not in facts.settings.positions:
+        text = f"no timezone: is written, so these are by UTC: {_names_of(in_utc)}"
+        return ReleaseItem("time zone", about, "ask", text, "write timezone: Europe/Berlin, or timezone: UTC")
+    return ReleaseItem("time zone", about, "ok", f"{facts.settings.timezone}, unless a schedule names its own")
+
+
+def _timeouts(facts: ReleaseFacts) -> ReleaseItem:
+    about = "Has each kind of job a time limit that fits it?"
+    silent = [
+        name for name, each in facts.types.types.items() if not each.timeout_declared and not _overridden(facts, name)
+    ]
+    if silent:
+        usual = duration_text(facts.settings.run.default_timeout)
+        return ReleaseItem(
+            "time limits",
+            about,
+            "ask",
+            f"{usual}, the default, is the limit of {_names_of(silent)}",
+            "timeout: in the file",
+        )
+    return ReleaseItem("time limits", about, "ok", "each job type declares a timeout")
+
+
+def _overridden(facts: ReleaseFacts, job_type: str) -> bool:
+    """Whether every schedule of this type has a timeout, and there is one."""
+    found = [each.timeout for each in facts.settings.schedules.values() if each.job == job_type]
+    return bool(found) and None not in found
+
+
+def _tries(facts: ReleaseFacts) -> ReleaseItem:
+    about = "Do retries end?"
+    many = {name: each.retry.max_attempts for name, each in facts.types.types.items()}
+    excessive = [f"{name} ({tries})" for name, tries in many.items() if tries > MANY_TRIES]
+    if excessive:
+        text = f"more than {MANY_TRIES} tries: {_names_of(excessive)}"
+        return ReleaseItem(
+            "retries", about, "ask", text, "retry: {max_attempts: …}, or an alert for what fails so often"
+        )
+    return ReleaseItem("retries", about, "ok", f"a job is dead after {max(many.values(), default=10)} tries at most")
+
+
+def _concurrency(facts: ReleaseFacts) -> ReleaseItem:
+    run = facts.settings.run
+    many = f" on each of {facts.hosts} hosts" if facts.hosts > 1 else ""
+    text = f"run.workers: {run.workers} at a time{many}, and {run.long_jobs} long jobs"
+    return ReleaseItem("concurrency", "How much runs at once?", "ok", text)
+
+
+def _lost(facts: ReleaseFacts) -> ReleaseItem:
+    about = "May each job run again when its runner died?"
+    again = [name for name, each in facts.types.types.items() if _runs_again(each)]
+    if not again:
+        return ReleaseItem("lost runs", about, "ok", "on_lost: dead, so a person looks first")
+    return ReleaseItem(
+        "lost runs",
+        about,
+        "ask",
+        f"these run again by themselves: {_names_of(again)}. Does each of them use an effect, a transaction or its "
+        "provider's key for what must not happen twice?",
+        "docs/effects.md; or on_lost: dead",
+    )
+
+
+def _runs_again(job_type: JobType) -> bool:
+    return job_type.on_lost == "retry"
+
+
+def _log(facts: ReleaseFacts) -> ReleaseItem:
+    about = "Does a log say id, attempt, duration and reason of each job?"
+    if facts.settings.log is None:
+        return ReleaseItem("log", about, "to do", "there is no log", "write log: cronjobs.log in the file")
+    if not facts.rotations:
+        text = f"{facts.settings.log}: no file in /etc/logrotate.d names it, so it may grow for ever"
+        return ReleaseItem("log", about, "ask", text, "examples/deploy/logrotate")
+    return ReleaseItem("log", about, "ok", f"{facts.settings.log}, rotated by {listed(facts.rotations)}")
+
+
+def _alerts(facts: ReleaseFacts) -> ReleaseItem:
+    about = "Is somebody told when a job dies?"
+    alerts = facts.settings.alerts
+    if alerts is None or not alerts.channels:
+        do = "alerts: in the file, see docs/alerts.md"
+        return ReleaseItem("alerts", about, "to do", "no alert is sent: who does not look hears of nothing", do)
+    untried = sorted(set(alerts.channels) - set(facts.delivered or ()))
+    if untried:
+        text = f"nothing has ever been delivered by {_names_of(untried)}"
+        return ReleaseItem("alerts", about, "ask", text, "cronjobs alerts test, and see that it arrives")
+    return ReleaseItem("alerts", about, "ok", f"alerts have arrived by {_names_of(sorted(alerts.channels))}")
+
+
+def _silence(facts: ReleaseFacts) -> ReleaseItem:
+    about = "Is somebody told when nothing ticks?"
+    if facts.settings.run.ping:
+        return ReleaseItem("silence", about, "ok", "ticks ping a service elsewhere: run.ping")
+    text = "no tick is left to say so: does your app ask cronjobs.health(), or a monitor cronjobs check --live?"
+    return ReleaseItem("silence", about, "ask", text, "run.ping, or docs/monitoring.md")
+
+
+def _retention(facts: ReleaseFacts) -> ReleaseItem:
+    about = "How long are jobs and their payloads kept?"
+    kept = facts.settings.retention
+    text = f"succeeded jobs {_days(kept.succeeded)}, dead ones {_days(kept.dead)}, keys {_days(kept.keys)}"
+    if "retention" in facts.settings.positions:
+        return ReleaseItem("retention", about, "ok", text)
+    return ReleaseItem("retention", about, "ask", f"by default: {text}", "write retention: in the file")
+
+
+def _days(span: timedelta) -> str:
+    return f"{span.days} days" if span.days else duration_text(span)
+
+
+def _names_of(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+JUDGED: Final[tuple[Callable[[ReleaseFacts], ReleaseItem], ...]] = (
+    _findings,
+    _names,
+    _timezone,
+    _timeouts,
+    _tries,
+    _concurrency,
+    _lost,
+    _log,
+    _alerts,
+    _silence,
+    _retention,
+)
+
+# --- what only people know --------------------------------------------------------------------------------------------
+
+
+def _questions() -> Iterator[ReleaseItem]:
+    asked = {
+        "backup": ("Was a backup of this database ever restored, and looked at?", "docs/backup.md"),
+        "rehearsal": ("Has this release been rehearsed: runners killed, mails counted?", "cronjobs drill"),
+        "deploy": (
+            "Does the deploy pause, or give ticks their time to end?",
+            'cronjobs pause --all --wait 60s --why deploy; "cronjobs resume --all" after it',
+        ),
+        "roll-back": ("Do waiting jobs suit the code before, too, if you go back?", "docs/upgrade.md"),
+        "secrets": (
+            "Does no payload hold what only some may read? Every role that reads jobs sees it.",
+            "docs/security.md",
+        ),
+        "on call": (
+            'Does whoever is called know the one command for "where is this job now"?',
+            "cronjobs explain 17; docs/troubleshooting.md",
+        ),
+    }
+    for item, (text, do) in asked.items():
+        yield ReleaseItem(item, text, "ask", "a machine cannot know", do)
+
+
+QUESTIONS: Final = tuple(_questions())

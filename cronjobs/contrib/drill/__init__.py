@@ -1,0 +1,56 @@
+"""The release drill: real ticks, a real mail server, kills and freezes, judged by the mails that arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cronjobs.clock import SYSTEM
+from cronjobs.contrib.drill.checks import Check, Form
+from cronjobs.contrib.drill.plan import plan
+from cronjobs.contrib.drill.scenes import Play
+from cronjobs.contrib.drill.server import MailServer
+from cronjobs.contrib.drill.setup import stage
+from cronjobs.contrib.drill.stage import Stage
+
+
+@dataclass(frozen=True)
+class Drilled:
+    """One form of the drill, played to its end."""
+
+    form: Form
+    checks: list[Check]
+    took: timedelta
+
+    @property
+    def held(self) -> bool:
+        return all(check.held for check in self.checks)
+
+
+def drill(
+    form: Form,
+    *,
+    url: str | None,
+    receipts: int,
+    keep: Callable[[Stage], None] | None,
+    say: Callable[[str], None],
+    tell: Callable[[Check], None],
+    note: Callable[[str], None],
+) -> Drilled:
+    """Play one form on the PostgreSQL database at *url*, in a schema of its own, or on a SQLite file (None).
+
+    *say* is called with progress, *tell* with each check, *note* with what could not be cleaned up, and *keep*, if
+    given, with the stage that is left to look around in. Raises MailServerMissing, SchemaRefusedError or another
+    DatabaseError.
+    """
+    began, planned = SYSTEM.monotonic(), plan(receipts)
+    with (
+        MailServer(planned) as server,
+        stage(url, server.port, note) as made,
+    ):
+        found = Play(made, server, planned, receipts, form, say, tell).play()
+        if keep is not None:
+            made.keep = True
+            keep(made)
+    return Drilled(form, found, timedelta(seconds=SYSTEM.monotonic() - began))

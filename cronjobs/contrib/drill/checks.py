@@ -1,0 +1,265 @@
+"""What a drill must show, as pure functions of what was counted; each returns a Check that holds or does not."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any, Final
+
+from cronjobs.contrib.drill.plan import PASSES_BY_ITSELF, Mishap, Planned, numbers_of
+from cronjobs.contrib.drill.server import ReceivedMail, Try
+
+SLACK_S: Final = 1.0  # the promise: gone by the time-out, the grace period and one more second
+SHORTEST_PAUSE_S: Final = 0.8  # the handler's delay of a second, less its jitter
+
+
+class Form(StrEnum):
+    """How the process is restarted in mid-run."""
+
+    SIGTERM = "sigterm"
+    KILL = "kill"
+
+
+@dataclass(frozen=True)
+class Check:
+    """``said`` is the finding, good or bad; ``figures`` the same for programs."""
+
+    name: str
+    held: bool
+    said: str
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class InterruptedSends:
+    """A tick that was ended in mid-run, and what was left when it was gone."""
+
+    code: int
+    took_s: float  # since the signal
+    mails: int
+    waiting: int  # jobs
+    leases: int
+    unrecorded: int  # mails that are out without a recorded effect
+
+
+def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
+    """Whether the tick was ended in mid-run, and left only what this kind of end allows."""
+    in_midrun = seen.mails > 0 and seen.waiting > 0
+    if form is Form.SIGTERM:
+        clean = seen.code == 128 + signal.SIGTERM and not seen.leases and not seen.unrecorded
+        held = in_midrun and clean and seen.took_s <= grace_s + SLACK_S
+        how = f"SIGTERM in mid-run: the tick ended with {seen.code} after {seen.took_s:.1f} s"
+    else:
+        # Otherwise the kill came at a moment that proves nothing.
+        held = in_midrun and seen.code == -signal.SIGKILL and seen.leases > 0 and seen.unrecorded > 0
+        how = f"kill -9 in mid-run, between the mail server's yes and the record of it: ended with {seen.code}"
+    said = (
+        f"{how}; mails out by then: {seen.mails}, of them not recorded: {seen.unrecorded}; jobs waiting: "
+        f"{seen.waiting}, still leased: {seen.leases}"
+    )
+    return Check("restart", held, said, vars(seen) | {"took_s": round(seen.took_s, 2)})
+
+
+@dataclass(frozen=True)
+class Woken:
+    """A runner that was frozen past its lease: its jobs, who took them, and what it did when it woke."""
+
+    held: int  # jobs, when it was frozen
+    taken: int  # jobs of those that other ticks took while it slept
+    code: int
+    changed: int  # rows, by the time it had ended
+    mails: int  # mails, likewise
+
+
+def woken(seen: Woken) -> Check:
+    ended = signal.Signals(-seen.code).name if seen.code < 0 else str(seen.code)
+    said = (
+        f"a runner frozen past its lease, and woken: jobs held: {seen.held}, taken by other ticks while it slept: "
+        f"{seen.taken}; once awake, rows changed: {seen.changed}, mails sent: {seen.mails}; it ended with {ended}"
+    )
+    held = seen.held > 0 and seen.taken == seen.held and not seen.changed and not seen.mails
+    return Check("frozen", held, said, dict(vars(seen)))
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Work that had to be stopped: how long it went on, how long it was allowed to, and the job's status."""
+
+    worked_s: float
+    allowed_s: float
+    alive: bool
+    status: str
+
+
+def timed_out(seen: Stopped) -> Check:
+    said = (
+        f"a job that hangs and ignores SIGTERM: it worked for {seen.worked_s:.1f} s of at most {seen.allowed_s:g}, "
+        f"its process is {'still there' if seen.alive else 'gone'}, the job is {seen.status}"
+    )
+    return Check("deadline", _is_stopped(seen, "dead"), said, vars(seen) | {"worked_s": round(seen.worked_s, 2)})
+
+
+def cancelled(seen: Stopped, outlived_its_tick: bool) -> Check:
+    said = (
+        f"a long job, cancelled by an operator {'while no tick ran' if outlived_its_tick else 'too late'}: it worked "
+        f"for another {seen.worked_s:.1f} s of at most {seen.allowed_s:g}, its process is "
+        f"{'still there' if seen.alive else 'gone'}, the job is {seen.status}"
+    )
+    figures = vars(seen) | {"worked_s": round(seen.worked_s, 2), "outlived_its_tick": outlived_its_tick}
+    return Check("cancel", outlived_its_tick and _is_stopped(seen, "cancelled"), said, figures)
+
+
+def _is_stopped(seen: Stopped, status: str) -> bool:
+    return not seen.alive and seen.worked_s <= seen.allowed_s and seen.status == status
+
+
+def retried(planned: Mapping[int, Planned], tries: Sequence[Try], apart: Collection[int]) -> Check:
+    """Whether temporary failures were retried automatically, after a pause, and no more often than needed.
+
+    *apart*: receipts to leave out, because a runner died with them.
+    """
+    alone = numbers_of(planned, *PASSES_BY_ITSELF) - set(apart)
+    of = {receipt: [each for each in tries if each.receipt == receipt] for receipt in sorted(alone)}
+    pauses = [later.at - earlier.at for each in of.values() for earlier, later in pairwise(each)]
+    wrong = [receipt for receipt, each in of.items() if len(each) != planned[receipt].times + 1 or each[-1].met]
+    shortest = min(pauses, default=0.0)
+    said = (
+        f"failed for now, and sent later by themselves: {len(of)}, after {len(pauses)} refusals in all; shortest pause "
+        f"before the next try: {shortest:.1f} s" + (f"; not so: {_some(wrong)}" if wrong else "")
+    )
+    figures = {"receipts": len(of), "refused": len(pauses), "shortest_pause_s": round(shortest, 2), "wrong": wrong}
+    return Check("retries", bool(of) and not wrong and shortest >= SHORTEST_PAUSE_S, said, figures)
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A dead job as ``jobs list`` shows it."""
+
+    receipt: int
+    error_type: str
+    error: str
+
+
+def listed(
+    planned: Mapping[int, Planned], dead: Sequence[Dead], tries: Sequence[Try], lost: Counter[int], open_ends: int
+) -> Check:
+    """Whether exactly those jobs are dead that need a person, each with its reason, and each tried only once.
+
+    *tries* up to then; *lost*: how many attempts at each receipt died with their runner; *open_ends*: how many effects
+    were begun and never recorded.
+    """
+    wrong_addresses = numbers_of(planned, Mishap.NO_SUCH_ADDRESS)
+    refused = {each.receipt for each in dead if each.error_type == "GiveUp" and "550" in each.error}
+    unknown = {each.receipt for each in dead if each.error_type == "EffectUnknown"}
+    asked = Counter(each.receipt for each in tries if each.met is Mishap.NO_SUCH_ADDRESS)
+    twice = sorted(receipt for receipt, times in asked.items() if times > 1 + lost[receipt])
+    missing = sorted(wrong_addresses - refused - unknown)
+    others = sorted({each.receipt for each in dead} - unknown - (refused & wrong_addresses))
+    said = (
+        f"dead, each listed with its reason: refused for good (550), not tried again: {len(refused)}; stopped, since "
+        f"nobody knew whether the mail was out: {len(unknown)}"
+        + (f"; tried again all the same: {_some(twice)}" if twice else "")
+        + (f"; not listed: {_some(missing)}" if missing else "")
+        + (f"; dead for no such reason: {_some(others)}" if others else "")
+    )
+    unanswered = numbers_of(planned, Mishap.KEPT_UNANSWERED, Mishap.LOST_UNANSWERED)
+    held = not (twice or missing or others) and unknown >= unanswered and len(unknown) == open_ends
+    figures = {"refused": len(refused), "unknown": len(unknown), "tried_again": twice, "missing": missing}
+    return Check("dead", held, said, figures | {"others": others})
+
+
+@dataclass(frozen=True)
+class SettledEffects:
+    """What the operator did, and the result."""
+
+    found: int  # mails in doubt that are in the mailbox
+    not_found: int
+    retried: int  # jobs
+    dead: int  # jobs that are dead nevertheless
+
+
+def repaired(seen: SettledEffects) -> Check:
+    said = (
+        f"looked after: settled as done, found in the mailbox: {seen.found}; as not done: {seen.not_found}; addresses "
+        f"corrected; jobs retried: {seen.retried}, dead after that: {seen.dead}"
+    )
+    return Check("repair", seen.retried > 0 and not seen.dead, said, dict(vars(seen)))
+
+
+@dataclass(frozen=True)
+class TickEnd:
+    """How an undisturbed tick ended."""
+
+    code: int | None
+    out: str
+    err: str
+
+
+def _first(ticks: Sequence[TickEnd], wanted: Sequence[TickEnd]) -> int:
+    return ticks.index(wanted[0]) if wanted else len(ticks)
+
+
+def told(ticks: Sequence[TickEnd]) -> Check:
+    """Whether a tick in which a job died reported that, with exit code 1, and all others were silent.
+
+    What was reported is not reported again within the hour, so a later tick with exit code 1 is silent, too.
+    """
+    deaths = [tick for tick in ticks if tick.code == 1 and " dead" in tick.err]
+    repeated = [tick for tick in ticks[_first(ticks, deaths) :] if tick.code == 1 and not tick.err]
+    silent = [tick for tick in ticks if tick.code == 0 and not tick.err]
+    wrong = [tick for tick in ticks if tick not in (*deaths, *repeated, *silent) or tick.out]
+    said = f"cron's mail: ticks that told of deaths, with exit code 1: {len(deaths)}; silent, with 0: {len(silent)}"
+    if repeated:
+        said += f"; silent, with 1, as the cause had been reported: {len(repeated)}"
+    if wrong:
+        said += (
+            f"; not so {len(wrong)}, the first with {wrong[0].code}: {' '.join((wrong[0].err + wrong[0].out).split())}"
+        )
+    figures = {
+        "ticks": len(ticks),
+        "told_deaths": len(deaths),
+        "repeated": len(repeated),
+        "silent": len(silent),
+        "wrong": len(wrong),
+    }
+    return Check("told", not wrong and bool(deaths), said, figures)
+
+
+def arrived(receipts: int, mailbox: Sequence[ReceivedMail], succeeded: int) -> Check:
+    copies = Counter(mail.receipt for mail in mailbox)
+    twice = sorted(receipt for receipt, count in copies.items() if count > 1)
+    missing = sorted(set(range(1, receipts + 1)) - copies.keys())
+    ids = len({mail.message_id for mail in mailbox})
+    said = (
+        f"mails in the mailbox: {len(mailbox)}; distinct receipts: {len(copies)} of {receipts}, distinct Message-IDs: "
+        f"{ids}; twice: {_some(twice)}, missing: {_some(missing)}; jobs succeeded: {succeeded}"
+    )
+    figures = {"mails": len(mailbox), "distinct": len(copies), "message_ids": ids, "twice": twice, "missing": missing}
+    held = len(mailbox) == len(copies) == ids == succeeded == receipts and not (twice or missing)
+    return Check("receipts", held, said, figures | {"succeeded": succeeded})
+
+
+def idle(tick: TickEnd) -> Check:
+    said = f"a second idle tick: exit code {tick.code}, {len(tick.out)} bytes on stdout, {len(tick.err)} on stderr"
+    figures = {"code": tick.code, "stdout": len(tick.out), "stderr": len(tick.err)}
+    return Check("idle", tick.code == 0 and not tick.out and not tick.err, said, figures)
+
+
+def left_behind(processes: Collection[int]) -> Check:
+    said = f"processes of the drill left: {len(processes)}"
+    return Check("left", not processes, said, {"processes": len(processes)})
+
+
+def stuck(why: str) -> Check:
+    return Check("went through", held=False, said=f"it could not go on: {why}")
+
+
+def _some(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return "none"
+    shown = ", ".join(map(str, numbers[:10]))
+    return f"{len(numbers)} ({shown}{', …' if len(numbers) > 10 else ''})"

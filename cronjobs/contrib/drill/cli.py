@@ -1,0 +1,185 @@
+"""``cronjobs drill``: the release drill, on a database of the user's."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Final
+
+import typer
+
+from cronjobs.contrib.drill import Drilled
+from cronjobs.contrib.drill import drill as play
+from cronjobs.contrib.drill.checks import Check, Form
+from cronjobs.contrib.drill.stage import Stage
+from cronjobs.desk.cli.loading import load_settings
+from cronjobs.desk.cli.options import JsonOption, Source
+from cronjobs.desk.cli.output import counted, width, wrapped
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.run_due import leaving
+from cronjobs.engine.run_due.printing import coloured, complain, echo, echo_json, is_terminal
+
+
+class Forms(StrEnum):
+    SIGTERM = "sigterm"
+    KILL = "kill"
+    BOTH = "both"
+
+
+TITLES: Final = {
+    "sigterm": "The process is restarted in mid-run, as a deploy does (SIGTERM)",
+    "kill": "The process is killed in mid-run (kill -9)",
+}
+INDENT: Final = " " * 6
+
+
+def drill(
+    source: Source,
+    form: Annotated[
+        Forms,
+        typer.Option("--form", metavar="FORM", help=f"How the process is restarted in mid-run: {', '.join(Forms)}."),
+    ] = Forms.BOTH,
+    receipts: Annotated[
+        int, typer.Option(metavar="N", min=20, max=10_000, help="Jobs; one in five is made to fail.")
+    ] = 100,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep folder and tables, so that you can look around.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Rehearse a release: runners are killed and frozen, the mail server makes trouble, each receipt arrives once.
+
+    Real ticks send 100 receipts to the drill's own mail server (pip install 'cronjobs[drill]'), which refuses some,
+    hangs up or does not answer. A tick is ended in mid-run, by SIGTERM and, in a second run, by kill -9. A runner is
+    frozen past its lease and woken. A job that hangs and one that is cancelled are stopped. Dead jobs are listed,
+    settled, corrected and retried. The result is counted at the mail server.
+
+    On PostgreSQL it makes its own schema and drops it; your tables are not touched. Without a configuration and a URL,
+    or if they name a SQLite file, it works on its own SQLite file.
+
+    Exit codes: 0 every check held, 1 one did not, 2 usage, 3 configuration, 4 database.
+    """
+    url = _postgresql_url(source)
+    printer = _Printer(as_json)
+    where = _where(url)
+    printer.line(f"{receipts} receipts, on {where}")
+    drilled = []
+    with _ended_by_signals():
+        for each in [*Form] if form is Forms.BOTH else [Form(form)]:
+            printer.line(coloured(f"\n{TITLES[each]}", "cyan"))
+            drilled.append(
+                play(
+                    each,
+                    url=url,
+                    receipts=receipts,
+                    keep=printer.kept if keep else None,
+                    say=printer.progress,
+                    tell=printer.check,
+                    note=complain,
+                )
+            )
+    held = all(done.held for done in drilled)
+    if as_json:
+        echo_json(
+            {
+                "held": held,
+                "database": where,
+                "receipts": receipts,
+                "forms": [_as_json(done) for done in drilled],
+                "kept": printer.left,
+            }
+        )
+    else:
+        _conclude(drilled, keep)
+    leaving.leave(0 if held else 1, stuck=False)
+
+
+def _postgresql_url(source: Source) -> str | None:
+    """The user's database, if it is PostgreSQL; None: a SQLite file of the drill's own."""
+    url = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
+    named = source.given("config") or os.environ.get("CRONJOBS_CONFIG")
+    if url is None and (named or Path("cronjobs.yaml").exists()):
+        url = load_settings(source).database
+    return None if url is None or parse_url(url).is_sqlite else url
+
+
+def _where(url: str | None) -> str:
+
+    return "a SQLite file of its own" if url is None else f"{parse_url(url)}, in a schema of its own"
+
+
+class _Printer:
+    """Prints checks as they are found; on a terminal also what happens between them. With --json nothing."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._silent = as_json
+        self.left: list[dict[str, str | None]] = []
+
+    def line(self, text: str) -> None:
+        if not self._silent:
+            echo(text)
+
+    def progress(self, text: str) -> None:
+        if is_terminal():
+            self.line(coloured(f"      {text}", "bright_black"))
+
+    def check(self, check: Check) -> None:
+        mark = coloured("ok", "green") if check.held else coloured("NO", "red")
+        first, *more = wrapped(check.said, width() - len(INDENT))
+        self.line("\n".join([f"  {mark}  {first}", *(INDENT + line for line in more)]))
+
+    def kept(self, stage: Stage) -> None:
+        self.left.append({"folder": str(stage.folder), "schema": stage.schema})
+        config = shlex.quote(str(stage.config))
+        self.line(f"\n  Kept: {stage.folder}" + (f", and the schema {stage.schema}" if stage.schema else ""))
+        if stage.schema is not None:
+            self.line("    export DATABASE_URL=…    # the database of the drill; it is written nowhere")
+        for look in ("status", "jobs list", "effects list"):
+            self.line(f"    cronjobs {look} --config {config}")
+        self.line(f"    rm -r {shlex.quote(str(stage.folder))}    # when you have seen enough")
+        if stage.schema is not None:
+            self.line(f"    psql \"$DATABASE_URL\" -c 'DROP SCHEMA {stage.schema} CASCADE'")
+
+
+def _conclude(drilled: list[Drilled], keep: bool) -> None:
+    checks = [check for done in drilled for check in done.checks]
+    missed = sum(not check.held for check in checks)
+    took = sum(done.took.total_seconds() for done in drilled)
+    if not missed:
+        echo(coloured(f"\nAll {counted(len(checks), 'check')} held ({took:.0f} s)", "green"))
+        return
+    echo(coloured(f"\n{missed} of {counted(len(checks), 'check')} did not hold ({took:.0f} s)", "red"))
+    if not keep:
+        echo("  again, and everything left there to look at: cronjobs drill --keep")
+
+
+def _as_json(done: Drilled) -> dict[str, Any]:
+    return {
+        "form": str(done.form),
+        "held": done.held,
+        "duration_ms": round(done.took.total_seconds() * 1000),
+        "checks": [vars(check) for check in done.checks],
+    }
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Inside, a signal that ends the command unwinds it, so that everything is cleaned up first."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)

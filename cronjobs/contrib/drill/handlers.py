@@ -1,0 +1,114 @@
+"""Handlers of the drill, and an example: how to send an email that must not go out twice.
+
+The drill copies this file into its folder. Only the last two handlers, which do what a handler should not do, are for
+the drill alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import smtplib
+import threading
+from contextlib import closing
+from email.message import EmailMessage
+from email.policy import SMTP  # ends lines as SMTP requires
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from cronjobs import Context, GiveUp, RetryLater, RetryPolicy, job
+
+if TYPE_CHECKING:
+    from cronjobs.engine.jobs.effects import Effect
+
+HOST, PORT = "127.0.0.1", int(os.environ.get("DRILL_SMTP_PORT", "25"))
+PATIENCE_S = 3.0  # for one answer of the mail server
+FOLDER = Path(__file__).parent
+
+
+@job("drill.receipt", timeout="5s", retry=RetryPolicy(delays=["1s"], max_attempts=20))
+def send_receipt(ctx: Context, receipt: int) -> dict[str, str]:
+    """Send a receipt once, whatever dies: two receipts are worse than one that waits until a person has looked."""
+    with ctx.effect(("receipt", receipt), on_unknown="stop") as effect:
+        if not effect.done:
+            effect.result = hand_over(receipt_mail(receipt, effect.key), effect, min(PATIENCE_S, ctx.remaining_s))
+    # None: a person found the mail in the mailbox, after an attempt that never got the answer, and settled the effect.
+    return effect.result or {"answer": "settled by hand"}
+
+
+def receipt_mail(receipt: int, key: str) -> EmailMessage:
+    mail = EmailMessage()
+    mail["From"] = "shop@drill.example"
+    mail["To"] = f"customer-{receipt}@drill.example"
+    mail["Subject"] = f"Your receipt {receipt}"
+    # Made from the key, so it is the same in every attempt: by it a person finds the mail in the mailbox, and a mail
+    # server or mail program can recognise a second copy.
+    mail["Message-ID"] = f"<{key.replace(':', '.')}@drill.example>"
+    mail.set_content(f"Thank you. This is receipt {receipt}.")
+    return mail
+
+
+def hand_over(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str, str]:
+    """Send *mail* to the server, and return its answer; for any other end, raise what has to happen next.
+
+    Before the message itself is sent nothing can have happened, and an answer that refuses it means the same: then
+    ``effect.did_nothing()``, and the next attempt begins from scratch. If it was sent and no answer comes, we cannot
+    know: then the effect stays unknown, and ``on_unknown`` decides.
+    """
+    on_its_way = False
+    try:
+        # closing(), not quit(): the answer to QUIT comes after the one that matters, and could only spoil it.
+        with closing(smtplib.SMTP(HOST, PORT, timeout=patience_s)) as server:
+            server.ehlo_or_helo_if_needed()
+            accepted(server.mail(mail["From"]))
+            accepted(server.rcpt(mail["To"]))
+            on_its_way = True
+            answer = accepted(server.data(mail.as_bytes(policy=SMTP)))
+    except smtplib.SMTPResponseException as refusal:
+        effect.did_nothing()
+        said = f"the mail server said {refusal.smtp_code}: {text(refusal.smtp_error)}"
+        if 400 <= refusal.smtp_code < 500:
+            raise RetryLater(said) from refusal
+        raise GiveUp(said) from refusal
+    except OSError as trouble:  # no connection, a lost one, or no answer in time
+        if not on_its_way:
+            effect.did_nothing()
+        raise RetryLater(f"the mail server: {trouble or type(trouble).__name__}") from trouble
+    return {"answer": answer, "message_id": mail["Message-ID"]}
+
+
+def accepted(answer: tuple[int, bytes]) -> str:
+    code, said = answer
+    if code >= 400:
+        raise smtplib.SMTPResponseException(code, said)
+    return text(said)
+
+
+def text(said: bytes | str) -> str:
+    return said.decode(errors="replace") if isinstance(said, bytes) else said
+
+
+# --- what has to be stopped -------------------------------------------------------------------------------------------
+
+
+@job("drill.hang", timeout="2s", isolation="process", retry=RetryPolicy(max_attempts=1))
+def hang() -> NoReturn:
+    """Never returns, and ignores SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    work_for_ever("hang")
+
+
+@job("drill.endless", timeout="10m")
+def endless() -> NoReturn:
+    """Longer than any tick, so it gets a process of its own; never checks whether it should stop."""
+    work_for_ever("endless")
+
+
+def work_for_ever(name: str) -> NoReturn:
+    """Write a process id, and a sign of life every 50 ms, by which the drill sees when the work really ended."""
+    (FOLDER / f"{name}.pid").write_text(f"{os.getpid()}\n")
+    with (FOLDER / f"{name}.alive").open("w") as alive:
+        while True:
+            alive.write(".")
+            alive.flush()
+            threading.Event().wait(0.05)

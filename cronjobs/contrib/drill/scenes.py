@@ -1,0 +1,271 @@
+"""The drill, scene by scene: receipts are sent while runners are killed and frozen, then an operator cleans up."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cronjobs.clock import SYSTEM, sleep
+from cronjobs.contrib.drill import checks
+from cronjobs.contrib.drill import statements as store
+from cronjobs.contrib.drill.checks import Check, Dead, Form, InterruptedSends, SettledEffects, Stopped, TickEnd, Woken
+from cronjobs.contrib.drill.plan import Planned, quiet_start
+from cronjobs.contrib.drill.server import MailServer
+from cronjobs.contrib.drill.stage import (
+    LEASE_S,
+    PATIENCE_S,
+    POLL_S,
+    SHUTDOWN_GRACE_S,
+    WORKERS,
+    Stage,
+    StagedTick,
+    StuckError,
+    is_alive,
+    until,
+)
+from cronjobs.engine.store.enqueue import job_status
+
+RECEIPT: Final = "drill.receipt"
+CAUGHT: Final = 2  # mails that are accepted and not answered when a runner is interrupted
+ANSWER_DELAY_S: Final = 0.5  # after SIGTERM: a runner that does not wait for its work is gone by then
+TERM_TO_KILL_S: Final = 2.0  # a process's time from SIGTERM to SIGKILL
+HANG_TIMEOUTS_S: Final = (2.0, 4.0, 8.0)
+ROUNDS: Final = 5  # of looking, settling and retrying; one is enough, unless a busy machine makes a runner die
+WAITS: Final = ("queued", "failed", "running")
+
+
+@dataclass
+class Play:
+    """One form of the drill on *stage*; ``say`` is called with progress, ``tell`` with each check."""
+
+    stage: Stage
+    server: MailServer
+    planned: dict[int, Planned]
+    receipts: int
+    form: Form
+    say: Callable[[str], None]
+    tell: Callable[[Check], None]
+    found: list[Check] = field(default_factory=list)
+    undisturbed: list[StagedTick] = field(default_factory=list)
+
+    def play(self) -> list[Check]:
+        """Play it to the end; return all findings, good and bad."""
+        try:
+            self.enqueue()
+            self.interrupt()
+            frozen, held = self.freeze()
+            self.stop_work()
+            self.take_over(frozen, held)
+            self.run_out()
+            self.fail_for_now()
+            self.look_after()
+            self._note(checks.told([_end(tick) for tick in self.undisturbed]))
+        except StuckError as error:
+            self._note(checks.stuck(str(error)))
+        self.count()
+        return self.found
+
+    # --- scenes -------------------------------------------------------------------------------------------------------
+
+    def enqueue(self) -> None:
+        self.stage.enqueue_receipts(self.receipts)
+        self.say(f"{self.receipts} receipts enqueued; {len(self.planned)} of them are going to fail")
+
+    def interrupt(self) -> None:
+        """End a tick in mid-run, at the worst moment: the mail is out, and its sender has no answer yet."""
+        self.server.hold(after=max(1, quiet_start(self.receipts) - WORKERS))
+        tick = self._start_and_catch()
+        signalled = SYSTEM.monotonic()
+        if self.form is Form.SIGTERM:
+            tick.send(signal.SIGTERM)
+            sleep(ANSWER_DELAY_S)
+            self.server.release()
+            code = tick.wait()
+        else:
+            tick.send(signal.SIGKILL)
+            code = tick.wait()
+            self.server.release()
+        took_s = SYSTEM.monotonic() - signalled
+        standing = self.stage.look(lambda connection: store.standing(connection, RECEIPT))
+        recorded = self.stage.look(store.recorded)
+        mails = self.server.copies()
+        seen = InterruptedSends(
+            code,
+            took_s,
+            mails=mails.total(),
+            waiting=standing["queued"] + standing["failed"],
+            leases=standing["running"],
+            unrecorded=sum(f"receipt:{receipt}" not in recorded for receipt in mails),
+        )
+        self._note(checks.restarted(self.form, seen, SHUTDOWN_GRACE_S))
+
+    def freeze(self) -> tuple[StagedTick, set[int]]:
+        """Stop a runner in the middle of its work, as a paused virtual machine does; return its leased jobs."""
+        self.server.hold()
+        tick = self._start_and_catch()
+        held = self.stage.freeze(tick)
+        self.server.release()
+        self.say(f"a runner is frozen; it holds {len(held)} jobs for {LEASE_S} s")
+        return tick, held
+
+    def stop_work(self) -> None:
+        """A job that hangs, and one that an operator cancels: both must really end, not only in the table."""
+        long_id = self.stage.enqueue("drill.endless")
+        self._hang()
+        endless = self._pid("endless")
+        outlived = is_alive(endless)
+        self.stage.command("jobs", "cancel", str(long_id), "--why", "the drill")
+        asked, asked_at = SYSTEM.now().timestamp(), SYSTEM.monotonic()
+        allowed_s = LEASE_S / 4 + TERM_TO_KILL_S + checks.SLACK_S
+        while is_alive(endless) and SYSTEM.monotonic() < asked_at + 2 * allowed_s:
+            sleep(POLL_S)
+        until(lambda: self._status(long_id) != "running", "to record the end of the cancelled job")
+        worked_s = max(0.0, self._worked_until("endless") - asked)
+        seen = Stopped(worked_s, allowed_s, is_alive(endless), self._status(long_id))
+        self._note(checks.cancelled(seen, outlived))
+
+    def _hang(self) -> None:
+        """Run the job that hangs; again with more time if its process took all of it to start, on a busy machine."""
+        for timeout_s in HANG_TIMEOUTS_S:
+            job_id = self.stage.enqueue("drill.hang", timeout_s=timeout_s)
+            self._tick()
+            if self._file("hang.alive").exists():
+                break
+        hanging = self._pid("hang")
+        worked_s = self._worked_until("hang") - self._began("hang")
+        allowed_s = timeout_s + TERM_TO_KILL_S + checks.SLACK_S
+        self._note(checks.timed_out(Stopped(worked_s, allowed_s, is_alive(hanging), self._status(job_id))))
+
+    def take_over(self, frozen: StagedTick, held: set[int]) -> None:
+        """Other ticks take the frozen runner's jobs; then it is woken, and must not be able to write any more."""
+
+        def all_taken() -> bool:
+            if not self.stage.held_by(frozen):
+                return True
+            if self.stage.look(store.has_due):
+                self._tick()
+            return False
+
+        until(all_taken, "to take over what the frozen runner held")
+        taken = len(held - self.stage.held_by(frozen))
+        before, mails = self.stage.look(store.everything), len(self.server.mailbox)
+        frozen.send(signal.SIGCONT)
+        code = frozen.wait()
+        changed = len(before ^ self.stage.look(store.everything))
+        self._note(checks.woken(Woken(len(held), taken, code, changed, len(self.server.mailbox) - mails)))
+
+    def run_out(self) -> None:
+        """Tick, as cron does every minute, until no receipt waits any more."""
+
+        def is_done() -> bool:
+            standing = self.stage.look(lambda connection: store.standing(connection, RECEIPT))
+            if not any(standing[status] for status in WAITS):
+                return True
+            if self.stage.look(store.has_due):
+                self._tick()
+            return False
+
+        until(is_done, "to run everything that waits", within_s=PATIENCE_S + self.receipts)
+
+    def fail_for_now(self) -> None:
+        """Check the retries, before an operator does anything."""
+        lost = self._lost()
+        self._note(checks.retried(self.planned, list(self.server.tries), lost.keys()))
+
+    def look_after(self) -> None:
+        """Do what an operator does in the morning: list the dead, find out, correct, retry."""
+        found = not_found = retried = 0
+        dead: list[Dead] = []
+        for turn in range(ROUNDS):
+            dead = self._dead()
+            stopped = self.stage.listed("effects", "list", "--state", "stopped")
+            if turn == 0:
+                self._note(
+                    checks.listed(self.planned, dead, list(self.server.tries), self._lost(), open_ends=len(stopped))
+                )
+            if not dead:
+                break
+            self.say(f"the operator looks after {len(dead)} dead jobs, {len(stopped)} of them in doubt")
+            for effect in stopped:
+                is_there = f"<{effect['key'].replace(':', '.')}@drill.example>" in self.server.message_ids()
+                found, not_found = found + is_there, not_found + (not is_there)
+                self._settle(effect["key"], is_there)
+            self.server.corrected = True
+            words = ("--status", "dead", "--type", RECEIPT, "--yes", "--why", "settled, addresses corrected")
+            self.stage.command("jobs", "retry", *words)
+            retried += len(dead)
+            self.run_out()
+        self._note(checks.repaired(SettledEffects(found, not_found, retried, len(dead))))
+
+    def count(self) -> None:
+        """The end: what arrived, and that nothing goes on."""
+        self.server.release()
+        standing = self.stage.look(lambda connection: store.standing(connection, RECEIPT))
+        self._note(checks.arrived(self.receipts, list(self.server.mailbox), standing["succeeded"]))
+        try:
+            self.stage.tick()
+            self._note(checks.idle(_end(self.stage.tick())))
+        except StuckError as error:
+            self._note(checks.stuck(str(error)))
+        self._note(checks.left_behind(self.stage.processes()))
+
+    # --- helpers ------------------------------------------------------------------------------------------------------
+
+    def _note(self, check: Check) -> None:
+        self.found.append(check)
+        self.tell(check)
+
+    def _tick(self) -> None:
+        self.undisturbed.append(self.stage.tick())
+
+    def _start_and_catch(self) -> StagedTick:
+        """Start a tick, and return it once some of its mails are accepted and not answered yet."""
+        tick = self.stage.start()
+
+        def is_caught() -> bool:
+            if tick.code is not None:
+                raise StuckError(f"a tick ended with {tick.code} before it was interrupted: {tick.err.strip()}")
+            return self.server.waiting_for_answer >= CAUGHT
+
+        until(is_caught, "to catch a tick in the middle of its work")
+        return tick
+
+    def _dead(self) -> list[Dead]:
+        jobs = self.stage.listed("jobs", "list", "--status", "dead", "--type", RECEIPT)
+        return [Dead(job["payload"]["receipt"], job["error_type"] or "", job["last_error"] or "") for job in jobs]
+
+    def _settle(self, key: str, is_there: bool) -> None:
+        verdict, why = ("done", "is in the mailbox") if is_there else ("not-done", "is not in the mailbox")
+        self.stage.command("effects", "settle", key, verdict, "--why", f"its Message-ID {why}")
+
+    def _status(self, job_id: int) -> str:
+        with self.stage.database.read() as connection:
+            return str(job_status(connection, job_id))
+
+    def _lost(self) -> Counter[int]:
+        """How many attempts at each receipt died with their runner."""
+        payloads = self.stage.look(lambda connection: store.lost(connection, RECEIPT))
+        return Counter(payload["receipt"] for payload in payloads)
+
+    def _pid(self, name: str) -> int:
+        """The process id that a handler wrote; waits for it to start."""
+        file = self._file(f"{name}.alive")
+        until(file.exists, f"to begin drill.{name}")
+        return int(self._file(f"{name}.pid").read_text())
+
+    def _began(self, name: str) -> float:
+        return self._file(f"{name}.pid").stat().st_mtime
+
+    def _worked_until(self, name: str) -> float:
+        return self._file(f"{name}.alive").stat().st_mtime
+
+    def _file(self, name: str) -> Path:
+        return self.stage.folder / name
+
+
+def _end(tick: StagedTick) -> TickEnd:
+    return TickEnd(tick.code, tick.out, tick.err)

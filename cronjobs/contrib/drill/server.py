@@ -1,0 +1,174 @@
+"""A real SMTP server in this process, which makes trouble as planned and keeps what it accepted.
+
+It is the drill's judge: what counts is what arrived here, and when; not what a row shows. The only user of aiosmtpd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email
+import logging
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+from cronjobs.clock import SYSTEM
+from cronjobs.contrib.drill.plan import Mishap, Planned, meets
+from cronjobs.errors import CronjobsError
+
+PACE_S: Final = 0.01  # how long it takes to accept a message
+POLL_S: Final = 0.005
+ADDRESS: Final = re.compile(r"customer-([0-9]+)@")
+
+
+class MailServerMissing(CronjobsError):
+    exit_code = 2
+
+    def __init__(self) -> None:
+        super().__init__("the drill sends to a real mail server of its own: pip install 'cronjobs[drill]'")
+
+
+@dataclass(frozen=True)
+class Try:
+    """One receipt sent to the server; *at* is the monotonic clock. ``met`` None: accepted, and answered so."""
+
+    receipt: int
+    met: Mishap | None
+    at: float
+
+
+@dataclass(frozen=True)
+class ReceivedMail:
+    receipt: int
+    message_id: str
+
+
+class MailServer:
+    """``tries`` and ``mailbox`` only grow, in the server's thread; anyone may read them at any time."""
+
+    def __init__(self, planned: Mapping[int, Planned]) -> None:
+        self.tries: list[Try] = []
+        self.mailbox: list[ReceivedMail] = []
+        self.corrected = False  # the wrong addresses
+        self.hold_after: int | None = None  # so many mails; then the answers wait
+        self.waiting_for_answer = 0
+        self._planned = planned
+        self._tried: Counter[int] = Counter()
+        self._controller: Any = None
+
+    @property
+    def port(self) -> int:
+        return int(self._controller.port)
+
+    def copies(self) -> Counter[int]:
+        """How many mails there are of each receipt."""
+        return Counter(mail.receipt for mail in self.mailbox)
+
+    def message_ids(self) -> set[str]:
+        return {mail.message_id for mail in self.mailbox}
+
+    def hold(self, after: int = 0) -> None:
+        """Once there are *after* mails, accept what comes, and keep its sender waiting for the answer."""
+        self.hold_after = after
+
+    def release(self) -> None:
+        self.hold_after = None
+
+    def __enter__(self) -> MailServer:
+        self._controller = _controller(self)
+        # It logs clients that vanish, which the drill makes them do.
+        logging.getLogger("mail.log").setLevel(logging.CRITICAL + 1)
+        self._controller.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.release()
+        self._controller.stop()
+
+    # --- what aiosmtpd calls, in its loop's thread --------------------------------------------------------------------
+
+    async def handle_RCPT(  # noqa: N802
+        self, server: Any, _session: Any, envelope: Any, address: str, _options: list[str]
+    ) -> str:
+        found = ADDRESS.match(address)
+        if found is None:
+            return "553 5.1.3 this server knows customers only"
+        receipt = int(found[1])
+        match self._meets(receipt):
+            case Mishap.BUSY as met:
+                self._note(receipt, met)
+                return "450 4.2.1 try again later"
+            case Mishap.NO_SUCH_ADDRESS as met:
+                self._note(receipt, met)
+                return "550 5.1.1 no such address"
+            case Mishap.HANGS_UP as met:
+                self._note(receipt, met)
+                return self._hang_up(server)
+            case Mishap.SILENT as met:
+                self._note(receipt, met)
+                await asyncio.sleep(3600)  # the sender gives up long before, which ends this wait, too
+        envelope.rcpt_tos.append(address)
+        return "250 2.1.5 OK"
+
+    async def handle_DATA(self, server: Any, _session: Any, envelope: Any) -> str:  # noqa: N802
+        await asyncio.sleep(PACE_S)
+        message = email.message_from_bytes(envelope.original_content)
+        found = ADDRESS.match(envelope.rcpt_tos[0])
+        assert found is not None  # handle_RCPT accepts no other
+        mail = ReceivedMail(int(found[1]), str(message["Message-ID"]))
+        met = self._meets(mail.receipt)
+        self._note(mail.receipt, met)
+        match met:
+            case Mishap.BUSY_AFTER_MESSAGE:
+                return "451 4.3.0 try again later"
+            case Mishap.LOST_UNANSWERED:
+                return self._hang_up(server)
+            case Mishap.KEPT_UNANSWERED:
+                self.mailbox.append(mail)
+                return self._hang_up(server)
+        self.mailbox.append(mail)
+        await self._answer_is_due()
+        return "250 2.0.0 taken"
+
+    async def _answer_is_due(self) -> None:
+        if self.hold_after is None or len(self.mailbox) <= self.hold_after:
+            return
+        self.waiting_for_answer += 1
+        try:
+            while self.hold_after is not None:
+                await asyncio.sleep(POLL_S)
+        finally:  # the sender may be killed meanwhile
+            self.waiting_for_answer -= 1
+
+    def _meets(self, receipt: int) -> Mishap | None:
+        return meets(self._planned.get(receipt), self._tried[receipt], self.corrected)
+
+    def _note(self, receipt: int, met: Mishap | None) -> None:
+        self._tried[receipt] += met is not None
+        self.tries.append(Try(receipt, met, SYSTEM.monotonic()))
+
+    @staticmethod
+    def _hang_up(server: Any) -> str:
+        server.transport.abort()
+        return "421 4.4.2 gone"  # no one reads it
+
+
+def _controller(server: MailServer) -> Any:
+    """A controller of aiosmtpd on a free port of 127.0.0.1. Raises MailServerMissing."""
+    try:
+        from aiosmtpd.controller import Controller
+    except ImportError:
+        raise MailServerMissing from None
+
+    class OnFreePort(Controller):
+        def _trigger_server(self) -> None:
+            server: Any = self.server
+            self.port = server.sockets[0].getsockname()[1]  # we asked for port 0
+            super()._trigger_server()  # type: ignore[no-untyped-call]
+
+    return OnFreePort(server, hostname="127.0.0.1", port=0)

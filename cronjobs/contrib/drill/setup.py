@@ -1,0 +1,130 @@
+"""Builds the stage of a drill, and removes all of it afterwards: folder, schema, processes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError
+
+from cronjobs.clock import SYSTEM
+from cronjobs.contrib.drill import statements as store
+from cronjobs.contrib.drill.stage import BUDGET_S, LEASE_S, MARK_VARIABLE, SHUTDOWN_GRACE_S, WORKERS, Stage, StuckError
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.retrying import patiently
+from cronjobs.engine.schema import migrations
+from cronjobs.errors import DatabaseError
+
+CONFIG: Final = """\
+# What "cronjobs drill" ran its ticks with.
+project: cronjobs-drill
+{database}
+imports: [receipts]
+env: {{DRILL_SMTP_PORT: "{port}"}}
+log: drill.log
+run: {{workers: {workers}, budget: {budget}s, lease: {lease}s, shutdown_grace: {grace}s}}
+"""
+
+HANDLERS: Final = Path(__file__).with_name("handlers.py")
+URL_VARIABLE: Final = "DATABASE_URL"
+DROP_PATIENCE_S: Final = 15.0
+CLEARED_FIRST: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class SchemaRefusedError(DatabaseError):
+    def __init__(self, database: str) -> None:
+        super().__init__(
+            f"database {database} lets this role make no schema, and the drill needs one of its own: grant it for as "
+            "long as the drill takes (GRANT CREATE ON DATABASE … TO …), or run the drill on a copy"
+        )
+
+
+@contextmanager
+def stage(url: str | None, port: int, note: Callable[[str], None]) -> Iterator[Stage]:
+    """A stage on the PostgreSQL database at *url*, in a schema of its own; None: on a SQLite file in its folder.
+
+    *port* is the mail server's. All of it is removed afterwards, even after a Ctrl-C, unless the stage's ``keep`` is
+    set; *note* is called with what could not be removed. Raises SchemaRefusedError, or another DatabaseError.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="cronjobs-drill-"))
+    made: Stage | None = None
+    try:
+        made = _stage(folder, url, port)
+        _make_tables(made)
+        yield made
+    finally:
+        with _uninterrupted():
+            if made is not None:
+                _clear(made, note)
+            if made is None or not made.keep:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stage(folder: Path, url: str | None, port: int) -> Stage:
+    schema = None if url is None else f"cronjobs_drill_{secrets.token_hex(4)}"
+    said = "database: sqlite:///drill.db" if url is None else f"database: ${{{URL_VARIABLE}}}\nschema: {schema}"
+    shutil.copy(HANDLERS, folder / "receipts.py")
+    (folder / "cronjobs.yaml").write_text(
+        CONFIG.format(database=said, port=port, workers=WORKERS, budget=BUDGET_S, lease=LEASE_S, grace=SHUTDOWN_GRACE_S)
+    )
+    env = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(folder), MARK_VARIABLE: secrets.token_hex(8)}
+    if url is not None:
+        # Never as an argument, which "ps" shows to everyone; the driver's own variables may complete the URL.
+        env |= {URL_VARIABLE: url, **{name: value for name, value in os.environ.items() if name.startswith("PG")}}
+    if "PYTHONPATH" in os.environ:
+        env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # the same code as this process's
+    database = Database(parse_url(url or f"sqlite:///{folder / 'drill.db'}", schema), connections=2)
+    return Stage(folder, database, schema, env)
+
+
+def _make_tables(made: Stage) -> None:
+    try:
+        migrations.upgrade(made.database)
+    except DatabaseError as error:
+        cause = error.__cause__
+        if isinstance(cause, DBAPIError) and getattr(cause.orig, "sqlstate", None) == "42501":  # no right to do so
+            raise SchemaRefusedError(str(made.database.address)) from error
+        raise
+
+
+def _clear(made: Stage, note: Callable[[str], None]) -> None:
+    database, schema = made.database, made.schema
+    try:
+        made.end_everything()
+    except StuckError as error:
+        note(str(error))
+
+    def drop() -> None:
+        with database.write() as connection:
+            store.drop_schema(connection, str(schema))
+
+    try:
+        if schema is not None and not made.keep:
+            patiently(drop, clock=SYSTEM, until=SYSTEM.monotonic() + DROP_PATIENCE_S)
+    except DatabaseError as error:
+        note(f'the schema of the drill is still there, drop it by hand (DROP SCHEMA "{schema}" CASCADE): {error}')
+    finally:
+        database.close()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Inside, Ctrl-C and SIGTERM are ignored: it takes only seconds, and cleans up on the user's disk and server."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in CLEARED_FIRST}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)

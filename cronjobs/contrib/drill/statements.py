@@ -1,0 +1,78 @@
+"""What the release drill reads from outside, and the schema that it creates and drops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.store.sql import group_value, run
+
+
+def standing(connection: Connection, job_type: str) -> Counter[str]:
+    """How many jobs of a type have which status."""
+    rows = run(connection, "SELECT status, count(*) AS n FROM {jobs} WHERE job_type = :t GROUP BY status", t=job_type)
+    return Counter({row.status: row.n for row in rows})
+
+
+def has_due(connection: Connection) -> bool:
+    """Whether a tick would find something to do."""
+    found = run(
+        connection,
+        """SELECT EXISTS (SELECT 1 FROM {jobs} WHERE {waiting} AND run_at <= {now})
+           OR EXISTS (SELECT 1 FROM {jobs} WHERE locked_until <= {now})""",
+    )
+    return bool(found.scalar_one())
+
+
+def leases(connection: Connection) -> dict[int, str]:
+    """Which job is leased by whom (``locked_by``)."""
+    rows = run(connection, "SELECT id, locked_by FROM {jobs} WHERE locked_until IS NOT NULL")
+    return {row.id: row.locked_by for row in rows}
+
+
+def unlocked(connection: Connection, ids: Collection[int]) -> int:
+    """How many of the jobs have a row that no transaction has locked."""
+    rows = run(
+        connection,
+        "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} {lock}",
+        ids=group_value(connection, sorted(ids)),
+    )
+    return len(rows.all())
+
+
+def recorded(connection: Connection) -> set[str]:
+    """The keys of effects whose end is recorded."""
+    return set(run(connection, "SELECT key FROM {effects} WHERE state = 'recorded'").scalars())
+
+
+def lost(connection: Connection, job_type: str) -> list[Any]:
+    """The payloads of the jobs of a type, one for each attempt whose runner died."""
+    rows = run(
+        connection,
+        """SELECT j.payload FROM {jobs} j JOIN {job_runs} r ON r.job_id = j.id
+           WHERE j.job_type = :job_type AND r.outcome = 'lost'""",
+        job_type=job_type,
+    )
+    return list(rows.scalars())
+
+
+def everything(connection: Connection) -> set[tuple[Any, ...]]:
+    """All that a runner could write about jobs, to see whether anything changes."""
+    return {
+        *_rows(connection, "SELECT 'job', id, status, attempts, failures, losses, locked_by, run_at FROM {jobs}"),
+        *_rows(connection, "SELECT 'run', job_id, attempt, outcome, finished_at, error FROM {job_runs}"),
+        *_rows(connection, "SELECT 'effect', key, job_id, attempt, state, recorded_at FROM {effects}"),
+    }
+
+
+def _rows(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in run(connection, statement)]
+
+
+def drop_schema(connection: Connection, schema: str) -> None:
+    """Drop a PostgreSQL schema with all its contents; *schema* is a name that the drill made up."""
+    quoted = schema.replace('"', '""')
+    connection.exec_driver_sql(f'DROP SCHEMA IF EXISTS "{quoted}" CASCADE')

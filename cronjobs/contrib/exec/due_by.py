@@ -1,0 +1,51 @@
+"""When a run should come: by ``--cron``, else by the line of the user's crontab that has its name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Final
+
+from cronjobs.contrib.exec.expression import check
+from cronjobs.desk.crontab import program
+from cronjobs.desk.crontab.block import CrontabError
+from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines
+from cronjobs.engine.config.host_timezone import host_timezone
+from cronjobs.errors import CronjobsError
+
+LONGEST: Final = 200  # characters of an expression
+
+
+def due_by(name: str, cron: str | None) -> dict[str, str]:
+    """What the row's ``meta`` says of it: "cron", "timezone", "from"; nothing where that is not certain."""
+    zone, told_by = host_timezone(), {}
+    if cron is None:
+        lines = lines_with(name)
+        if lines is None or len(lines) != 1:  # of two lines with one name neither says when the next run is due
+            return {}
+        cron, zone, told_by = lines[0].when, _zone_of(lines[0]) or zone, {"from": "crontab"}
+    try:
+        check(cron)
+    except (CronjobsError, ValueError):  # @reboot, or what only this cron understands
+        return {}
+    return {"cron": cron[:LONGEST], "timezone": zone} | told_by
+
+
+def lines_with(name: str) -> list[CrontabEntry] | None:
+    """The lines of this user's crontab that run exec under that name; None: it cannot be read."""
+    try:
+        return [line for line in job_lines(program.read()) if exec_name(line) == name]
+    except (CrontabError, OSError):
+        return None
+
+
+def _zone_of(line: CrontabEntry) -> str | None:
+    """CRON_TZ, which only cronie knows."""
+    zone = dict(line.settings).get("CRON_TZ")
+    if zone is None:
+        return None
+    try:
+        told = subprocess.run(["crontab", "-V"], capture_output=True, timeout=5, check=False, env={**os.environ})
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return zone if b"cronie" in told.stdout + told.stderr else None

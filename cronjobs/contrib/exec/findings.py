@@ -1,0 +1,33 @@
+"""What is wrong with the runs of ``cronjobs exec``, beyond those that are dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from cronjobs.contrib.exec.watching import ExecWatch, watch_exec
+from cronjobs.desk.insight.finding import Finding, typed
+from cronjobs.desk.insight.told import Told
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.store import exec_runs
+
+
+def found(connection: Connection, _settings: Settings, now: datetime) -> Told:
+    watch = watch_exec(connection, now)
+    return Told(list(findings_of(watch)), watch.absent_at)
+
+
+def findings_of(watch: ExecWatch) -> Iterator[Finding]:
+    """Pure."""
+    for name, due in sorted(watch.absent.items()):
+        text = f"{name} was to run by cron, and did not: exec has recorded no run since"
+        yield Finding("absent", text, since=due, command=typed("cronjobs explain", f"exec:{name}"), subject=name)
+    for name, began in sorted(watch.overlapped.items()):
+        text = f"the last run of {name} began while the one before still ran"
+        command = typed("cronjobs history --type", f"exec:{name}")
+        yield Finding("overlapped", text, since=began, command=command, subject=name, rows=(str(watch.ids[name]),))
+    if watch.unwatched:
+        text = f"cronjobs exec has run under more than {exec_runs.MOST_NAMES:,} names, and the rest is not watched"
+        yield Finding("unwatched", text, command="cronjobs history")

@@ -1,0 +1,14 @@
+"""What exec does beside a tick: it writes the runs that wait in the spool."""
+
+from __future__ import annotations
+
+from cronjobs.contrib.exec.delivery import deliver
+from cronjobs.engine.tick.extras import Hook
+
+
+class ExecHook(Hook):
+    def begin(self) -> None:
+        deliver(self.beside.database, self.beside.spool)
+
+
+hook = ExecHook

@@ -1,0 +1,48 @@
+"""Writes a run of exec to the database, in a process of its own that nobody has to wait for."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import select
+import signal
+from contextlib import closing, suppress
+from typing import Any, Final
+
+from cronjobs.contrib.exec import RECORDED, delivery, settling
+from cronjobs.contrib.exec.run import ExecRun
+from cronjobs.contrib.exec.target import open_target, target_settings
+from cronjobs.engine.probe.state_files import spool_address
+
+LINGER_S: Final = 20.0  # how long it waits for a command's end; then its memory is worth more
+LONGEST_S: Final = 180  # of its whole life, whatever hangs
+
+
+def record(facts: dict[str, Any], config: str | None, url: str | None, orders: int, reply: int) -> None:
+    """Record the run of *facts*: that it runs, and how it ended if that comes within a while.
+
+    The end comes by *orders*; what became of it goes to *reply*. Raises what kept it from being recorded.
+    """
+    signal.alarm(LONGEST_S)
+    settings = target_settings(config, url)
+    with closing(open_target(settings)) as database:
+        told = b""
+        if not _is_there(orders, 0):
+            delivery.begin(database, ExecRun.read(facts))
+            if not _is_there(orders, LINGER_S):
+                return
+        while more := os.read(orders, 1 << 20):
+            told += more
+        run = ExecRun.read(marshal.loads(told)) if told else ExecRun.read(facts).killed()
+        delivery.end(database, run)
+        with suppress(OSError):
+            os.write(reply, RECORDED)
+        os.close(reply)
+        delivery.deliver(database, spool_address(config, url))
+        settling.tidy(database, local=config is None and url is None)
+
+
+def _is_there(orders: int, within_s: float) -> bool:
+    """Whether the end, or the end of exec itself, is told within so many seconds."""
+    ready, _, _ = select.select([orders], [], [], within_s)
+    return bool(ready)

@@ -1,0 +1,182 @@
+"""How exec has its run recorded: by a process beside it, and if that takes too long, by a file in the state folder.
+
+The recorder is forked once the command runs. It imports what it needs meanwhile, writes the row of a running job, and
+waits for the end for a while; of a longer command the end is written by a second recorder. None of them can change how
+exec ends, and none is waited for longer than ``PATIENCE_S``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import marshal
+import os
+import select
+import time
+
+from cronjobs.contrib.exec import RECORDED, spool
+from cronjobs.contrib.exec.copying import KEPT, close_all_but, signals_as_before
+from cronjobs.engine.probe import here
+from cronjobs.engine.probe.state_files import spool_address
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cronjobs.contrib.exec.arguments import ExecArguments
+    from cronjobs.contrib.exec.copying import OutputTail
+
+PATIENCE_S = 2.0  # after the command's end
+
+
+class Recording:
+    """What is recorded about one run. Never raises."""
+
+    def __init__(self, given: ExecArguments, began: tuple[float, float]) -> None:
+        self.began, self.began_mono = began
+        self.token = os.urandom(8).hex()
+        self.config = config_of(given)
+        self.url = given.database_url or os.environ.get("CRONJOBS_DATABASE_URL") or None
+        self.orders: int | None = None  # to the recorder
+        self.reply: int | None = None  # from it
+        self.facts: dict[str, Any] = {
+            "token": self.token,
+            "name": given.name,
+            "cron": given.cron,
+            "began": self.began,
+            "locked_by": ":".join(
+                (
+                    *(here.host_name(), here.boot_id(), here.pid_namespace()),
+                    *(str(os.getpid()), here.process_started(os.getpid()) or "0", self.token),
+                )
+            ),
+        }
+
+    def begin(self) -> None:
+        """Record that the command runs, while it does."""
+        try:
+            self._start_recorder()
+        except OSError:  # no more processes: perhaps there are when it ends
+            pass
+
+    def end(self, status: int, tail: OutputTail, failure: str) -> str | None:
+        """Record how it ended; None if that is done or kept in the spool, else what is in the way."""
+        took = time.monotonic() - self.began_mono
+        give_up_at = time.monotonic() + PATIENCE_S
+        run = self.facts | {
+            "ended": self.began + took,
+            "took": took,
+            "status": status,
+            "failure": failure,
+            "output": tail.bytes(),
+            "output_size": tail.size,
+        }
+        why = ""
+        try:
+            for _ in range(2):  # the recorder that waits, else a new one
+                if self.orders is None:
+                    self._start_recorder()
+                why = self._tell_recorder(run, give_up_at) or ""
+                if not why:
+                    return None
+                self._leave_recorder()
+                if time.monotonic() + PATIENCE_S / 4 > give_up_at:
+                    break
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+        try:
+            kept = run | {"output": run["output"].decode("latin-1"), "why": why[:500]}
+            unkept = spool.put(spool_address(self.config, self.url), kept)
+        except Exception as error:
+            unkept = f"{type(error).__name__}: {error}"
+        return f"{why}; {unkept}" if unkept else None
+
+    # --- the recorder -----------------------------------------------------------------------------------------------
+
+    def _start_recorder(self) -> None:
+        orders_out, orders = os.pipe()
+        try:  # room for all of it: a recorder that is slow gets it even after we have gone
+            fcntl.fcntl(orders, fcntl.F_SETPIPE_SZ, 4 * KEPT)
+        except (OSError, AttributeError):
+            pass
+        reply, reply_in = os.pipe()
+        try:
+            child = os.fork()
+        except OSError:
+            for descriptor in (orders_out, orders, reply, reply_in):
+                os.close(descriptor)
+            raise
+        if not child:
+            self._be_the_recorder(orders_out, reply_in)
+        os.close(orders_out)
+        os.close(reply_in)
+        os.set_blocking(orders, False)
+        self.orders, self.reply = orders, reply
+
+    def _be_the_recorder(self, orders: int, reply: int) -> None:
+        try:
+            os.setsid()  # not to be ended together with the command's process group
+            signals_as_before()
+            null = os.open(os.devnull, os.O_RDWR)
+            for descriptor in range(3):  # whoever waits for the end of our output does not wait for us
+                os.dup2(null, descriptor)
+            close_all_but([orders, reply])
+            from cronjobs.contrib.exec.recorder import record
+
+            record(self.facts, self.config, self.url, orders, reply)
+        except BaseException as error:
+            try:
+                os.write(reply, f"-{type(error).__name__}: {error}".encode(errors="replace")[:500])
+            except OSError:
+                pass
+        finally:
+            os._exit(0)
+
+    def _tell_recorder(self, run: dict[str, Any], give_up_at: float) -> str | None:
+        """Hand *run* over and wait for the answer; None: it is recorded, else why not."""
+        assert self.orders is not None
+        assert self.reply is not None
+        unsent = marshal.dumps(run)
+        said = b""
+        while (left := give_up_at - time.monotonic()) > 0:
+            poll = select.poll()
+            if unsent:
+                poll.register(self.orders, select.POLLOUT)
+            poll.register(self.reply, select.POLLIN)
+            ready = {descriptor for descriptor, _ in poll.poll(left * 1000)}
+            if self.orders in ready:
+                try:
+                    unsent = unsent[os.write(self.orders, unsent) :]
+                except BlockingIOError:
+                    pass
+                except BrokenPipeError:
+                    unsent = b""
+                if not unsent:
+                    os.close(self.orders)
+                    self.orders = -1
+            if self.reply in ready:
+                more = os.read(self.reply, 4096)
+                said += more
+                if said.startswith(RECORDED):
+                    return None
+                if not more:
+                    return said[1:].decode(errors="replace") or "the recorder ended early"
+        return f"it took more than {PATIENCE_S:g} s"
+
+    def _leave_recorder(self) -> None:
+        for descriptor in (self.orders, self.reply):
+            if descriptor is not None and descriptor >= 0:
+                os.close(descriptor)
+        self.orders = self.reply = None
+
+
+def config_of(given: ExecArguments) -> str | None:
+    """The project's file, absolute: --config, else $CRONJOBS_CONFIG, else ./cronjobs.yaml if it is there."""
+    named = given.config or os.environ.get("CRONJOBS_CONFIG") or None
+    try:
+        folder = os.getcwd()
+    except OSError:
+        folder = "/"
+    if named is not None:
+        return os.path.join(folder, named)
+    file = os.path.join(folder, "cronjobs.yaml")
+    return file if os.path.exists(file) else None

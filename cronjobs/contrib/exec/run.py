@@ -1,0 +1,133 @@
+"""One run of exec as exec told it: what its row says. Pure, but for the host's clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from cronjobs import masking
+from cronjobs.clock import SYSTEM
+from cronjobs.engine.execution.process_outcome import last_line_of, outcome_of_exit, sentence
+from cronjobs.engine.host.caller import caller, os_user
+from cronjobs.engine.rules.attempt_policy import AttemptPolicy
+from cronjobs.engine.rules.ending import decide_end
+from cronjobs.engine.rules.lease import Finish
+from cronjobs.engine.store.exec_runs import ExecRow
+from cronjobs.model import ExitCodes, Failed, Finished, Job, Lost, Outcome, RetryPolicy, Succeeded
+from cronjobs.reserved import EXEC_PREFIX
+from cronjobs.text import OUTPUT_LIMIT, clean
+
+LEASE: Final = timedelta(days=1)  # of a run on another host, whose death this one cannot prove
+LONGEST: Final = timedelta(days=3650)
+POLICY: Final = AttemptPolicy(
+    RetryPolicy(max_attempts=1),
+    on_lost="dead",
+    max_losses=1,
+    runner_s=LONGEST.total_seconds(),  # while it is proven to run it keeps its lease, however long it takes
+    lease_s=LEASE.total_seconds(),
+)
+KILLED: Final = "exec was killed, so how the command ended is not known"
+
+
+@dataclass(frozen=True)
+class ExecRun:
+    """``status`` is a wait status; None: it runs, or exec was killed (``lost``). Instants by the host's clock."""
+
+    token: str
+    name: str
+    locked_by: str
+    began: float
+    cron: str | None = None
+    ended: float | None = None
+    took: float = 0.0
+    status: int | None = None
+    failure: str = ""
+    output: bytes = b""
+    output_size: int = 0
+    lost: bool = False
+
+    @classmethod
+    def read(cls, facts: dict[str, Any]) -> ExecRun:
+        """Raises KeyError, TypeError or ValueError for facts that are not ours."""
+        output = facts.get("output", b"")
+        return cls(
+            token=str(facts["token"]),
+            name=str(facts["name"]),
+            locked_by=str(facts["locked_by"]),
+            began=float(facts["began"]),
+            cron=None if facts.get("cron") is None else str(facts["cron"]),
+            ended=None if facts.get("ended") is None else float(facts["ended"]),
+            took=float(facts.get("took", 0)),
+            status=None if facts.get("status") is None else int(facts["status"]),
+            failure=str(facts.get("failure", "")),
+            output=output if isinstance(output, bytes) else str(output).encode("latin-1"),
+            output_size=int(facts.get("output_size", 0)),
+        )
+
+    def killed(self) -> ExecRun:
+        """The run of an exec that is gone without a word."""
+        now = SYSTEM.now().timestamp()
+        return replace(self, lost=True, ended=now, took=max(0.0, now - self.began))
+
+    @property
+    def key(self) -> str:
+        return f"{EXEC_PREFIX}{self.token}"
+
+    @property
+    def job_type(self) -> str:
+        return f"{EXEC_PREFIX}{self.name}"
+
+    def row(self, more: dict[str, str]) -> ExecRow:
+        """*more*: of when it should have run."""
+        host = self.locked_by.partition(":")[0]
+        meta = {"host": clean(host), "user": clean(os_user())[:100]} | more
+        return ExecRow(self.key, self.job_type, self.locked_by, _since(self.began), LEASE, POLICY, meta, caller())
+
+    def finish(self, job_id: int) -> Finish:
+        """The row of its end."""
+        now = SYSTEM.now()
+        assert self.ended is not None
+        text = output_text(self.output, self.output_size)
+        job = Job(job_id, self.job_type, {}, attempt=1, locked_by=self.locked_by)
+        finished = Finished(job, self._outcome(text), timedelta(seconds=max(0.0, self.took)), output=text)
+        # What is decided does not depend on now: there is no retry.
+        return decide_end(
+            finished, POLICY.retry, now, ended_ago=_since(self.ended), max_losses=POLICY.most_losses
+        ).finish
+
+    def _outcome(self, text: str | None) -> Outcome:
+        if self.lost or self.status is None:
+            return Lost(KILLED)
+        code = -(self.status & 0x7F) if self.status & 0x7F else self.status >> 8
+        if code == 0:
+            return Succeeded({"exit_code": 0})
+        if self.failure:
+            return Failed(sentence(f"exit status {code}: {clean(self.failure)}"), f"exit-{code}", permanent=True)
+        ended = outcome_of_exit(ExitCodes(), code, last_line_of(text))
+        assert isinstance(ended, Failed)
+        return replace(ended, permanent=True)
+
+
+def _since(instant: float) -> timedelta:
+    """How long ago that was; none for years: a host without a clock of its own begins in 1970 after each boot."""
+    ago_s = SYSTEM.now().timestamp() - instant
+    return timedelta(seconds=ago_s) if 0 < ago_s < LONGEST.total_seconds() else timedelta(0)
+
+
+def lost(job_id: int, job_type: str, locked_by: str, attempt: int, now: datetime) -> Finish:
+    """The end of a run whose exec is gone; the best guess of when it began is what its row says."""
+    job = Job(job_id, job_type, {}, attempt=attempt, locked_by=locked_by)
+    decided = decide_end(Finished(job, Lost()), POLICY.retry, now, max_losses=POLICY.most_losses)
+    return decided.finish._replace(duration=None)
+
+
+def output_text(tail: bytes, size: int) -> str | None:
+    """The recorded output, without secrets: at most ``OUTPUT_LIMIT`` bytes of its end, whatever the command wrote."""
+    if size == 0:
+        return None
+    data = clean(masking.hide(tail.decode(errors="replace"))).encode()
+    if size <= len(tail) and len(data) <= OUTPUT_LIMIT:
+        return data.decode()
+    kept = data[-(OUTPUT_LIMIT - 80) :].decode(errors="ignore")
+    return f"… {size - min(len(tail), len(kept.encode()))} bytes before this were not kept …\n{kept}"

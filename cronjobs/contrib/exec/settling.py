@@ -1,0 +1,95 @@
+"""What exec leaves to be settled by who comes next: runs whose exec was killed, lines that left the crontab."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from datetime import timedelta
+from typing import Final
+
+from cronjobs.contrib.exec.delivery import deliver
+from cronjobs.contrib.exec.due_by import lines_with
+from cronjobs.contrib.exec.run import lost
+from cronjobs.contrib.exec.target import open_target
+from cronjobs.contrib.exec.users_own import has_runs, no_project
+from cronjobs.contrib.exec.watching import watch_exec
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.caller import os_user
+from cronjobs.engine.host.identity import Identity, is_gone
+from cronjobs.engine.probe.state_files import spool_address
+from cronjobs.engine.store import exec_runs, leases
+from cronjobs.engine.store.sql import database_now
+from cronjobs.errors import CronjobsError, DatabaseBusy
+from cronjobs.model import Status
+
+KEPT: Final = {
+    Status.SUCCEEDED: timedelta(days=90),
+    Status.DEAD: timedelta(days=90),
+    Status.CANCELLED: timedelta(days=90),
+}
+
+
+def recorded() -> Settings | None:
+    """The settings by which what exec recorded without a project is read; None: it recorded nothing."""
+    if not has_runs():
+        return None
+    settings = no_project()
+    catch_up(settings)
+    return settings
+
+
+def catch_up(settings: Settings) -> None:
+    """Write what waits, and that killed runs are dead, in the database of no project: no tick does that there."""
+    with suppress(CronjobsError), closing(open_target(settings)) as database:
+        deliver(database, spool_address(None, None))
+        settle_lost(database)
+
+
+def tidy(database: Database, *, local: bool) -> None:
+    """Settle the runs of this host whose exec is gone, and forget lines that are gone from the crontab.
+
+    Of the user's own database also prune, as no tick does.
+    """
+    with suppress(DatabaseBusy):
+        settle_lost(database)
+        forget_lines(database)
+        if local:
+            with database.write() as connection:
+                exec_runs.prune(connection, KEPT)
+
+
+def settle_lost(database: Database) -> int:
+    """Write as dead the runs whose exec was killed on this host, or before its last boot; return how many."""
+    here = Identity.here()
+    with database.read() as connection:
+        rows = exec_runs.running_here(connection, here.host)
+    gone = [row for row in rows if is_gone(row.locked_by, here) or _before_boot(row.locked_by, here)]
+    if not gone:
+        return 0
+    with database.write() as connection:
+        now = database_now(connection)
+        ends = [lost(row.id, row.job_type, row.locked_by, row.attempts, now) for row in gone]
+        return len(leases.finish(connection, ends).written)
+
+
+def forget_lines(database: Database) -> None:
+    """Expect no more runs of what this user's crontab on this host no longer has, as far as it had said when."""
+    host, user = Identity.here().host, os_user()
+    with database.read() as connection:
+        absent = watch_exec(connection, database_now(connection)).absent
+        newest = {runs[0].job_type.partition(":")[2]: runs[0] for runs in exec_runs.latest(connection).values()}
+    gone = [
+        newest[name].id
+        for name in absent
+        if (newest[name].meta.get("host"), newest[name].meta.get("user")) == (host, user)
+        and newest[name].meta.get("from") == "crontab"
+        and lines_with(name) == []
+    ]
+    if gone:
+        with database.write() as connection:
+            exec_runs.expect_no_more(connection, gone)
+
+
+def _before_boot(locked_by: str, here: Identity) -> bool:
+    holder = Identity.parse(locked_by)
+    return holder is not None and holder.boot_id != here.boot_id

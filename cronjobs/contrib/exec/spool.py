@@ -1,0 +1,124 @@
+"""Runs that could not be written to the database, as small files in the state folder until they are delivered.
+
+Imported by exec itself, and by the fast path of an idle tick: nothing of weight. Each file is one run, complete, by its
+token; the database's unique key of that token makes that it is delivered once, whoever delivers it and how often.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cronjobs.engine.probe import state_files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+FOLDER = state_files.SPOOL
+MOST_FILES = 2000
+MOST_BYTES = 16 << 20  # beyond it runs are kept without their output
+
+
+def put(where: str, run: dict[str, Any]) -> str | None:
+    """Keep *run* for the project *where*; None if that worked, else why not."""
+    try:
+        _make(f"{state_files.folder_here()}/{FOLDER}")
+        folder = state_files.open_spool()
+    except OSError as error:
+        return f"{state_files.folder_here()}: {error.strerror or error}"
+    try:
+        names = os.listdir(folder)
+        if len(names) >= MOST_FILES:
+            return f"{MOST_FILES} runs wait in {state_files.folder_here()}/{FOLDER} already"
+        name = f"{where}-{int(run['began'] * 1e6):016}-{run['token']}.json"
+        without_output = run | {"output": "", "output_dropped": True}
+        if sum(_size(each, folder) for each in names) > MOST_BYTES:
+            run = without_output
+        try:
+            _write(folder, name, run)
+        except OSError:  # a full disk may have room for the rest
+            _write(folder, name, without_output)
+    except OSError as error:
+        return f"{state_files.folder_here()}/{FOLDER}: {error.strerror or error}"
+    finally:
+        os.close(folder)
+    return None
+
+
+def _size(name: str, folder: int) -> int:
+    """The size of a file; 0 if another exec has renamed it, or a tick has delivered it, since the folder was read."""
+    try:
+        return os.stat(name, dir_fd=folder).st_size
+    except OSError:
+        return 0
+
+
+def _write(folder: int, name: str, run: dict[str, Any]) -> None:
+    import json
+
+    descriptor = os.open(f".{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        with open(descriptor, "wb", buffering=0) as file:
+            left = json.dumps(run).encode()
+            while left:  # the last bytes of a disk are a short write, and no error
+                left = left[file.write(left) :]
+            os.fsync(descriptor)
+        os.rename(f".{name}", name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(f".{name}", dir_fd=folder)
+        raise
+
+
+def read(name: str) -> dict[str, Any] | None:
+    """The run in a file; None if it is not ours or unreadable."""
+    import json
+
+    try:
+        folder = state_files.open_spool()
+    except OSError:
+        return None
+    try:
+        content = state_files.read_file(folder, name)
+        found = json.loads(content) if content else None
+        return found if isinstance(found, dict) else None
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(folder)
+
+
+def remove(name: str) -> None:
+    """Forget a file that was delivered."""
+    _do(lambda folder: os.unlink(name, dir_fd=folder))
+
+
+def put_aside(name: str) -> None:
+    """Keep a file that its database refuses under another name, for people to look at."""
+    _do(lambda folder: os.rename(name, f"{name}.refused", src_dir_fd=folder, dst_dir_fd=folder))
+
+
+def _do(change: Callable[[int], None]) -> None:
+    try:
+        folder = state_files.open_spool()
+    except OSError:
+        return
+    try:
+        change(folder)
+    except OSError:
+        pass
+    finally:
+        os.close(folder)
+
+
+def _make(path: str) -> None:
+    """Create the folder and its missing parents, for the owner only; cron's umask may be 000."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    if parent != path:
+        _make(parent)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass

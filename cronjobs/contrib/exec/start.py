@@ -1,0 +1,266 @@
+"""Starts the command first of all, passes on its output and our signals, and ends as it ended.
+
+The recorder, which needs the database and so most of our imports, is a process of its own: whatever becomes of it, the
+command runs and its end is ours. Only modules without weight are imported here; a test lists them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+# The C part of the signal module, whose own file imports enum.
+from _signal import (  # type: ignore[import-not-found]
+    SIG_DFL,
+    SIG_IGN,
+    SIG_UNBLOCK,
+    SIGALRM,
+    SIGCHLD,
+    SIGHUP,
+    SIGINT,
+    SIGPIPE,
+    SIGQUIT,
+    SIGTERM,
+    SIGUSR1,
+    SIGUSR2,
+    SIGXFSZ,
+    getsignal,
+    pthread_sigmask,
+    set_wakeup_fd,
+    signal,
+)
+
+from cronjobs.contrib.exec.arguments import USAGE, WrongArguments, read_arguments
+from cronjobs.contrib.exec.copying import Copier, stay_for_the_others
+from cronjobs.engine.probe.timer import open_standard_streams
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
+
+    from cronjobs.contrib.exec.arguments import ExecArguments
+
+FORWARDED = (SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM)
+BY_THE_TERMINAL = (SIGINT, SIGQUIT, SIGHUP)
+NOT_FOUND, NOT_EXECUTABLE, USAGE_ERROR = 127, 126, 2
+
+
+def run(arguments: Sequence[str]) -> NoReturn:
+    """Run the command of this command line, record it, and end as it ended."""
+    try:
+        given = read_arguments(arguments)
+    except WrongArguments as error:
+        _say(f"{error}. Usage: {USAGE}")
+        os._exit(USAGE_ERROR)
+    closed: list[int] = []
+    try:
+        closed = open_standard_streams()
+        supervised = Supervised(given, stdin_closed=0 in closed)
+        supervised.prepare()
+    except Exception:
+        # No file descriptors, no memory: the command matters more than its record.
+        _become(given, closed)
+    supervised.run()
+
+
+class Supervised:
+    """One run of the command. *stdin_closed*: our caller closed it, and it is closed for the command, too."""
+
+    def __init__(self, given: ExecArguments, *, stdin_closed: bool) -> None:
+        self.given = given
+        self.stdin_closed = stdin_closed
+        self.child: int | None = None
+        self.ended = False
+        self.waiting: list[int] = []  # signals that came before the command ran
+        self.failure = ""
+        self.mask: set[int] = set()  # the signals that our caller blocks, as the command has it
+
+    def prepare(self) -> None:
+        """Everything that may fail before the command runs."""
+        self.copier = Copier()
+        os.set_blocking(self.copier.wake[1], False)
+        set_wakeup_fd(self.copier.wake[1], warn_on_full_buffer=False)
+        # Also where our caller ignores or blocks it: the end would be lost.
+        signal(SIGCHLD, lambda number, frame: None)
+        self.mask = pthread_sigmask(SIG_UNBLOCK, {SIGCHLD})
+        for number in FORWARDED:
+            if getsignal(number) != SIG_IGN:  # nohup's stays ignored, for the command, too
+                signal(number, self._forward)
+
+    def run(self) -> NoReturn:
+        began = (time.time(), time.monotonic())
+        status = self._start()
+        self.copier.release_writers()
+        from cronjobs.contrib.exec.recording import Recording  # not before the command runs
+
+        recording = Recording(self.given, began)
+        if status is None:
+            recording.begin()
+            status = self._wait()
+            left = self.copier.take_the_rest()
+            self.ended = True
+            self._reap()
+            if left:
+                stay_for_the_others(left)
+        unrecorded = recording.end(status, self.copier.tail, self.failure)
+        if unrecorded:
+            _say(f"this run of {self.given.name} is recorded nowhere: {unrecorded}")
+        if self.given.cron is not None and (fault := cron_fault(self.given.cron)):
+            _say(f'--cron "{self.given.cron}": {fault}; nobody notices when {self.given.name} does not run')
+        _end_as(status)
+
+    # --- the command ------------------------------------------------------------------------------------------------
+
+    def _start(self) -> int | None:
+        """Start the command; the wait status that a shell would report if that failed."""
+        argv = self.given.argv
+        try:
+            try:
+                self.child = self._spawn(argv)
+            except OSError as error:
+                if error.errno != errno.ENOEXEC:
+                    raise
+                self.child = self._spawn(["/bin/sh", *argv])  # a script without "#!", as in a shell
+        except (OSError, ValueError) as error:
+            number = getattr(error, "errno", None)
+            code = NOT_FOUND if number in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
+            self.failure = "not found" if code == NOT_FOUND else os.strerror(number) if number else str(error)
+            _say(f"{argv[0]}: {self.failure}")
+            return code << 8
+        waiting, self.waiting = self.waiting, []
+        for number in waiting:
+            self._send(number)
+        return None
+
+    def _spawn(self, argv: list[str]) -> int:
+        out, err = self.copier.writers
+        streams: list[Any] = [(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
+        if self.stdin_closed:
+            streams.append((os.POSIX_SPAWN_CLOSE, 0))
+        return os.posix_spawnp(
+            argv[0],
+            argv,
+            environment(),
+            file_actions=streams,
+            setsigmask=self.mask,
+            setsigdef=[SIGPIPE, SIGXFSZ],  # Python ignores them
+        )
+
+    def _wait(self) -> int:
+        """Pass on the output until the command has ended; return its wait status. Its pid is not free yet."""
+        assert self.child is not None
+        found: Any = None
+        while found is None:
+            try:
+                self.copier.copy_until_woken()
+            except (MemoryError, OSError):  # go on without what could not be kept
+                self.copier.tail.clear()
+            found = os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        exited: bool = found.si_code == os.CLD_EXITED
+        number: int = found.si_status
+        return (number & 0xFF) << 8 if exited else number
+
+    def _reap(self) -> None:
+        assert self.child is not None
+        os.waitpid(self.child, 0)
+
+    # --- signals ----------------------------------------------------------------------------------------------------
+
+    def _forward(self, number: int, frame: Any) -> None:
+        if self.child is None:
+            self.waiting.append(number)
+        elif not self.ended and not _from_the_terminal(number):
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        assert self.child is not None
+        try:
+            os.kill(self.child, number)
+        except OSError:
+            pass
+
+
+def _from_the_terminal(number: int) -> bool:
+    """Whether the terminal sent it, to the command as well: it is of our process group."""
+    if number not in BY_THE_TERMINAL:
+        return False
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def cron_fault(expression: str) -> str | None:
+    """Why it does not say when the next run is due; for after the command, as it imports how that is read."""
+    try:
+        from cronjobs.contrib.exec.expression import check
+
+        check(expression)
+    except Exception as error:  # also of memory or a full disk: whatever it is, the command has its own end
+        return str(error)
+    return None
+
+
+def environment() -> dict[bytes, bytes]:
+    """The environment that this process was started with: Python sets LC_CTYPE in its own (PEP 538)."""
+    try:
+        with open("/proc/self/environ", "rb", buffering=0) as file:
+            entries = file.readall().split(b"\0")
+    except OSError:
+        return dict(os.environb)
+    found: dict[bytes, bytes] = {}
+    for entry in entries:
+        name, equals, value = entry.partition(b"=")
+        if equals and name:
+            found.setdefault(name, value)
+    return found
+
+
+def _become(given: ExecArguments, closed: Sequence[int]) -> NoReturn:
+    """Run the command in our place, without the standard streams that our caller *closed*."""
+    for descriptor in closed:
+        os.close(descriptor)
+    for number in (SIGPIPE, SIGXFSZ):
+        signal(number, SIG_DFL)
+    argv = given.argv
+    try:
+        os.execvpe(argv[0], argv, environment())
+    except OSError as error:
+        _say(f"{argv[0]}: {error.strerror}")
+        os._exit(NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE)
+
+
+def _end_as(status: int) -> NoReturn:
+    """End with the command's exit code, or by its signal."""
+    if not os.WIFSIGNALED(status):
+        os._exit(os.WEXITSTATUS(status))
+    number = os.WTERMSIG(status)
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command's core file is the one that tells something
+        signal(number, SIG_DFL)
+    except Exception:  # SIGKILL has no handler
+        pass
+    try:
+        pthread_sigmask(SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    except Exception:
+        pass
+    time.sleep(0.1)  # a stopped or ignored signal does not end us
+    os._exit(128 + number)
+
+
+def _say(text: str) -> None:
+    try:
+        os.write(2, f"cronjobs exec: {text}\n".encode(errors="replace"))
+    except OSError:
+        pass

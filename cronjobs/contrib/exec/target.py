@@ -1,0 +1,74 @@
+"""Where the runs of exec are recorded: in the project's database, or without one in the user's state folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cronjobs import masking
+from cronjobs.contrib.exec.users_own import no_project
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.files import make_folder
+from cronjobs.engine.host.known_databases import remember, require_still_there
+from cronjobs.engine.probe.state_files import folder_here, open_folder
+from cronjobs.engine.store.meta import is_ours, require_schema
+from cronjobs.errors import SchemaMissing, SchemaTooOld, UsageError
+
+
+def target_settings(config: str | None, url: str | None) -> Settings:
+    """Of the project's file; of no project if there is neither a file nor a URL. Raises ConfigError.
+
+    From now on this process shows none of their secrets, nor those of the crontab's variables.
+    """
+    secrets = masking.named_secrets({**os.environ, "": url or ""})
+    masking.remember(secrets)
+    if config is None and url is None:
+        return no_project()
+    file = None if config is None else Path(config)
+    settings = load(file, environ=os.environ, database_url=url, only_database=True)
+    masking.remember(secrets | settings.secrets)
+    return settings
+
+
+def open_target(settings: Settings) -> Database:
+    """The database, with its tables: SQLite's are made or migrated here, PostgreSQL's never."""
+    address = parse_url(settings.database, settings.schema)
+    if settings.without_project:
+        _make_state_folder()
+    else:  # in the state folder nothing else would know that there was one
+        require_still_there(settings, address)
+    database = Database(address, connections=1)
+    try:
+        _require_tables(database, settings)
+        if not settings.without_project:
+            remember(settings, address)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _make_state_folder() -> None:
+    """Make the folder of the user's own database, or raise UsageError: in /tmp another user may have made it first."""
+    folder = folder_here()
+    make_folder(Path(folder), 0o700)
+    try:
+        os.close(open_folder(folder))
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror or error}, so nothing is recorded there") from None
+
+
+def _require_tables(database: Database, settings: Settings) -> None:
+    try:
+        with database.read() as connection:
+            found = require_schema(connection)
+        is_ours(settings, found.project, found.environment)
+    except (SchemaMissing, SchemaTooOld):
+        if not database.is_sqlite:
+            raise
+        from cronjobs.engine.schema import migrations
+
+        migrations.upgrade(database)

@@ -1,0 +1,34 @@
+"""What exec records without a project: SQLite in the user's state folder. Imports nothing of a database."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from cronjobs.engine.config.host_timezone import host_timezone
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.probe.state_files import folder_here, open_folder
+
+FILE: Final = "exec.db"  # in the state folder
+
+
+def no_project() -> Settings:
+    """The settings of a user without a project: SQLite in the state folder."""
+    folder = Path(folder_here())
+    return Settings(
+        file=folder / "cronjobs.yaml",
+        folder=folder,
+        database=f"sqlite:///{folder / FILE}",
+        timezone=host_timezone(),
+        without_project=True,
+    )
+
+
+def has_runs() -> bool:
+    """Whether exec has recorded anything in the state folder; what others can write there is not believed."""
+    try:
+        os.close(open_folder(folder_here()))
+    except OSError:
+        return False
+    return (Path(folder_here()) / FILE).exists()

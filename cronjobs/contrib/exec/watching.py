@@ -1,0 +1,73 @@
+"""Runs of exec that did not come, or began while the one before still ran: by the two newest of each name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.crontime.timing import next_after, timing
+from cronjobs.engine.store import exec_runs
+from cronjobs.engine.store.exec_runs import LatestRun
+from cronjobs.errors import CronjobsError
+
+LATE: Final = timedelta(minutes=5)  # cron starts it within the minute; what waited in a spool comes with the next run
+
+
+@dataclass(frozen=True)
+class ExecWatch:
+    """``absent``: name → when the first run that did not come was due. ``overlapped``: name → when the later one began.
+
+    ``ids``: the newest run of each name, which says when it should run. ``absent_at``: when the first of the others
+    will be absent if its run does not come; None: none is expected. ``unwatched``: there are more names than are
+    looked at.
+    """
+
+    absent: Mapping[str, datetime] = field(default_factory=dict)
+    overlapped: Mapping[str, datetime] = field(default_factory=dict)
+    ids: Mapping[str, int] = field(default_factory=dict)
+    absent_at: datetime | None = None
+    unwatched: bool = False
+
+
+def watch_exec(connection: Connection, now: datetime) -> ExecWatch:
+    latest = sorted(exec_runs.latest(connection).items())
+    watched = judge_runs([runs for _, runs in latest[: exec_runs.MOST_NAMES]], now)
+    return replace(watched, unwatched=len(latest) > exec_runs.MOST_NAMES)
+
+
+def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> ExecWatch:
+    """What is wrong with these runs, up to two of each name, the newest first. Pure."""
+    absent, overlapped, ids, limits = {}, {}, {}, []
+    for runs in runs_of_names:
+        newest, name = runs[0], runs[0].job_type.partition(":")[2]
+        ids[name] = newest.id
+        due = next_due(newest)
+        if due is not None and due + LATE < now:
+            absent[name] = due
+        elif due is not None:
+            limits.append(due + LATE)
+        if len(runs) > 1 and _overlap(newest, runs[1]):
+            overlapped[name] = newest.started_at
+    return ExecWatch(absent, overlapped, ids, min(limits, default=None))
+
+
+def next_due(run: LatestRun) -> datetime | None:
+    """When the next run of that name was or is due; None: nothing says when."""
+    cron = run.meta.get("cron")
+    if not cron:
+        return None
+    try:
+        return next_after(timing(cron, None, run.meta.get("timezone", "UTC")), run.started_at)
+    except (CronjobsError, ValueError, KeyError, OSError):  # a row that anyone may have written
+        return None
+
+
+def _overlap(later: LatestRun, earlier: LatestRun) -> bool:
+    """Whether one host began it while it still ran there; elsewhere it is another crontab's."""
+    if later.meta.get("host") != earlier.meta.get("host"):
+        return False
+    return earlier.finished_at is None or earlier.finished_at > later.started_at

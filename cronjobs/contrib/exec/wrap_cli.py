@@ -1,0 +1,102 @@
+"""``cronjobs crontab wrap|unwrap``: have every line of the user's crontab recorded by exec, or no longer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cronjobs.contrib.exec import wrapping
+from cronjobs.contrib.exec.wrapping import Rewritten
+from cronjobs.desk.cli.options import ConfigOption, Source
+from cronjobs.desk.cli.output import counted
+from cronjobs.desk.crontab import block, host, program
+from cronjobs.engine.config.load import load
+from cronjobs.engine.run_due.printing import coloured, complain, echo
+from cronjobs.text import one_line
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would change, as a diff; change nothing.")]
+SHOWN = 100  # characters of a line
+
+
+def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
+    """Put "cronjobs exec" before the lines of your crontab, so that each run is recorded.
+
+    Cron goes on to run them. The crontab is written once, and a copy of the old one is kept. A line behaves as before:
+    same shell, stdin, environment, folder, output, exit code; what follows a "%" stays cron's. Lines with @reboot, and
+    those that would become longer than cron takes (998 bytes), are left and named. Run it again after you added lines.
+    With a project (--config, $CRONJOBS_CONFIG, ./cronjobs.yaml) runs are recorded in its database, else in your state
+    folder.
+    """
+    old = program.read()
+    file = project_file(context, config)
+    if file is not None:  # exec runs a line without it, too, but its runs would be shown nowhere
+        load(file, environ=os.environ, need_database=False)
+    new = wrapping.wrap(old, block.shell_words(own_program()), None if file is None else block.shell_words([str(file)]))
+    _write(old, new, dry_run)
+    _name_left(new)
+    if dry_run:
+        return
+    for change in new.changes:
+        echo(f"{change.name}: {change.line.when}  {one_line(change.line.written, SHOWN)}")
+    if not new.changes:
+        echo(f"the crontab of {host.user().pw_name} has no line to wrap")
+        return
+    where = f"for {file}" if file is not None else 'in your state folder: "cronjobs status" shows them'
+    echo(f"wrapped {counted(len(new.changes), 'line')}; runs are recorded {where}")
+    if file is None and os.environ.get("XDG_STATE_HOME"):
+        complain("XDG_STATE_HOME is set here, but cron will not know it: set it in the crontab, or nowhere")
+
+
+def unwrap(dry_run: DryRunOption = False) -> None:
+    """Take "cronjobs exec" away from the lines that wrap wrote: they are again what they were, byte for byte.
+
+    What was recorded stays. The crontab is written once, and a copy of the old one is kept.
+    """
+    old = program.read()
+    new = wrapping.unwrap(old)
+    _write(old, new, dry_run)
+    _name_left(new)
+    if not dry_run:
+        done = f"unwrapped {counted(len(new.changes), 'line')}" if new.changes else "no line is wrapped"
+        echo(f"{done} in the crontab of {host.user().pw_name}")
+
+
+def project_file(context: typer.Context, config: Path | None) -> Path | None:
+    """The project's file if there is one: --config, $CRONJOBS_CONFIG, or ./cronjobs.yaml where it exists; absolute."""
+    named = Source(context, config).given("config") or os.environ.get("CRONJOBS_CONFIG")
+    if named is None and not Path("cronjobs.yaml").exists():
+        return None
+    return program.absolute(Path(named or "cronjobs.yaml"))
+
+
+def own_program() -> list[str]:
+    """The words that run this program: the script beside the interpreter if there is one, which is easier to read."""
+    python = program.interpreter()
+    script = python.with_name("cronjobs")
+    return [str(script)] if os.access(script, os.X_OK) else [str(python), "-P", "-m", "cronjobs"]
+
+
+def _write(old: str, new: Rewritten, dry_run: bool) -> None:
+    if dry_run:
+        if old == new.text:
+            complain("nothing would change")
+        colours = {"+": "green", "-": "red", "@": "cyan"}
+        for line in block.diff(old, new.text):
+            echo(coloured(line, colours.get(line[0]), "stdout"))
+    elif old != new.text:
+        try:
+            copy = program.keep_copy(old)
+        except OSError as error:
+            complain(f"no copy of the old crontab was kept: {error.strerror}: {error.filename}")
+            copy = None
+        program.replace(old, new.text)
+        if copy is not None:
+            complain(f"the crontab as it was: {copy}")
+
+
+def _name_left(new: Rewritten) -> None:
+    for each in new.left:
+        complain(f"line {each.line.number} is left as it is: {each.why}: {one_line(each.line.written, SHOWN)}")

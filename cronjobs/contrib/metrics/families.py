@@ -1,0 +1,252 @@
+"""Which metrics there are, and their values: of the whole database, so that no host is named in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from cronjobs import masking
+from cronjobs.contrib.metrics.statements import DueNext, last_tick_at, queue_rows, running_by_queue, upcoming_schedules
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.rules.histogram import BOUNDS_S, NO_BUCKET
+from cronjobs.engine.store import listing, totals
+from cronjobs.engine.store.concurrency import running_by_key
+from cronjobs.engine.store.queues import held_so_far
+from cronjobs.engine.store.totals import MOST_NAMES, OTHER, Sum, Sums
+from cronjobs.text import visible
+
+MOST_QUEUES: Final = 200
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Sample(NamedTuple):
+    suffix: str
+    labels: Labels
+    value: float
+
+
+@dataclass
+class Family:
+    """A metric: its name without "_total", its kind ("counter", "gauge", "histogram"), and one line about it."""
+
+    name: str
+    kind: str
+    help: str
+    samples: list[Sample] = field(default_factory=list)
+
+    def put(self, value: float | None, suffix: str = "", **labels: str) -> None:
+        if value is not None:
+            self.samples.append(Sample(suffix, tuple(labels.items()), value))
+
+
+def gather(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
+    """All of them, read in one snapshot; *connection* has just begun its transaction."""
+    totals.one_snapshot(connection)
+    ended = totals.all_that_ended(connection)
+    schedules = upcoming_schedules(connection)
+    return [
+        *_ends(ended),
+        *_schedules(ended, schedules),
+        *_queues(connection),
+        *_limits(connection, limits),
+        _last_tick(connection),
+    ]
+
+
+def _shown(name: str) -> str:
+    """A name as a label: nothing in it acts on a terminal, and nothing of it is a secret."""
+    return masking.hide(visible(name))
+
+
+def _seconds(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()
+
+
+# --- what ended -------------------------------------------------------------------------------------------------------
+
+
+def _ends(ended: Sums) -> list[Family]:
+    return [
+        _counter("cronjobs_attempts", "Attempts that ended, by how.", ended, "attempts", ("job_type", "outcome")),
+        _counter("cronjobs_jobs_finished", "Jobs that ended for good.", ended, "jobs", ("job_type", "status")),
+        _counter("cronjobs_schedule_jobs_finished", "Those of schedules.", ended, "scheduled", ("schedule", "status")),
+        _histogram(
+            "cronjobs_attempt_duration_seconds", "How long attempts took; not those that were lost.", ended, "attempts"
+        ),
+        _histogram(
+            "cronjobs_job_latency_seconds",
+            "From when its last attempt was due until that began, by job.",
+            ended,
+            "jobs",
+        ),
+    ]
+
+
+def _counter(name: str, about: str, ended: Sums, kind: str, labels: tuple[str, str]) -> Family:
+    counts: dict[tuple[str, str], int] = {}
+    for key, each in ended.items():
+        if key.kind == kind:
+            place = (_shown(key.name), key.outcome)
+            counts[place] = counts.get(place, 0) + each.number
+    family = Family(name, "counter", about)
+    for place, count in sorted(counts.items()):
+        family.put(count, "_total", **dict(zip(labels, place, strict=True)))
+    return family
+
+
+def _histogram(name: str, about: str, ended: Sums, kind: str) -> Family:
+    sums: dict[str, list[Sum]] = {}
+    for key, each in ended.items():
+        if key.kind == kind and key.bucket != NO_BUCKET:
+            buckets = sums.setdefault(_shown(key.name), [Sum(0)] * (len(BOUNDS_S) + 1))
+            buckets[key.bucket] = buckets[key.bucket].plus(each)
+    family = Family(name, "histogram", about)
+    for job_type, buckets in sorted(sums.items()):
+        count = 0
+        for bound, each in zip([*map(float, BOUNDS_S), float("inf")], buckets, strict=True):
+            count += each.number
+            family.put(count, "_bucket", job_type=job_type, le="+Inf" if bound == float("inf") else str(bound))
+        family.put(sum(each.micros for each in buckets) / 1e6, "_sum", job_type=job_type)
+        family.put(count, "_count", job_type=job_type)
+    return family
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Family]:
+    """By the schedules' ids the first ones, so that none moves to the others later."""
+    most = MOST_NAMES["occurrences"]
+    names = {str(each.id): each.name if place < most else OTHER for place, each in enumerate(schedules)}
+    settled: Sums = {}
+    newest: dict[str, int] = {}
+    for key, each in ended.items():
+        if key.kind == "occurrences":
+            totals.add(settled, key._replace(name=names.get(key.name, OTHER)), each)
+        elif (key.kind, key.outcome) == ("scheduled", "succeeded") and each.newest is not None:
+            newest[key.name] = max(each.newest, newest.get(key.name, each.newest))
+    upcoming = Family(
+        "cronjobs_schedule_next_timestamp_seconds", "gauge", "When it is due next; in the past: it is late."
+    )
+    last = Family("cronjobs_schedule_last_success_timestamp_seconds", "gauge", "When the last of its jobs succeeded.")
+    for schedule in schedules[:most]:
+        if schedule.active:
+            upcoming.put(_seconds(schedule.next_at), schedule=_shown(schedule.name))
+            at = newest.get(schedule.name)
+            last.put(None if at is None else at / 1e6, schedule=_shown(schedule.name))
+    about = "Instants at which it was due, by what became of them."
+    return [
+        _counter("cronjobs_occurrences", about, settled, "occurrences", ("schedule", "outcome")),
+        _without_repeats(upcoming, min),
+        _without_repeats(last, max),
+    ]
+
+
+# --- queues and limits ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Queue:
+    waiting: int = 0
+    due: int = 0
+    running: int = 0
+    oldest: datetime | None = None
+    capacity: int | None = None
+    dropped: int = 0
+    refused: int = 0
+    listed: bool = False  # it has, or had, a cap
+
+    def absorb(self, other: _Queue) -> None:
+        for name in ("waiting", "due", "running", "dropped", "refused"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.listed = self.listed or other.listed
+        if other.oldest is not None:
+            self.oldest = other.oldest if self.oldest is None else min(self.oldest, other.oldest)
+
+
+def _queues(connection: Connection) -> list[Family]:
+    found: dict[str, _Queue] = {}
+    waiting = listing.waiting_by_queue(connection)
+    for group in waiting.queues:
+        one = _Queue(waiting=group.waiting, due=group.due, oldest=group.run_at)
+        found.setdefault(group.queue, _Queue()).absorb(one)
+    for name, running in running_by_queue(connection).items():
+        found.setdefault(name, _Queue()).running = running
+    capped = queue_rows(connection)
+    for row in capped:
+        queue = found.setdefault(row.name, _Queue())
+        queue.capacity, queue.dropped, queue.refused, queue.listed = row.max_waiting, row.dropped, row.refused, True
+    # Counters must stay where they are: first those of the file, in the order of their names; then the fullest.
+    order = sorted(found, key=lambda name: (not found[name].listed, -found[name].waiting, name))
+    order = sorted(order[:MOST_QUEUES]) + order[MOST_QUEUES:]
+    shown: dict[str, _Queue] = {}
+    for place, name in enumerate(order):
+        label = _shown(name) if place < MOST_QUEUES else OTHER
+        if label in shown:
+            shown[label].absorb(found[name])
+        else:
+            shown[label] = found[name]
+    if waiting.others:
+        rest = _Queue(waiting=waiting.in_others.waiting, due=waiting.in_others.due, oldest=waiting.oldest_due_at)
+        shown.setdefault(OTHER, _Queue()).absorb(rest)
+    families = {
+        name: Family(f"cronjobs_{name}", kind, about)
+        for name, kind, about in (
+            ("queue_waiting", "gauge", "Jobs that wait, due or not."),
+            ("queue_due", "gauge", "Jobs that wait and are due."),
+            ("queue_oldest_due_timestamp_seconds", "gauge", "Since when the longest waiting job is due."),
+            ("queue_capacity", "gauge", "How many may wait: max_waiting of the queue."),
+            ("queue_running", "gauge", "Jobs that runners have claimed."),
+            ("queue_dropped", "counter", "Jobs dropped because the queue was full."),
+            ("queue_refused", "counter", "Jobs refused because the queue was full, of those that an Engine enqueued."),
+        )
+    }
+    for label, queue in shown.items():
+        families["queue_waiting"].put(queue.waiting, queue=label)
+        families["queue_due"].put(queue.due, queue=label)
+        families["queue_oldest_due_timestamp_seconds"].put(_seconds(queue.oldest), queue=label)
+        families["queue_capacity"].put(queue.capacity, queue=label)
+        families["queue_running"].put(queue.running, queue=label)
+        if queue.listed:
+            families["queue_dropped"].put(queue.dropped, "_total", queue=label)
+            families["queue_refused"].put(queue.refused, "_total", queue=label)
+    held = Family(
+        "cronjobs_enqueue_held", "counter", "Enqueues that gave up: another open transaction had the capped queue."
+    )
+    held.put(held_so_far(connection), "_total")
+    return [*families.values(), held]
+
+
+def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
+    """ "all": of the jobs that a limit counts together; "each": of the key that has the most."""
+    used = Family("cronjobs_limit_used", "gauge", "Running jobs that a limit counts, all, or of the fullest key.")
+    capacity = Family("cronjobs_limit_capacity", "gauge", "How many of them may run.")
+    running = running_by_key(connection) if limits else {}
+    for limit in limits:
+        counted = [count for key, count in running.items() if limit.counts(key)]
+        for scope, most, now in (("all", limit.most, sum(counted)), ("each", limit.each, max(counted, default=0))):
+            if most is not None:
+                used.put(now, limit=_shown(limit.prefix), scope=scope)
+                capacity.put(most, limit=_shown(limit.prefix), scope=scope)
+    return [used, capacity]
+
+
+def _last_tick(connection: Connection) -> Family:
+    family = Family("cronjobs_last_tick_timestamp_seconds", "gauge", "When the last tick began, on any host.")
+    family.put(_seconds(last_tick_at(connection)))
+    return family
+
+
+def _without_repeats(family: Family, choose: Callable[[float, float], float]) -> Family:
+    """Two names may look the same when they are shown; a series has one value."""
+    values: dict[Labels, float] = {}
+    for sample in family.samples:
+        known = values.get(sample.labels)
+        values[sample.labels] = sample.value if known is None else choose(known, sample.value)
+    family.samples = [Sample("", labels, value) for labels, value in values.items()]
+    return family

@@ -1,0 +1,60 @@
+"""What metrics do beside a tick: they write the textfile of ``metrics:``."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from cronjobs import events
+from cronjobs.contrib.metrics import textfile
+from cronjobs.contrib.metrics.families import gather
+from cronjobs.contrib.metrics.openmetrics import lines_of
+from cronjobs.engine.store.totals import far_behind
+from cronjobs.engine.tick.extras import Beside, Hook, Over
+from cronjobs.errors import CronjobsError
+
+LEAST_LEFT_S: Final = 3.0  # of the tick, to read all the figures
+STALE: Final = timedelta(seconds=150)  # a tick with so much work that none had time to write does it first
+
+
+class MetricsHook(Hook):
+    def __init__(self, beside: Beside) -> None:
+        super().__init__(beside)
+        self._path = beside.settings.metrics.textfile
+
+    def before_work(self) -> None:
+        if self._path is not None and self._age(self._path) > STALE:
+            self._write(self._path)
+
+    def end(self, over: Over) -> None:
+        if self._path is not None and self.beside.seen is not None:
+            self._write(self._path)
+
+    def _age(self, path: Path) -> timedelta:
+        try:
+            return abs(timedelta(seconds=self.beside.clock.now().timestamp() - os.lstat(path).st_mtime))
+        except OSError:
+            return timedelta(0)  # it never was written, which the end of the tick tries
+
+    def _write(self, path: Path) -> None:
+        """Write the textfile if there is time for it. A failure is reported."""
+        beside = self.beside
+        if not beside.go_on() or beside.deadline - beside.clock.monotonic() < LEAST_LEFT_S:
+            return
+        try:
+            with beside.database.read() as connection:
+                if far_behind(connection):
+                    return  # a few ticks more, and it takes no time
+            with beside.database.read() as connection:
+                families = gather(connection, beside.settings.limits)
+            textfile.write(path, lines_of(families))
+        except CronjobsError as error:
+            beside.emit(events.metrics_not_written(str(error)))
+        except Exception as error:
+            said = f"metrics cannot be written to {path}: {type(error).__name__}: {error}"
+            beside.emit(events.metrics_not_written(said))
+
+
+hook = MetricsHook

@@ -1,0 +1,31 @@
+"""The text of metrics, as OpenMetrics has it; Prometheus and node_exporter's textfile collector read it, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from cronjobs.contrib.metrics.families import Family, Labels
+
+
+def lines_of(families: Iterable[Family]) -> Iterator[str]:
+    for family in families:
+        yield f"# TYPE {family.name} {family.kind}"
+        if family.name.endswith("_seconds"):
+            yield f"# UNIT {family.name} seconds"
+        yield f"# HELP {family.name} {_escaped(family.help)}"
+        for suffix, labels, value in family.samples:
+            yield f"{family.name}{suffix}{_labels(labels)} {_number(value)}"
+    yield "# EOF"
+
+
+def _labels(labels: Labels) -> str:
+    written = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+    return f"{{{written}}}" if written else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _number(value: float) -> str:
+    return repr(float(value)) if isinstance(value, float) else str(value)

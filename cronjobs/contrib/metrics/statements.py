@@ -1,0 +1,47 @@
+"""What metrics read beside the totals: how things stand now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from cronjobs.engine.store.sql import run
+
+
+@dataclass(frozen=True)
+class DueNext:
+    """A schedule, and when it is due next."""
+
+    id: int
+    name: str
+    active: bool
+    next_at: datetime | None
+
+
+def upcoming_schedules(connection: Connection) -> list[DueNext]:
+    """All of them, retired ones too, the oldest first."""
+    rows = run(connection, "SELECT j.id, j.name, j.status, j.next_at FROM {schedules} j ORDER BY j.id")
+    return [DueNext(row.id, row.name, row.status == "active", row.next_at) for row in rows]
+
+
+def running_by_queue(connection: Connection) -> dict[str, int]:
+    rows = run(
+        connection,
+        "SELECT j.queue, count(*) AS leased FROM {jobs} j WHERE j.locked_until IS NOT NULL GROUP BY j.queue",
+    )
+    return {row.queue: row.leased for row in rows}
+
+
+def queue_rows(connection: Connection) -> Sequence[Row[Any]]:
+    """The queues that have a cap, or had one: name, max_waiting, dropped, refused."""
+    return run(connection, "SELECT q.name, q.max_waiting, q.dropped, q.refused FROM {queues} q ORDER BY q.name").all()
+
+
+def last_tick_at(connection: Connection) -> datetime | None:
+    """When the newest tick began, by id: one whose clock was ahead must not be the last for years."""
+    at: datetime | None = run(connection, "SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1").scalar()
+    return at

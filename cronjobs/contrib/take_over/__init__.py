@@ -1,0 +1,1 @@
+"""An old crontab becomes schedules, and is compared with what it did."""

@@ -1,0 +1,98 @@
+"""A cronjobs.yaml for the lines that are taken over. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from cronjobs.contrib.take_over.taking_over import TakenLine, TakenOver
+from cronjobs.engine.config.writing import written
+from cronjobs.text import one_line, visible
+
+_HEAD = """\
+# cronjobs.yaml: what was in @of@, with cron's meaning. Written by "cronjobs crontab import".
+# Next: cronjobs crontab compare (both are due at the same instants), cronjobs crontab swap (cronjobs runs the lines).
+# Every entry is yours to change. The comments at the first one say what cron could not do.
+
+database: sqlite:///cronjobs.db   # beside this file; or postgresql://user@host/name
+timezone: @timezone@   # the host's, as cron's
+log: cronjobs.log
+run: {long_jobs: @count@}   # as many lines may run at once; each in a process of its own, as under cron
+"""
+_MAIL = """
+# MAILTO: cron mailed all that a line printed. cronjobs keeps that (cronjobs jobs show ID) and mails failures.
+alerts:
+  channels:
+    mailto: {mail: {host: localhost, tls: none, from: @from@, to: [@to@]}}
+"""
+LONGEST_RUN = "24h"
+MOST_LONG_JOBS = 1000  # RUN in config.load
+
+
+def as_yaml(found: TakenOver, *, of: str, timezone: str, sender: str) -> str:
+    """The text of the file. *of*: which crontab it was; *sender*: from whom alerts come, unless MAILFROM says it."""
+    count = max(1, min(len(found.taken), MOST_LONG_JOBS))
+    parts = [_filled(_HEAD, of=one_line(of, 100), timezone=written(timezone), count=str(count))]
+    if found.left:
+        parts.append("\n# These lines stay in the crontab:\n")
+        parts += [f"#   line {each.number}, {visible(each.why)}: {one_line(each.text, 150)}\n" for each in found.left]
+    if found.mail_to:
+        to = ", ".join(written(address, plain=False) for address in found.mail_to)
+        parts.append(_filled(_MAIL, **{"from": written(found.mail_from or sender, plain=False), "to": to}))
+    parts.append("\njob_types:\n" if found.taken else "\njob_types: {}\n")
+    for number, each in enumerate(found.taken):
+        parts += [f"  {_commented(line, number)}\n" for line in _job_type(each)]
+    parts.append("\nschedules:\n" if found.taken else "\nschedules: {}\n")
+    for number, each in enumerate(found.taken):
+        parts += [f"  {_commented(line, number)}\n" for line in _schedule(each, timezone)]
+    return "".join(parts)
+
+
+_SAID_ONCE = {
+    "  inherit_env:": "cron's commands get nothing else",
+    "  leftovers: leave": "leftovers: end ends what a run left in the background",
+    "  timeout:": "cron has no limit",
+    "  retry:": "retry: {max_attempts: 3} tries again what failed, a minute later, then two",
+    "  on_lost:": "on_lost: retry tries again what was lost with its host",
+    "  catch_up:": "catch_up: latest runs once what was missed while the host was down",
+    "  overlap:": "overlap: skip does not begin it while its last run goes on",
+}
+
+
+def _commented(line: str, number: int) -> str:
+    said = [said for begin, said in _SAID_ONCE.items() if line.startswith(begin)] if number == 0 else []
+    return f"{line}   # {said[0]}" if said else line
+
+
+def _filled(text: str, **values: str) -> str:
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def _job_type(taken: TakenLine) -> Iterator[str]:
+    for comment in taken.line.comments:
+        yield one_line(comment, 300)
+    yield f"{written(taken.name)}:   # line {taken.line.number}"
+    yield f"  command: [{', '.join(written(word) for word in taken.command)}]"
+    yield f"  stdin: {written(taken.line.stdin, plain=False) if taken.line.stdin else 'none'}"
+    yield f"  folder: {written(taken.folder)}"
+    yield f"  env: {_mapping(taken.env)}"
+    yield f"  inherit_env: [{', '.join(written(name) for name in taken.inherited)}]"
+    yield "  leftovers: leave"
+    yield f"  timeout: {LONGEST_RUN}"
+    yield "  retry: {max_attempts: 1}"
+    yield "  on_lost: dead"
+
+
+def _schedule(taken: TakenLine, timezone: str) -> Iterator[str]:
+    yield f"{written(taken.name)}:"
+    yield f'  cron: "{taken.cron}"'
+    if taken.timezone != timezone:
+        yield f"  timezone: {written(taken.timezone)}   # CRON_TZ"
+    yield f"  job: {written(taken.name)}"
+    yield "  catch_up: none"
+    yield "  overlap: allow"
+
+
+def _mapping(pairs: Iterable[tuple[str, str]]) -> str:
+    return "{" + ", ".join(f"{written(name)}: {written(value)}" for name, value in pairs) + "}"

@@ -1,0 +1,233 @@
+"""``cronjobs crontab import|compare``: an existing crontab as a cronjobs.yaml with the same meaning."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+from zoneinfo import ZoneInfo
+
+import typer
+
+from cronjobs.clock import SYSTEM
+from cronjobs.contrib.take_over.as_yaml import as_yaml
+from cronjobs.contrib.take_over.comparing import LineDifference, Pair, differences, paired
+from cronjobs.contrib.take_over.taking_over import Importer, TakenOver
+from cronjobs.desk.cli.loading import load_settings
+from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
+from cronjobs.desk.cli.output import iso_instant, write
+from cronjobs.desk.crontab import host, program
+from cronjobs.desk.crontab.block import CrontabError, text_of
+from cronjobs.engine.config.host_timezone import host_timezone
+from cronjobs.engine.config.load import load
+from cronjobs.engine.run_due.printing import complain, echo, json_text
+from cronjobs.errors import ConfigError, UsageError
+from cronjobs.model import in_zone
+from cronjobs.text import one_line, visible
+
+MODE: Final = 0o600  # as the crontab itself: it may hold passwords
+SHOWN: Final = 5  # instants of a difference, as text
+LISTED: Final = 100  # and as JSON
+
+
+class WhichCron(StrEnum):
+    DEBIAN = "debian"
+    CRONIE = "cronie"
+
+
+CronOption = Annotated[
+    WhichCron, typer.Option("--cron", help="Which cron runs the crontab: CRON_TZ, say, counts only for cronie.")
+]
+FileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--file",
+        metavar="F",
+        show_default=False,
+        help='The crontab, "-" for standard input; else yours, as crontab -l lists it.',
+    ),
+]
+
+
+def import_crontab(
+    file: FileOption = None,
+    out: Annotated[
+        str, typer.Option("--out", metavar="FILE", help='Where to write it, "-" for standard output.')
+    ] = "cronjobs.yaml",
+    cron: CronOption = WhichCron.DEBIAN,
+) -> None:
+    """Write a cronjobs.yaml that does what your crontab does, each line with cron's meaning.
+
+    Changes nothing else, and never overwrites a file. What cannot be taken over (@reboot) is named and stays in the
+    crontab. The file's comments say what could be better than under cron. Next: cronjobs crontab compare, then swap.
+
+    Exit codes: 0 written, 1 written, but the crontab has lines that cron itself cannot read, or nothing to take over.
+    """
+    timezone = host_timezone()
+    found = taken_over(_read(file), timezone, cron)
+    owner = host.user().pw_name
+    named = "standard input" if file == "-" else f"the crontab of {owner}" if file is None else file
+    for left in found.left:
+        complain(f"line {left.number} stays in the crontab, {left.why}: {one_line(left.text, 200)}")
+    if not found.taken:
+        raise CrontabError(f"{named} has no line that can be taken over: nothing was written")
+    text = as_yaml(found, of=named, timezone=timezone, sender=f"{owner}@{os.uname().nodename}")
+    if out == "-":
+        write(text.splitlines())
+    else:
+        _write_new(Path(out), text)
+    for note in found.notes:
+        complain(note)
+    if timezone != (own := host_timezone(environ={})):
+        complain(f"timezone: {timezone} is that of $TZ in this shell; the host's, which cron most likely has, is {own}")
+    if out != "-":
+        echo(f"wrote {visible(out)}: {_counted(len(found.taken), 'line')} taken over, {len(found.left)} left")
+        config = "" if out == "cronjobs.yaml" else f" --config {visible(out)}"
+        crontab = "" if file is None else f" --file {visible(file)}"
+        echo(f"next: cronjobs crontab compare{crontab}{config}, then cronjobs crontab swap{config}")
+    if any(left.broken for left in found.left):
+        raise typer.Exit(1)
+
+
+def compare(
+    context: typer.Context,
+    config: ConfigOption = None,
+    file: FileOption = None,
+    days: Annotated[int, typer.Option("--days", min=1, max=3660, metavar="N", help="How far to look ahead.")] = 400,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", show_default=False, help="From this instant on, instead of now."),
+    ] = None,
+    cron: CronOption = WhichCron.DEBIAN,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare when cron would start each line with when its schedule is due, clock changes included.
+
+    Cron's side is computed minute by minute as its own program does it, in this host's time zone.
+    --json prints {"lines", "same", "differences"}: the first two are numbers of lines.
+
+    Exit codes: 0 every imported line is due at the same instants, 1 there are differences, which are listed, or no line
+    can be compared.
+    """
+    settings = load_settings(Source(context, config), need_database=False)
+    timezone = host_timezone()
+    found = taken_over(_read(file), timezone, cron)
+    start = _start(from_, timezone)
+    pairs = paired(found.taken, settings)
+    differing = differences(pairs, timezone, start, start + timedelta(days=days), cron.value)
+    wrong = {each.taken.line.number for each in differing}
+    if as_json:
+        whole = {
+            "lines": len(pairs),
+            "same": len(pairs) - len(wrong),
+            "differences": [_as_json(each) for each in differing],
+        }
+        write([json_text(whole)])
+    else:
+        for each in differing:
+            write(_as_text(each, timezone))
+        _sum_up(pairs, len(wrong), days)
+    for left in found.left:
+        complain(f"line {left.number} is not compared, {left.why}: {one_line(left.text, 200)}")
+    if wrong or not pairs:
+        raise typer.Exit(1)
+
+
+def taken_over(crontab: str, timezone: str, cron: WhichCron) -> TakenOver:
+    from_pam = host.pam_settings()
+    return Importer(host.user(), timezone, cron.value, tuple(from_pam)).take_over(crontab)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _read(file: str | None) -> str:
+    if file is None:
+        text = program.read()
+        if not text:
+            raise CrontabError(f"{host.user().pw_name} has no crontab: name a file with --file")
+        return text
+    try:
+        return text_of(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "its name is no name"
+        raise UsageError(f"--file {one_line(file, 200)}: {why}") from None
+
+
+def _write_new(file: Path, text: str) -> None:
+    """Write *text* where nothing is yet, and see that it can be used."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
+    except FileExistsError:
+        raise UsageError(
+            f"{visible(str(file))} is there already, and nothing is ever overwritten: choose another --out"
+        ) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "its name is no name"
+        raise UsageError(f"--out {one_line(str(file), 200)}: {why}") from None
+    try:
+        with open(descriptor, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        load(file, environ={})
+    except BaseException as error:
+        with suppress(OSError):
+            file.unlink()
+        if isinstance(error, ConfigError):  # a cronjobs.py beside it, say
+            raise CrontabError(f"{error}: nothing was written") from None
+        raise
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+
+def _start(given: str | None, timezone: str) -> datetime:
+    if given is None:
+        return SYSTEM.now()
+    try:
+        return iso_instant(given, timezone) - timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        raise UsageError(f"--from {one_line(given, 60)!r} is not an ISO time: write 2027-03-28T02:00") from None
+
+
+def _as_json(each: LineDifference) -> dict[str, object]:
+    return {
+        "line": each.taken.line.number,
+        "text": each.taken.line.text,
+        "schedule": each.schedule.name if each.schedule else None,
+        "reason": each.why,
+        "count": len(each.instants),
+        "instants": [{"at": at, "cron": old, "cronjobs": new} for at, old, new in each.instants[:LISTED]],
+    }
+
+
+def _as_text(each: LineDifference, timezone: str) -> list[str]:
+    schedule = f" ({each.schedule.name})" if each.schedule else ""
+    lines = [f"line {each.taken.line.number}{schedule}: {each.why}: {one_line(each.taken.line.text, 100)}"]
+    for at, old, new in each.instants[:SHOWN]:
+        local = in_zone(at, ZoneInfo(timezone))
+        lines.append(f"    {local:%a %Y-%m-%d %H:%M %z}  cron {_times(old)}, cronjobs {_times(new)}")
+    if len(each.instants) > SHOWN:
+        lines.append(f"    … and {len(each.instants) - SHOWN} more")
+    return lines
+
+
+def _times(count: int) -> str:
+    return {0: "does not start it", 1: "starts it once"}.get(count, f"starts it {count} times")
+
+
+def _sum_up(pairs: Sequence[Pair], wrong: int, days: int) -> None:
+    if not pairs:
+        echo("the crontab has no line to compare")
+    elif wrong:
+        echo(f"{wrong} of {_counted(len(pairs), 'line')} differ in the next {days} days")
+    else:
+        echo(f"the same: {_counted(len(pairs), 'line')}, each due at the same instants for {days} days")
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,104 @@
+"""A crontab beside the schedules that are to take its place: which stands for which line, where they differ. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from cronjobs.contrib.take_over.minute_loop import starts
+from cronjobs.contrib.take_over.taking_over import TakenLine
+from cronjobs.desk.crontab.lines import Cron
+from cronjobs.engine.config.settings import ScheduleSettings, Settings
+from cronjobs.engine.crontime.timing import timing
+from cronjobs.engine.schedules.decide import spread_offset
+
+NO_SCHEDULE: Final = "no schedule of the file runs this line"
+OTHER_COMMAND: Final = "the schedule runs something else"
+OTHER_INSTANTS: Final = "they are not due at the same instants"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A line and the schedule that stands for it. Not ``same_command``: only its name fits, it runs something else."""
+
+    taken: TakenLine
+    schedule: ScheduleSettings | None
+    same_command: bool = False
+
+
+@dataclass(frozen=True)
+class LineDifference:
+    """Where a line and its schedule differ. ``instants``: how often cron starts it there, and how often we do."""
+
+    taken: TakenLine
+    schedule: ScheduleSettings | None
+    why: str
+    instants: tuple[tuple[datetime, int, int], ...] = field(default=())
+
+
+def paired(lines: Sequence[TakenLine], settings: Settings) -> list[Pair]:
+    """Each line with its schedule, which stands for no other: of the same command, name and time, if possible."""
+    free = dict(settings.schedules)
+    found: dict[int, Pair] = {}
+
+    def runs_it(line: TakenLine, schedule: ScheduleSettings) -> bool:
+        job_type = settings.job_types.get(schedule.job)
+        return job_type is not None and (job_type.command, job_type.stdin) == (line.command, line.line.stdin)
+
+    def is_called_so(line: TakenLine, schedule: ScheduleSettings) -> bool:
+        return schedule.name == line.name
+
+    def is_due_so(line: TakenLine, schedule: ScheduleSettings) -> bool:
+        return schedule.cron == line.cron
+
+    ways: list[list[Callable[[TakenLine, ScheduleSettings], bool]]] = [
+        [runs_it, is_called_so, is_due_so],
+        [runs_it, is_due_so],
+        [runs_it, is_called_so],
+        [runs_it],
+        [is_called_so],
+    ]
+    for way in ways:
+        for number, line in enumerate(lines):
+            if number in found:
+                continue
+            fitting = (each for each in free.values() if all(fits(line, each) for fits in way))
+            if schedule := next(fitting, None):
+                found[number] = Pair(line, schedule, same_command=runs_it in way)
+                del free[schedule.name]
+    return [found.get(number, Pair(line, None)) for number, line in enumerate(lines)]
+
+
+def differences(
+    pairs: Sequence[Pair], timezone: str, after: datetime, until: datetime, cron: Cron
+) -> list[LineDifference]:
+    """Where cron, in the host's *timezone*, and the schedules differ in (*after*, *until*]."""
+    found = []
+    by_cron = starts([pair.taken.cron_line for pair in pairs], timezone, after, until, cron)
+    for pair, old in zip(pairs, by_cron, strict=True):
+        schedule = pair.schedule
+        if schedule is None:
+            found.append(LineDifference(pair.taken, None, NO_SCHEDULE))
+            continue
+        if not pair.same_command:
+            found.append(LineDifference(pair.taken, schedule, OTHER_COMMAND))
+        if instants := _unequal(old, _due(schedule, after, until)):
+            found.append(LineDifference(pair.taken, schedule, OTHER_INSTANTS, instants))
+    return found
+
+
+def _due(schedule: ScheduleSettings, after: datetime, until: datetime) -> list[datetime]:
+    """When jobs of *schedule* may begin; its ``spread`` delays them."""
+    late = spread_offset(schedule)
+    seconds = timing(schedule.cron, schedule.every, schedule.timezone).seconds(after - late, until - late)
+    return [datetime.fromtimestamp(second, UTC) + late for second in seconds]
+
+
+def _unequal(old: Sequence[datetime], new: Sequence[datetime]) -> tuple[tuple[datetime, int, int], ...]:
+    before, now = Counter(old), Counter(new)
+    if before == now:
+        return ()
+    return tuple((at, before[at], now[at]) for at in sorted(before.keys() | now.keys()) if before[at] != now[at])

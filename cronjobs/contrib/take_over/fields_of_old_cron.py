@@ -1,0 +1,144 @@
+"""The five fields of a crontab line as the C code of cron reads them. Pure.
+
+It shares nothing with ``crontime``: ``crontab compare`` holds the one against the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cronjobs.desk.crontab.lines import Cron
+
+MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+class BadField(ValueError):
+    """Cron refuses this field; the message says which and what is wrong."""
+
+
+@dataclass(frozen=True)
+class CronFields:
+    """What the fields select. Weekdays from 0, Sunday, to 7, Sunday again: both are there, or neither.
+
+    The flags are set by a "*" at the beginning of a field: MIN_STAR, HR_STAR, DOM_STAR and DOW_STAR in cron.h.
+    """
+
+    minutes: frozenset[int]
+    hours: frozenset[int]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    minute_star: bool = False
+    hour_star: bool = False
+    day_star: bool = False
+    weekday_star: bool = False
+
+    @property
+    def wild(self) -> bool:
+        """Whether a clock change leaves it alone: it runs by the new time at once."""
+        return self.minute_star or self.hour_star
+
+    def on_day(self, day: int, month: int, weekday: int) -> bool:
+        if month not in self.months:
+            return False
+        if self.day_star or self.weekday_star:
+            return day in self.days and weekday in self.weekdays
+        return day in self.days or weekday in self.weekdays
+
+
+def _at_midnight(days: frozenset[int], months: frozenset[int], weekdays: frozenset[int], **stars: bool) -> CronFields:
+    return CronFields(_ZERO, _ZERO, days, months, weekdays, **stars)
+
+
+_ZERO: Final = frozenset({0})
+_DAYS: Final = frozenset(range(1, 32))
+_MONTHS: Final = frozenset(range(1, 13))
+_WEEK: Final = frozenset(range(8))
+_FIRST: Final = frozenset({1})
+_SUNDAY: Final = frozenset({0, 7})
+_NAMES: Final = {  # load_entry in entry.c; that @daily sets no flag makes no difference: all days match
+    "@yearly": _at_midnight(_FIRST, _FIRST, _WEEK, weekday_star=True),
+    "@annually": _at_midnight(_FIRST, _FIRST, _WEEK, weekday_star=True),
+    "@monthly": _at_midnight(_FIRST, _MONTHS, _WEEK, weekday_star=True),
+    "@weekly": _at_midnight(_DAYS, _MONTHS, _SUNDAY, day_star=True),
+    "@daily": _at_midnight(_DAYS, _MONTHS, _WEEK),
+    "@midnight": _at_midnight(_DAYS, _MONTHS, _WEEK),
+    "@hourly": CronFields(_ZERO, frozenset(range(24)), _DAYS, _MONTHS, _WEEK, hour_star=True),
+}
+
+
+def read_fields(when: str, cron: Cron) -> CronFields:
+    """The fields of *when*, as ``CrontabEntry.when`` has it. Raises BadField as cron would refuse it."""
+    if when.startswith("@"):
+        if when not in _NAMES:
+            raise BadField(f'"{when}" is not a name that cron knows')
+        return _NAMES[when]
+    minute, hour, day, month, weekday = when.split(" ")
+    weekdays = _values("weekday", weekday, 0, 7, WEEKDAYS, cron)
+    if weekdays & _SUNDAY:
+        weekdays |= _SUNDAY
+    return CronFields(
+        _values("minute", minute, 0, 59, (), cron),
+        _values("hour", hour, 0, 23, (), cron),
+        _values("day", day, 1, 31, (), cron),
+        _values("month", month, 1, 12, MONTHS, cron),
+        frozenset(weekdays),
+        minute_star=minute.startswith("*"),
+        hour_star=hour.startswith("*"),
+        day_star=day.startswith("*"),
+        weekday_star=weekday.startswith("*"),
+    )
+
+
+def _values(kind: str, word: str, low: int, high: int, names: tuple[str, ...], cron: Cron) -> frozenset[int]:
+    """The values of a list of ranges: get_list in entry.c."""
+    found: set[int] = set()
+    try:
+        for item in word.split(","):
+            found |= _range(item, low, high, names, cron)
+    except BadField as bad:
+        raise BadField(f'{kind} "{word}": {bad}') from None
+    return frozenset(found)
+
+
+def _range(item: str, low: int, high: int, names: tuple[str, ...], cron: Cron) -> set[int]:
+    """get_range in entry.c: "*", a number or a range, a step only behind the first and the last."""
+    if "~" in item and cron == "cronie":
+        raise BadField("a time that cronie chooses at random")
+    body, slash, step_text = item.partition("/")
+    first, dash, last = body.partition("-")
+    if body.startswith("*"):
+        if body != "*":
+            raise BadField(f'"{item}" is neither "*" nor a number')
+        begin, end = low, high
+    else:
+        begin = end = _number(first, low, names)
+        if dash:
+            end = _number(last, low, names)
+        elif slash:
+            raise BadField("a step needs a range")
+    step = 1
+    if slash:
+        if not step_text.isascii() or not step_text.isdigit() or int(step_text[:9]) == 0:
+            raise BadField(f'"{step_text}" is not a step')
+        step = int(step_text[:9])
+    if cron == "cronie" and dash and not slash and begin > end == 0:
+        end = 7  # "fri-sun"
+    if begin > end and cron == "cronie":
+        return set()
+    touched = range(begin, end + 1, step)
+    for value in (begin, end) if cron == "debian" else (touched[0], touched[-1]):
+        if not low <= value <= high:
+            raise BadField(f"{value} is not in {low}-{high}")
+    return set(touched)
+
+
+def _number(text: str, low: int, names: tuple[str, ...]) -> int:
+    """get_number in entry.c: names are whole words, in any case."""
+    if text.lower() in names:
+        return names.index(text.lower()) + low
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise BadField(f'"{text}" is not a number')
+    return int(text)

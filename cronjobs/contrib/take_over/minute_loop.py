@@ -1,0 +1,195 @@
+"""When cron itself starts each line: its main loop, minute by minute, with what it does about clock changes. Pure.
+
+Written after main() and find_jobs() in cron.c of Debian's cron 3.0pl1-162 and of cronie 1.7. It shares nothing with
+``crontime``: ``crontab compare`` holds the one against the other.
+
+Cron keeps a virtual time: the minute on the wall, counted from 1970 as if the wall showed UTC. Each minute it compares
+that with the clock:
+
+- a minute later: everything that matches runs. That is all, but for clock changes;
+- up to 5 minutes later: each minute in between is run, as if cron had woken up late;
+- up to 3 hours later (summer time begins): lines with a "*" run by the new time, the others for each minute that was
+  left out, so a line that matches two of these runs twice. Cron waits for 10 s after each; here all run at once;
+- up to 3 hours earlier (summer time ends): only lines with a "*" run, until the clock is where it was;
+- more than that: the new time is taken as it is, and what was left out does not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from zoneinfo import ZoneInfo
+
+from cronjobs.contrib.take_over.fields_of_old_cron import CronFields
+from cronjobs.desk.crontab.lines import Cron
+
+_HOURS_3 = 180  # minutes: 3 * MINUTE_COUNT
+_DAY = 1440
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_LEAD = 2 * _DAY  # the loop begins so long before the range: a clock change just before it is then known
+
+
+@dataclass(frozen=True)
+class TimedLine:
+    """One line's fields. ``timezone``: its CRON_TZ, which only cronie knows; None: there is none, "": an empty one."""
+
+    fields: CronFields
+    timezone: str | None = None
+
+
+def starts(
+    lines: Sequence[TimedLine], timezone: str, after: datetime, until: datetime, cron: Cron
+) -> list[list[datetime]]:
+    """The minutes in (*after*, *until*] at which cron starts each of *lines*; twice in a minute is there twice."""
+    first = _minute(after) + 1
+    last = _minute(until)
+    found: list[list[datetime]] = [[] for _ in lines]
+    for minute, hit in _starts(lines, _Offsets(timezone), first - _LEAD, last, cron):
+        if minute >= first:
+            instant = datetime.fromtimestamp(minute * 60, UTC)
+            for number in _bits(hit):
+                found[number].append(instant)
+    return found
+
+
+def _minute(instant: datetime) -> int:
+    return int(instant.timestamp() // 60)
+
+
+def _bits(hit: int) -> Iterator[int]:
+    """The numbers of the lines in *hit*, in which each line is a bit."""
+    while hit:
+        low = hit & -hit
+        yield low.bit_length() - 1
+        hit ^= low
+
+
+def _starts(lines: Sequence[TimedLine], zone: _Offsets, first: int, last: int, cron: Cron) -> Iterator[tuple[int, int]]:
+    """main() in cron.c: yield a real minute and the lines started in it, as often as they are."""
+    find = _Matching(lines).found
+    offset = zone.at(first - 1)
+    counted_by = offset  # oldGMToff of cronie: by which offset the virtual time is counted
+    virtual = first - 1 + offset
+    summer = zone.is_summer(first - 1)
+    for now in range(first, last + 1):
+        # set_time(): cronie looks at the offset only when tm_isdst has changed.
+        if cron == "debian" or summer != (summer := zone.is_summer(now)):
+            offset = zone.at(now)
+        running = now + offset
+        ahead = running - virtual
+        if ahead == 1:
+            virtual, counted_by = running, offset
+            if hit := find(running, True, True, offset, offset):
+                yield now, hit
+        elif 1 < ahead <= _HOURS_3:
+            late = ahead <= 5
+            if not late:
+                yield now, find(running, True, False, offset, offset)
+            while virtual < running:
+                virtual += 1
+                if virtual == running:
+                    counted_by = offset
+                yield now, find(virtual, late, True, counted_by, offset)
+        elif -_HOURS_3 < ahead <= 0 or (ahead == -_HOURS_3 and cron == "cronie"):
+            if hit := find(running, True, False, offset, offset):
+                yield now, hit
+        else:
+            virtual, counted_by = running, offset
+            yield now, find(running, True, True, offset, offset)
+
+
+class _Matching:
+    """Which lines match a minute, each line a bit, so that a minute costs a few operations for all of them."""
+
+    def __init__(self, lines: Sequence[TimedLine]) -> None:
+        here = [(number, line) for number, line in enumerate(lines) if not line.timezone]
+        elsewhere = [(number, line) for number, line in enumerate(lines) if line.timezone]
+        self.here = _Table(here)
+        zones = dict.fromkeys(line.timezone or "" for _, line in elsewhere)
+        self.elsewhere = [
+            (_Offsets(zone), _Table([each for each in elsewhere if each[1].timezone == zone])) for zone in zones
+        ]
+        # Cronie leaves lines with a CRON_TZ, also an empty one, alone while the host's clock changes.
+        self.waiting = sum(1 << number for number, line in enumerate(lines) if line.timezone is not None)
+        self.wild = sum(1 << number for number, line in enumerate(lines) if line.fields.wild)
+
+    def found(self, at: int, wild: bool, fixed: bool, counted_by: int, offset: int) -> int:
+        """find_jobs(): of the lines with a "*", of the others, or of both those that match the wall's minute *at*.
+
+        *counted_by*: the offset of *at*; *offset*: that of now.
+        """
+        hit = self.here.matching(at)
+        for zone, table in self.elsewhere:
+            real = at - counted_by
+            hit |= table.matching(real + zone.at(real))
+        if hit and counted_by != offset:
+            hit &= ~self.waiting
+        if not fixed:
+            hit &= self.wild
+        if not wild:
+            hit &= ~self.wild
+        return hit
+
+
+class _Table:
+    def __init__(self, lines: Sequence[tuple[int, TimedLine]]) -> None:
+        def lines_with(selects: Callable[[CronFields], bool]) -> int:
+            return sum(1 << number for number, line in lines if selects(line.fields))
+
+        self.lines = lines
+        self.minutes = [lines_with(partial(_has_minute, minute)) for minute in range(60)]
+        self.hours = [lines_with(partial(_has_hour, hour)) for hour in range(24)]
+        self._day, self._on_day = -1, 0
+
+    def matching(self, at: int) -> int:
+        """The lines that match the wall's minute *at*."""
+        hit = self.minutes[at % 60] & self.hours[at // 60 % 24]
+        return hit & self._of_day(at // _DAY) if hit else 0
+
+    def _of_day(self, number: int) -> int:
+        if number != self._day:
+            day = date.fromordinal(_EPOCH_DAY + number)
+            weekday = day.isoweekday() % 7
+            self._on_day = sum(
+                1 << line for line, each in self.lines if each.fields.on_day(day.day, day.month, weekday)
+            )
+            self._day = number
+        return self._on_day
+
+
+def _has_minute(minute: int, fields: CronFields) -> bool:
+    return minute in fields.minutes
+
+
+def _has_hour(hour: int, fields: CronFields) -> bool:
+    return hour in fields.hours
+
+
+class _Offsets:
+    """A zone's offset from UTC in whole minutes, and whether tm_isdst is set, at each minute since 1970."""
+
+    def __init__(self, timezone: str) -> None:
+        self.zone = ZoneInfo(timezone)
+        self._days: dict[int, tuple[int, bool] | None] = {}
+
+    def at(self, minute: int) -> int:
+        return self._of(minute)[0]
+
+    def is_summer(self, minute: int) -> bool:
+        return self._of(minute)[1]
+
+    def _of(self, minute: int) -> tuple[int, bool]:
+        """Asked of the zone once a day, unless the clock changes on that day."""
+        day = minute // _DAY
+        if day not in self._days:
+            first, last = self._look(day * _DAY), self._look(day * _DAY + _DAY)
+            self._days[day] = first if first == last else None
+        return self._days[day] or self._look(minute)
+
+    def _look(self, minute: int) -> tuple[int, bool]:
+        local = datetime.fromtimestamp(minute * 60, UTC).astimezone(self.zone)
+        offset, summer = local.utcoffset(), local.dst()
+        assert offset is not None
+        return offset // timedelta(minutes=1), bool(summer)

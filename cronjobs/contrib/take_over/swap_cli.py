@@ -1,0 +1,116 @@
+"""``cronjobs crontab swap|restore``: lines of the crontab go over to cronjobs, and back to cron."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from typing import Final
+
+import typer
+
+from cronjobs.clock import SYSTEM, sleep
+from cronjobs.contrib.take_over.cli import CronOption, WhichCron, taken_over
+from cronjobs.contrib.take_over.comparing import paired
+from cronjobs.desk.cli.crontab import (
+    CrontabArgs,
+    DryRunOption,
+    ForceOption,
+    config_file,
+    echo_dry_run,
+    tell_host,
+    tell_tick,
+    trial,
+    write,
+)
+from cronjobs.desk.cli.options import ConfigOption
+from cronjobs.desk.crontab import block as crontab
+from cronjobs.desk.crontab import host, program, swapping
+from cronjobs.engine.config import load as configuration
+from cronjobs.engine.config.host_timezone import host_timezone
+from cronjobs.engine.run_due.printing import complain, echo
+from cronjobs.text import one_line
+
+EARLY: Final = range(2, 40)  # seconds of a minute: cron has read the crontab by then, and a tick has time enough
+
+
+def swap(
+    context: typer.Context,
+    config: ConfigOption = None,
+    cron: CronOption = WhichCron.DEBIAN,
+    dry_run: DryRunOption = False,
+    force: ForceOption = False,
+) -> None:
+    """Let cronjobs run the lines of your crontab that were imported: they become comments there, in one write.
+
+    First one tick is tried in cron's environment, as install does. A line that no schedule runs stays as it is, and is
+    named. A copy of the crontab is kept; restore puts the lines back.
+    """
+    wanted = CrontabArgs.of(context, config)
+    old = program.read()
+    found = taken_over(old, host_timezone(), cron)
+    settings = configuration.load(wanted.file, environ=os.environ, need_database=False)
+    pairs = paired(found.taken, settings)
+    numbers = [pair.taken.line.number for pair in pairs if pair.same_command]
+    if not numbers:
+        raise crontab.CrontabError(
+            f"no line of the crontab is run by a schedule of {wanted.file}, so there is nothing to swap"
+        )
+    new = swapping.swap(old, numbers, wanted.block, wanted.file)
+    if dry_run:
+        echo_dry_run(old, new)
+    else:
+        minute = _early_in_a_minute()
+        environment = host.environment(new, wanted.file)
+        tick = trial(wanted, environment, force)
+        write(old, new)
+        way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"  # from any folder
+        echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; back again: {way_back}")
+        tell_tick(tick)
+        tell_host(environment, new, wanted)
+        if _minute(SYSTEM.now()) != minute:
+            complain("the trial went on into another minute: what was due there may have run twice")
+    for pair in pairs:
+        if not pair.same_command:
+            _tell_line(pair.taken.line.number, "no schedule runs it", pair.taken.line.text)
+    for left in found.left:
+        _tell_line(left.number, left.why, left.text)
+
+
+def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
+    """Give the lines that swap took back to cron, byte for byte, and remove the block of this configuration.
+
+    The configuration file need not exist any more. Lines that you have written since stay as they are.
+    """
+    file = config_file(context, config)
+    old = program.read()
+    new = swapping.restore(old, file)
+    if dry_run:
+        echo_dry_run(old, new)
+    elif old == new:
+        echo(f"the crontab of {host.user().pw_name} has no line that was swapped for {file}: nothing to restore")
+        if any(line.startswith(crontab.SWAPPED) for line in old.split("\n")):
+            complain("it has lines that were swapped for another configuration: name that with --config")
+    else:
+        write(old, new)
+        echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")
+
+
+def _early_in_a_minute() -> datetime:
+    """Wait until cron has had its minute and much of it is left; return the minute.
+
+    The first tick takes over from its instant on, cron is left out from its next minute on. Only if no minute begins
+    between the two is nothing run twice, and nothing left out.
+    """
+    if not EARLY.start <= SYSTEM.now().second < EARLY.stop:
+        complain("waiting for the next minute to begin, so that nothing runs twice …")
+    while not EARLY.start <= SYSTEM.now().second < EARLY.stop:
+        sleep(0.1)
+    return _minute(SYSTEM.now())
+
+
+def _minute(instant: datetime) -> datetime:
+    return instant.replace(second=0, microsecond=0)
+
+
+def _tell_line(number: int, why: str, text: str) -> None:
+    complain(f"line {number} stays with cron, {why}: {one_line(text, 200)}")

@@ -1,0 +1,285 @@
+"""What becomes of each crontab line as an entry of cronjobs.yaml, with cron's meaning kept. Pure."""
+
+from __future__ import annotations
+
+import pwd
+import re
+import shlex
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final
+
+from cronjobs.contrib.take_over.fields_of_old_cron import BadField, CronFields, read_fields
+from cronjobs.contrib.take_over.minute_loop import TimedLine
+from cronjobs.desk.crontab.host import environment_of
+from cronjobs.desk.crontab.lines import Cron, CrontabEntry, NoEntry, read
+from cronjobs.engine.config.fields import zone_exists
+from cronjobs.engine.config.writing import can_hold
+from cronjobs.engine.crontime import grammar
+from cronjobs.errors import CronError
+
+
+@dataclass(frozen=True)
+class TakenLine:
+    """A line and its entry: ``cron`` is due in ``timezone`` when the line's fields match; ``fields`` are as cron reads
+    them. ``inherited`` names the variables that come from cron's own environment (PAM)."""
+
+    line: CrontabEntry
+    fields: CronFields
+    name: str
+    cron: str
+    timezone: str
+    command: tuple[str, ...]
+    folder: str
+    env: tuple[tuple[str, str], ...]
+    inherited: tuple[str, ...] = ()
+    own_timezone: str | None = None  # cronie's CRON_TZ
+
+    @property
+    def cron_line(self) -> TimedLine:
+        return TimedLine(self.fields, self.own_timezone)
+
+
+@dataclass(frozen=True)
+class LeftLine:
+    """A line that stays in the crontab. ``broken``: cron itself cannot read it."""
+
+    number: int
+    text: str
+    why: str
+    broken: bool = False
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    taken: tuple[TakenLine, ...]
+    left: tuple[LeftLine, ...]
+    notes: tuple[str, ...]
+    mail_to: tuple[str, ...]  # the addresses of MAILTO above a line that is taken, as alerts take them
+    mail_from: str | None = None
+
+
+@dataclass(frozen=True)
+class Importer:
+    """Whose crontab it is and where: its *owner*, the host's *timezone*, which *cron* runs it, and what PAM sets."""
+
+    owner: pwd.struct_passwd
+    timezone: str
+    cron: Cron = "debian"
+    from_pam: Collection[str] = ()
+
+    def take_over(self, crontab: str) -> TakenOver:
+        """Every entry of *crontab*, as an entry of ours or with the reason why it stays."""
+        taken: list[TakenLine] = []
+        left: list[LeftLine] = []
+        names: set[str] = set()
+        for entry in read(crontab, self.cron):
+            found = self._line(entry, names)
+            if isinstance(found, TakenLine):
+                taken.append(found)
+                names.add(found.name)
+            else:
+                left.append(found)
+        mail_to, strange = _addresses(taken)
+        senders = [dict(each.line.settings).get("MAILFROM", "") for each in taken]
+        return TakenOver(
+            tuple(taken),
+            tuple(left),
+            (*self._notes(taken), *strange),
+            mail_to,
+            next((sender for sender in senders if _ADDRESS.fullmatch(sender)), None),
+        )
+
+    def _line(self, entry: CrontabEntry | NoEntry, names: Collection[str]) -> TakenLine | LeftLine:
+        def left(why: str, *, broken: bool = False) -> LeftLine:
+            return LeftLine(entry.number, entry.text, why, broken)
+
+        if isinstance(entry, NoEntry):
+            return left(f"cron cannot read it: {entry.why}", broken=True)
+        if entry.when == "@reboot":
+            return left("only cron's daemon sees the machine start (@reboot)")
+        if _OWN_TICK.search(entry.command):
+            return left("it is a tick of cronjobs")
+        if _WRAPPED.search(entry.command):
+            return left('it is wrapped in "cronjobs exec": cronjobs crontab unwrap, and import it then')
+        settings = dict(entry.settings)
+        env = environment_of(settings, self.owner, self.cron)
+        if not all(map(can_hold, (entry.command, entry.stdin, *env.values()))):
+            return left("it, or a setting above it, has characters that are not UTF-8, as cronjobs.yaml is")
+        for name in ("SHELL", "HOME"):
+            if not env[name].startswith("/"):
+                return left(f'its {name}, "{env[name]}", is not an absolute path')
+        zone = settings.get("CRON_TZ") if self.cron == "cronie" else None
+        if zone and not zone_exists(zone):
+            return left(f'its CRON_TZ, "{zone}", is not a time zone such as Europe/Berlin')
+        try:
+            fields = read_fields(entry.when, self.cron)
+        except BadField as bad:
+            return left(f"cron cannot read it: {bad}", broken="at random" not in str(bad))
+        try:
+            cron = expression(entry.when, fields)
+        except CronError as error:
+            return left(f"cronjobs has no expression for it: {error}")
+        return TakenLine(
+            line=entry,
+            fields=fields,
+            name=_unused(name_of(entry.command), names),
+            cron=cron,
+            timezone=zone or self.timezone,
+            command=(env["SHELL"], "-c", entry.command),
+            folder=env["HOME"],
+            env=tuple((name, value) for name, value in env.items() if _VARIABLE.fullmatch(name)),
+            inherited=tuple(sorted(name for name in self.from_pam if name not in env)),
+            own_timezone=zone,
+        )
+
+    def _notes(self, taken: list[TakenLine]) -> list[str]:
+        notes = []
+        set_by: dict[str, list[int]] = {}
+        for each in taken:
+            for name, _ in each.line.settings:
+                set_by.setdefault(name, []).append(each.line.number)
+        for name, numbers in set_by.items():
+            if not _VARIABLE.fullmatch(name):
+                notes.append(f'the setting "{name}" is left out of {_lines(numbers)}: no shell can use such a name')
+        if self.cron == "debian" and (numbers := set_by.get("CRON_TZ", [])):
+            notes.append(
+                f"CRON_TZ above {_lines(numbers)} is only a variable to Debian's cron, which knows one time zone. If "
+                "cronie runs this crontab, import it with --cron cronie"
+            )
+        if self.cron == "cronie" and (numbers := set_by.get("RANDOM_DELAY", [])):
+            notes.append(f"RANDOM_DELAY above {_lines(numbers)} is not taken over: spread: 10m delays likewise")
+        return notes
+
+
+def _lines(numbers: Collection[int]) -> str:
+    some = ", ".join(str(number) for number in sorted(set(numbers))[:10])
+    more = len(set(numbers)) - 10
+    return f"line{'s' if len(set(numbers)) > 1 else ''} {some}{f' and {more} more' if more > 0 else ''}"
+
+
+_OWN_TICK: Final = re.compile(r"cronjobs\b[^;&|]*\brun-due\b")
+_WRAPPED: Final = re.compile(r"cronjobs exec\b")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+# --- MAILTO -----------------------------------------------------------------------------------------------------------
+
+_ADDRESS: Final = re.compile(r"[!-~]{1,64}@[!-~]{1,255}")
+
+
+def _addresses(taken: list[TakenLine]) -> tuple[tuple[str, ...], list[str]]:
+    """Whom cron mails the output, each once; a local user as user@localhost. And what to say of those that are none."""
+    found: dict[str, None] = {}
+    notes = []
+    for mail_to in dict.fromkeys(dict(each.line.settings).get("MAILTO", "") for each in taken):
+        for word in re.split(r"[, \t]+", mail_to):
+            address = f"{word}@localhost" if re.fullmatch(r"[A-Za-z0-9._-]+", word) else word
+            if _ADDRESS.fullmatch(address) and not set('<>;"$') & set(address) and address.count("@") == 1:
+                found[address] = None
+            elif word:
+                notes.append(f'MAILTO names "{word}", which is not a mail address: it is left out of alerts:')
+    return tuple(found), notes
+
+
+# --- the expression ---------------------------------------------------------------------------------------------------
+
+
+def expression(when: str, fields: CronFields) -> str:
+    """An expression of ours that selects what cron reads in *when*: as it is written, if that may be.
+
+    Ours refuses what is likely a mistake, such as "*/90" or "5-3": the same is then written otherwise. Raises CronError
+    where nothing does, or where the line never runs.
+    """
+    try:
+        if _selects(grammar.parse(when), fields):
+            return when
+    except CronError:
+        pass
+    week = frozenset(day % 7 for day in fields.weekdays)
+    words = [
+        _word(fields.minutes, 0, 59, fields.minute_star),
+        _word(fields.hours, 0, 23, fields.hour_star),
+        _word(fields.days, 1, 31, fields.day_star),
+        _word(fields.months, 1, 12, star=fields.months == frozenset(range(1, 13))),
+        _word(week, 0, 6, fields.weekday_star),
+    ]
+    written = " ".join(words)
+    if not _selects(grammar.parse(written), fields):
+        raise CronError(f'"{when}" cannot be written otherwise')
+    return written
+
+
+def _selects(ours: grammar.CronExpression, theirs: CronFields) -> bool:
+    return (
+        (ours.minutes, ours.hours, ours.days, ours.months) == (theirs.minutes, theirs.hours, theirs.days, theirs.months)
+        and ours.weekdays == frozenset(day % 7 for day in theirs.weekdays)
+        and ours.fixed_time is not theirs.wild
+        and (ours.both_days_must_match is (theirs.day_star or theirs.weekday_star) or _all_days(theirs))
+    )
+
+
+def _all_days(fields: CronFields) -> bool:
+    """Whether both day fields select every day, so that "and" and "or" are the same."""
+    return len(fields.days) == 31 and len(fields.weekdays) == 8
+
+
+def _word(values: frozenset[int], low: int, high: int, star: bool) -> str:
+    if not values:
+        raise CronError("a range in it runs backwards, so it never runs")
+    if star:
+        for step in range(1, high - low + 2):
+            if values == frozenset(range(low, high + 1, step)):
+                return "*" if step == 1 else f"*/{step}"
+        raise CronError('a field with "*" and more in a list')
+    if values == frozenset(range(low, high + 1)):
+        return f"{low}-{high}"
+    return ",".join(str(value) for value in sorted(values))
+
+
+# --- the name ---------------------------------------------------------------------------------------------------------
+
+_LEADING: Final = re.compile(
+    r"""\s*(?:cd\s+\S+\s*(?:&&|;)|(?:test|\[)\s[^&|;]*(?:&&|\|\||;)|[A-Za-z_]\w*=(?:"[^"]*"|'[^']*'|\S*)\s|[(!{]\s*)"""
+)
+_RUNNERS: Final = frozenset(
+    {"command", "chronic", "env", "exec", "flock", "ionice", "nice", "nohup"}
+    | {"setsid", "sudo", "systemd-cat", "time", "timeout"}
+)
+_INTERPRETERS: Final = re.compile(r"(?:ba|da|z|k)?sh|python[0-9.]*|php[0-9.]*|perl|ruby|node|run-parts")
+_OPTIONS_WITH_VALUE: Final = frozenset({"-n", "-c", "-u", "-t", "-w", "-d"})
+
+
+def name_of(command: str) -> str:
+    """A name for the schedule, from the program that *command* runs and the first word that it is given."""
+    while found := _LEADING.match(command):
+        command = command[found.end() :]
+    first = re.split(r"[;&|<>\n]", command, maxsplit=1)[0]
+    try:
+        words = shlex.split(first)
+    except ValueError:
+        words = first.split()
+    while words and PurePath(words[0]).name in _RUNNERS:
+        words = words[1:]
+        while words and (words[0].startswith("-") or re.fullmatch(r"[0-9.]+[smhd]?|/\S*lock\S*", words[0])):
+            words = words[2 if words[0] in _OPTIONS_WITH_VALUE else 1 :]
+    parts = [PurePath(words[0]).name if words else ""]
+    operands = [word for word in words[1:] if not word.startswith("-")]
+    if operands and _INTERPRETERS.fullmatch(parts[0]):
+        script = PurePath(operands[0]).name
+        parts = [parts[0], script] if parts[0] == "run-parts" else [script]
+        operands = operands[1:]
+    parts[-1] = re.sub(r"\.(py|php|pl|rb|js|sh|bash)$", "", parts[-1])
+    if operands and re.fullmatch(r"[a-z][a-z0-9:_-]{1,30}", operands[0]):
+        parts.append(operands[0])
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(parts)).strip("-.")[:60]
+    return name or "line"
+
+
+def _unused(name: str, names: Collection[str]) -> str:
+    number, found = 1, name
+    while found in names:
+        number += 1
+        found = f"{name}-{number}"
+    return found

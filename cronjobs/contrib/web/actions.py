@@ -1,0 +1,175 @@
+"""What the forms of the pages do: the same as the commands, and in the audit trail with who it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.contrib.web.request import Refused
+from cronjobs.desk.insight.acking import acknowledge, take_ack_back
+from cronjobs.desk.insight.findings import judge
+from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.releasing import Holders
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.schedules.backfill import find, trigger
+from cronjobs.engine.store import operating, schedules
+from cronjobs.engine.store.meta import is_ours, require_schema
+from cronjobs.engine.store.operating import Changed, OperatorAction
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.store.ticks import record
+from cronjobs.errors import UsageError
+from cronjobs.text import clean, one_line
+
+# What one statement does to a job, and the word for it when it is done.
+CHANGES: Final[Mapping[str, tuple[Callable[..., Changed], str]]] = {
+    "retry": (operating.retry, "retried"),
+    "cancel": (operating.cancel, "cancelled"),
+    "dismiss": (operating.dismiss, "dismissed"),
+}
+ACK_FOR: Final = {"8h": timedelta(hours=8), "1d": timedelta(days=1), "7d": timedelta(days=7)}
+
+
+@dataclass(frozen=True)
+class Done:
+    """Where to look at it now; ``said`` is a word of ``view.SAID``."""
+
+    path: str
+    said: str
+    query: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Act:
+    """One POST: who does it, at which host, with which fields."""
+
+    connection: Connection
+    settings: Settings
+    types: JobTypes
+    actor: str
+    host: str
+    form: Mapping[str, str]
+
+    @property
+    def why(self) -> str | None:
+        why = self.form.get("why", "").strip()
+        return one_line(clean(why), 500) if why else None
+
+    def run(self, path: str) -> Done:
+        """Raises Refused for an address that does nothing, ForeignDatabase for a database that is not ours."""
+        found = require_schema(self.connection)
+        is_ours(self.settings, found.project, found.environment)
+        match path.split("/")[1:]:
+            case ["jobs", job_id, verb] if job_id.isdecimal() and len(job_id) < 20 and int(job_id) < 2**63:
+                if verb == "release":
+                    return self._release(int(job_id))
+                if verb in CHANGES:
+                    return self._change(int(job_id), verb)
+            case ["findings", "ack"]:
+                return self._acknowledge()
+            case ["findings", "unack"]:
+                return self._take_ack_back()
+            case ["pause"]:
+                return self._pause()
+            case ["resume"]:
+                return self._resume()
+            case ["trigger"]:
+                return self._trigger()
+        raise Refused("404 Not Found", "there is no such action")
+
+    def _change(self, job_id: int, verb: str) -> Done:
+        change, done = CHANGES[verb]
+        changed = change(self.connection, [job_id], OperatorAction(verb, self.actor, self.host, self.why))
+        said = "asked" if changed.asked else "unchanged"
+        return Done(f"/jobs/{job_id}", done if changed.done else said)
+
+    def _release(self, job_id: int) -> Done:
+        """Only where its runner is certainly gone, as seen from the host that serves the pages."""
+        where = f"/jobs/{job_id}"
+        held = operating.held(self.connection, [job_id]).get(job_id)
+        if held is None:
+            return Done(where, "unchanged")
+        if not Holders().may_release(held, database_now(self.connection)):
+            return Done(where, "held")
+        act = OperatorAction("release", self.actor, self.host, self.why)
+        written = operating.release(self.connection, [held], act)
+        if job_id in written.cancelled:
+            return Done(where, "cancelled")
+        return Done(where, "released" if job_id in written.written else "unchanged")
+
+    # --- pauses -------------------------------------------------------------------------------------------------------
+
+    def _target(self) -> tuple[str, str]:
+        scope, name = self.form.get("scope", ""), self.form.get("name", "")
+        if scope not in ("all", "queue", "schedule") or bool(name) is (scope == "all"):
+            raise Refused("400 Bad Request", "what is to be paused, or to go on?")
+        if scope == "schedule":
+            known = {each.name for each in schedules.all_schedules(self.connection)}
+            if name not in known:
+                raise Refused("404 Not Found", "there is no such schedule")
+        return scope, name
+
+    def _pause(self) -> Done:
+        scope, name = self._target()
+        now = database_now(self.connection)
+        before = schedules.pause_row(self.connection, scope=scope, name=name)
+        if before is not None and before.skip and (before.until is None or before.until > now):
+            raise UsageError("it is paused with --skip: cronjobs pause changes that, and records what it has skipped")
+        asked: dict[str, Any] = {"scope": scope, "name": name, "until": None, "why": self.why}
+        schedules.pause(self.connection, **asked, by=self.actor, now=now)
+        self._record("pause", f"{scope} {name}".strip())
+        return self._seen_at(scope, name, "paused")
+
+    def _resume(self) -> Done:
+        scope, name = self._target()
+        was_on = schedules.resume(self.connection, scope=scope, name=name, now=database_now(self.connection))
+        if was_on:
+            self._record("resume", f"{scope} {name}".strip())
+        return self._seen_at(scope, name, "resumed" if was_on else "not_paused")
+
+    def _seen_at(self, scope: str, name: str, said: str) -> Done:
+        return Done("/schedule", said, {"name": name}) if scope == "schedule" else Done("/queues", said)
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    def _trigger(self) -> Done:
+        name = self.form.get("name", "")
+        find(self.connection, name)
+        trigger(self.connection, name, force=False, actor=self.actor, host=self.host)
+        return Done("/schedule", "triggered", {"name": name})
+
+    def _acknowledge(self) -> Done:
+        """Acknowledge the finding as it is now: its rows and its severity."""
+        key, span = self.form.get("finding", ""), ACK_FOR.get(self.form.get("for", "7d"))
+        if span is None:
+            raise Refused("400 Bad Request", f"for is one of {', '.join(ACK_FOR)}")
+        found = judge(look(self.connection, self.settings, self.types), self.settings)
+        finding = next((each for each in found if each.key == key), None)
+        if finding is None:
+            return Done("/", "gone")
+        now = database_now(self.connection)
+        who = {"by": self.actor, "host": self.host, "why": self.why}
+        acknowledge(self.connection, finding, until=now + span, now=now, **who)
+        return Done("/", "acked")
+
+    def _take_ack_back(self) -> Done:
+        key = self.form.get("finding", "")
+        there = take_ack_back(self.connection, key, by=self.actor, host=self.host, why=self.why)
+        return Done("/", "unacked" if there else "not_acked")
+
+    def _record(self, action: str, subject: str, **detail: str) -> None:
+        at = database_now(self.connection)
+        record(
+            self.connection,
+            action=action,
+            subject=subject,
+            why=self.why,
+            detail=detail or None,
+            at=at,
+            actor=self.actor,
+            host=self.host,
+        )

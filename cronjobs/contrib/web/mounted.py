@@ -1,0 +1,122 @@
+"""The pages inside an app of yours: its users, its login, its web server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from sqlalchemy import Connection
+
+from cronjobs import masking
+from cronjobs.contrib.web.application import Application, answer, told
+from cronjobs.contrib.web.project import Current, Doors, LentDoors, OwnDoors
+from cronjobs.contrib.web.security import ByApp
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity
+from cronjobs.errors import CronjobsError
+from cronjobs.masking import named_secrets
+
+Connect = Callable[[], AbstractContextManager[Connection]]
+Viewer = Callable[[Mapping[str, Any]], str | None]
+MayAct = Callable[[Mapping[str, Any]], bool]
+
+
+def app(
+    connect: Connect | None = None,
+    *,
+    viewer: Viewer | None = None,
+    may_act: MayAct | None = None,
+    config: str | Path | None = None,
+) -> Mounted:
+    """The pages as one WSGI callable, to be mounted at any path: it honours SCRIPT_NAME.
+
+    *connect*: ``engine.connect`` of the app's SQLAlchemy engine; None: the database of the configuration. *viewer* gets
+    the WSGI environment and returns the name of the user, or None for nobody; without it nobody sees anything.
+    *may_act* says whether this one may act, too; without it nobody may. *config*: cronjobs.yaml; None:
+    $CRONJOBS_CONFIG, else ./cronjobs.yaml. It is read at the first request; until then nothing is opened.
+    """
+    return Mounted(connect, ByApp(viewer, may_act), None if config is None else Path(config))
+
+
+def _nobody() -> AbstractContextManager[Connection]:
+    raise AssertionError("somebody was let in")
+
+
+@dataclass
+class Mounted:
+    """``close`` ends the connections that it has opened itself, if any."""
+
+    connect: Connect | None
+    access: ByApp
+    config: Path | None
+    _made: Application | None = None
+    _lock: Lock = field(default_factory=Lock)
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        with self._lock:
+            if self._made is None:
+                try:
+                    self._made = self._make()
+                except CronjobsError as error:  # the next request tries again
+                    return answer(told("503 Service Unavailable", str(error)), environ, start_response)
+        return self._made(environ, start_response)
+
+    def _make(self) -> Application:
+        if self.access.viewer is None:  # nobody gets as far as any of it
+            nothing = Settings(Path("cronjobs.yaml"), Path())
+            return Application(Current(nothing), LentDoors(_nobody), self.access, "")
+        settings = self._settings()
+        doors: Doors
+        if self.connect is None:
+            doors = OwnDoors(Database(parse_url(settings.database, settings.schema), connections=4))
+        else:
+            doors = LentDoors(self.connect, settings.schema)
+        return Application(Current(settings, self._settings), doors, self.access, Identity.here().host)
+
+    def _settings(self) -> Settings:
+        settings = load(self.config, environ=os.environ, need_database=self.connect is None, only_database=True)
+        masking.remember(settings.secrets | named_secrets(os.environ))
+        return settings
+
+    def close(self) -> None:
+        if self._made is not None and isinstance(self._made.doors, OwnDoors):
+            self._made.doors.database.close()
+
+
+def flask_blueprint(
+    connect: Connect | None = None,
+    *,
+    viewer: Viewer | None = None,
+    may_act: MayAct | None = None,
+    config: str | Path | None = None,
+    name: str = "cronjobs",
+) -> Any:
+    """The same as a Flask blueprint: ``flask_app.register_blueprint(flask_blueprint(…), url_prefix="/jobs")``.
+
+    *viewer* and *may_act* are called inside Flask's request, so that they may use its session and user.
+    """
+    flask: Any = import_module("flask")
+    pages = app(connect, viewer=viewer, may_act=may_act, config=config)
+    blueprint = flask.Blueprint(name, __name__)
+
+    def show(path: str = "") -> Any:
+        # The stream, not the data: who is not let in may send any amount, and nobody reads it.
+        environ = dict(flask.request.environ) | {"wsgi.input": flask.request.stream}
+        mount, whole = environ.get("SCRIPT_NAME", ""), environ.get("PATH_INFO", "")
+        before = whole[: len(whole) - len(path.encode().decode("latin-1"))].rstrip("/")
+        environ |= {"SCRIPT_NAME": mount + before, "PATH_INFO": whole[len(before) :] or "/"}
+        return flask.Response.from_app(pages, environ)
+
+    methods = ["GET", "POST"]
+    blueprint.add_url_rule("/", "pages", show, methods=methods)
+    blueprint.add_url_rule("/<path:path>", "page", show, methods=methods)
+    return blueprint

@@ -1,0 +1,158 @@
+"""The first page: what is wrong, and the schedules, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.contrib.web.html import Html, h, together
+from cronjobs.contrib.web.strip import QUARTERS, first_quarter, strip
+from cronjobs.contrib.web.view import View, badge, button, status, table
+from cronjobs.desk.insight.findings import Finding, judge
+from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.saying import counted, safe, took
+from cronjobs.desk.insight.schedule_facts import NO_RESULT
+from cronjobs.desk.insight.worst_first import worst_first
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store import quarters
+from cronjobs.engine.store.schedule_runs import LedgerRun, newest_runs, schedule_rows
+
+SCHEDULES: Final = 50
+FINDINGS: Final = 50
+ACK_FOR: Final = {"8h": "8 hours", "1d": "a day", "7d": "7 days"}
+
+
+def overview(connection: Connection, view: View, types: JobTypes, number: int = 1) -> str:
+    """*number*: which fifty of the schedules."""
+    health = look(connection, view.settings, types)
+    found = judge(health, view.settings)
+    return view.page(
+        "Overview",
+        h("section", h("h2", "Findings"), findings(found, view), id="findings"),
+        totals(health, view),
+        schedules_section(connection, health, view, number),
+    )
+
+
+# --- findings ---------------------------------------------------------------------------------------------------------
+
+
+def findings(found: Sequence[Finding], view: View) -> Html:
+    if not found:
+        return h("p", "All well: ticks come, nothing is late or dead, every schedule had its runs.", class_="well")
+    more = len(found) - FINDINGS
+    rest = h("p", f"and {counted(more, 'more finding')}: cronjobs status --json") if more > 0 else None
+    return h("div", h("ul", [_finding(each, view) for each in found[:FINDINGS]], class_="findings"), rest)
+
+
+def _finding(finding: Finding, view: View) -> Html:
+    kind = "acked" if finding.ack else finding.severity.value
+    return h(
+        "li",
+        h("p", badge("acknowledged" if finding.ack else kind), " ", safe(finding.text, 600)),
+        h("p", "since ", view.times.both(finding.since), class_="small") if finding.since else None,
+        h("p", h("code", safe(finding.command, 600)), class_="small") if finding.command else None,
+        _acknowledged(finding, view),
+        class_=f"finding {kind}",
+    )
+
+
+def _acknowledged(finding: Finding, view: View) -> Html | None:
+    ack, about = finding.ack, safe(finding.key, 80)
+    if ack is not None:
+        by = f" by {safe(ack.by, 80)}" if ack.by else ""
+        why = f": {safe(ack.why, 200)}" if ack.why else ""
+        told = h("p", f"acknowledged{by} until {view.times.clock(ack.until)}{why}", class_="small")
+        return together(told, view.form("/findings/unack", button("Take this back", about), finding=finding.key))
+    spans = [h("option", words, value=span, selected=span == "7d") for span, words in ACK_FOR.items()]
+    form = view.form(
+        "/findings/ack",
+        "Acknowledge",
+        h("label", "why ", h("input", name="why", maxlength=200, aria_label=f"why {about} is acknowledged")),
+        h("label", "for ", h("select", spans, name="for", aria_label=f"for how long {about} is acknowledged")),
+        finding=finding.key,
+    )
+    return form and h("details", h("summary", button("Acknowledge", about)), form)
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def totals(health: Health, view: View) -> Html:
+    figures: list[tuple[str, int, dict[str, str]]] = [
+        ("running", health.running_total, {"status": "running"}),
+        ("due", health.total("due"), {"status": "queued"}),
+        ("in the future", health.total("future"), {"status": "queued"}),
+        ("retrying", health.total("failed"), {"status": "retrying"}),
+        ("late", health.total("late"), {"status": "queued"}),
+        ("dead in 24 h", health.dead["last_24h"], {"status": "dead"}),
+        ("dead in all", health.dead["total"], {"status": "dead"}),
+    ]
+    cells = [
+        h("li", view.link((h("strong", f"{count:,}"), " ", name), "/jobs", **where)) for name, count, where in figures
+    ]
+    return h("section", h("h2", "Jobs"), h("ul", cells, class_="figures"))
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+def schedules_section(connection: Connection, health: Health, view: View, number: int = 1) -> Html:
+    total = health.schedules.active
+    ids = worst_first(connection, health, view.settings, number * SCHEDULES)[(number - 1) * SCHEDULES :]
+    by_id = {row.id: row for row in schedule_rows(connection, ids)}
+    shown = [by_id[each] for each in ids if each in by_id]
+    first = first_quarter(view.times.now)
+    strips = quarters.strips(connection, ids, first, QUARTERS)
+    newest = newest_runs(connection, ids, 1)
+    rows = [
+        [
+            view.schedule(row.name),
+            _last(newest.get(row.id, []), view),
+            badge("paused") if row.paused else view.instant(row.next_at),
+            strip(view, row.name, strips[row.id], first),
+        ]
+        for row in shown
+    ]
+    begin = (number - 1) * SCHEDULES
+    which = f"{begin + 1:,}–{begin + len(rows):,} of {counted(total, 'active schedule')}" if rows else ""
+    return h(
+        "section",
+        h("h2", "Schedules"),
+        h("p", f"{which}, the worst first, then by their next run; each strip is the last 24 hours", class_="small")
+        if rows
+        else None,
+        table("Schedules", ["schedule", "last", "next", "last 24 h"], rows, nothing="no active schedule"),
+        _pages(view, number, total),
+        legend() if rows else None,
+    )
+
+
+def _last(newest: Sequence[LedgerRun], view: View) -> Html | str:
+    """What became of the newest occurrence up to now; how long its last attempt took, unless it waits or runs again."""
+    if not newest:
+        return "none yet"
+    [row] = newest
+    if row.outcome != "enqueued":
+        return h("span", badge(row.outcome), " ", view.instant(row.last_for))
+    shown = badge("done, and pruned", "gone") if row.status is None else status(row.status)
+    ran = ""
+    if row.took is not None and row.status not in NO_RESULT:
+        ran = f", took {took(row.last_for, row.last_for + row.took)}"
+    return h("span", shown, " ", view.instant(row.last_for), ran)
+
+
+def _pages(view: View, number: int, total: int) -> Html | None:
+    if view.alone or total <= SCHEDULES:
+        return None
+    back = view.link("the fifty before", "/", page=number - 1 if number > 2 else "") if number > 1 else None
+    more = view.link("the next fifty", "/", page=number + 1) if number * SCHEDULES < total else None
+    return h("nav", back, " " if back and more else None, more, aria_label="More schedules", class_="pages")
+
+
+def legend() -> Html:
+    words = ("succeeded", "coalesced", "skipped", "waiting", "running", "cancelled", "retrying", "missed", "dead")
+    return h("ul", [h("li", h("span", class_=f"key q-{word}"), f" {word}") for word in words], class_="legend")

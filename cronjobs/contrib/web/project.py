@@ -1,0 +1,117 @@
+"""What the pages are about: the configuration as it is now, the job types, and short ways into the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes, assembled
+from cronjobs.engine.store.reading import only_reading
+from cronjobs.errors import CronjobsError
+
+
+class Doors(Protocol):
+    """``read`` and ``write`` are one short transaction each."""
+
+    def read(self) -> AbstractContextManager[Connection]: ...
+    def write(self) -> AbstractContextManager[Connection]: ...
+
+
+@dataclass(frozen=True)
+class OwnDoors:
+    """Through a Database of ours."""
+
+    database: Database
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        with self.database.read() as connection, only_reading(connection):
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        with self.database.write() as connection:
+            yield connection
+
+
+@dataclass(frozen=True)
+class LentDoors:
+    """Through the app's own SQLAlchemy connections: *connect* is ``engine.connect`` or the like."""
+
+    connect: Callable[[], AbstractContextManager[Connection]]
+    schema: str | None = None
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        with self._connected() as connection:
+            transaction = None if connection.in_transaction() else connection.begin()
+            try:
+                with only_reading(connection, lent=True):
+                    yield connection
+            finally:
+                if transaction is not None:
+                    transaction.rollback()
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        with self._connected() as connection:
+            if connection.in_transaction():  # whoever began it ends it
+                yield connection
+            else:
+                with connection.begin():
+                    yield connection
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        with self.connect() as connection:
+            if not isinstance(connection, Connection):
+                raise TypeError(f"connect() gives an SQLAlchemy Connection, not {type(connection).__qualname__}")
+            if self.schema is not None and connection.dialect.name == "postgresql":
+                connection = connection.execution_options(schema_translate_map={None: self.schema})
+            yield connection
+
+
+@dataclass
+class Current:
+    """The settings, read again when the file has changed; one that cannot be read changes nothing.
+
+    Job types are those of the file, and what this process had imported when it began: what is due and cannot run is
+    judged by what ticks knew.
+    """
+
+    settings: Settings
+    reload: Callable[[], Settings] | None = None
+    _read: tuple[int, int] | None = None
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        self._read = _stamp(self.settings.file)
+        self._types = assembled(self.settings, [])
+
+    def now(self) -> tuple[Settings, JobTypes]:
+        with self._lock:
+            stamp = _stamp(self.settings.file)
+            if self.reload is not None and stamp is not None and stamp != self._read:
+                self._read = stamp
+                try:
+                    self.settings = self.reload()
+                except CronjobsError:
+                    pass  # half written, or broken: "cronjobs check" says how
+                self._types = assembled(self.settings, [])
+            return self.settings, self._types
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

@@ -1,0 +1,1 @@
+"""The commands and views that people use every day."""

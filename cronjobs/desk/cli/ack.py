@@ -1,0 +1,114 @@
+"""``cronjobs ack``: quiet a finding for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final
+
+import typer
+
+from cronjobs.desk.cli import typed
+from cronjobs.desk.cli.known_types import known_types
+from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
+from cronjobs.desk.cli.output import Times, counted, safe, sentence
+from cronjobs.desk.cli.project_database import by_hand, operator, our_database
+from cronjobs.desk.insight.acking import acknowledge, take_ack_back
+from cronjobs.desk.insight.findings import Finding, judge
+from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.config.reader import nearest
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.run_due import leaving
+from cronjobs.engine.run_due.printing import complain, echo, echo_json
+from cronjobs.errors import UsageError
+
+A_WEEK: Final = "7d"
+LONGEST: Final = timedelta(days=366)
+
+
+def ack(
+    source: Source,
+    finding: Annotated[
+        str | None, typer.Argument(metavar="FINDING", help="As it is listed: dead, host:web2.", show_default=False)
+    ] = None,
+    span: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long: 8h, 3d.")] = A_WEEK,
+    why: WhyOption = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the ack back.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Quiet a finding for the rows and the severity that it has now; without FINDING, list what there is.
+
+    It is no alarm while the ack lasts, and is shown as acknowledged. A new row behind it (another dead job, another
+    schedule) or a worse severity opens it again at once. Nothing is changed but that: retry, dismiss or mend what is
+    behind it.
+    """
+    with our_database(source, without_project=True) as (settings, database):
+        if remove:
+            if finding is None:
+                raise UsageError("--remove needs a FINDING")
+            _remove(database, finding, why)
+        found, now = _findings(database, settings)
+        if finding is not None and not remove:
+            ends = now + typed.span(span, "--for", above_zero=True)
+            if ends - now > LONGEST:
+                raise UsageError(f"--for {span}: at most {LONGEST.days}d")
+            meant, host = _named(found, finding), by_hand()["host"]
+            with database.write() as connection:
+                acknowledge(connection, meant, until=ends, now=now, by=operator(), host=host, why=why)
+            found, now = _findings(database, settings)
+    _print(found, Times(now, settings.timezone), as_json)
+    leaving.leave(0, stuck=False)  # whatever threads the user's modules began
+
+
+def _findings(database: Database, settings: Settings) -> tuple[list[Finding], datetime]:
+    types = known_types(settings)
+    with database.read() as connection:
+        health = look(connection, settings, types)
+    return judge(health, settings), health.now
+
+
+def _named(found: Sequence[Finding], key: str) -> Finding:
+    for finding in found:
+        if finding.key == key:
+            return finding
+    keys = {finding.key for finding in found}
+    meant = next((each for each in sorted(keys) if each.startswith(f"{key}:")), None) or nearest(key, keys)
+    guess = f', did you mean "{meant}"?' if meant else '; "cronjobs ack" lists what there is'
+    raise UsageError(f'there is no finding "{safe(key)}" now{guess}')
+
+
+def _remove(database: Database, key: str, why: str | None) -> None:
+    with database.write() as connection:
+        there = take_ack_back(connection, key, by=operator(), host=by_hand()["host"], why=why)
+    complain(f"{safe(key)}: no longer acknowledged" if there else f"{safe(key)}: was not acknowledged, nothing to do")
+
+
+def _print(found: Sequence[Finding], times: Times, as_json: bool) -> None:
+    if as_json:
+        echo_json([_object(finding) for finding in found])
+        return
+    if not found:
+        complain("all is well: there is nothing to acknowledge")
+    for finding in found:
+        echo(f"{safe(finding.key)}  {sentence(finding, times)}")
+        if finding.ack is not None:
+            echo(f"    {ack_text(finding, times)}")
+    if quiet := sum(finding.ack is not None for finding in found):
+        complain(f"{counted(quiet, 'finding')} acknowledged")
+
+
+def ack_text(finding: Finding, times: Times) -> str:
+    """ "acknowledged by ada until 18:00:00: the provider is down"."""
+    assert finding.ack is not None
+    by = f" by {safe(finding.ack.by, 60)}" if finding.ack.by else ""
+    why = f": {safe(finding.ack.why, 200)}" if finding.ack.why else ""
+    return f"acknowledged{by} until {times.clock(finding.ack.until)}{why}"
+
+
+def _object(finding: Finding) -> dict[str, Any]:
+    return vars(finding) | {
+        "key": finding.key,
+        "alarm": finding.alarm,
+        "ack": None if finding.ack is None else vars(finding.ack),
+    }

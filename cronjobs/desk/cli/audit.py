@@ -1,0 +1,125 @@
+"""``cronjobs audit``: who did what, when, and why they said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from cronjobs.desk.cli.options import JsonOption, Source
+from cronjobs.desk.cli.output import Times, columns_of, safe, since_instant, width, wrapped, write
+from cronjobs.desk.cli.project_database import snapshot
+from cronjobs.engine.rules.payload import BadJson
+from cronjobs.engine.run_due.printing import coloured, complain, json_text
+from cronjobs.engine.store import trail
+from cronjobs.engine.store.trail import TrailFilter
+
+INDENT: Final = 22  # of the text: behind the time of day and the action
+DETAIL_SHOWN: Final = 200  # characters
+
+
+def audit(
+    source: Source,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN", show_default=False, help="Only since: 90m, 24h, 7d, or an instant like 2026-03-29T02:00."
+        ),
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="Only what was done to this job (its id), schedule, queue or effect.",
+        ),
+    ] = None,
+    actor: Annotated[
+        str | None, typer.Option(metavar="NAME", show_default=False, help="Only what this one did.")
+    ] = None,
+    action: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD", show_default=False, help="Only this: cancel, retry, pause, resume, trigger, define, sync …"
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most this many entries, the newest.")
+    ] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List who did what, newest last: who cancelled, retried, paused; which host applied which file.
+
+    Who enqueued a job is not here but on the job (enqueued_by). --json prints one array, an object per entry with the
+    table's columns as keys.
+    """
+    with snapshot(source, only_database=True) as (settings, connection, times):
+        begin = None if since is None else since_instant(since, times.now, times.timezone)
+        wanted = TrailFilter(begin, subject, actor, action)
+        newest_first = [columns_of(row) for row in trail.entries(connection, wanted, limit + 1)]
+    entries = [entry | {"detail": settings.shown_definition(entry["detail"])} for entry in newest_first[:limit][::-1]]
+    write([json_text(entries)] if as_json else _lines(entries, times))
+    if not entries and not as_json:
+        complain("no entry" if wanted == TrailFilter() else "no such entry")
+    if len(newest_first) > limit:
+        complain(f"the newest {limit} are shown; there are older ones: --limit, or a later --since")
+
+
+def _lines(entries: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
+    if not entries:
+        return []
+    lines, day, room = [f"times are {times.timezone}"], "", width() - INDENT
+    for entry in entries:
+        local = times.local(entry["at"])
+        if f"{local:%Y-%m-%d}" != day:
+            day = f"{local:%Y-%m-%d}"
+            lines += ["", coloured(f"{local:%A} {day}", "bright_black")]
+        action = safe(entry["action"], 60)
+        text = _text(entry, times)
+        # A long action has its own line: none that cronjobs writes is.
+        head, *rest = wrapped(text, room) if len(action) <= INDENT - 12 else ["", *wrapped(text, room)]
+        lines.append(f"{local:%H:%M:%S}  {action:<{INDENT - 12}}  {head}".rstrip())
+        lines += [" " * INDENT + line for line in rest]
+    return lines
+
+
+def _text(entry: Mapping[str, Any], times: Times) -> str:
+    """ "job 17 by ada on web1: the provider is down (filter: queue mail)"."""
+    by = f"by {safe(entry['actor'], 80) or 'somebody'}" + (f" on {safe(entry['host'], 60)}" if entry["host"] else "")
+    why = f": {safe(entry['why'])}" if entry["why"] else ""
+    detail = _detail(entry["detail"], times)
+    return f"{safe(entry['subject'], 200)} {by}{why}".lstrip() + (f" ({detail})" if detail else "")
+
+
+def _detail(detail: Any, times: Times) -> str:
+    """The beginning of it: ids of a batch are counted, instants are as above, nested values as in JSON."""
+    if isinstance(detail, BadJson):
+        return f"cannot be read: {safe(detail.reason)}"
+    if not isinstance(detail, dict):
+        return "" if detail is None else safe(_plain(detail), DETAIL_SHOWN)
+    ids = detail.get("ids")
+    told = {"jobs": f"{len(ids):,}"} if isinstance(ids, list) else {}
+    told |= {
+        str(name): _on_the_clock(value, times) or _plain(value)
+        for name, value in detail.items()
+        if name != "ids" or not told
+    }
+    return safe(", ".join(f"{name}: {value}" for name, value in told.items() if value), DETAIL_SHOWN)
+
+
+def _on_the_clock(value: Any, times: Times) -> str:
+    """A stored instant in the time zone of the page; "" for what is none."""
+    try:
+        read = datetime.fromisoformat(value) if isinstance(value, str) else None
+        return times.clock(read) if read is not None and read.tzinfo is not None else ""
+    except (ValueError, OverflowError):
+        return ""
+
+
+def _plain(value: Any) -> str:
+    if value in (None, "", [], {}):
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

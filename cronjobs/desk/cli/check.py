@@ -1,0 +1,114 @@
+"""``cronjobs check``: what is wrong with the configuration, before a tick finds out."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from cronjobs.clock import SYSTEM
+from cronjobs.desk.cli.check_against import as_json_object, lines, review_of
+from cronjobs.desk.cli.known_types import known_types, users_code
+from cronjobs.desk.cli.loading import load_settings
+from cronjobs.desk.cli.options import JsonOption, Source
+from cronjobs.desk.cli.output import counted, safe
+from cronjobs.desk.insight import check_config
+from cronjobs.desk.insight.check_config import Checked
+from cronjobs.desk.insight.payload_review import PayloadReview
+from cronjobs.engine.run_due import leaving
+from cronjobs.engine.run_due.printing import coloured, complain, echo, echo_json
+from cronjobs.errors import ConfigError, UsageError
+
+
+def check(
+    source: Source,
+    no_import: Annotated[bool, typer.Option("--no-import", help="Do not import the handlers.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Also check in the database whether it all runs.")] = False,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="URL", help="Also check whether that database's payloads fit this code."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find what is wrong with the configuration and its handlers, without a database.
+
+    Reads the file, imports the handlers, and compares the two: job names, payloads, time limits, commands on cron's
+    PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a clock
+    change. --live also reads the database and, as status does, lists what is wrong, since when, and what to type. Run
+    it in CI, and after each edit. Before a deploy, --against reads each waiting, failed and dead job of the database
+    in production, and lists those whose payload the new handlers would not take; it writes nothing.
+
+    Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live or --against, and no database.
+    """
+    if against is not None and no_import:
+        raise UsageError("--against compares payloads with the handlers, so it cannot go with --no-import")
+    try:
+        settings = load_settings(source, need_database=False)
+    except ConfigError as error:
+        _print_fatal(error, as_json)
+        raise typer.Exit(3) from None
+    known = None if no_import else known_types(settings)
+    file = str(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
+    with users_code():
+        found = check_config.check(settings, known, file=file, environ=os.environ, now=SYSTEM.now())
+    wrong: list[str] = []
+    if live:
+        from cronjobs.desk.cli.check_live import ask_clusters, ask_database
+
+        wrong = [*ask_database(settings, known), *ask_clusters(settings)]
+    with users_code():
+        reviewed = None if against is None or known is None else review_of(against, settings, known)
+    if as_json:
+        echo_json(_object(found, wrong, live, reviewed))
+    else:
+        _print(found, wrong, no_import, reviewed)
+    misfits = reviewed is not None and reviewed.misfits > 0
+    leaving.leave(1 if found.findings or wrong or misfits else 0, stuck=False)
+
+
+def _print_fatal(error: Any, as_json: bool) -> None:
+    if as_json:
+        findings = [vars(problem) for problem in error.problems]
+        echo_json({"ok": False, "fatal": True, "findings": findings, "notes": []})
+        return
+    for problem in error.problems:
+        echo(str(problem))
+    complain("with this file nothing runs")
+
+
+def _object(found: Checked, wrong: list[str], live: bool, reviewed: PayloadReview | None) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "ok": not found.findings and not wrong and not (reviewed and reviewed.misfits),
+        "fatal": False,
+        "findings": [vars(finding.problem) | {"detail": list(finding.detail)} for finding in found.findings],
+        "notes": [vars(note) for note in found.notes],
+        "job_types": found.job_types,
+        "schedules": found.schedules,
+    }
+    if live:
+        told["live"] = wrong
+    if reviewed is not None:
+        told["against"] = as_json_object(reviewed)
+    return told
+
+
+def _print(found: Checked, wrong: list[str], no_import: bool, reviewed: PayloadReview | None) -> None:
+    for finding in found.findings:
+        echo(coloured(safe(finding.problem, 2000), "red"))
+        for line in finding.detail:
+            echo(f"    {line.strip()}" if line.startswith("  File") else f"      {line.strip()}")
+    for trouble in wrong:
+        echo(coloured(trouble, "red"))
+    for line in lines(reviewed) if reviewed is not None else ():
+        echo(line)
+    for note in found.notes:
+        echo(f"note: {note}")
+    count = len(found.findings) + len(wrong) + (len(reviewed.groups) if reviewed is not None else 0)
+    if count:
+        complain(counted(count, "finding"))
+        return
+    what = f"{counted(found.job_types, 'job type')}, {counted(found.schedules, 'schedule')}"
+    if reviewed is not None:
+        what += f"; all {counted(reviewed.checked, 'payload')} in that database fit"
+    echo(coloured(f"ok: {what}" + ("; handlers were not imported" if no_import else ""), "green"))

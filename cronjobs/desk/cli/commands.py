@@ -1,0 +1,152 @@
+"""How commands are declared: in tables, by which each is loaded when it is called; and how their help looks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from importlib import import_module
+from typing import Any, ClassVar, Final, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from cronjobs.errors import UsageError
+from cronjobs.installed import needed
+from cronjobs.text import is_utf8, nearest
+
+MARKUP: Final = "markdown"
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help shows no type behind a flag."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if given := getattr(error, "option_name", None):
+                self._mend_the_hint(error, str(given).lstrip("-"))
+            raise
+
+    def _mend_the_hint(self, error: Any, given: str) -> None:
+        """Leave out options that are hardly alike, such as --help for --schedule; name an argument that is meant."""
+        if getattr(error, "possibilities", None):
+            error.possibilities = [each for each in error.possibilities if nearest(given, [each.lstrip("-")], 0.7)]
+        for each in self.params:
+            if each.param_type_name == "argument" and given in (each.name, str(each.metavar).lower()):
+                error.message += f": write the {given} without it"
+
+
+class PlainGroup(TyperGroup):
+    """The same for a group."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    for each in parameters:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return parameters
+
+
+class Commands(typer.Typer):
+    """A group below ``cronjobs``; its commands are declared by ``@app.command``, or are the table of *cls*."""
+
+    def __init__(self, help: str, cls: type[PlainGroup] = PlainGroup) -> None:  # noqa: A002 typer's word
+        super().__init__(cls=cls, help=help, no_args_is_help=True, add_completion=False, rich_markup_mode=MARKUP)
+        self.callback()(_no_options)  # without one, a group of one command would be that command
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        register = super().command(name, cls=PlainCommand, **options)
+        return lambda command: register(spread(command))
+
+
+def _no_options() -> None:
+    pass
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """*command* as typer needs it: of a parameter that is a dataclass, such as ``Source``, each field is an option."""
+    own = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {
+        name: each.annotation for name, each in own.parameters.items() if is_dataclass(each.annotation)
+    }
+    parameters = [
+        part.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, each in own.parameters.items()
+        for part in (inspect.signature(groups[name], eval_str=True).parameters.values() if name in groups else [each])
+    ]
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        for name, value in given.items():
+            # Python reads other bytes of the command line as text that no database takes.
+            if isinstance(value, str) and not is_utf8(value):
+                raise UsageError(f"{name} is not UTF-8")
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return called
+
+
+class CommandRow(NamedTuple):
+    """One row of a table. ``where``: "module:function" in this folder, or "module:app" for a group.
+
+    A module with a dot in its name is another package's.
+
+    ``help``: the first line of the function's docstring, or of the group's help; a test holds them together.
+    """
+
+    where: str
+    help: str
+    panel: str | None = None
+    epilog: str | None = None
+
+
+class Listed(TyperCommand):
+    """What stands for a command in lists, suggestions and completions, until it is called."""
+
+    def __init__(self, name: str, row: CommandRow) -> None:
+        super().__init__(name, help=row.help, rich_help_panel=row.panel)
+        self.row = row
+        self._loaded: Any = None
+
+    def load(self) -> Any:
+        """The command itself. Its module is imported here."""
+        if self._loaded is None:
+            module, _, attribute = self.row.where.partition(":")
+            what = f"cronjobs {self.name}"
+            there = needed(module, what) if "." in module else import_module(f"cronjobs.desk.cli.{module}")
+            found = getattr(there, attribute)
+            if not isinstance(found, typer.Typer):
+                one = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
+                one.command(self.name, cls=PlainCommand, epilog=self.row.epilog)(spread(found))
+                found = one
+            self._loaded = get_command(found)
+            self._loaded.name = self.name
+        return self._loaded
+
+
+class LazyGroup(PlainGroup):
+    """A group made of a table."""
+
+    table: ClassVar[Mapping[str, CommandRow]] = {}
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {name: Listed(name, row) for name, row in self.table.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found.load() if isinstance(found, Listed) else found, rest

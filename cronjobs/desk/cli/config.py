@@ -1,0 +1,67 @@
+"""``cronjobs config …``: what holds here, and where it comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated, Any
+
+import typer
+
+from cronjobs.desk.cli.commands import Commands
+from cronjobs.desk.cli.loading import load_settings
+from cronjobs.desk.cli.options import JsonOption, Source
+from cronjobs.desk.cli.output import safe, table, width, write
+from cronjobs.engine.config.effective import Given, Setting, effective
+from cronjobs.engine.run_due.printing import complain, json_text
+from cronjobs.errors import UsageError
+from cronjobs.text import one_line
+
+app = Commands("The configuration: show what holds, and where each value comes from.")
+
+
+@app.command("show", epilog="For example: cronjobs config show run, cronjobs config show schedules.nightly-report")
+def show(
+    source: Source,
+    key: Annotated[
+        str | None, typer.Argument(show_default=False, help="Only this key and what is below it, defaults too.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show every key that holds here: its value, and where it comes from.
+
+    That is the default, a line of the file, a variable of the environment (also one that the file asks for by ${…}),
+    the env_file, or the command line. Passwords and what is named like one are masked. Of entries with a name, such as
+    schedules, only what is written is shown, unless KEY names one; --json has all. No handler is imported, so what @job
+    says is not shown. --json prints one array of {key, value, source, where}.
+    """
+    settings = load_settings(source, need_database=False)
+    given = Given(source.given("config"), source.given("database_url"), os.environ)
+    found = [each for each in effective(settings, given) if key is None or f"{each.key}.".startswith(f"{key}.")]
+    if not found:
+        raise UsageError(f'there is no key {one_line(str(key), 100)!r} here: "cronjobs config show" lists all')
+    if as_json:
+        write([json_text([each._asdict() for each in found])])
+        return
+    shown = [each for each in found if key is not None or each.is_written or not _in_entry(each)]
+    rows = [[safe(each.key), safe(_text(each.value)), safe(_from(each))] for each in shown]
+    write(table(rows, ["key", "value", "from"], room=width(), at_most={1: max(20, width() // 2)}))
+    for problem in settings.problems:
+        complain(str(problem))
+
+
+def _in_entry(setting: Setting) -> bool:
+    section = setting.key.partition(".")[0]
+    return section in ("schedules", "job_types", "queues", "limits") or setting.key.startswith("alerts.")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _from(setting: Setting) -> str:
+    if setting.source == "default":
+        return f"default: {setting.where}" if setting.where else "default"
+    return f"{setting.where} is bad: cronjobs check" if setting.source == "bad" else setting.where

@@ -1,0 +1,273 @@
+"""``cronjobs crontab …``: the one line in the user's crontab that wakes cronjobs up, and the lines it takes over."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cronjobs.desk.cli.commands import CommandRow, Commands, LazyGroup
+from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
+from cronjobs.desk.crontab import block as crontab
+from cronjobs.desk.crontab import host, program, swapping
+from cronjobs.engine.config import load as configuration
+from cronjobs.engine.run_due.printing import coloured, complain, echo
+from cronjobs.text import one_line
+
+
+class CrontabGroup(LazyGroup):
+    table = {  # noqa: RUF012 never changed
+        "show": CommandRow(
+            "crontab:show", "Print the lines that install would write, and whether your crontab has them."
+        ),
+        "install": CommandRow(
+            "crontab:install", "Put the line into your crontab, after one tick in cron's bare environment has worked."
+        ),
+        "remove": CommandRow(
+            "crontab:remove", "Remove the block of this configuration from your crontab, and nothing else."
+        ),
+        "swap": CommandRow(
+            "cronjobs.contrib.take_over.swap_cli:swap",
+            "Let cronjobs run the lines of your crontab that were imported: they become comments there, in one write.",
+        ),
+        "restore": CommandRow(
+            "cronjobs.contrib.take_over.swap_cli:restore",
+            "Give the lines that swap took back to cron, byte for byte, and remove the block of this configuration.",
+        ),
+        "import": CommandRow(
+            "cronjobs.contrib.take_over.cli:import_crontab",
+            "Write a cronjobs.yaml that does what your crontab does, each line with cron's meaning.",
+        ),
+        "compare": CommandRow(
+            "cronjobs.contrib.take_over.cli:compare",
+            "Compare when cron would start each line with when its schedule is due, clock changes included.",
+        ),
+        "wrap": CommandRow(
+            "cronjobs.contrib.exec.wrap_cli:wrap",
+            'Put "cronjobs exec" before the lines of your crontab, so that each run is recorded.',
+        ),
+        "unwrap": CommandRow(
+            "cronjobs.contrib.exec.wrap_cli:unwrap",
+            'Take "cronjobs exec" away from the lines that wrap wrote: they are again what they were, byte for byte.',
+        ),
+    }
+
+
+app = Commands(
+    "Your crontab: the one line that runs cronjobs, and the lines that cronjobs takes over.", cls=CrontabGroup
+)
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would change, as a diff; change nothing.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Install the line even if a tick in cron's environment does not work yet.")
+]
+
+
+def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Print the lines that install would write, and whether your crontab has them.
+
+    Changes nothing. If this host has no crontab command, give the line to another scheduler.
+    """
+    wanted = CrontabArgs.of(context, config)
+    state = CrontabState.of(wanted)
+    if as_json:
+        echo(json.dumps(state.report(wanted)))
+        return
+    echo(wanted.block.removesuffix("\n"))
+    complain(state.sentence)
+    if state.name == "differs":
+        _echo_diff(state.installed or "", wanted.block, err=True)
+
+
+def install(
+    context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False, force: ForceOption = False
+) -> None:
+    """Put the line into your crontab, after one tick in cron's bare environment has worked.
+
+    The tick is real: it runs what is due, and shows which database cron will reach. If it fails, nothing is installed,
+    and the exit code is the tick's. The line is in a block marked with the configuration's path: installing again
+    replaces it, several projects can share a crontab, and no other line is touched.
+    """
+    wanted = CrontabArgs.of(context, config)
+    old = program.read()
+    new = crontab.install(old, wanted.block, wanted.file)
+    if dry_run:
+        echo_dry_run(old, new)
+        return
+    environment = host.environment(new, wanted.file)
+    tick = trial(wanted, environment, force)
+    if old == new:
+        echo(f"the crontab of {host.user().pw_name} has this line already:")
+    else:
+        write(old, new)
+        echo(f"installed in the crontab of {host.user().pw_name}:")
+    echo(crontab.indented(wanted.line))
+    tell_tick(tick)
+    tell_host(environment, new, wanted)
+
+
+def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
+    """Remove the block of this configuration from your crontab, and nothing else.
+
+    The configuration file need not exist any more: the block is found by its path.
+    """
+    file = config_file(context, config)
+    old = program.read()
+    new = crontab.remove(old, file)
+    if dry_run:
+        echo_dry_run(old, new)
+    elif old == new:
+        echo(f"the crontab of {host.user().pw_name} has no block for {file}: nothing to remove")
+    else:
+        write(old, new)
+        echo(f"removed from the crontab of {host.user().pw_name}: cron no longer runs {file}")
+        if swapping.restore(new, file) != new:
+            complain(
+                "lines that swap made comments are still there, and nothing runs them now: "
+                f"cronjobs crontab restore --config {one_line(str(file), 300)}"
+            )
+
+
+@dataclass(frozen=True)
+class CrontabArgs:
+    """What belongs into the crontab for one configuration."""
+
+    file: Path
+    interpreter: Path
+    line: str
+    block: str
+    tick_limit: timedelta
+
+    @classmethod
+    def of(cls, context: typer.Context, config: Path | None) -> CrontabArgs:
+        file = config_file(context, config)
+        run = configuration.load(file, environ=os.environ, need_database=False).run
+        python = program.interpreter()
+        return cls(
+            file=file,
+            interpreter=python,
+            line=f"{crontab.when(run.every)} {crontab.command(file, python)}",
+            block=crontab.block(file, python, every=run.every),
+            tick_limit=run.budget + timedelta(seconds=15),  # a tick ends itself a second after its budget
+        )
+
+
+@dataclass(frozen=True)
+class CrontabState:
+    """What the crontab has of it: "same", "differs", "missing", "broken" (marks that make no block), "unknown"."""
+
+    name: str
+    sentence: str
+    installed: str | None = None
+    crontab: str = ""
+
+    @classmethod
+    def of(cls, wanted: CrontabArgs) -> CrontabState:
+        owner = host.user().pw_name
+        try:
+            text = program.read()
+            found = crontab.find(text, wanted.file)
+        except crontab.BlockBroken as error:
+            return cls("broken", str(error))
+        except program.CrontabMissing as error:
+            return cls("unknown", str(error))
+        if found is None:
+            return cls("missing", f'the crontab of {owner} does not have it: "cronjobs crontab install"', None, text)
+        if crontab.install(text, wanted.block, wanted.file) == text:
+            return cls("same", f"the crontab of {owner} has exactly this", found.text, text)
+        sentence = f'the crontab of {owner} has something else; "cronjobs crontab install" would change it:'
+        return cls("differs", sentence, found.text, text)
+
+    def report(self, wanted: CrontabArgs) -> dict[str, object]:
+        mail = host.mail_program()
+        return {
+            "config": str(wanted.file),
+            "user": host.user().pw_name,
+            "interpreter": str(wanted.interpreter),
+            "line": wanted.line,
+            "block": wanted.block,
+            "state": self.name,
+            "message": self.sentence,
+            "installed": self.installed,
+            "daemon_runs": host.daemon_runs(),
+            "mail_program": str(mail) if mail else None,
+            "mailto": host.environment(self.crontab, wanted.file).get("MAILTO"),
+        }
+
+
+def config_file(context: typer.Context, given: Path | None) -> Path:
+    """--config behind or before the command's name, else $CRONJOBS_CONFIG, else ./cronjobs.yaml; absolute."""
+    named = Source(context, given).given("config")
+    return program.absolute(Path(named or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
+
+
+def write(old: str, new: str) -> None:
+    try:
+        copy = program.keep_copy(old)
+    except OSError as error:  # a home that cannot be written to is no reason against it: the change can be undone
+        complain(f"no copy of the old crontab was kept: {error.strerror}: {error.filename}")
+        copy = None
+    program.replace(old, new)
+    if copy is not None:
+        complain(f"the crontab as it was: {copy}")
+
+
+def trial(wanted: CrontabArgs, environment: dict[str, str], force: bool) -> host.BareTick:
+    """One tick as cron would run it. Raises TickFails, unless *force*."""
+    complain("running one tick in cron's environment …")
+    tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit)
+    if not tick.works and not force:
+        raise host.TickFails(tick)
+    return tick
+
+
+def tell_tick(tick: host.BareTick) -> None:
+    if tick.database:
+        echo(f"a tick in cron's environment reached {tick.database}")
+    if not tick.works:
+        complain(f"that tick failed with exit code {tick.code}; so will each one until this is put right:")
+    elif tick.code:
+        complain("a job ended dead in that tick: see cronjobs jobs list --status dead")
+    if tick.said:
+        complain(crontab.indented(tick.said))
+
+
+def tell_host(environment: dict[str, str], text: str, wanted: CrontabArgs) -> None:
+    """Say what on this host would keep a person from seeing that something fails, or cron from running at all."""
+    mailto = environment.get("MAILTO", environment["LOGNAME"])
+    elsewhere = 'look at "cronjobs status", or set log: in the configuration'
+    if host.mail_program() is None:
+        complain(
+            "this host cannot send mail (cron calls /usr/sbin/sendmail, which is not there), so what a failing tick "
+            f"prints is lost: {elsewhere}"
+        )
+    elif not mailto:
+        complain(f'MAILTO="" in this crontab: cron mails nothing of what a failing tick prints: {elsewhere}')
+    else:
+        echo(f"when something fails, cron mails it to {mailto}; a tick without failures is silent")
+    if host.daemon_runs() is False:
+        complain("no cron daemon runs here, so nothing will happen yet (Debian: service cron start)")
+    if "CRONJOBS_DATABASE_URL" in os.environ and "CRONJOBS_DATABASE_URL" not in environment:
+        complain("CRONJOBS_DATABASE_URL is set here, but cron will not know it")
+    for other in crontab.same_file(text, wanted.file):
+        complain(
+            f"the crontab has a block for the same file under another path: cronjobs crontab remove --config {other}"
+        )
+
+
+def echo_dry_run(old: str, new: str) -> None:
+    if old == new:
+        complain("nothing would change")
+    _echo_diff(old, new)
+
+
+def _echo_diff(old: str, new: str, *, err: bool = False) -> None:
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    for line in crontab.diff(old, new):
+        painted = coloured(line, colours.get(line[0]), "stderr" if err else "stdout")
+        complain(painted, is_safe=True) if err else echo(painted)

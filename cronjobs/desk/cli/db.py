@@ -1,0 +1,238 @@
+"""``cronjobs db …``: make, look at and hand over the tables in the jobs database."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cronjobs.desk.cli.commands import CommandRow, Commands, LazyGroup
+from cronjobs.desk.cli.loading import load_settings
+from cronjobs.desk.cli.options import JsonOption, Source
+from cronjobs.desk.cli.output import write
+from cronjobs.desk.cli.project_database import operator
+from cronjobs.engine.database.address import Address, parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.app_alembic import unfiltered
+from cronjobs.engine.host.known_databases import forget, remember
+from cronjobs.engine.run_due.database import open_database
+from cronjobs.engine.run_due.printing import complain, echo, echo_json
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.schema.grants import DEFAULT_NAMES, RELATIONS, Role, statements
+from cronjobs.engine.store.examining import migrated_by_an_app, roles_left_behind
+from cronjobs.engine.store.meta import refuse_unsupported, reopen
+from cronjobs.errors import UsageError
+from cronjobs.text import one_line
+
+
+class DbGroup(LazyGroup):
+    table = {  # noqa: RUF012 never changed
+        "upgrade": CommandRow("db:upgrade", "Make or migrate the tables to this version's revision."),
+        "current": CommandRow("db:current", 'Print the revision that the database is at, "none" without tables.'),
+        "check": CommandRow(
+            "db:check", "Compare the tables with what this version expects; exit 1 if something is missing or changed."
+        ),
+        "sql": CommandRow(
+            "db:sql",
+            "Print the migrations as SQL, from an empty database to this version's revision, for a DBA to apply.",
+        ),
+        "grants": CommandRow(
+            "db:grants",
+            "Print the least rights of each kind of program as SQL, for the owner of a PostgreSQL database to apply.",
+        ),
+        "copy": CommandRow(
+            "cronjobs.contrib.copy.cli:copy",
+            "Copy jobs, keys, effects, schedules and history from SQLite to PostgreSQL.",
+        ),
+        "adopt": CommandRow("db:adopt", "Give the database to the configuration's project and environment."),
+        "drop": CommandRow(
+            "db_drop:drop", "Drop the tables, with all jobs and their history; list what stays outside the database."
+        ),
+    }
+
+
+app = Commands("The tables in the jobs database: make, compare, copy, adopt.", cls=DbGroup)
+
+
+class Dialect(StrEnum):
+    POSTGRESQL = "postgresql"
+    SQLITE = "sqlite"
+
+
+def upgrade(
+    source: Source,
+    new: Annotated[
+        bool, typer.Option("--new", help="Make a new, empty SQLite file in place of one that is gone.")
+    ] = False,
+) -> None:
+    """Make or migrate the tables to this version's revision.
+
+    All or nothing, and safe to repeat; two at once wait for each other. Ticks may continue meanwhile: migrations only
+    expand, so the version that runs now also runs on the new tables.
+    """
+    settings = load_settings(source)
+    if new:
+        forget(settings, parse_url(settings.database, settings.schema))
+    with closing(open_database(settings)) as database:
+        before, after = migrations.upgrade(database)
+        remember(settings, database.address)
+        _warn_of_autogenerate(settings.folder, database)
+        _warn_of_rights(database)
+    if before == after:
+        echo(f"revision {after}: nothing to do")
+    else:
+        echo(f"revision {before or 'none'} → {after}")
+
+
+def _warn_of_autogenerate(folder: Path, database: Database) -> None:
+    """The app's alembic would drop our tables at its next autogenerate, unless it is told to leave them alone."""
+    said = unfiltered(folder, schema=database.address.schema)
+    if said is None:
+        return
+    with database.read() as connection:
+        if migrated_by_an_app(connection):
+            complain(said)
+
+
+def _warn_of_rights(database: Database) -> None:
+    """New tables come without rights: a role with those of ``db grants`` lacks them until they are granted again."""
+    if database.is_sqlite:
+        return
+    with database.read() as connection:
+        for role, tables in roles_left_behind(connection, RELATIONS).items():
+            lacks = f"the role {one_line(role, 200)} has no rights on {', '.join(tables)}"
+            complain(f'{lacks}: apply what "cronjobs db grants" prints, as after each upgrade that adds tables')
+
+
+def current(source: Source, as_json: JsonOption = False) -> None:
+    """Print the revision that the database is at, "none" without tables."""
+    with closing(open_database(load_settings(source))) as database:
+        revision, newest = migrations.current(database), migrations.head()
+    if as_json:
+        echo_json({"database": str(database.address), "revision": revision, "newest": newest})
+        return
+    echo(revision or "none")
+    if revision is not None:
+        refuse_unsupported(revision)
+    if (revision or "") < newest:
+        complain(f'this version brings revision {newest}: run "cronjobs db upgrade"')
+
+
+def check(source: Source, as_json: JsonOption = False) -> None:
+    """Compare the tables with what this version expects; exit 1 if something is missing or changed.
+
+    An index or a column that you added yourself is no finding. On PostgreSQL it makes temporary tables to compare
+    with, and rolls them back.
+    """
+    with closing(open_database(load_settings(source))) as database:
+        findings = migrations.check(database)
+    if as_json:
+        echo_json(findings)
+    else:
+        for finding in findings:
+            echo(finding)
+        if not findings:
+            complain("the tables are as they should be")
+    if findings:
+        raise typer.Exit(1)
+
+
+def sql(
+    source: Source,
+    dialect: Annotated[
+        Dialect | None,
+        typer.Option("--dialect", metavar="KIND", help="For postgresql or sqlite; reads no configuration then."),
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="NAME", help="PostgreSQL: the schema for the tables.")
+    ] = None,
+) -> None:
+    """Print the migrations as SQL, from an empty database to this version's revision, for a DBA to apply.
+
+    Connects to no database. The dialect and the schema are those of the configured database, or of the options.
+    """
+    write([migrations.sql(_address(source, dialect, schema)).rstrip("\n")])
+
+
+def grants(
+    source: Source,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--role",
+            metavar="KIND=NAME",
+            help="Only these, e.g. run=app_jobs; kinds: migrate, run, enqueue, read. Default: all, as cronjobs_KIND.",
+        ),
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="NAME", help="Where the tables are; connects to no database then.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help='Enqueuers may also use on_conflict="replace": change jobs not begun.')
+    ] = False,
+    find: Annotated[
+        bool, typer.Option("--find", help="Enqueuers may also use find() and wait(): read jobs, payloads and results.")
+    ] = False,
+) -> None:
+    """Print the least rights of each kind of program as SQL, for the owner of a PostgreSQL database to apply.
+
+    cronjobs db grants | psql …: safe to repeat, and needed again after an upgrade. The SQL makes missing roles
+    without a login: grant them to your users, GRANT cronjobs_run TO app.
+    """
+    names = _names(role or [])
+    write([statements(schema or _home(source), names, replace=replace, find=find)])
+
+
+def adopt(source: Source) -> None:
+    """Give the database to the configuration's project and environment.
+
+    For a copy that was restored elsewhere, a project that changed its name, or a database that "db copy" closed: until
+    you adopt it, ticks claim nothing there.
+    Think before you adopt a copy of production: its waiting jobs will run here. The audit trail records it.
+    """
+    settings = load_settings(source)
+    with closing(open_database(settings)) as database, database.write() as connection:
+        before = reopen(connection, settings.project, settings.environment, operator())
+    there, here = _name(before.project, before.environment), _name(settings.project, settings.environment)
+    echo(f"belongs to {here} already: nothing to do" if there == here else f"{there} → {here}")
+
+
+def _address(source: Source, dialect: Dialect | None, schema: str | None) -> Address:
+    match dialect:
+        case Dialect.POSTGRESQL:
+            return parse_url("postgresql://", schema)
+        case Dialect.SQLITE:
+            return parse_url("sqlite:///cronjobs.db")
+        case None:
+            settings = load_settings(source)
+            return parse_url(settings.database, schema or settings.schema)
+
+
+def _names(given: list[str]) -> dict[Role, str]:
+    """Kinds of roles and the names to give rights to; nothing given: each under its own."""
+    names: dict[Role, str] = {}
+    for pair in given:
+        kind, _, name = pair.partition("=")
+        if kind not in list(Role) or not name:
+            raise UsageError(f'--role "{pair}" is not KIND=NAME: kinds are {", ".join(Role)}, e.g. --role run=app_jobs')
+        names[Role(kind)] = name
+    return names or dict(DEFAULT_NAMES)
+
+
+def _home(source: Source) -> str:
+    """The schema that the tables are in, or would be made in."""
+    settings = load_settings(source)
+    address = parse_url(settings.database, settings.schema)
+    if address.is_sqlite:
+        raise UsageError("SQLite knows no roles: who may read and write its file may do everything")
+    if address.schema is not None:
+        return address.schema
+    with closing(open_database(settings)) as database:
+        return migrations.home(database)
+
+
+def _name(project: str, environment: str) -> str:
+    return f'project "{project}", environment "{environment}"' if project or environment else "nobody"

@@ -1,0 +1,100 @@
+"""``cronjobs db drop``: the tables go; and what of the project is not in the database is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from datetime import timedelta
+from typing import Annotated, Final
+
+import typer
+
+from cronjobs.desk.cli.loading import load_settings
+from cronjobs.desk.cli.options import Source
+from cronjobs.desk.cli.output import counted
+from cronjobs.desk.cli.progress import is_interactive
+from cronjobs.desk.cli.project_database import missing_file
+from cronjobs.desk.insight.outside import Outside, what_is_outside
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.host.known_databases import forget
+from cronjobs.engine.run_due.database import open_database
+from cronjobs.engine.run_due.printing import complain, echo
+from cronjobs.engine.schema import dropping
+from cronjobs.engine.schema.dropping import Content
+from cronjobs.errors import DatabaseError, UsageError
+
+LATE: Final = timedelta(seconds=30)  # a tick that was due may begin, and end, so much later
+WORDS: Final = {"queued": "waiting", "failed": "retrying", "running": "running", "dead": "dead"}
+
+
+def drop(
+    source: Source,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would go, and what would stay.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the project's name.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even while jobs run, or ticks still come.")] = False,
+) -> None:
+    """Drop the tables, with all jobs and their history; list what stays outside the database.
+
+    All of it goes in one transaction: tables, views, functions, the version table; your own tables are not touched. It
+    asks for the project's name. It refuses while jobs run or ticks still come, and another project's database. What
+    stays is listed with the command that removes it: the crontab's line, systemd units, files, the PostgreSQL schema
+    and roles. Take away first what starts ticks: on SQLite the next one makes the tables again.
+    """
+    settings = load_settings(source)
+    if file := missing_file(settings):
+        raise DatabaseError(f"there is no database {file}: nothing to drop")
+    quiet = settings.run.every + LATE
+    with closing(open_database(settings)) as database:
+        if dry_run:
+            content = dropping.look(database, settings, force=True, quiet=quiet)
+            _tell(content, "would drop")
+        else:
+            content = dropping.drop(
+                database, settings, force=force, quiet=quiet, before=lambda found: _ask(found, settings, yes)
+            )
+            forget(settings, database.address)
+            _tell(content, "dropped")
+    others = [host for host in content.hosts if host != Identity.here().host]
+    # Closed, it has no -wal any more.
+    _tell_outside(
+        what_is_outside(
+            settings, database.address, others, is_shared_file=content.is_shared_file, in_django=content.in_django
+        )
+    )
+
+
+def _ask(content: Content, settings: Settings, yes: bool) -> None:
+    if yes:
+        return
+    word = settings.project or "drop"
+    if not is_interactive():
+        raise UsageError("without a terminal nobody can be asked: add --yes. Nothing was dropped")
+    _tell_jobs(content)
+    what = "the project's name" if settings.project else '"drop"'
+    if typer.prompt(f"To drop them for good, type {what} ({word})", err=True, default="", show_default=False) != word:
+        complain("nothing was dropped")
+        raise typer.Exit(1)
+
+
+def _tell_jobs(content: Content) -> None:
+    jobs = ", ".join(f"{number:,} {WORDS[status]}" for status, number in sorted(content.jobs.items()) if number)
+    complain(f"in these tables are jobs that nobody has dealt with: {jobs}" if jobs else "no job waits or is dead")
+
+
+def _tell(content: Content, verb: str) -> None:
+    for each in content.relations:
+        echo(f"{verb} {each.kind} {each.name}")
+    kinds = Counter(each.kind for each in content.relations)
+    complain(f"{verb} {', '.join(counted(number, kind) for kind, number in kinds.items())}")
+    if verb != "dropped":
+        _tell_jobs(content)
+
+
+def _tell_outside(outside: list[Outside]) -> None:
+    if not outside:
+        return
+    complain("what stays, as it is not in the database:")
+    for each in outside:
+        complain(f"    {each.what}: {each.where}")
+        complain(f"        {each.remove}")

@@ -1,0 +1,217 @@
+"""``cronjobs dev``: ticks in the foreground, one after another, for who writes handlers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Set
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Final
+
+import typer
+
+from cronjobs.clock import SYSTEM, sleep
+from cronjobs.desk.cli import typed
+from cronjobs.desk.cli.loading import command_line, load_settings
+from cronjobs.desk.cli.options import Source
+from cronjobs.desk.cli.progress import Progress
+from cronjobs.engine.config.load import load
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.run_due.database import open_database
+from cronjobs.engine.run_due.options import SHOWS_PROGRESS
+from cronjobs.engine.run_due.printing import coloured, echo, is_terminal
+from cronjobs.engine.schedules.definition import fingerprint
+from cronjobs.engine.store.ticks import overview
+from cronjobs.engine.store.upcoming import due_attempts
+from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.model import duration_text
+from cronjobs.text import visible
+
+POLL_S: Final = 0.25  # between looks at whether something came due
+PRODUCTION: Final = frozenset({"production", "prod", "live"})  # names of environments
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_COLOURS: Final = {
+    "job.dead": "red",
+    "job.succeeded": "green",
+    "job.retried": "yellow",
+    "job.timed_out": "yellow",
+    "config.fault": "red",
+    "database.trouble": "red",
+}
+_IDLE: Final = re.compile(r"no job ran in [\d.]+ s; (?!SIG).*")  # how run-due -v sums up a tick that did nothing
+
+
+def dev(
+    source: Source,
+    schedules: Annotated[
+        bool, typer.Option("--schedules", help="Apply the file's schedules, and fire those that are due.")
+    ] = False,
+    every: Annotated[str, typer.Option("--every", metavar="DURATION", help="A tick at least this often.")] = "5s",
+    yes: Annotated[bool, typer.Option("--yes", help='Run even if the file has "environment: production".')] = False,
+) -> None:
+    """Run ticks in the foreground while you write handlers: what cron does, but at once, and you see each event.
+
+    A tick begins as soon as a job is due, and every few seconds. Each is its own process, so edits of the handlers
+    or of the file apply from the next tick on. Schedules do not fire without --schedules. A message that every tick
+    repeats is printed once. Ctrl-C stops claiming, gives running jobs their shutdown grace, and exits with 0; a second
+    one ends at once.
+    """
+    pause = typed.span(every, "--every", above_zero=True)
+    settings = load_settings(source)
+    if settings.environment.lower() in PRODUCTION and not yes:
+        raise UsageError(
+            f'{settings.file} says "environment: {settings.environment}", and dev runs its jobs with the code that is '
+            "being edited here: name another file with --config, or say --yes"
+        )
+    environ = dict(os.environ) | {"CRONJOBS_SCHEDULES": "on" if schedules else "off"}
+    if url := source.given("database_url"):
+        environ["CRONJOBS_DATABASE_URL"] = url  # not an argument, which everybody on the host could read
+    environ[SHOWS_PROGRESS] = "0.5" if is_terminal("stderr") else "5"
+    file = settings.file if settings.file.exists() else None  # a Django project may do without one
+    ticks = _Ticks(file, environ)
+    database = open_database(settings)
+    database.close()
+    firing = "schedules fire" if schedules else "schedules do not fire (--schedules)"
+    echo(f"{settings.file}, database {database.address}: a tick every {duration_text(pause)}, and when a job is due;")
+    echo(f"{firing}. Ctrl-C ends it.")
+    with ticks.signals():
+        while ticks.stopped_by is None:
+            with closing(_Watch(file, environ, schedules)) as watch:
+                code = ticks.run()
+                _wait(ticks, pause.total_seconds(), watch if code in (0, 1) else None)
+    if ticks.stopped_by != signal.SIGINT:
+        raise typer.Exit(128 + int(ticks.stopped_by or 0))
+
+
+# --- ticks ------------------------------------------------------------------------------------------------------------
+
+
+class _Ticks:
+    """Runs ticks one after another, each a process of its own, and tells what they say."""
+
+    def __init__(self, file: Path | None, environ: Mapping[str, str]) -> None:
+        self.command = [*command_line(), "run-due", "-v", *([] if file is None else ["--config", str(file)])]
+        self.environ = environ
+        self.stopped_by: signal.Signals | None = None
+        self._running: subprocess.Popen[str] | None = None
+        self._said: set[str] = set()  # by the tick before
+        self._below = Progress()
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """The first ends the loop and asks the tick to stop; with the second it ends at once.
+
+        By SIGTERM: SIGINT makes a traceback of an interpreter that is just starting.
+        """
+        self.stopped_by = self.stopped_by or signal.Signals(number)
+        if self._running is not None:
+            with suppress(ProcessLookupError):
+                self._running.send_signal(signal.SIGTERM)
+
+    def run(self) -> int:
+        """One tick from start to end; its exit code."""
+        # A process group of its own: the terminal's Ctrl-C would reach it beside the signal from here, and two mean
+        # "end at once". A tick that began as the signal came gets it here.
+        with subprocess.Popen(
+            self.command,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="backslashreplace",
+            process_group=0,
+        ) as tick:
+            self._running = tick
+            if self.stopped_by is not None:
+                tick.terminate()
+            # A thread, as what a handler left running may hold the pipe open for longer than the tick lives.
+            reader = threading.Thread(target=self._tell, args=[tick], daemon=True)
+            reader.start()
+            code = tick.wait()
+            self._running = None
+            reader.join(1)
+            if reader.is_alive():
+                tick.stdout = None
+        return code
+
+    def _tell(self, tick: subprocess.Popen[str]) -> None:
+        said: set[str] = set()
+        assert tick.stdout is not None
+        for line in tick.stdout:
+            text = visible(line.rstrip("\n"))
+            if text.startswith("job.progress ") and is_terminal("stderr"):
+                self._below.say(text.removeprefix("job.progress "))
+                continue
+            self._below.say("")
+            if text not in self._said and not _IDLE.fullmatch(text):
+                name = text.partition(" ")[0]
+                echo(coloured(name, _COLOURS[name]) + text[len(name) :] if name in _COLOURS else text)
+            said.add(text)
+        self._below.say("")
+        self._said = said
+
+
+# --- between them -----------------------------------------------------------------------------------------------------
+
+
+class _Watch:
+    """Notices what comes due from before a tick on. What the tick leaves there does not call for another one."""
+
+    def __init__(self, file: Path | None, environ: Mapping[str, str], schedules: bool) -> None:
+        self.schedules = schedules
+        self.database: Database | None = None
+        self.known: Set[object] = frozenset()
+        with suppress(CronjobsError):  # a file or a database that cannot be used: the tick says it
+            settings = load(file, environ=environ)
+            self.fingerprint = fingerprint(settings)
+            self.database = open_database(settings)
+            self.known = self._due(self.database)
+
+    def came(self) -> bool:
+        """Whether something is due that was not at the last look."""
+        if self.database is None:
+            return False
+        try:
+            due = self._due(self.database)
+        except CronjobsError:
+            return False
+        known, self.known = self.known, due
+        return bool(due - known)
+
+    def close(self) -> None:
+        if self.database is not None:
+            self.database.close()
+
+    def _due(self, database: Database) -> Set[object]:
+        with database.read() as connection:
+            seen = overview(connection, host="", place="", fingerprint=self.fingerprint)
+            due: set[object] = set(due_attempts(connection)) if seen.jobs_due else set()
+        if seen.expired:
+            due.add("a lease that ran out")
+        if self.schedules and seen.schedules_due:
+            due.add("a schedule")
+        return due
+
+
+def _wait(ticks: _Ticks, seconds: float, watch: _Watch | None) -> None:
+    """Until the next tick should begin."""
+    until = SYSTEM.monotonic() + seconds
+    while ticks.stopped_by is None and (left := until - SYSTEM.monotonic()) > 0:
+        if watch is not None and watch.came():
+            return
+        sleep(min(POLL_S, left))

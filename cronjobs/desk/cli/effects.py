@@ -1,0 +1,165 @@
+"""``cronjobs effects …``: what the ledger knows of side effects, and someone's word on those whose end is not known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from sqlalchemy import Connection
+
+from cronjobs.desk.cli.commands import Commands
+from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
+from cronjobs.desk.cli.output import Times, columns_of, counted, safe, table, width, write_list
+from cronjobs.desk.cli.project_database import by_hand, our_database, snapshot
+from cronjobs.engine.rules.payload import BadJson, result_json
+from cronjobs.engine.run_due.printing import complain, echo
+from cronjobs.engine.store import effects as ledger
+from cronjobs.engine.store.effects import Record
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.store.ticks import record
+from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
+from cronjobs.text import ERROR_LIMIT, one_line
+
+app = Commands("Side effects: list them, settle those with an unknown outcome.")
+
+LISTED_JOBS = 20
+
+
+class Standing(StrEnum):
+    """What is known of an effect."""
+
+    UNKNOWN = "unknown"  # begun by an attempt that has ended, and never recorded
+    STOPPED = "stopped"  # unknown, and a job is dead for it
+    SKIPPED = "skipped"  # unknown, and taken as done
+    RUNNING = "running"
+    DONE = "done"
+
+
+class Verdict(StrEnum):
+    DONE = "done"
+    NOT_DONE = "not-done"
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+
+
+@app.command("list", epilog="For example: cronjobs effects list --state unknown")
+def list_effects(
+    source: Source,
+    state: Annotated[
+        Standing | None,
+        typer.Option(metavar="STATE", help=f"Only in this state: {', '.join(Standing)}. Default: all."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only keys that begin with this.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most this many.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List effects, the most recently begun first.
+
+    Unknown: begun, and its end was never recorded; stopped: the same, and a job is dead until someone settles it;
+    skipped: the same, and counted as done. --json prints one array, an object per effect with the table's columns as
+    keys, and the state shown in this list under "standing".
+    """
+    with snapshot(source, only_database=True) as (_, connection, times):
+        rows = ledger.list_effects(connection, standing=state, prefix=key, limit=limit + 1)
+    nothing = "no effect" if state is None and key is None else "no such effect"
+    write_list([columns_of(row) for row in rows], limit, as_json, lambda shown: _table(shown, times), nothing)
+
+
+def _table(effects: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
+    room = width()
+    rows = [
+        [
+            safe(effect["key"]),
+            effect["standing"],
+            safe(effect["job_id"]),
+            times.ago(effect["begun_at"]),
+            "" if effect["recorded_at"] is None else times.ago(effect["recorded_at"]),
+            "" if effect["result"] is None else safe(_plain(effect["result"])),
+        ]
+        for effect in effects
+    ]
+    return table(rows, ["key", "state", ">job", "begun", "recorded", "result"], room=room, at_most={0: room // 2})
+
+
+def _plain(result: Any) -> str:
+    return "cannot be read" if isinstance(result, BadJson) else json.dumps(result, ensure_ascii=False)
+
+
+# --- settle -----------------------------------------------------------------------------------------------------------
+
+
+@app.command(epilog="For example: cronjobs effects settle invoice-email:42 done --why 'it is in the outbox'")
+def settle(
+    source: Source,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="As effects list prints it.")],
+    verdict: Annotated[Verdict, typer.Argument(metavar="done|not-done", help="Whether it happened.")],
+    result: Annotated[
+        str | None, typer.Option("--result", metavar="JSON", help="With done: the result that later attempts find.")
+    ] = None,
+    why: WhyOption = None,
+) -> None:
+    """Record whether an effect with an unknown outcome happened.
+
+    done: it counts as recorded, and no attempt repeats it. not-done: it counts as never begun, and the next attempt
+    does it. Jobs that are dead because of it are listed, and stay dead until you retry them. Exit code 1, and nothing
+    changed: it is recorded already, a job is doing it now, or it does not exist.
+    """
+    written = _result(result, verdict)
+    with our_database(source) as (_, database), database.write() as connection:
+        found = _settled(connection, key, verdict, written)
+        record(
+            connection,
+            action="settle",
+            subject=f"effect {found.key}",
+            why=why,
+            detail={"as": str(verdict), "was": found.state, "job_id": found.job_id, "attempt": found.attempt},
+            at=database_now(connection),
+            **by_hand(),
+        )
+        # The sentence as the worker cuts and stores it.
+        dead = ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))
+    done = "is recorded as done: no attempt repeats it"
+    undone = "counts as never begun: the next attempt does it"
+    echo(f"effect {safe(found.key)} {done if verdict is Verdict.DONE else undone}")
+    for job_id in dead[:LISTED_JOBS]:
+        echo(f"job {job_id} is dead for it: cronjobs jobs retry {job_id}")
+    if len(dead) > LISTED_JOBS:
+        complain(f"{counted(len(dead) - LISTED_JOBS, 'more job')} dead for it: cronjobs jobs list --status dead")
+
+
+def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:
+    """Write the verdict; return what there was. Raises CronjobsError where there is nothing to settle."""
+    found = ledger.find(connection, key)
+    if found is None:
+        raise CronjobsError(f"there is no effect {safe(key)}: cronjobs effects list --state unknown")
+    if found.state == "recorded":
+        raise CronjobsError(
+            f"the effect {safe(key)} is recorded as done, and such a one is never repeated: nothing was changed. "
+            "To do the same again, give it a new key"
+        )
+    if found.running and found.state == "begun":
+        raise CronjobsError(f"job {found.job_id} is doing the effect {safe(key)} just now: wait for its end")
+    if verdict is Verdict.DONE:
+        ledger.settle(connection, key, result)
+    else:
+        ledger.remove(connection, key)
+    return found
+
+
+def _result(given: str | None, verdict: Verdict) -> str | None:
+    """The JSON text of ``--result``, checked as a handler's would be."""
+    if given is None:
+        return None
+    if verdict is Verdict.NOT_DONE:
+        raise UsageError("--result goes with done: what was not done has no result")
+    try:
+        written, fault = result_json(json.loads(given))
+    except (ValueError, RecursionError):
+        raise UsageError("""--result is not JSON: write it like --result '{"message_id": "a1"}'""") from None
+    if fault:
+        raise UsageError(f"--result: {fault.removeprefix('the result was not kept: ')}")
+    return written

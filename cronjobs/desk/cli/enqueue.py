@@ -1,0 +1,131 @@
+"""``cronjobs enqueue``: put one job into the table by hand, or from a script in any language."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Annotated, cast
+from zoneinfo import ZoneInfo
+
+import typer
+
+from cronjobs.desk.cli import typed
+from cronjobs.desk.cli.known_types import refuse_unknown, warn_if_unfit
+from cronjobs.desk.cli.options import JsonOption, Source, type_names
+from cronjobs.desk.cli.output import status_word
+from cronjobs.desk.cli.project_database import operator, our_database
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.checking import new_job
+from cronjobs.engine.jobs.enqueue import OnConflict, put_job
+from cronjobs.engine.jobs.insertion import Inserted, Patience, wait_for_room
+from cronjobs.engine.run_due import leaving
+from cronjobs.engine.run_due.printing import complain, echo, echo_json
+from cronjobs.engine.store.queues import paused_scope
+from cronjobs.errors import UsageError
+from cronjobs.model import duration_text, in_zone
+
+
+def enqueue(
+    source: Source,
+    job_type: Annotated[
+        str, typer.Argument(metavar="TYPE", autocompletion=type_names, help="The job type, e.g. billing.send_invoice.")
+    ],
+    payload: Annotated[
+        str, typer.Option(metavar="JSON", help='Keyword arguments: JSON, @FILE, or "-" to read stdin.')
+    ] = "{}",
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Not before: 2026-11-20T09:00, with +01:00 or in timezone:.")
+    ] = None,
+    delay: Annotated[str | None, typer.Option("--in", metavar="DURATION", help="Not before: 5m, 24h from now.")] = None,
+    queue: Annotated[str, typer.Option(help="The queue it waits in.")] = "default",
+    priority: Annotated[int, typer.Option(metavar="N", min=0, max=9, help="0 goes first, 9 last.")] = 5,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="No second job is made with this key, not even later.")
+    ] = None,
+    on_conflict: Annotated[
+        str, typer.Option(metavar="keep|replace", help="What to do with that key's job if it has not begun.")
+    ] = "keep",
+    concurrency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="What limits: counts it under.", show_default=False)
+    ] = None,
+    max_attempts: Annotated[int | None, typer.Option(metavar="N", min=1, help="Tries; else the job type's.")] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Time limit; else the job type's.")] = None,
+    meta: Annotated[
+        list[str] | None, typer.Option(metavar="K=V", help="A string to pass along, e.g. trace=abc; repeatable.")
+    ] = None,
+    wait: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="How long to wait for room, if its queue is full and has on_full: wait."),
+    ] = "30s",
+    force: Annotated[bool, typer.Option("--force", help="Also a TYPE that no handler has.")] = False,
+    no_import: Annotated[
+        bool, typer.Option("--no-import", help="Do not import handlers, nor check whether one has TYPE.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Enqueue one job; a tick runs it when it is due.
+
+    A TYPE that no handler has, here or on a host that ticked lately, is refused; --force enqueues it all the same. You
+    get a warning if the payload does not fit the handler here. A full queue (max_waiting in the file) refuses the job,
+    drops it (reported and counted), or lets the command wait.
+
+    Exit codes: 0 enqueued, exists already, or dropped by its queue; 1 its queue is full, 2 refused: nothing was
+    written; 3 configuration; 4 database.
+    """
+    arguments = typed.payload(payload)
+    if at is not None and delay is not None:
+        raise UsageError("give --at or --in, not both")
+    for option, key in (("--idempotency-key", idempotency_key), ("--concurrency-key", concurrency_key)):
+        if key is not None and not key.strip():
+            raise UsageError(f"{option} is empty: is its variable set?")
+    with our_database(source) as (settings, database):
+        run_at = None if at is None else typed.instant(at, settings.timezone, "--at")
+        later = None if delay is None else typed.span(delay, "--in")
+        limit = None if timeout is None else typed.span(timeout, "--timeout", above_zero=True)
+        new = new_job(
+            job_type,
+            arguments,
+            run_at=run_at,
+            delay=later,
+            queue=queue,
+            priority=priority,
+            idempotency_key=idempotency_key,
+            concurrency_key=concurrency_key,
+            max_attempts=max_attempts,
+            timeout=limit,
+            meta=typed.pairs(meta or [], "--meta"),
+        )
+        new = replace(new, enqueued_by=f"cli:{operator()}")
+        if not force and not no_import:
+            refuse_unknown(settings, database, job_type)
+
+        def put_it() -> tuple[Inserted, str | None]:
+            with database.write() as connection:
+                return put_job(connection, new, cast("OnConflict", on_conflict)), paused_scope(connection, queue)
+
+        put, paused = wait_for_room(put_it, Patience(typed.span(wait, "--wait")))
+    if as_json:
+        echo_json({"id": put.id, "new": put.new, "status": put.status})
+    elif put.id is None:
+        echo(f'dropped: queue "{queue}" is full, and on_full is drop')
+    elif put.new or put.replaced:
+        echo(f"job {put.id} {'enqueued' if put.new else 'replaced'}, due {_due(run_at, later, settings)}")
+    else:
+        echo(f"job {put.id} was there already ({status_word(put.status or '')})")
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
+        sys.stdout.flush()  # told before any code of the user's runs
+    if not put.new and put.status in ("dead", "cancelled"):
+        complain(f'its key is spent; to have it run again: "cronjobs jobs retry {put.id}"')
+    if (put.new or put.replaced) and paused:
+        complain(f"it waits: {'everything' if paused == 'all' else 'its queue'} is paused")
+    if put.id is not None and (put.new or put.replaced) and not no_import:
+        warn_if_unfit(settings, job_type, arguments, f"Job {put.id} waits", f"cronjobs jobs cancel {put.id}")
+    leaving.leave(0, stuck=False)
+
+
+def _due(run_at: datetime | None, later: timedelta | None, settings: Settings) -> str:
+    if run_at is not None:
+        return in_zone(run_at, ZoneInfo(settings.timezone)).isoformat()
+    return f"in {duration_text(later)}" if later else "now"

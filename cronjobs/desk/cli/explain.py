@@ -1,0 +1,261 @@
+"""``cronjobs explain``: what became of an occurrence, and where a job is now, in plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from functools import cache
+from itertools import groupby
+from typing import Annotated, Any, Final
+from zoneinfo import ZoneInfo
+
+import typer
+
+from cronjobs.desk.cli.known_types import known_types
+from cronjobs.desk.cli.options import JsonOption, Source, schedule_or_type_names
+from cronjobs.desk.cli.output import safe, since_instant, table, width, wrapped, write
+from cronjobs.desk.cli.project_database import snapshot
+from cronjobs.desk.cli.typed import of_day
+from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
+from cronjobs.desk.insight.explain_named import explain_exec, explain_id, explain_key, explain_type_named
+from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
+from cronjobs.desk.insight.facts import Explanation
+from cronjobs.desk.insight.phrases import LocalTimes
+from cronjobs.desk.insight.schedule_history import Asked, asked_on_the_clock
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.run_due import leaving
+from cronjobs.engine.run_due.printing import json_text
+from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.model import duration_text
+
+_ALIKE: Final = 4  # so many rows of a list that tell the same become one
+
+
+def explain(
+    source: Source,
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SCHEDULE|TYPE|JOB_ID",
+            autocompletion=schedule_or_type_names,
+            show_default=False,
+            help="A schedule's name, a job type, or the number of a job.",
+        ),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", show_default=False, help="The job with this idempotency key.")
+    ] = None,
+    job_type: Annotated[
+        str | None,
+        typer.Option(
+            "--type", metavar="TYPE", show_default=False, help="This job type, also if a schedule has its name."
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            show_default=False,
+            help='The occurrence of that time: 2026-11-20T02:15, 02:15 (the last one), "yesterday 02:15".',
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", show_default=False, help="Every occurrence from then on, as a list."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", show_default=False, help="Up to then. Default: now.")
+    ] = None,
+    back: Annotated[
+        str | None,
+        typer.Option("--since", metavar="DURATION", show_default=False, help="Like --from, this long ago: 24h, 7d."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10_000, help="In a list, at most this many, the newest.")
+    ] = 1000,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain why something ran or did not: when it was due, by which definition, what ticks did, how it ended.
+
+    Without a time it explains the schedule's last occurrence. It uses what ticks recorded, for as long as the ledger is
+    kept (retention.occurrences), and also knows why there was no run (no tick came, an unfinished job, a pause,
+    another definition in force, a clock change). Times without an offset are in the schedule's time zone.
+
+    A number, or --key, is a job: who made it, each attempt, where it is now, and what happens next. A job type: which
+    ticks could run it, since when none can, what could not be imported, and what waits.
+
+    --json prints one object: subject, at, verdict, sentences, facts; for a list subject, from, to, summary, counts and
+    the objects under "occurrences". Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by a pause),
+    pending (no tick has settled it yet, a pause holds it back, or it is still to come), not_due, not_yet_defined,
+    retired, beyond_retention, unknown; of a job: waiting, running, succeeded, dead, cancelled, pruned (only the ledger
+    knows it), unknown; of a type: runnable, not_runnable, unknown. Exit code 1: no such schedule, job, key or type.
+    """
+    if [what, key, job_type].count(None) != 2:
+        raise UsageError("say one of: a SCHEDULE, a TYPE, a JOB_ID, --key KEY, --type TYPE")
+    ranged = since is not None or until is not None or back is not None
+    if at is not None and ranged:
+        raise UsageError("give --at for one occurrence, or --from, --to, --since for several, not both")
+    if since is not None and back is not None:
+        raise UsageError("give --from or --since, not both")
+    if until is not None and since is None and back is None:
+        raise UsageError("--to needs --from or --since")
+    told: Explanation | None = None
+    code = 0
+    timed = at is not None or ranged
+    if what is None and timed:
+        raise UsageError("--at, --from, --to and --since are for schedules")
+    with snapshot(source) as (settings, connection, _):
+        types = cache(lambda: known_types(settings))
+        try:
+            if key is not None:
+                told = explain_key(connection, key, settings, types)
+                if told is None:
+                    told, code = _not_there(f"key {key}", _no_key(key, settings), as_json)
+            elif job_type is not None:
+                told = explain_type_named(connection, job_type, settings, types())
+                if told is None:
+                    text = f'no tick, job or schedule has named a job type "{safe(job_type, 80)}"'
+                    told, code = _not_there(f"type {job_type}", text, as_json)
+            else:
+                assert what is not None
+                evidence = ScheduleEvidence(connection, what, settings, types)
+        except NoSuchSchedule as error:
+            assert what is not None
+            if not timed:
+                told = explain_id(connection, int(what[:20]), settings, types) if what.isdecimal() else None
+                told = told or explain_exec(connection, what, settings, types)
+                told = told or explain_type_named(connection, what, settings, types())
+            if told is None:
+                told, code = _unknown(what, [*error.known, *types().types], settings, as_json)
+        else:
+            if told is not None:
+                pass
+            elif ranged:
+                _print_range(evidence, since, until, back, limit, as_json)
+            else:
+                asked = evidence.latest() if at is None else _asked(at, evidence, "--at")
+                told = explain_occurrence(evidence.at(asked))
+    if told is not None:
+        as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]
+        write([json_text(_object(told))] if as_json else as_text)
+    leaving.leave(code, stuck=False)  # whatever threads the user's modules began
+
+
+def _unknown(name: str, known: Sequence[str], settings: Settings, as_json: bool) -> tuple[Explanation, int]:
+    """What to say of a schedule that the database does not know, and the exit code. Raises CronjobsError."""
+    if name in settings.schedules:
+        text = (
+            f"schedule {safe(name, 80)} is in the file, and no tick has applied it yet: the next one does; a new "
+            "schedule never fires for the past."
+        )
+        return Explanation(name, None, "not_yet_defined", (text,)), 0
+    if name in settings.disabled_schedules:
+        problems = "; ".join(map(str, settings.problems_of(name)))
+        text = f"schedule {safe(name, 80)} was never applied, its entry is broken: {problems}"
+    elif name in settings.elsewhere:
+        here = f'"{safe(settings.environment, 80)}"' if settings.environment else "none"
+        text = f"schedule {safe(name, 80)} is in the file for other environments than this one ({here})."
+        return Explanation(name, None, "not_yet_defined", (text,)), 0
+    else:
+        text = _no_schedule(name, [*known, *settings.schedules])
+    return _not_there(name, text, as_json)
+
+
+def _no_schedule(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, list(dict.fromkeys(known)), 3)
+    kind, listed = "no schedule or job type", "schedules list"
+    if name.isdecimal():
+        kind, listed = "no schedule or job", "jobs list"
+    hint = f"did you mean {' or '.join(safe(each, 80) for each in near)}?" if near else f'"cronjobs {listed}" has all'
+    return f'there is {kind} "{safe(name, 80)}": {hint}'
+
+
+def _no_key(key: str, settings: Settings) -> str:
+    return (
+        f'no job has the idempotency key "{safe(key, 80)}": none was enqueued with it, or it ended more than '
+        f"{duration_text(settings.retention.keys)} ago (retention.keys)"
+    )
+
+
+def _not_there(subject: str, text: str, as_json: bool) -> tuple[Explanation, int]:
+    """Raises CronjobsError unless a program asked."""
+    if not as_json:
+        raise CronjobsError(text)
+    return Explanation(subject, None, "unknown", (text,)), CronjobsError.exit_code
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+def _asked(text: str, evidence: ScheduleEvidence, option: str) -> Asked:
+    """Read a time as people say it: an ISO time, or a time of day, which is the last such one."""
+    zone, now = evidence.timezone, evidence.around.now
+    try:
+        wall = of_day(text, now.astimezone(ZoneInfo(zone)).replace(tzinfo=None))
+        read = wall or datetime.fromisoformat(text.strip())
+        if not 1974 <= read.year <= 9998:
+            raise OverflowError
+        return asked_on_the_clock(read, zone) if read.tzinfo is None else Asked(read.astimezone(UTC))
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{option} {safe(text, 60)!r} is no time: write 2026-11-20T02:15, 2026-11-20T02:15-05:00, 02:15 or "
+            '"yesterday 02:15"'
+        ) from None
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+def _object(told: Explanation) -> dict[str, Any]:
+    return {name: getattr(told, name) for name in ("subject", "at", "verdict", "sentences", "facts")}
+
+
+def _print_range(
+    evidence: ScheduleEvidence, since: str | None, until: str | None, back: str | None, limit: int, as_json: bool
+) -> None:
+    now = evidence.around.now
+    begin = since_instant(back, now, evidence.timezone) if back else _asked(since or "", evidence, "--from").at
+    end = _asked(until, evidence, "--to").at if until else now
+    if end < begin:
+        raise UsageError("--to is before --from")
+    facts, left_out = evidence.between(begin, end, limit)
+    told = [explain_occurrence(each) for each in facts]
+    counts = counts_of(told)
+    said = summary(counts, left_out)
+    if as_json:
+        entries = [_object(each) for each in told]
+        frame = {"subject": evidence.stored.name, "from": begin, "to": end}
+        write([json_text(frame | {"summary": said, "counts": counts, "occurrences": entries})])
+        return
+    clock = LocalTimes(evidence.timezone, begin)
+    name = safe(evidence.stored.name, 80)
+    head = f"{name} from {clock.dated(begin)} to {clock.dated(end)} {evidence.timezone}"
+    rows = _rows(told, clock.dated)
+    write([head, f"{said}.", *table(rows, ["occurrence", "verdict", "what happened"], room=width(), at_most={0: 45})])
+
+
+def _rows(told: Sequence[Explanation], dated: Callable[[datetime], str]) -> list[list[str]]:
+    """A line for each; of many that made their job in time, and were done at the first attempt, one line in all."""
+    rows: list[list[str]] = []
+    for usual, alike in groupby(told, key=lambda each: each.usual):
+        several = list(alike)
+        if usual and len(several) >= _ALIKE:
+            when = f"{dated(several[0].facts['first_for'])} … {dated(_at(several[-1]))}"
+            rows.append([when, several[0].verdict, f"{len(several):,} jobs, each in time, and succeeded"])
+        else:
+            rows += [_row(each, dated) for each in several]
+    return rows
+
+
+def _row(told: Explanation, dated: Callable[[datetime], str]) -> list[str]:
+    count = int(told.facts.get("count", 0))
+    when = dated(_at(told))
+    if count != 1:
+        when = f"{dated(told.facts['first_for'])} … {when}" + (f" ({count:,})" if count else "")
+    return [when, told.verdict.replace("_", " "), safe(told.brief, 300)]
+
+
+def _at(told: Explanation) -> datetime:
+    assert told.at is not None
+    return told.at

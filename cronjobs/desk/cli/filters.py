@@ -1,0 +1,77 @@
+"""Which jobs are meant: the options of every command that chooses jobs, written once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final
+
+import typer
+
+from cronjobs.desk.cli.options import schedule_names, type_names
+from cronjobs.desk.cli.output import Times, since_instant, status_word
+from cronjobs.engine.store.listing import Filter
+from cronjobs.model import Status
+
+TypeOption = Annotated[
+    str | None, typer.Option("--type", metavar="TYPE", autocompletion=type_names, help="Only of this job type.")
+]
+STATUS_WORDS: Final = [status_word(status) for status in Status]
+
+
+def _status(text: str) -> Status:
+    try:
+        return Status("failed" if text == "retrying" else text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(STATUS_WORDS)}") from None
+
+
+StatusOption = Annotated[
+    Status | None,
+    typer.Option(
+        "--status",
+        metavar="STATUS",
+        parser=_status,
+        autocompletion=lambda: STATUS_WORDS,
+        help=f"Only in this state: {', '.join(STATUS_WORDS)}.",
+    ),
+]
+QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only of this queue.")]
+ScheduleOption = Annotated[
+    str | None, typer.Option("--schedule", metavar="NAME", autocompletion=schedule_names, help="Only of this schedule.")
+]
+SinceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="WHEN",
+        help="Only created, begun, failed or ended since: 90m, 24h, 7d, or an instant like 2026-03-29T02:00.",
+    ),
+]
+ErrorTypeOption = Annotated[
+    str | None,
+    typer.Option("--error-type", metavar="NAME", help="Only with this kind of last error, e.g. ConnectionError."),
+]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The options as they were typed; None: not given."""
+
+    job_type: TypeOption = None
+    status: StatusOption = None
+    queue: QueueOption = None
+    schedule: ScheduleOption = None
+    since: SinceOption = None
+    error_type: ErrorTypeOption = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What was typed, for the audit trail."""
+        return {name: str(value) for name, value in asdict(self).items() if value is not None}
+
+    def wanted(self, times: Times) -> Filter:
+        since = None if self.since is None else since_instant(self.since, times.now, times.timezone)
+        return Filter(**(asdict(self) | {"since": since}))
+
+
+ALL: Final = Filters()

@@ -1,0 +1,64 @@
+"""``cronjobs init``: a first cronjobs.yaml and a first handler that fit the app, and run as they are."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cronjobs.desk.cli.progress import is_interactive
+from cronjobs.desk.init.plan import YAML, Choices, InitPlan, next_question, plan
+from cronjobs.desk.init.surroundings import Surroundings, look_around
+from cronjobs.desk.init.write import refuse_what_is_there, write
+from cronjobs.engine.config.starter import SCHEMA_FILE
+from cronjobs.engine.run_due.printing import echo
+from cronjobs.text import visible
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; made if missing.")] = Path(),
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Ask nothing: do what would be proposed, and edit alembic's env.py.")
+    ] = False,
+) -> None:
+    """Write a cronjobs.yaml and a first handler that fit the app here; they run as they are.
+
+    Looks at .env and DATABASE_URL, the app's package, manage.py, alembic, the dependencies, git and your crontab, and
+    says what it chose. On a terminal it asks first, with a proposal each. On SQLite it makes the tables.
+
+    No file is overwritten. Two of yours may get lines: .gitignore, and, if you agree, alembic's env.py, whose
+    autogenerate would drop our tables. cronjobs.schema.json is for editors: by it they complete and check the YAML.
+    """
+    refuse_what_is_there(folder, (YAML, SCHEMA_FILE))  # before anything is asked
+    around = look_around(folder, os.environ)
+    chosen = Choices() if yes or not is_interactive() else _asked(around)
+    planned = plan(around, chosen.without_asking(edit=yes))
+    refuse_what_is_there(folder, planned.files)
+    for line in write(folder, planned):
+        echo(line)
+    _print(folder, planned)
+
+
+def _asked(around: Surroundings) -> Choices:
+    chosen = Choices()
+    while (question := next_question(around, chosen)) is not None:
+        chosen = replace(chosen, **{question.about: typer.confirm(visible(question.text), default=True, err=True)})
+    return chosen
+
+
+def _print(folder: Path, planned: InitPlan) -> None:
+    if planned.found:
+        echo("found:")
+    for line in planned.found:
+        echo(f"  {visible(line)}")
+    echo("next:")
+    if folder.absolute() != Path.cwd():
+        echo(f"  cd {visible(shlex.quote(str(folder)))}")
+    for command in planned.commands:
+        echo(f"  {command}")
+    for line in planned.then:
+        echo(visible(line))

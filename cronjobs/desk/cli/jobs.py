@@ -1,0 +1,48 @@
+"""``cronjobs jobs …``: the table of what looks at jobs and of what changes them."""
+
+from __future__ import annotations
+
+from cronjobs.desk.cli.commands import CommandRow, Commands, LazyGroup
+
+
+class JobsGroup(LazyGroup):
+    table = {  # noqa: RUF012 never changed
+        "list": CommandRow(
+            "jobs_list:list_jobs",
+            "List jobs, the newest first; with --status succeeded, dead or cancelled, the last to end first.",
+            epilog="For example: cronjobs jobs list --status dead --since 24h, jobs list --group-by error",
+        ),
+        "show": CommandRow(
+            "jobs_list:show",
+            "Show one job: what it is, every attempt with its error and output, and what happens to it next.",
+            epilog="For example: cronjobs jobs show 17",
+        ),
+        "tail": CommandRow(
+            "jobs_tail:tail",
+            "Print what a job's attempt has printed so far; with -f until it ends.",
+            epilog="For example: cronjobs jobs tail 17 -f",
+        ),
+        "retry": CommandRow(
+            "jobs_change:retry",
+            "Requeue dead, cancelled or retrying jobs: due now, with all their tries again.",
+            epilog="For example: cronjobs jobs retry 17 18, jobs retry --status dead --type mail.send",
+        ),
+        "cancel": CommandRow(
+            "jobs_change:cancel",
+            "Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.",
+            epilog='For example: cronjobs jobs cancel 17 --why "sent by hand", jobs cancel --queue mail',
+        ),
+        "release": CommandRow(
+            "jobs_change:release",
+            "Requeue running jobs whose runner is certainly gone, without waiting for their lease to end.",
+            epilog="For example: cronjobs jobs release 17, jobs release --all",
+        ),
+        "dismiss": CommandRow(
+            "jobs_change:dismiss",
+            'Acknowledge dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.',
+            epilog="For example: cronjobs jobs dismiss 17, jobs dismiss --type mail.send --since 24h",
+        ),
+    }
+
+
+app = Commands("The jobs: list them, look at one, retry or cancel some.", cls=JobsGroup)

@@ -1,0 +1,354 @@
+"""``cronjobs jobs retry``, ``cancel``, ``release``, ``dismiss``: what an operator does to jobs, named or filtered."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+import typer
+
+from cronjobs.clock import sleep
+from cronjobs.desk.cli.filters import ALL, Filters
+from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
+from cronjobs.desk.cli.output import Times, counted, safe, status_word, table, width
+from cronjobs.desk.cli.progress import Progress, interruptible, is_interactive
+from cronjobs.desk.cli.project_database import operator, our_database
+from cronjobs.desk.insight.releasing import Holders
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.run_due.printing import complain, echo, echo_json
+from cronjobs.engine.store import listing, operating
+from cronjobs.engine.store.operating import BATCH, Changed, OperatorAction
+from cronjobs.engine.store.sql import database_now
+from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.model import Status
+
+IdsArgument = Annotated[
+    list[int] | None,
+    typer.Argument(metavar="[ID…]", min=1, max=2**63 - 1, help="The jobs, by id; or choose them by the options below."),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Every job that this can be done to.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask. Filters and --all need it without a terminal.")]
+
+SHOWN: Final = 20  # jobs that are named in text, of those that could not be changed
+LOCKED_PATIENCE_S: Final = 2.0  # for rows that somebody's transaction holds
+LOCKED_PAUSE_S: Final = 0.1
+KINDS_SHOWN: Final = 12
+
+
+# --- the four verbs --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class ChangeResult:
+    """What has become of the jobs so far; ``told`` and ``refused`` have a sentence for each that was changed or not."""
+
+    changed: int = 0
+    asked: int = 0  # of those: running, and told to stop
+    told: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    again: list[int] = field(default_factory=list)  # somebody holds their rows locked
+    stopped_early: bool = False
+
+
+@dataclass(frozen=True)
+class Verb:
+    """``change`` does a batch in transactions of its own; what is in its Result neither way is tried again."""
+
+    name: str
+    done: str  # "retried"
+    takes: tuple[Status, ...]
+    change: Callable[[Operation, Sequence[int]], None]
+
+
+@dataclass
+class Operation:
+    """One run of a command: what the verbs need."""
+
+    verb: Verb
+    database: Database
+    settings: Settings
+    holders: Holders
+    act: OperatorAction
+    named: bool  # by id: each is told
+    result: ChangeResult = field(default_factory=ChangeResult)
+
+    def tell(self, ids: Iterable[int], sentence: str) -> None:
+        for job_id in ids if self.named else ():
+            self.result.told[job_id] = sentence
+
+
+def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, Sequence[int]], None]:
+    """How a verb is done that is one statement; *done* is what has become of a job."""
+
+    def change(operation: Operation, ids: Sequence[int]) -> None:
+        with operation.database.write() as connection:
+            changed = write(connection, ids, operation.act)
+        operation.result.changed += len(changed.done | changed.asked)
+        operation.result.asked += len(changed.asked)
+        operation.tell(changed.done, done)
+        operation.tell(changed.asked, "is running: it is asked to stop at its runner's next heartbeat")
+        _refuse(operation, [job_id for job_id in ids if job_id not in changed.done | changed.asked])
+
+    return change
+
+
+def _release(operation: Operation, ids: Sequence[int]) -> None:
+    result = operation.result
+    with operation.database.read() as connection:
+        times = Times(database_now(connection), operation.settings.timezone)
+        held = operating.held(connection, ids)
+    holders = operation.holders
+    gone = [holding for holding in held.values() if holders.may_release(holding, times.now)]
+    result.refused |= {
+        job_id: holders.why_kept(holding, times)
+        for job_id, holding in held.items()
+        if not holders.may_release(holding, times.now)
+    }
+    cancelled: set[int] = set()
+    if gone:
+        with operation.database.write() as connection:
+            written = operating.release(connection, gone, operation.act)
+        result.changed += len(written.written)
+        result.refused |= dict.fromkeys(written.lost, "was taken over or has ended meanwhile: nothing to release")
+        cancelled = set(written.cancelled)
+        done = written.written - cancelled
+        operation.tell(done, "is queued again, due now: its runner is gone")
+        operation.tell(cancelled, "is cancelled, as was asked while it ran: its runner is gone")
+        settled = written.written | written.lost
+        result.again += [holding.job.id for holding in gone if holding.job.id not in settled]
+    _refuse(operation, [job_id for job_id in ids if job_id not in held])
+
+
+def _refuse(operation: Operation, ids: Sequence[int]) -> None:
+    """Say why each of *ids* was left as it is; one that the verb takes is locked by somebody, and comes again."""
+    if not ids:
+        return
+    verb = operation.verb
+    refused = operation.result.refused
+    with operation.database.read() as connection:
+        found = operating.states(connection, ids)
+    for job_id in ids:
+        job = found.get(job_id)
+        if job is None:
+            refused[job_id] = "is not there"
+        elif job.is_exec and (verb is RETRY or (verb is CANCEL and job.status is Status.RUNNING)):
+            refused[job_id] = f"is a run of cronjobs exec: only {EXEC_WORDS[verb.name]}"
+        elif verb is RETRY and job.stripped:
+            refused[job_id] = f"is {job.status} and pruned but for its key: what it was to do is gone"
+        elif verb is RETRY and job.too_long is not None:
+            refused[job_id] = f"is {job.status}, and its {job.too_long}: enqueue it again with a shorter one"
+        elif verb is RETRY and job.key_owner is not None:
+            refused[job_id] = f"gave its key back when it was cancelled, and job {job.key_owner} has that now"
+        elif verb is DISMISS and job.dismissed:
+            refused[job_id] = "is dismissed already, nothing to do"
+        elif job.status in verb.takes:
+            operation.result.again.append(job_id)
+        elif verb is RETRY and job.status is Status.QUEUED:
+            refused[job_id] = "waits already, nothing to do"
+        else:
+            refused[job_id] = f"is {job.status}: nothing to {verb.name}"
+
+
+EXEC_WORDS: Final = {"retry": "its crontab's line runs the command again", "cancel": "a signal to exec stops it"}
+
+
+_retry = _plainly(operating.retry, "is queued again, due now")
+_cancel = _plainly(operating.cancel, "is cancelled")
+_dismiss = _plainly(operating.dismiss, "is dismissed: it stays dead")
+
+RETRY: Final = Verb("retry", "retried", (Status.DEAD, Status.CANCELLED, Status.FAILED), _retry)
+CANCEL: Final = Verb("cancel", "cancelled", (Status.QUEUED, Status.FAILED, Status.RUNNING), _cancel)
+RELEASE: Final = Verb("release", "released", (Status.RUNNING,), _release)
+DISMISS: Final = Verb("dismiss", "dismissed", (Status.DEAD,), _dismiss)
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool) -> None:
+    if (named, bool(filters.given), everything).count(True) != 1:
+        raise UsageError(
+            f"say which jobs, in one way: by id (cronjobs jobs {verb.name} 17 18), by filters as jobs list has them "
+            f"(cronjobs jobs {verb.name} --type mail.send --since 24h), or --all"
+        )
+    if filters.status is not None and filters.status not in verb.takes:
+        *first, last = [status_word(status) for status in verb.takes]
+        takes = f"{', '.join(first)} and {last}" if first else last
+        raise UsageError(f"jobs {verb.name} is for {takes} jobs, not for {status_word(filters.status)} ones")
+
+
+def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:
+    """The ids that the filters mean, after a person agreed. What is written is exactly what was counted."""
+    verb = operation.verb
+    chosen: array[int] = array("q")
+    kinds: Counter[tuple[str, str]] = Counter()
+    left = 0
+    with operation.database.read() as connection:
+        wanted = filters.wanted(Times(database_now(connection), operation.settings.timezone))
+        for row in listing.choose(connection, wanted, verb.takes):
+            if verb is RELEASE and not operation.holders.is_gone(row.locked_by or ""):
+                left += 1
+                continue
+            if verb is DISMISS and row.dismissed_at is not None and row.dismissed_at >= row.finished_at:
+                continue
+            chosen.append(row.id)
+            kinds[row.job_type, row.status] += 1
+    if left:
+        complain(f"{counted(left, 'running job')} left alone: the runner lives, or cannot be seen from here")
+    if chosen and not yes:
+        _ask(verb, kinds, len(chosen))
+    return array("q", sorted(chosen))
+
+
+def _ask(verb: Verb, kinds: Counter[tuple[str, str]], count: int) -> None:
+    what = f"{verb.name} {counted(count, 'job')}"
+    if not is_interactive():
+        raise UsageError(
+            f"this would {what}, and without a terminal nobody can be asked: add --yes. Nothing was changed"
+        )
+    complain(f"This would {what}:")
+    rows = [
+        [f"{number:,}", safe(job_type), status_word(status)]
+        for (job_type, status), number in kinds.most_common(KINDS_SHOWN)
+    ]
+    more = sum(kinds.values()) - sum(number for _, number in kinds.most_common(KINDS_SHOWN))
+    if more:
+        rows.append([f"{more:,}", "of other types", ""])
+    for line in table(rows, [">jobs", "type", "status"], room=width(), at_most={1: 60}):
+        complain(f"  {line}", is_safe=True)
+    if not typer.confirm("Go on?", err=True):
+        complain("nothing was changed")
+        raise typer.Exit(1)
+
+
+def _in_batches(operation: Operation, chosen: Sequence[int]) -> None:
+    result, clock = operation.result, operation.database.clock
+    with interruptible() as interrupted, Progress() as progress:
+        for start in range(0, len(chosen), BATCH):
+            if interrupted():
+                result.stopped_early = True
+                return
+            operation.verb.change(operation, chosen[start : start + BATCH])
+            progress.say(f"{min(start + BATCH, len(chosen)):,} of {len(chosen):,}")
+        give_up_at = clock.monotonic() + LOCKED_PATIENCE_S
+        while result.again and not interrupted() and clock.monotonic() < give_up_at:
+            again, result.again = result.again, []
+            sleep(LOCKED_PAUSE_S)
+            for start in range(0, len(again), BATCH):
+                operation.verb.change(operation, again[start : start + BATCH])
+    for job_id in result.again:
+        result.refused[job_id] = "is locked by somebody's transaction: try again"
+
+
+def _print(operation: Operation, chosen: Sequence[int], as_json: bool) -> None:
+    verb, result = operation.verb, operation.result
+    if as_json:
+        told = {"action": verb.name, "chosen": len(chosen), "changed": result.changed, "asked_to_stop": result.asked}
+        left = [{"id": job_id, "why": why} for job_id, why in sorted(result.refused.items())]
+        echo_json(told | {"unchanged": left, "stopped_early": result.stopped_early})
+    elif operation.named:
+        for job_id in chosen:
+            if job_id in result.told:
+                echo(f"job {job_id} {result.told[job_id]}")
+            elif job_id in result.refused:
+                complain(f"job {job_id} {result.refused[job_id]}")
+    elif chosen:
+        echo(_done_so_far(operation, len(chosen)))
+        for job_id, why in sorted(result.refused.items())[:SHOWN]:
+            complain(f"job {job_id} {why}")
+        if len(result.refused) > SHOWN:
+            complain(f"… and {len(result.refused) - SHOWN:,} more: --json names them all")
+    else:
+        complain(f"no such job to {verb.name}")
+    if result.stopped_early:
+        complain(f"stopped: {_done_so_far(operation, len(chosen))}, and this stays done")
+
+
+def _done_so_far(operation: Operation, chosen: int) -> str:
+    result = operation.result
+    of = f" of {chosen:,}" if result.changed != chosen else ""
+    jobs = counted(result.changed, "job") if not of else f"{result.changed:,}{of} jobs"
+    asked = f", {result.asked:,} of them running and asked to stop" if result.asked else ""
+    return f"{operation.verb.done} {jobs}{asked}"
+
+
+# --- the four commands ------------------------------------------------------------------------------------------------
+
+
+def _command(verb: Verb, text: str) -> Callable[..., None]:
+    """The command for *verb*; *text* is its help."""
+
+    def command(
+        source: Source,
+        ids: IdsArgument = None,
+        filters: Filters = ALL,
+        everything: AllOption = False,
+        yes: YesOption = False,
+        why: WhyOption = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        _require_choice(verb, bool(ids), filters, everything)
+        here = Identity.here()
+        with our_database(source, without_project=True) as (settings, database):
+            how = None if ids else filters.given or {"all": "true"}
+            act = OperatorAction(verb.name, operator(), here.host, why, how)
+            operation = Operation(verb, database, settings, Holders(here), act, named=bool(ids))
+            chosen = array("q", dict.fromkeys(ids)) if ids else _choose(operation, filters, yes)
+            try:
+                _in_batches(operation, chosen)
+            except CronjobsError:
+                if operation.result.changed:
+                    complain(f"{_done_so_far(operation, len(chosen))}; this stays. Then:")
+                raise
+        _print(operation, chosen, as_json)
+        if operation.result.stopped_early:
+            raise typer.Exit(130)
+        if operation.result.refused:
+            raise typer.Exit(1)
+
+    command.__doc__ = text
+    return command
+
+
+retry: Final = _command(
+    RETRY,
+    """Requeue dead, cancelled or retrying jobs: due now, with all their tries again.
+
+    Give ids, or choose with the filters of "jobs list": then it counts and asks. Their history stays. Exit code 1: one
+    of them is running, has succeeded, or does not exist.
+    """,
+)
+
+cancel: Final = _command(
+    CANCEL,
+    """Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.
+
+    Give ids, or choose with the filters of "jobs list": then it counts and asks. A command is stopped with everything
+    it started; a handler sees it by ctx.check() and ctx.cancelled. Exit code 1: one of them has ended already, or does
+    not exist, and was not changed.
+    """,
+)
+
+release: Final = _command(
+    RELEASE,
+    """Requeue running jobs whose runner is certainly gone, without waiting for their lease to end.
+
+    Run it on the runner's host: it checks that the runner's process, of this boot, and everything it started are gone.
+    The job is not charged; the loss is counted. Exit code 1: the runner is alive, or cannot be seen from here; the job
+    is not running, or does not exist.
+    """,
+)
+
+dismiss: Final = _command(
+    DISMISS,
+    """Acknowledge dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.
+
+    Give ids, or choose with the filters of "jobs list": then it counts and asks. "jobs retry" can still requeue them; a
+    job that dies again is red again. Exit code 1: one of them is not dead, was dismissed before, or does not exist.
+    """,
+)

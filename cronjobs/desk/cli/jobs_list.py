@@ -1,0 +1,332 @@
+"""``cronjobs jobs …``: which jobs there are, and the whole life of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import typer
+
+from cronjobs.desk.cli.filters import ALL, Filters
+from cronjobs.desk.cli.known_types import known_types, most_tries
+from cronjobs.desk.cli.options import JsonOption, Source
+from cronjobs.desk.cli.output import (
+    COLOURS,
+    Times,
+    block,
+    columns_of,
+    counted,
+    host_of,
+    key_told,
+    labelled,
+    name_text,
+    ordinal,
+    progress_text,
+    rough,
+    safe,
+    status_word,
+    table,
+    took,
+    tries,
+    width,
+    wrapped,
+    write,
+    write_list,
+)
+from cronjobs.desk.cli.output import first as limited
+from cronjobs.desk.cli.project_database import snapshot
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.rules import pausing
+from cronjobs.engine.rules.error_groups import ROWS_AT_MOST, grouped
+from cronjobs.engine.rules.payload import BadJson
+from cronjobs.engine.rules.progress import reported_of, time_left
+from cronjobs.engine.run_due import leaving
+from cronjobs.engine.run_due.printing import coloured, json_text
+from cronjobs.engine.store import listing, schedules
+from cronjobs.errors import CronjobsError
+from cronjobs.model import Status
+
+ATTEMPTS_SHOWN = 20
+TYPES_SHOWN: Final = 4
+FAILED: Final = (Status.FAILED, Status.DEAD)
+
+
+class GroupBy(StrEnum):
+    ERROR = "error"
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+
+
+def list_jobs(
+    source: Source,
+    filters: Filters = ALL,
+    group_by: Annotated[
+        GroupBy | None,
+        typer.Option(
+            metavar="error",
+            help="Group jobs that have the same error. Default without --status: those that failed or are dead.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most this many.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, the newest first; with --status succeeded, dead or cancelled, the last to end first.
+
+    --json prints one array, an object per job with the table's columns as keys. With --group-by error it is one per
+    error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
+    first_seen_at, last_seen_at, sample_job_id.
+    """
+    with snapshot(source, only_database=True) as (settings, connection, times):
+        wanted = filters.wanted(times)
+        if group_by is GroupBy.ERROR:
+            statuses = FAILED if wanted.status is None else (wanted.status,)
+            rows_of_errors = listing.error_groups(connection, wanted, statuses, ROWS_AT_MOST)
+            groups = [asdict(group) for group in grouped(rows_of_errors)]
+            write_list(groups, limit, as_json, lambda shown: _group_lines(shown, times), "no job with an error")
+            return
+        rows = [_shown(columns_of(row), settings) for row in listing.list_jobs(connection, wanted, limit + 1)]
+    nothing = "no job" if wanted == listing.Filter() else "no such job"
+    write_list(rows, limit, as_json, lambda shown: _table(shown, times, settings), nothing)
+
+
+def _shown(job: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """*job* without what ``hide:`` of its type hides."""
+    return job | {"payload": settings.shown_payload(job["job_type"], job["payload"])}
+
+
+def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
+    """Two lines and more for each: the error is what one looks for, and it is long."""
+    number = max((len(f"{group['jobs']:,}") for group in groups), default=0)
+    room, indent = width() - number - 2, " " * (number + 2)
+    lines = []
+    for group in groups:
+        kind = f"{safe(group['error_type'], 120)}: " if group["error_type"] else ""
+        error, *rest = wrapped(kind + (safe(group["message"]) or "(no message)"), room)
+        lines += [f"{group['jobs']:>{number},}  {coloured(error, 'yellow')}", *(indent + line for line in rest)]
+        if group["sample_job_id"] is None:  # only counted: nothing more is known of them
+            continue
+        first, last = (times.ago(at) if at else "" for at in (group["first_seen_at"], group["last_seen_at"]))
+        seen = f"seen {last}" if first == last else f"first seen {first}, last {last}"
+        types = ", ".join(name_text(name) for name in limited(sorted(group["job_types"]), TYPES_SHOWN))
+        lines += [indent + line for line in wrapped(f"{types}; {seen}; as job {group['sample_job_id']}", room)]
+    return lines
+
+
+def _table(jobs: Sequence[Mapping[str, Any]], times: Times, settings: Settings) -> list[str]:
+    room = width()
+    # Where there is room: several schedules may use the same job type.
+    with_schedule = room >= 100 and any(job["schedule"] for job in jobs)
+    rows = []
+    for job in jobs:
+        row = [
+            str(job["id"]),
+            status_word(job["status"]),
+            safe(job["job_type"]),
+            _when(job, times),
+            _note(job, times, settings),
+        ]
+        rows.append([*row[:4], safe(job["schedule"]), row[4]] if with_schedule else row)
+    header = [">id", "status", "type", "when", *(["schedule"] if with_schedule else []), "note"]
+    type_at_most = max(room // 4, min(24, room * 3 // 10))
+    return table(rows, header, room=room, at_most={2: type_at_most, 4: 20 if with_schedule else room})
+
+
+def _when(job: Mapping[str, Any], times: Times) -> str:
+    match job["status"]:
+        case Status.QUEUED | Status.FAILED:
+            return times.ago(job["run_at"]) if job["run_at"] > times.now else f"due {times.ago(job['run_at'])}"
+        case Status.RUNNING:
+            return f"for {rough(times.now - job['started_at'])}" if job["started_at"] else ""
+        case _:
+            return times.ago(job["finished_at"])
+
+
+def _note(job: Mapping[str, Any], times: Times, settings: Settings) -> str:
+    failed = tries(job["failures"], most_tries(job["job_type"], job["max_attempts"], settings, None))
+    error = safe(job["last_error"])
+    match job["status"]:
+        case Status.SUCCEEDED:
+            return ", ".join(part for part in (took(job["started_at"], job["finished_at"]), failed) if part)
+        case Status.RUNNING:
+            left = job["locked_until"] - times.now
+            host = host_of(job["locked_by"])
+            if left.total_seconds() < 0:
+                return f"OVERDUE on {host}: lease ended {rough(left)} ago"
+            return ", ".join(part for part in (f"on {host}", f"lease {rough(left)} left", failed) if part)
+        case Status.QUEUED if not failed and not job["losses"]:
+            return "" if job["queue"] == "default" else f"queue {safe(job['queue'])}"
+        case _:
+            lost = f"lost {counted(job['losses'], 'time')}" if job["losses"] else ""
+            seen = "dismissed" if is_dismissed(job) else ""
+            counts = ", ".join(part for part in (seen, failed, lost) if part)
+            return ": ".join(part for part in (counts, error) if part)
+
+
+def is_dismissed(job: Mapping[str, Any]) -> bool:
+    """Whether somebody has dealt with this death; one that was retried and died again is another."""
+    return (
+        job["dismissed_at"] is not None and job["status"] == Status.DEAD and job["dismissed_at"] >= job["finished_at"]
+    )
+
+
+# --- show -------------------------------------------------------------------------------------------------------------
+
+
+def show(
+    source: Source,
+    job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="As jobs list prints it.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show one job: what it is, every attempt with its error and output, and what happens to it next.
+
+    --json prints one object: the table's columns as keys, its attempts under "runs", its ledger rows under
+    "occurrences", the sentence under "next".
+    """
+    with snapshot(source, only_database=True) as (settings, connection, times):
+        row = listing.one_job(connection, job_id)
+        if row is None:
+            raise CronjobsError(f"there is no job {job_id} (any more): cronjobs jobs list")
+        job = _shown(columns_of(row), settings)
+        count, found = listing.attempts_of(connection, job_id, None if as_json else ATTEMPTS_SHOWN)
+        runs = [columns_of(run) for run in found]
+        occurrences = [columns_of(occurrence) for occurrence in listing.occurrences_of(connection, job_id)]
+        pauses = schedules.pauses_in_force(connection)
+    paused = next(iter(pausing.of_queue(pauses, job["queue"])), None)
+    types = known_types(settings)
+    most = most_tries(job["job_type"], job["max_attempts"], settings, types)
+    stopped = None if paused is None else safe(pausing.what(paused.scope, paused.name), 66)
+    sentence = next_step(job, times, known=job["job_type"] in types.types, paused=stopped)
+    if as_json:
+        more = {"tries": {"failed": job["failures"], "of": most}, "next": sentence}
+        write([json_text(job | more | {"occurrences": occurrences, "runs": runs})])
+    else:
+        lines = _job_lines(job, times, most, sentence)
+        lines += labelled("schedule", _occurrence_lines(job, occurrences, times))
+        write([*lines, *_run_lines(runs, count, times)])
+    leaving.leave(0, stuck=False)  # whatever threads the user's modules began
+
+
+def next_step(job: Mapping[str, Any], times: Times, *, known: bool, paused: str | None) -> str:
+    """What happens to *job* next, in one sentence. ``known``: its type is registered here; ``paused``: by what."""
+    match job["status"]:
+        case Status.SUCCEEDED:
+            return "is done"
+        case Status.CANCELLED:
+            return "was cancelled, and stays so"
+        case Status.DEAD:
+            error = safe(job["last_error"], 120)
+            return f"is dead{': ' + error if error else ''}; it stays so until someone retries it"
+        case Status.RUNNING:
+            return _running_step(job, times)
+    what = f"its {ordinal(job['failures'] + 1)} try" if job["failures"] else "its turn"
+    if job["run_at"] > times.now:
+        return f"waits for {what}, {times.both(job['run_at'])}"
+    since = f"was due {times.both(job['run_at'])}"
+    if not known:
+        return f'{since} and waits: no handler or command "{safe(job["job_type"], 80)}" is registered here'
+    if paused is not None:
+        return f"{since} and waits: {paused} is paused"
+    return f"waits for {what}: {since}, and the next tick with room takes it"
+
+
+def _running_step(job: Mapping[str, Any], times: Times) -> str:
+    where = f"runs on {host_of(job['locked_by'])}"
+    if job["started_at"]:
+        where += f", begun {times.both(job['started_at'])}"
+    left = job["locked_until"] - times.now
+    if left.total_seconds() < 0:
+        return f"{where}; its lease ended {rough(left)} ago: the next tick settles what became of it"
+    stop = ", and was asked to stop" if job["cancel_requested_at"] else ""
+    return f"{where}{stop}; its lease has {rough(left)} left"
+
+
+def _progress_lines(job: Mapping[str, Any], times: Times) -> list[str]:
+    """How far the running attempt says that it has come, and when it will be done if that can be told honestly."""
+    reported = reported_of(job["progress"]) if job["status"] == Status.RUNNING else None
+    if reported is None or not (said := progress_text(reported.progress)) or job["started_at"] is None:
+        return []
+    ago = times.ago(min(times.now, job["started_at"] + timedelta(seconds=reported.ran_s)))
+    left = time_left(reported, job["started_at"], times.now)
+    return [said, f"said {ago}" + (f"; at this pace it takes {rough(left)} more" if left is not None else "")]
+
+
+def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence: str) -> list[str]:
+    room = width() - 11
+    status = status_word(job["status"])
+    title = f"job {job['id']}  {safe(job['job_type'])}  {coloured(status, COLOURS.get(status, 'white'))}"
+    lines = [title, *labelled("next", wrapped(sentence, room))]
+    lines += labelled("progress", _progress_lines(job, times))
+    counts = [tries(job["failures"], most)]
+    for column, word in (("losses", "lost"), ("interruptions", "interrupted")):
+        counts.append(f"{word} {counted(job[column], 'time')}" if job[column] else "")
+    facts: list[tuple[str, str]] = [
+        ("tries", ", ".join(part for part in counts if part)),
+        ("due", times.both(job["run_at"])),
+        ("created", times.both(job["created_at"]) + (f" by {safe(by, 80)}" if (by := job["enqueued_by"]) else "")),
+        ("ended", _span(job["started_at"], job["finished_at"], times)),
+        ("queue", f"{safe(job['queue'])}, priority {job['priority']}"),
+        ("timeout", f"{job['timeout_s']:g} s" if job["timeout_s"] else ""),
+        ("key", key_told(job)),
+        ("counts as", safe(job["concurrency_key"])),
+        ("payload", _json_text(job["payload"], room)),
+        ("meta", _json_text(job["meta"], room) if job["meta"] != {} else ""),
+        ("result", _json_text(job["result"], room) if job["result"] is not None else ""),
+    ]
+    for label, fact in facts:
+        if fact:
+            lines += labelled(label, [fact])
+    return [*lines, *labelled("", [f"times are {times.timezone}"])]
+
+
+def _span(started_at: datetime | None, finished_at: datetime | None, times: Times) -> str:
+    if finished_at is None:
+        return ""
+    ran = took(started_at, finished_at)
+    return times.both(finished_at) + (f", after {ran}" if ran else "")
+
+
+def _json_text(value: Any, room: int) -> str:
+    if isinstance(value, BadJson):
+        return f"cannot be read: {value.reason}"
+    text = safe(json.dumps(value, ensure_ascii=False), max(300, room * 4))
+    return text if not text.endswith("…") else f"{text} (--json has all of it)"
+
+
+def _occurrence_lines(job: Mapping[str, Any], occurrences: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
+    if job["schedule"] is None:
+        return []
+    lines = [safe(job["schedule"]) + (f", for {times.both(job['scheduled_for'])}" if job["scheduled_for"] else "")]
+    said = {"coalesced": "it stands for {} more", "skipped": "{} gave way to it"}
+    for outcome, sentence in said.items():
+        rows = [row for row in occurrences if row["outcome"] == outcome]
+        if rows:
+            count = counted(sum(row["count"] for row in rows), "occurrence")
+            span = f"from {times.clock(rows[0]['first_for'])} to {times.clock(rows[-1]['last_for'])}"
+            lines.append(f"{sentence.format(count)}, {span}")
+    return lines
+
+
+def _run_lines(runs: Sequence[Mapping[str, Any]], count: int, times: Times) -> list[str]:
+    if not runs:
+        return ["", "no attempt has ended yet"]
+    lines = []
+    if count > len(runs):
+        lines += ["", f"… {count - len(runs):,} earlier attempts: --json has them all"]
+    for number, run in enumerate(runs, count - len(runs) + 1):
+        outcome = run["outcome"]
+        painted = coloured(outcome.replace("_", " "), COLOURS.get(outcome, "white"))
+        where = f"on {host_of(run['runner'])}" + (f", worker {safe(run['worker'], 40)}" if run["worker"] else "")
+        ran = took(run["started_at"], run["finished_at"])
+        lines += ["", f"{ordinal(number)} attempt  {painted}  {times.both(run['started_at'])}, took {ran}, {where}"]
+        if run["error"]:
+            kind = f"{safe(run['error_type'], 120)}: " if run["error_type"] else ""
+            lines += block(f"{kind}{run['error']}", "  ")
+        for label in ("traceback", "output"):
+            if run[label]:
+                lines += [coloured(f"  {label}", "bright_black"), *block(run[label], "    ")]
+    return lines

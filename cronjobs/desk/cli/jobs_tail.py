@@ -1,0 +1,195 @@
+"""``cronjobs jobs tail``: what an attempt has printed so far, and what it prints until it ends."""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+
+from cronjobs import masking
+from cronjobs.clock import sleep
+from cronjobs.desk.cli.options import Source
+from cronjobs.desk.cli.output import Times, counted, host_of, progress_text, rough
+from cronjobs.desk.cli.progress import Progress, interruptible
+from cronjobs.desk.cli.project_database import jobs_database
+from cronjobs.desk.insight.tailing import Tail, TailPart
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.rules.progress import reported_of, time_left
+from cronjobs.engine.run_due.printing import coloured, complain
+from cronjobs.engine.store import tailing
+from cronjobs.errors import CronjobsError, DatabaseError
+from cronjobs.model import FINAL, Status
+from cronjobs.text import visible
+
+POLL_S: Final = 1.0  # a renewal writes no oftener than every few seconds
+GOES_ON: Final = (None, "snoozed", "interrupted")  # outcomes after which a job has not failed; None: released
+
+
+def tail(
+    source: Source,
+    job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="As jobs list prints it.")],
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Go on until it ends; wait for a job that has not begun.")
+    ] = False,
+) -> None:
+    """Print what a job's attempt has printed so far; with -f until it ends.
+
+    Of an attempt that runs it is the last 4 KiB, of one that has ended all that is stored. What it prints and its
+    progress are written with each renewal of its lease, so they are seen some seconds later (a quarter of run.lease).
+    With -f each line appears once, and where more was printed between two renewals than they carry, it says how much
+    was left out; on a terminal the progress is shown below. A job that waits is waited for with -f. Ctrl-C leaves it.
+
+    Exit codes: 0 it succeeded (without -f also: it runs or waits), 1 it failed or was cancelled, 4 database, 130
+    Ctrl-C.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    with (
+        jobs_database(source, only_database=True) as (settings, database),
+        interruptible() as interrupted,
+        Progress() as below,
+    ):
+        watch = _Follower(database, job_id, settings.timezone, below)
+        code = watch.look(follow)
+        while code is None and not interrupted():
+            sleep(POLL_S)
+            code = watch.look(follow)
+    raise typer.Exit(130 if code is None else code)
+
+
+@dataclass
+class _Follower:
+    """Follows one job, attempt by attempt. ``attempt``: the one whose output is being printed; None: none yet."""
+
+    database: Database
+    job_id: int
+    timezone: str
+    below: Progress
+    attempt: int | None = None
+    told: str = ""  # what was said last on stderr
+    in_line: bool = False  # what was printed last did not end its line
+
+    def look(self, follow: bool) -> int | None:
+        """Print what is new; the exit code, None: it goes on."""
+        try:
+            return self._look(follow)
+        except DatabaseError as error:
+            if self.attempt is None and not self.told:
+                raise
+            self._say(f"the database is not there just now, trying again: {error}")  # a restart: the job goes on
+            return None
+
+    def _look(self, follow: bool) -> int | None:
+        with self.database.read() as connection:
+            job = tailing.job_row(connection, self.job_id)
+            if job is None:
+                raise CronjobsError(f"there is no job {self.job_id} (any more): cronjobs jobs list")
+            runs = job.status == Status.RUNNING
+            if self.attempt is None and runs:
+                self._begin(job.attempts)
+            if runs and job.attempts == self.attempt:
+                self._show_live(job)
+                return None if follow else 0
+            waits = self.attempt is None and follow and job.status not in FINAL
+            ended = None if waits else tailing.ended_attempt(connection, self.job_id, self.attempt)
+        if waits:
+            self._say(_waiting(self.job_id, job, Times(job.now, self.timezone)))
+            return None
+        return self._show_end(job, ended, follow)
+
+    def _begin(self, attempt: int) -> None:
+        self.attempt, self.tail = attempt, Tail()
+
+    def _show_live(self, job: Any) -> None:
+        reported = reported_of(job.progress)
+        if job.locked_until < job.now:
+            late = rough(job.now - job.locked_until)
+            host = host_of(job.locked_by)
+            self._say(f"its lease ended {late} ago on {host}: the next tick settles what became of it")
+        if reported is None:
+            return
+        self._print([self.tail.live(str(job.live_output or ""), reported.output_end)])
+        if not self.in_line and (said := progress_text(reported.progress)):
+            left = time_left(reported, job.started_at, job.now) if job.started_at else None
+            self.below.say(said + (f", {rough(left)} left" if left is not None else ""))
+
+    def _show_end(self, job: Any, ended: Any, follow: bool) -> int | None:
+        """The rest of an attempt that is over, and what that means for the job."""
+        outcome = None if ended is None else ended.outcome
+        if ended is not None:
+            if self.attempt is None:
+                self._begin(ended.attempt)
+            self._print(self.tail.stored(str(ended.output or "")))
+        if self.in_line:
+            self._write("\n")
+        times = Times(job.now, self.timezone)
+        self._say(_became(self.job_id, job, ended, times))
+        match job.status:
+            case Status.SUCCEEDED:
+                return 0
+            case Status.QUEUED | Status.RUNNING if job.status == Status.QUEUED or outcome in GOES_ON:
+                self.attempt = None
+                return None if follow else 0
+        return 1
+
+    # --- printing -----------------------------------------------------------------------------------------------------
+
+    def _print(self, parts: list[TailPart]) -> None:
+        for left_out, text in parts:
+            if left_out:
+                gap = coloured(f"… {_size(left_out)} left out", "bright_black")
+                self._write(("\n" if self.in_line else "") + gap + "\n")
+            if text:
+                self._write(visible(masking.hide(text.replace("\r\n", "\n"))))
+
+    def _write(self, text: str) -> None:
+        self.below.say("")
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise CronjobsError(f"stdout cannot be written: {error.strerror}") from None
+        self.in_line = not text.endswith("\n")
+
+    def _say(self, text: str) -> None:
+        if text != self.told:
+            self.told = text
+            self.below.say("")
+            complain(text)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1024:.0f} KiB" if count >= 1024 else counted(count, "byte")
+
+
+def _became(job_id: int, job: Any, ended: Any, times: Times) -> str:
+    """ "attempt 2 failed; job 17 is tried again in 4 min (14:03:07)"."""
+    attempt = (
+        "no attempt has ended" if ended is None else f"attempt {ended.attempt} {_WORDS.get(ended.outcome, 'ended')}"
+    )
+    match job.status:
+        case Status.QUEUED:
+            return f"{attempt}; {_waiting(job_id, job, times)}"
+        case Status.FAILED:
+            return f"{attempt}; job {job_id} is tried again {times.both(job.run_at)}"
+        case Status.RUNNING:
+            return f"{attempt}; job {job_id} runs again"
+    return f"{attempt}; job {job_id} {'' if job.status == Status.SUCCEEDED else 'is '}{job.status}"
+
+
+def _waiting(job_id: int, job: Any, times: Times) -> str:
+    due = "due" if job.run_at > times.now else "it was due"
+    return f"job {job_id} waits, {due} {times.both(job.run_at)}"
+
+
+_WORDS: Final = {
+    "timed_out": "timed out",
+    "snoozed": "put itself off",
+    **{word: f"was {word}" for word in ("lost", "interrupted", "cancelled")},
+    **{word: word for word in ("succeeded", "failed")},
+}

@@ -1,0 +1,95 @@
+"""The job types of this host, for commands that show what a tick here would do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, redirect_stdout
+from typing import Any
+
+from cronjobs.engine.config.reader import nearest
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs import job_types
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.run_due.printing import complain
+from cronjobs.engine.store.job_types import remembered, runnable_types
+from cronjobs.errors import UsageError
+from cronjobs.model import RetryPolicy
+from cronjobs.text import one_line
+
+
+def known_types(settings: Settings) -> JobTypes:
+    """The job types of this host."""
+    with users_code():
+        return job_types.load(settings)
+
+
+def users_code() -> AbstractContextManager[object]:
+    """A block in which code of the user's may run, on import or while a payload is read: what it prints is no data."""
+    return redirect_stdout(sys.stderr)
+
+
+def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any], waits: str, undo: str) -> None:
+    """Say whether no handler of this host fits jobs that are in the table already: another host may have one.
+
+    *waits*: "Job 17 waits"; *undo*: the command that takes them back.
+    """
+    known = known_types(settings)
+    found = known.types.get(job_type)
+    if found is not None:
+        with users_code():
+            fault = found.registration.bind(payload) if found.registration else None
+        if fault:
+            complain(one_line(fault, 1000))
+            complain(f"if the payload is wrong: {undo}")
+        return
+    meant = nearest(job_type, known.types)
+    guess = f', did you mean "{meant}"?' if meant else "."
+    complain(
+        f'no job type "{one_line(job_type, 200)}" can run here{guess} {waits} until some host knows it; if it is a '
+        f"mistake: {undo}"
+    )
+    for import_fault in known.faults:
+        complain(one_line(f"{import_fault.where}: {import_fault.what}", 1000))
+    if job_type in settings.disabled_job_types:
+        complain('its entry in the configuration is bad: see "cronjobs check"')
+
+
+def refuse_unknown(settings: Settings, database: Database, job_type: str) -> None:
+    """Raise UsageError if no handler has *job_type*, here or on a host that ticked lately.
+
+    Nor if it may be in a module here that cannot be imported. The handlers are imported only if neither the file nor a
+    tick's list has the type.
+    """
+    if job_type in settings.job_types or job_type in settings.disabled_job_types:
+        return
+    within = remembered(settings.run.every)
+    with database.read() as connection:
+        elsewhere = runnable_types(connection, within)
+        if elsewhere is not None and job_type in elsewhere:
+            return
+    known = known_types(settings)
+    if job_type in known.types or any(fault.where.startswith(("module ", "setup ")) for fault in known.faults):
+        return
+    meant = nearest(job_type, {*known.types, *(elsewhere or ())})
+    guess = f', did you mean "{meant}"?' if meant else ":"
+    raise UsageError(
+        f'no handler has the job type "{one_line(job_type, 200)}", here or on a host that ticked lately{guess} nothing '
+        "was written; to enqueue it for a handler that is still to come, add --force"
+    )
+
+
+def most_tries(job_type: str, max_attempts: int | None, settings: Settings, types: JobTypes | None) -> int | None:
+    """How often the job may fail; None where only code that was not imported could say it.
+
+    Precedence as a tick has it: the row, ``job_types:``, ``@job``, ``defaults:``.
+    """
+    if max_attempts is not None:
+        return max_attempts
+    if types is not None and job_type in types.types:
+        return types.types[job_type].retry.max_attempts
+    declared = settings.job_types.get(job_type)
+    if declared is not None and (declared.command or "max_attempts" in dict(declared.retry.changes)):
+        return declared.retry.apply(settings.retry.apply(RetryPolicy())).max_attempts
+    return None

@@ -1,0 +1,56 @@
+"""The settings that a command works with; and how commands of ours start each other."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from cronjobs.desk import doors
+from cronjobs.desk.cli.options import Source
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.probe.state_files import spool_address, spooled
+from cronjobs.engine.run_due.settings import read_settings
+from cronjobs.installed import if_installed
+
+
+def load_settings(
+    source: Source, need_database: bool = True, *, only_database: bool = False, without_project: bool | None = None
+) -> Settings:
+    """*without_project*: fall back to what exec recorded in the state folder; None: who only reads a database does."""
+    config, url = source.given("config"), source.given("database_url")
+    falls_back = only_database and need_database if without_project is None else without_project
+    if falls_back and not names_project(config, url) and (there := if_installed(doors.WITHOUT_PROJECT)) is not None:
+        settings: Settings | None = there.recorded()
+        if settings is not None:
+            return settings
+    return read_settings(config, url, need_database, only_database=only_database)
+
+
+def runs_in_spool(source: Source, settings: Settings) -> int:
+    """How many runs of exec wait on this host for the database of *settings*."""
+    url = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
+    where = (None, None) if settings.without_project else (str(settings.file), url)
+    return len(spooled(spool_address(*where)))
+
+
+def names_project(config: Path | None, url: str | None) -> bool:
+    """Whether anything says which project is meant: an option, a variable, or a file in this folder."""
+    variables = os.environ.get("CRONJOBS_CONFIG"), os.environ.get("CRONJOBS_DATABASE_URL")
+    return any((config, url, *variables)) or Path("cronjobs.yaml").exists()
+
+
+# --- other processes --------------------------------------------------------------------------------------------------
+
+_ours: list[str] = []
+
+
+def command_line() -> list[str]:
+    """How this process would start another command of cronjobs; its words follow."""
+    return _ours or [sys.executable, "-P", "-m", "cronjobs"]
+
+
+def begun_by(program: str) -> None:
+    """Note that our command line is a part of somebody's *program*, such as manage.py."""
+    script = ["-m", "django"] if Path(program).name == "__main__.py" else [program]
+    _ours[:] = [sys.executable, *script, "cronjobs"]

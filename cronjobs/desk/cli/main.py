@@ -1,0 +1,248 @@
+"""The root of the command line: global options and the table of commands."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Final
+
+import typer
+
+from cronjobs.desk.cli import completion
+from cronjobs.desk.cli.commands import CommandRow, LazyGroup
+from cronjobs.desk.cli.options import ConfigOption, UrlOption
+from cronjobs.engine.run_due import fault
+from cronjobs.engine.run_due.printing import echo
+from cronjobs.version import __version__
+
+DAILY: Final = "Every day"
+SCHEDULES: Final = "Schedules"
+REPAIR: Final = "Repair"
+SET_UP: Final = "Set up"
+
+
+class Root(LazyGroup):
+    table = {  # noqa: RUF012 never changed
+        "run-due": CommandRow(
+            "run_due:run_due", "Run what is due, then exit: this is what cron calls every minute.", DAILY
+        ),
+        "status": CommandRow(
+            "status:status",
+            "Show on one screen how things are: what is wrong, each schedule, what runs and waits, and the hosts.",
+            DAILY,
+            "For example: cronjobs status --watch 5",
+        ),
+        "history": CommandRow(
+            "history:history",
+            'List what happened, oldest first: "what happened last night?".',
+            DAILY,
+            "For example: cronjobs history --since 12h --schedule nightly-report",
+        ),
+        "metrics": CommandRow(
+            "cronjobs.contrib.metrics.cli:metrics",
+            "Print metrics of the whole database as OpenMetrics text, for Prometheus.",
+            DAILY,
+            "For example: cronjobs metrics > /var/lib/node_exporter/cronjobs.prom",
+        ),
+        "web": CommandRow(
+            "cronjobs.contrib.web.cli:web",
+            "Serve pages for the browser: what is wrong, every schedule's last day, jobs, queues, hosts.",
+            DAILY,
+            "For example: cronjobs web --actions",
+        ),
+        "report": CommandRow(
+            "report:report",
+            "Write how things are as one HTML file, for a mail or a ticket.",
+            DAILY,
+            "For example: cronjobs report --out night.html",
+        ),
+        "explain": CommandRow(
+            "explain:explain",
+            "Explain why something ran or did not: when it was due, by which definition, what ticks did, how it ended.",
+            DAILY,
+            'For example: cronjobs explain nightly-report --at "yesterday 02:15"; cronjobs explain 811; '
+            "cronjobs explain --key invoice:42",
+        ),
+        "audit": CommandRow(
+            "audit:audit",
+            "List who did what, newest last: who cancelled, retried, paused; which host applied which file.",
+            DAILY,
+            "For example: cronjobs audit --since 7d --subject nightly-report",
+        ),
+        "books": CommandRow(
+            "cronjobs.contrib.books.cli:books",
+            "Balance the books: what each schedule was due, by its definitions, against what the ledger and jobs show.",
+            DAILY,
+            "For example: cronjobs books --from 2026-03-01 --to 2026-04-01",
+        ),
+        "enqueue": CommandRow(
+            "enqueue:enqueue",
+            "Enqueue one job; a tick runs it when it is due.",
+            DAILY,
+            """For example: cronjobs enqueue billing.send_invoice --payload '{"invoice_id": 42}' --in 5m""",
+        ),
+        "run": CommandRow(
+            "run:run",
+            "Run one job here and now; you see its output and traceback, and breakpoint() works.",
+            DAILY,
+            "For example: cronjobs run nightly-report, cronjobs run 17",
+        ),
+        "exec": CommandRow(
+            "cronjobs.contrib.exec.cli:exec_command",
+            "Run a crontab's line as cron would, and record the run: output, duration, exit code.",
+            DAILY,
+            "For example, in a crontab: 15 2 * * * cronjobs exec backup -c 'cd / && pg_dump app > /backup/app.sql'",
+        ),
+        "schedules": CommandRow("schedules:app", "The schedules: list them, look at one.", SCHEDULES),
+        "next": CommandRow(
+            "next:next_occurrences",
+            "Show when an expression or a schedule is due next, or all schedules of the file in the next 24 hours, in "
+            "order.",
+            SCHEDULES,
+            'For example: cronjobs next "30 2 * * *" --timezone Europe/Berlin -n 5',
+        ),
+        "sync": CommandRow(
+            "sync:sync",
+            "Apply the file's schedules now, without waiting for a tick.",
+            SCHEDULES,
+            "For example: cronjobs sync --plan",
+        ),
+        "pause": CommandRow(
+            "pause:pause",
+            "Pause all work, a queue or a schedule, on every host, until you resume or until a given time.",
+            SCHEDULES,
+            'For example: cronjobs pause --all --for 1h --why "the mail provider is down". Around a deploy: '
+            "cronjobs pause --all --wait 60s --why deploy, then the deploy, then cronjobs resume --all",
+        ),
+        "resume": CommandRow(
+            "resume:resume",
+            "End a pause: that of --all, of a queue, or of a schedule; others stay.",
+            SCHEDULES,
+            "For example: cronjobs resume --all",
+        ),
+        "trigger": CommandRow(
+            "trigger:trigger",
+            "Make one job of a schedule now; the next tick runs it.",
+            SCHEDULES,
+            "For example: cronjobs trigger nightly-report",
+        ),
+        "backfill": CommandRow(
+            "trigger:backfill",
+            "Run what a schedule missed or skipped in a range of its past, each occurrence once.",
+            SCHEDULES,
+            "For example: cronjobs backfill nightly-report --from 2026-11-01 --to 2026-11-07 --dry-run",
+        ),
+        "ack": CommandRow(
+            "ack:ack",
+            "Quiet a finding for the rows and the severity that it has now; without FINDING, list what there is.",
+            REPAIR,
+            'For example: cronjobs ack dead --for 8h --reason "the provider answers on Monday"',
+        ),
+        "jobs": CommandRow("jobs:app", "The jobs: list them, look at one, retry or cancel some.", REPAIR),
+        "effects": CommandRow("effects:app", "Side effects: list them, settle those with an unknown outcome.", REPAIR),
+        "init": CommandRow(
+            "init:init",
+            "Write a cronjobs.yaml and a first handler that fit the app here; they run as they are.",
+            SET_UP,
+            "For example: cronjobs init shop",
+        ),
+        "check": CommandRow(
+            "check:check",
+            "Find what is wrong with the configuration and its handlers, without a database.",
+            SET_UP,
+            "For example: cronjobs check --live",
+        ),
+        "doctor": CommandRow(
+            "cronjobs.contrib.doctor.cli:doctor",
+            "Check everything around the jobs: file, handlers, database, cron, host; say what is wrong, and how to "
+            "fix it.",
+            REPAIR,
+            "For example: cronjobs doctor --json",
+        ),
+        "prune": CommandRow(
+            "prune:prune",
+            "Delete what is older than the retention now, as ticks do in spare time.",
+            REPAIR,
+            "For example: cronjobs prune --dry-run",
+        ),
+        "config": CommandRow(
+            "config:app", "The configuration: show what holds, and where each value comes from.", SET_UP
+        ),
+        "schema": CommandRow(
+            "schema:schema",
+            "Print the JSON Schema of cronjobs.yaml (draft 2020-12), by which an editor completes and checks it.",
+            SET_UP,
+            "For example: cronjobs schema > cronjobs.schema.json",
+        ),
+        "alerts": CommandRow(
+            "cronjobs.contrib.alerts.cli:app", "Alerts: try the channels by which they are sent.", SET_UP
+        ),
+        "db": CommandRow("db:app", "The tables in the jobs database: make, compare, copy, adopt.", SET_UP),
+        "crontab": CommandRow(
+            "crontab:app",
+            "Your crontab: the one line that runs cronjobs, and the lines that cronjobs takes over.",
+            SET_UP,
+        ),
+        "systemd": CommandRow(
+            "systemd:systemd",
+            "Print a systemd service and timer that start ticks as the crontab's line would.",
+            SET_UP,
+            "For example: cronjobs systemd --out units",
+        ),
+        "demo": CommandRow(
+            "cronjobs.contrib.demo.cli:demo",
+            "See it work: jobs, a retry, a death, a schedule and two hosts, in a few seconds.",
+            SET_UP,
+        ),
+        "dev": CommandRow(
+            "dev:dev",
+            "Run ticks in the foreground while you write handlers: what cron does, but at once, and you see each "
+            "event.",
+            SET_UP,
+            "For example: cronjobs dev --every 2s",
+        ),
+        "drill": CommandRow(
+            "cronjobs.contrib.drill.cli:drill",
+            "Rehearse a release: runners are killed and frozen, the mail server makes trouble, each receipt arrives "
+            "once.",
+            SET_UP,
+            "For example: cronjobs drill, cronjobs drill --form kill --keep",
+        ),
+    }
+
+
+app = typer.Typer(
+    cls=Root,
+    name="cronjobs",
+    help="Jobs from cron and the database you have: one crontab line, one YAML file, no daemon.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog='Start: "cronjobs demo" shows it working; "cronjobs init" writes a first cronjobs.yaml.',
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        echo(f"cronjobs {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    config: ConfigOption = None,
+    database_url: UrlOption = None,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Print the traceback of a fault, and in run-due a line per event.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="In run-due: print nothing but errors.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+def run() -> None:
+    try:
+        fault.guarded(partial(app, prog_name="cronjobs"))
+    finally:
+        completion.after_install()

@@ -1,0 +1,294 @@
+"""How commands print: instants for people, tables that fit, JSON for programs, nothing that acts.
+
+Texts in the rows were written by anybody. ``safe`` takes the power of control characters away, and JSON is ASCII.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from zoneinfo import ZoneInfo
+
+from cronjobs import masking
+from cronjobs.desk.insight.saying import Times as Times
+from cronjobs.desk.insight.saying import counted as counted
+from cronjobs.desk.insight.saying import host_of as host_of
+from cronjobs.desk.insight.saying import key_told as key_told
+from cronjobs.desk.insight.saying import ordinal as ordinal
+from cronjobs.desk.insight.saying import rough as rough
+from cronjobs.desk.insight.saying import safe as safe
+from cronjobs.desk.insight.saying import status_word as status_word
+from cronjobs.desk.insight.saying import took as took
+from cronjobs.desk.insight.saying import tries as tries
+from cronjobs.engine.rules.progress import HowFar, in_words
+from cronjobs.engine.run_due.printing import coloured, complain, is_terminal, json_text
+from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.model import duration, duration_text, in_zone
+from cronjobs.text import one_line, visible
+
+if TYPE_CHECKING:
+    from cronjobs.desk.insight.findings import Finding
+    from cronjobs.engine.config.settings import Settings
+    from cronjobs.engine.rules.progress import HowFar
+
+_T = TypeVar("_T")
+
+LAST_AT_LEAST: Final = 8  # columns of a table's last column
+UNCUT: Final = 2000  # columns of a line in a pipe
+
+# The colour of a word, wherever it stands in a table.
+COLOURS: Final = {
+    "succeeded": "green",
+    "running": "cyan",
+    "failed": "yellow",
+    "retrying": "yellow",
+    "timed_out": "yellow",
+    "lost": "yellow",
+    "interrupted": "yellow",
+    "skipped": "yellow",
+    "paused": "yellow",
+    "new": "yellow",
+    "retired": "bright_black",
+    "cancelled": "bright_black",
+    "missed": "red",
+    "dead": "red",
+    "disabled": "red",
+    "OVERDUE": "red",
+}
+
+
+# --- instants ---------------------------------------------------------------------------------------------------------
+
+
+def local(settings: Settings, instant: datetime) -> str:
+    """*instant* on the clocks of the file's time zone."""
+    return in_zone(instant, ZoneInfo(settings.timezone)).isoformat(timespec="seconds")
+
+
+def sentence(trouble: Finding, times: Times) -> str:
+    """What is wrong, since when, and what to type."""
+    since = f", since {times.clock(trouble.since)}" if trouble.since else ""
+    command = f': "{safe(trouble.command)}"' if trouble.command else ""
+    return f"{safe(trouble.text, 400)}{since}{command}"
+
+
+def brief(span: timedelta) -> str:
+    """A duration in at most 6 columns: "31 ms", "3.2 s", "42 s", "12m", "2h5m", "3d"."""
+    seconds = span.total_seconds()
+    if seconds < 0.9995:
+        return f"{round(seconds * 1000)} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    for unit in (1, 60, 3600, 86400):
+        text = (
+            f"{round(seconds)} s" if seconds < 99.5 else duration_text(timedelta(seconds=round(seconds / unit) * unit))
+        )
+        if len(text) <= 6:
+            return text
+    return ">99d"
+
+
+def iso_instant(text: str, timezone: str) -> datetime:
+    """An ISO time in UTC; without an offset it is meant in *timezone*. Raises ValueError or OverflowError."""
+    read = datetime.fromisoformat(text.strip())
+    return (read if read.tzinfo is not None else read.replace(tzinfo=ZoneInfo(timezone))).astimezone(UTC)
+
+
+def since_instant(text: str, now: datetime, timezone: str, option: str = "--since") -> datetime:
+    """Read *option*: a duration back from *now*, or an ISO instant, in *timezone* unless it says another."""
+    try:
+        return now - duration(text)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        found = iso_instant(text, timezone)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{option}: {one_line(text, 60)!r} is neither a duration (90m, 24h, 7d) nor an instant (2026-03-29T02:00)"
+        ) from None
+    if found > now and option in ("--since", "--from"):
+        raise UsageError(f"{option}: {one_line(text, 60)} lies in the future, and nothing has happened there yet")
+    return found
+
+
+# --- text for people --------------------------------------------------------------------------------------------------
+
+
+def width() -> int:
+    """Columns to fill: those of the terminal or of $COLUMNS, at least 60; 120 in a pipe."""
+    import shutil  # with bz2 and lzma, which a tick does without
+
+    return max(60, shutil.get_terminal_size((120, 24)).columns)
+
+
+def is_cut() -> bool:
+    """Whether lines have to keep within ``width``: on a terminal, and where $COLUMNS says so; never in a pipe."""
+    return is_terminal() or "COLUMNS" in os.environ
+
+
+def name_text(name: object) -> str:
+    """The name of a job type or a schedule among other words: short on a terminal, whole in a pipe."""
+    return safe(name, 60 if is_cut() else UNCUT)
+
+
+def printable(text: str, instead: str) -> str:
+    """*text*, or *instead* where the encoding of stdout cannot say it."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return instead
+    return text
+
+
+def block(text: str, indent: str) -> list[str]:
+    """A text of several lines, harmless and indented."""
+    return [(indent + line).rstrip() for line in visible(masking.hide(text)).rstrip("\n").split("\n")]
+
+
+def fit(text: str, columns: int) -> str:
+    """Cut *text* to *columns* of the terminal."""
+    if _columns(text) <= columns:
+        return text
+    ends = accumulate(map(_columns, text))
+    return text[: sum(end < columns for end in ends)] + "…"
+
+
+class Painted(str):
+    """A cell with colours inside: ``painted`` is printed, if it fits, and the text itself tells how wide it is."""
+
+    painted: str
+
+
+def table(
+    rows: Sequence[Sequence[str]], header: Sequence[str], *, room: int, at_most: Mapping[int, int] | None = None
+) -> list[str]:
+    """Lines of columns under *header*, no wider than *room*: the last column takes what the others leave.
+
+    Where they leave too little, the widest of text become narrower; numbers are never cut. In a pipe nothing is: a
+    program, or a file to be searched later, has no width.
+
+    *at_most* limits other columns (by number). A header that begins with ">" is of a column of numbers.
+    """
+    # Not by rich: no shorter than this, 60 ms to load, 100 times as slow, and in a narrow terminal it cuts ids.
+    if not rows:
+        return []
+    if not is_cut():
+        room, at_most = UNCUT, None
+    names, limits = [name.lstrip(">") for name in header], at_most or {}
+    widths = [max(map(_columns, column)) for column in zip(names, *rows, strict=True)][:-1]
+    widths = [min(width, limits.get(number, room)) for number, width in enumerate(widths)]
+    last = 2 * len(widths) + LAST_AT_LEAST
+    texts = [number for number in range(len(widths)) if not header[number].startswith(">")]
+    while sum(widths) + last > room and texts and max(widths[number] for number in texts) > LAST_AT_LEAST // 2:
+        widths[max(texts, key=lambda number: widths[number])] -= 1
+    widths.append(max(LAST_AT_LEAST, room - sum(widths) - 2 * len(widths)))
+
+    def line(cells: Sequence[str], paint: bool) -> str:
+        parts = []
+        for cell, space, name in zip(cells, widths, header, strict=True):
+            text = fit(cell, space)
+            padding = " " * (space - _columns(text))
+            colour = COLOURS.get("OVERDUE" if text.startswith("OVERDUE") else text) if paint else None
+            shown = cell.painted if paint and isinstance(cell, Painted) and text == cell else coloured(text, colour)
+            parts.append(padding + shown if name.startswith(">") else shown + padding)
+        return "  ".join(parts).rstrip()
+
+    return [coloured(line(names, paint=False), "bright_black"), *(line(row, paint=True) for row in rows)]
+
+
+def labelled(label: str, lines: Iterable[str], colour: str | None = None) -> list[str]:
+    """*lines* beside a label, as status and ``jobs show`` print their parts; nothing when there are none."""
+    shown = []
+    for number, line in enumerate(lines):
+        name = f"{label if number == 0 else '':<11}"
+        shown.append(coloured(name, colour) + line)
+    return [line.rstrip() for line in shown]
+
+
+def wrapped(text: str, room: int, indent: str = "") -> list[str]:
+    """*text* (a sentence) over as many lines as it needs."""
+    if text.isascii():
+        return textwrap.wrap(text, room, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    # By columns, of which some characters take two.
+    lines, line = [], ""
+    for word in text.split(" "):
+        if line.strip() and _columns(line) + 1 + _columns(word) > room:
+            lines.append(line)
+            line = indent
+        line = f"{line} {word}" if line.strip() else line + word
+        while _columns(line) > room:
+            count = max(len(indent) + 1, sum(end <= room for end in accumulate(map(_columns, line))))
+            lines.append(line[:count])
+            line = indent + line[count:]
+    return [*lines, line]
+
+
+def first(lines: Sequence[str], count: int, of: int | None = None) -> list[str]:
+    """At most *count* lines, the last of them saying how many were left out; *of* so many, if these are not all."""
+    total = len(lines) if of is None else of
+    if total <= count:
+        return list(lines)
+    return [*lines[: count - 1], f"… and {total - count + 1} more"]
+
+
+def _columns(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        for character in text
+    )
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+def write(lines: Iterable[str]) -> None:
+    """Print to stdout. A reader that left early is no error; a disk that is full is one."""
+    if sys.stdout is None:
+        return
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")  # a terminal that knows no "…" gets \u2026, not nothing
+    try:
+        sys.stdout.write(masking.hide("".join(line + "\n" for line in lines)))
+        sys.stdout.flush()
+    except OSError as error:
+        _let_go_of_stdout()
+        if not isinstance(error, BrokenPipeError):
+            raise CronjobsError(f"stdout cannot be written: {error.strerror}") from None
+
+
+def _let_go_of_stdout() -> None:
+    """What is still buffered would make the interpreter stumble as it ends."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+
+
+def write_list(
+    rows: Sequence[_T], limit: int, as_json: bool, lines: Callable[[Sequence[_T]], Iterable[str]], nothing: str
+) -> None:
+    """Print at most *limit* of *rows*, as JSON or as *lines* of them, and note on stderr if there are more, or none."""
+    write([json_text(rows[:limit])] if as_json else lines(rows[:limit]))
+    if not rows and not as_json:
+        complain(nothing)
+    if len(rows) > limit:
+        complain(f"the first {limit} are shown; there are more: --limit")
+
+
+def columns_of(row: Any) -> dict[str, Any]:
+    """A row as its JSON object: the columns' names are the keys."""
+    return dict(row._mapping)
+
+
+def progress_text(progress: HowFar) -> str:
+    """ "37 of 120 (30 %): Berlin"; "" if nothing was said."""
+    return safe(in_words(progress))

@@ -1,0 +1,124 @@
+"""``cronjobs pause``: the brake."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from sqlalchemy import Connection
+
+from cronjobs.desk.cli import typed
+from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
+from cronjobs.desk.cli.output import local
+from cronjobs.desk.cli.pause_wait import wait_until_quiet
+from cronjobs.desk.cli.pauses import (
+    PauseAllOption,
+    PauseQueueOption,
+    ScheduleArgument,
+    print_in_force,
+    record_change,
+    target,
+)
+from cronjobs.desk.cli.project_database import operator, our_database
+from cronjobs.engine.config.reader import nearest
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.run_due.printing import complain
+from cronjobs.engine.schedules.materialise import materialise
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store import upcoming
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.tick.log import Log
+from cronjobs.errors import UsageError
+
+SkipOption = Annotated[
+    bool, typer.Option("--skip", help="With --all or a schedule: skip, for good, what comes due meanwhile.")
+]
+
+
+def pause(
+    source: Source,
+    schedule: ScheduleArgument = None,
+    everything: PauseAllOption = False,
+    queue: PauseQueueOption = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Ends by itself: 2026-11-20T09:00.", show_default=False)
+    ] = None,
+    span: Annotated[
+        str | None, typer.Option("--for", metavar="DURATION", help="Ends by itself: 1h.", show_default=False)
+    ] = None,
+    why: WhyOption = None,
+    skip: SkipOption = False,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="With --all or --queue: wait at most this long until none of its jobs run any more: 60s.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Pause all work, a queue or a schedule, on every host, until you resume or until a given time.
+
+    Running jobs continue. Jobs in a paused queue wait. Occurrences of a paused schedule wait, too: when the pause is
+    over, the schedule's catch_up decides about them, as after an outage; with --skip they are recorded as skipped
+    instead. --all does both. Pausing again changes the end and the reason. Prints every pause in force.
+
+    Deploy scripts use it with --wait before the deploy, and resume after it. Exit code 0: nothing runs; 1: the time is
+    up, and it lists what still runs. The pause stays in either case, and after Ctrl-C.
+    """
+    scope, name = target(everything, queue, schedule)
+    if skip and scope == "queue":
+        raise UsageError("--skip is for --all and for a schedule: the jobs of a queue wait, and none is skipped")
+    patience = None if wait is None else typed.span(wait, "--wait")
+    if patience is not None and scope == "schedule":
+        raise UsageError("--wait is for --all and --queue: jobs that a schedule made already run, paused or not")
+    with our_database(source) as (settings, database):
+        with database.read() as connection:
+            before = None if scope == "queue" else store.pause_row(connection, scope=scope, name=name)
+        if before is not None and before.skip:
+            # Record what it has skipped: its row is about to say something else.
+            materialise(database, Log(settings.log).write, put_aside=name)
+        with database.write() as connection:
+            now = database_now(connection)
+            ends = _end(settings, until, span, now)
+            _require_known(connection, settings, scope, name)
+            by = operator()
+            store.pause(connection, scope=scope, name=name, until=ends, by=by, why=why, now=now, skip=skip)
+            ended = ends.isoformat() if ends else None
+            record_change(connection, "pause", scope, name, why=why, at=now, until=ended, skip=skip)
+        print_in_force(database, settings, as_json)
+        if patience is not None:
+            undo = "cronjobs resume " + ("--all" if scope == "all" else f"--queue {name}")
+            wait_until_quiet(database, settings.timezone, name or None, patience, undo)
+
+
+def _end(settings: Settings, until: str | None, span: str | None, now: datetime) -> datetime | None:
+    if until is not None and span is not None:
+        raise UsageError("give --until or --for, not both")
+    if span is not None:
+        return now + typed.span(span, "--for", above_zero=True)
+    if until is None:
+        return None
+    ends = typed.instant(until, settings.timezone, "--until")
+    if ends <= now:
+        raise UsageError(f"--until is over already: {local(settings, ends)}")
+    return ends
+
+
+def _require_known(connection: Connection, settings: Settings, scope: str, name: str) -> None:
+    """A brake on a mistyped name would brake nothing."""
+    if scope == "all":
+        return
+    if scope == "schedule":
+        known = {*settings.schedules, *settings.disabled_schedules, *(s.name for s in store.all_schedules(connection))}
+    else:
+        known = {"default", *(s.queue for s in settings.schedules.values()), *upcoming.waiting_queues(connection)}
+    if name in known:
+        return
+    meant = nearest(name, known)
+    guess = f', did you mean "{meant}"?' if meant else ""
+    if scope == "schedule":
+        raise UsageError(f'there is no schedule "{name}"{guess}')
+    complain(f'nothing waits in a queue "{name}" now{guess}')

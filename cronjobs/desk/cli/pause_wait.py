@@ -1,0 +1,116 @@
+"""``pause --wait``: until nothing runs any more that the pause is meant to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import typer
+
+from cronjobs.clock import sleep
+from cronjobs.desk.cli.output import Times, counted, host_of, rough, safe, table, width
+from cronjobs.desk.cli.progress import Progress, interruptible
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity, is_gone
+from cronjobs.engine.run_due.printing import complain
+from cronjobs.engine.store import listing, operating
+from cronjobs.engine.store.sql import database_now
+from cronjobs.errors import DatabaseError
+
+POLL_S: Final = 0.5
+SHOWN: Final = 20
+
+
+@dataclass(frozen=True)
+class Still:
+    """What still runs in the scope of a pause. ``claims``: begun before the pause, and not committed yet."""
+
+    jobs: Sequence[Any]
+    more: bool
+    claims: frozenset[str]
+    times: Times
+
+    @property
+    def quiet(self) -> bool:
+        return not self.jobs and not self.claims
+
+    @property
+    def said(self) -> str:
+        if not self.jobs:
+            return "a claim from before the pause is still being committed"
+        count = f"more than {SHOWN} jobs" if self.more else counted(len(self.jobs), "job")
+        longest = self.jobs[0].started_at
+        return f"{count} still running" + (f", the longest for {rough(self.times.now - longest)}" if longest else "")
+
+
+def wait_until_quiet(database: Database, timezone: str, queue: str | None, span: timedelta, undo: str) -> None:
+    """Return once no job of *queue* (None: of any) is leased; after *span*, or at Ctrl-C, tell and raise typer.Exit.
+
+    The pause is committed already; *undo* is the command that takes it off.
+    """
+    began = database.clock.monotonic()
+    claims: frozenset[str] | None = None
+    with interruptible() as interrupted, Progress() as progress:
+        while True:
+            still: Still | None = None
+            trouble: DatabaseError | None = None
+            try:
+                still = _look(database, timezone, queue, claims)
+                claims = still.claims
+            except DatabaseError as error:  # a restart: what runs goes on, and so do we
+                trouble = error
+            waited = database.clock.monotonic() - began
+            if interrupted() or (still and still.quiet) or waited >= span.total_seconds():
+                break
+            progress.say(f"waiting, {waited:.0f} of {span.total_seconds():.0f} s: {still.said if still else trouble}")
+            sleep(min(POLL_S, span.total_seconds() - waited))
+    if still is not None and still.quiet:
+        complain(f"quiet after {waited:.1f} s: nothing runs any more")
+        return
+    if interrupted():
+        complain(f"stopped waiting; the pause stays: {undo} takes it off")
+        raise typer.Exit(130)
+    if trouble is not None:
+        raise trouble
+    assert still is not None
+    complain(f"not quiet after {waited:.0f} s, {still.said}; the pause stays: {undo} takes it off")
+    for line in _table(still):
+        complain(line)
+    raise typer.Exit(1)
+
+
+def _look(database: Database, timezone: str, queue: str | None, before: frozenset[str] | None) -> Still:
+    # In this order: a claim that is no longer in flight has its jobs among those that run.
+    with database.read() as connection:
+        flying = operating.claims_in_flight(connection)
+    with database.read() as connection:
+        times = Times(database_now(connection), timezone)
+        rows = listing.running_jobs(connection, SHOWN + 1, queue, with_exec=False)  # no pause stops cron
+    # Whoever began to claim since the first look has seen the pause.
+    return Still(rows[:SHOWN], len(rows) > SHOWN, flying if before is None else flying & before, times)
+
+
+def _table(still: Still) -> list[str]:
+    here = Identity.here()
+    rows = [
+        [
+            str(job.id),
+            safe(job.job_type),
+            host_of(job.locked_by),
+            rough(still.times.now - job.started_at) if job.started_at else "",
+            _note(job, here, still.times),
+        ]
+        for job in still.jobs
+    ]
+    lines = table(rows, [">id", "type", "host", ">for", "note"], room=width(), at_most={1: 40})
+    return [*lines, "… and more: cronjobs jobs list --status running"] if still.more else lines
+
+
+def _note(job: Any, here: Identity, times: Times) -> str:
+    if is_gone(job.locked_by, here):
+        return f"its runner is gone: cronjobs jobs release {job.id}"
+    if job.locked_until < times.now:
+        return f"its lease ended {rough(job.locked_until - times.now)} ago: the next tick settles it"
+    return "asked to stop" if job.cancel_requested_at else ""

@@ -1,0 +1,112 @@
+"""Work in many short steps for a person who waits: progress on a terminal, a Ctrl-C that comes between two steps."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Final, TextIO
+
+from cronjobs.clock import SYSTEM
+from cronjobs.desk.cli.output import fit, safe
+from cronjobs.engine.rules.progress import HowFar, in_words
+from cronjobs.engine.run_due.printing import is_terminal
+
+
+def is_interactive() -> bool:
+    """Whether there is someone who can be asked, and sees the question."""
+    return is_terminal("stdin") and is_terminal("stderr")
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Inside, the first Ctrl-C only sets what the block asks for; the second one is a KeyboardInterrupt as ever."""
+    interrupted = False
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+BAR: Final = 20  # characters
+PLAIN_EVERY_S: Final = 10.0
+
+
+class Bar:
+    """How far a job has come, below what it prints: one line on a terminal, else a line of its own now and then."""
+
+    def __init__(self, print_line: Callable[[str], None], stream: TextIO | None) -> None:
+        """*stream*: the real stderr; what is in its place while a job runs is recorded as the job's output."""
+        self._print_line = print_line
+        self._line = Progress(stream)
+        self._drawn = self._in_line = False
+        self._said_at = -math.inf
+        self._said: HowFar | None = None
+        self._turn = threading.RLock()  # who prints is the job's thread, and the loop's says what came too soon
+
+    def show(self, told: HowFar) -> None:
+        with self._turn:
+            self._show(told)
+
+    def _show(self, told: HowFar) -> None:
+        every_s = 0.1 if is_terminal("stderr") else PLAIN_EVERY_S
+        now, ready = SYSTEM.monotonic(), told.of is not None and (told.done or 0) >= told.of
+        if told is self._said or self._in_line or (now < self._said_at + every_s and not ready):
+            return
+        self._said_at, self._said = now, told
+        if is_terminal("stderr"):
+            self._drawn = True
+            self._line.say(f"{bar(told)}{in_words(told)}")
+        else:
+            self._print_line(f"progress: {safe(in_words(told))}")
+
+    def make_way(self, text: str) -> None:
+        """*text* is about to be printed."""
+        with self._turn:
+            if self._drawn:
+                self._drawn = False
+                self._line.say("")
+            self._in_line = bool(text) and not text.endswith("\n")
+
+
+def bar(told: HowFar) -> str:
+    """ "[######..............] ", "" without a total."""
+    if told.of is None or told.done is None:
+        return ""
+    full = min(BAR, int(BAR * told.done / told.of))
+    return f"[{'#' * full}{'.' * (BAR - full)}] "
+
+
+class Progress:
+    """One line on stderr that is written over, on a terminal only, and gone at the end."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream, self._shown = stream, ""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def say(self, text: str) -> None:
+        if is_terminal("stderr") and (text or self._shown):
+            self._shown = text
+            with suppress(OSError):
+                # A line that wraps could not be written over.
+                stream = self._stream or sys.stderr
+                room = (os.get_terminal_size(stream.fileno()).columns or 80) - 1
+                stream.write(f"\r{fit(safe(text), room)}\x1b[K")
+                stream.flush()
+
+    def __exit__(self, *_: object) -> None:
+        self.say("")

@@ -1,0 +1,91 @@
+"""Open the jobs database; refuse one that belongs to another project."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypedDict
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.cli.loading import load_settings
+from cronjobs.desk.cli.options import Source
+from cronjobs.desk.cli.output import Times
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import Address, parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.caller import user_in_a_line
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.run_due.database import ready_database
+from cronjobs.engine.run_due.printing import complain
+from cronjobs.engine.store import meta
+from cronjobs.engine.store.meta import is_ours
+from cronjobs.engine.store.sql import database_now
+
+
+def missing_file(settings: Settings) -> Address | None:
+    """The SQLite file that is to be the database, if it is not there: to open it would make it."""
+    address = parse_url(settings.database, settings.schema)
+    return address if address.is_sqlite and not Path(str(address.url.database)).exists() else None
+
+
+@contextmanager
+def jobs_database(
+    source: Source, *, only_database: bool = False, without_project: bool | None = None
+) -> Iterator[tuple[Settings, Database]]:
+    """The settings and their open database. *only_database*: whatever else is wrong in the file.
+
+    *without_project*: see ``load_settings``.
+    """
+    settings = load_settings(source, only_database=only_database, without_project=without_project)
+    with closing(ready_database(settings)) as database:
+        yield settings, database
+
+
+@contextmanager
+def snapshot(source: Source, *, only_database: bool = False) -> Iterator[tuple[Settings, Connection, Times]]:
+    """The settings, a connection to read by, and the database's times: for commands that only show something.
+
+    *only_database*: they go on while the file is broken, and report that on stderr.
+    """
+    with (
+        jobs_database(source, only_database=only_database, without_project=True) as (settings, database),
+        database.read() as connection,
+    ):
+        if settings.broken:
+            complain(f"shown without what is wrong in the file: {settings.problems[0]}")
+        yield settings, connection, Times(database_now(connection), settings.timezone)
+
+
+@contextmanager
+def our_database(
+    source: Source, *, adopt: bool = False, without_project: bool = False
+) -> Iterator[tuple[Settings, Database]]:
+    """The settings and their database, its tables made where that is allowed. Raises ForeignDatabase.
+
+    *adopt*: one that is nobody's yet becomes ours, as at a first tick. *without_project*: see ``load_settings``.
+    """
+    with jobs_database(source, without_project=without_project) as (settings, database):
+        with database.read() as connection:
+            found = meta.read_meta(connection)
+        if not is_ours(settings, found.project, found.environment) and adopt:
+            with database.write() as connection:
+                meta.adopt(connection, settings.project, settings.environment, operator())
+        yield settings, database
+
+
+class ByHand(TypedDict):
+    """Who does something at which host, for the audit trail."""
+
+    actor: str
+    host: str
+
+
+def by_hand() -> ByHand:
+    return {"actor": operator(), "host": Identity.here().host}
+
+
+def operator() -> str:
+    """Who is at the keyboard, as it may be stored: the name comes from variables that hold anything."""
+    return user_in_a_line()

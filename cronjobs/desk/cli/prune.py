@@ -1,0 +1,133 @@
+"""``cronjobs prune``: delete now what ticks delete in spare time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from cronjobs.desk.cli.options import JsonOption, Source
+from cronjobs.desk.cli.output import Times, counted, table, width, write
+from cronjobs.desk.cli.progress import Progress, interruptible, is_interactive
+from cronjobs.desk.cli.project_database import by_hand, our_database
+from cronjobs.engine.config.settings import Retention
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.retrying import patiently
+from cronjobs.engine.run_due.printing import complain, json_text
+from cronjobs.engine.store.pruning import KINDS, Past, last_tick_at, set_pruned_at
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.store.ticks import record
+from cronjobs.engine.tick.pruner import Before, Pruner, would_go
+from cronjobs.engine.tick.pruning import clock_jumped
+from cronjobs.errors import DatabaseError
+from cronjobs.model import duration_text
+
+PATIENT_S: Final = 20.0  # how long a lock of somebody else is waited for
+
+WHAT: Final = {
+    "succeeded": "succeeded jobs",
+    "dead": "dead jobs",
+    "cancelled": "cancelled jobs",
+    "stripped": "payloads of keyed jobs",
+    "attempts": "attempts of all these",
+    "job_type_lists": "lists of job types",
+}
+
+
+def prune(
+    source: Source,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count what would go, and since when it is there.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete what is older than the retention now, as ticks do in spare time.
+
+    In the same short batches, so that ticks and enqueuers go on meanwhile. A job with an idempotency key first loses
+    its payload and attempts, and goes when retention.keys is over. Rows that another session has locked stay for the
+    next tick. Ctrl-C stops after a batch; what has gone stays gone (exit code 130).
+
+    --json prints one object: dry_run, done, and an object per kind of row under "rows": table, what, rows,
+    before, and with --dry-run oldest.
+    """
+    with our_database(source) as (settings, database):
+        with database.read() as connection:
+            now = database_now(connection)
+            before, times = Before.of(settings.retention, now), Times(now, settings.timezone)
+            last_tick = last_tick_at(connection)
+            found = would_go(connection, before) if dry_run else {}
+        done = True
+        if not dry_run:
+            if clock_jumped(last_tick, now):
+                _doubt(times, last_tick)
+            done, found = _prune(database, before, now)
+    rows = _rows(found, before)
+    if as_json:
+        shown = rows if dry_run else [{name: value for name, value in row.items() if name != "oldest"} for row in rows]
+        write([json_text({"dry_run": dry_run, "done": done, "rows": shown})])
+    elif any(row["rows"] for row in rows):
+        write(_lines(rows, times, settings.retention, dry_run))
+    else:
+        complain("nothing is older than its retention")
+    if not done:
+        complain("stopped; what is left goes with the next ticks")
+        raise typer.Exit(130)
+
+
+def _doubt(times: Times, last_tick: datetime | None) -> None:
+    """A clock that is far ahead makes everything look old, and what is deleted does not come back."""
+    assert last_tick is not None
+    complain(f"it is {times.said} by the database's clock, and the last tick began {times.ago(last_tick)}")
+    if is_interactive():
+        typer.confirm("Is the clock right, and shall old rows go?", abort=True, err=True)
+
+
+def _prune(database: Database, before: Before, now: datetime) -> tuple[bool, dict[str, Past]]:
+    """Prune; return whether nothing is left, and what has gone. Ctrl-C ends it after a batch."""
+    with interruptible() as interrupted, Progress() as progress:
+
+        def go_on() -> bool:
+            progress.say(f"{counted(pruner.counts.total(), 'row')} gone … (Ctrl-C stops)")
+            return not interrupted()
+
+        pruner = Pruner(database, before, database.clock, go_on)
+        until = database.clock.monotonic() + PATIENT_S
+        try:
+            done = patiently(pruner.run, clock=database.clock, until=until, go_on=lambda: not interrupted())
+        except DatabaseError:
+            complain(f"{counted(pruner.counts.total(), 'row')} gone, and this stays. Then:")
+            raise
+    gone = {kind: rows for kind, rows in pruner.counts.items() if rows}
+    with database.write() as connection:
+        if gone:
+            record(connection, action="prune", detail=gone, at=database_now(connection), **by_hand())
+        if done:
+            set_pruned_at(connection, now)
+    return done, {kind: (rows, None) for kind, rows in gone.items()}
+
+
+def _rows(found: Mapping[str, Past], before: Before) -> list[dict[str, Any]]:
+    """An object for each kind of row."""
+    rows = []
+    for kind, (name, kept) in KINDS.items():
+        count, oldest = found.get(kind, (0, None))
+        limit = getattr(before, kept) if kept else None
+        rows.append({"table": name, "what": kind, "rows": count, "oldest": oldest, "before": limit})
+    return rows
+
+
+def _lines(rows: Sequence[Mapping[str, Any]], times: Times, retention: Retention, dry_run: bool) -> list[str]:
+    header = ["what", ">rows", "oldest", "kept"] if dry_run else ["what", ">rows", "kept"]
+    lines = []
+    for row in rows:
+        if row["rows"]:
+            setting = KINDS[row["what"]][1]
+            kept = f"{duration_text(getattr(retention, setting))} (retention.{setting})" if setting else ""
+            cells = [WHAT.get(row["what"], row["what"]), f"{row['rows']:,}", kept]
+            if dry_run:
+                cells.insert(2, times.clock(row["oldest"]))
+            lines.append(cells)
+    said = "would go" if dry_run else "gone"
+    return [f"{said}, by the retention at {times.said}:", *table(lines, header, room=width())]

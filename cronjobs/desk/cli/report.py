@@ -1,0 +1,60 @@
+"""``cronjobs report``: how things are, as one HTML file for a mail or a ticket."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cronjobs.desk import doors
+from cronjobs.desk.cli.known_types import known_types
+from cronjobs.desk.cli.options import Source
+from cronjobs.desk.cli.project_database import jobs_database
+from cronjobs.engine.host.files import require_replaceable
+from cronjobs.engine.run_due import leaving
+from cronjobs.engine.run_due.printing import complain
+from cronjobs.engine.store.reading import only_reading
+from cronjobs.errors import CronjobsError
+from cronjobs.installed import needed
+
+
+def report(
+    source: Source,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help='Where to write it, "-": stdout; a file there is replaced.')
+    ],
+) -> None:
+    """Write how things are as one HTML file, for a mail or a ticket.
+
+    It is the first pages of cronjobs web: findings, schedules with their last day, dead and latest jobs, errors,
+    queues, hosts. The file fetches nothing and leads nowhere; secrets and what job_types hide: names are left out, as
+    on the pages, and only its owner may read it.
+    """
+    pages = needed(doors.REPORT, "a report")
+    with jobs_database(source, only_database=True) as (settings, database):
+        types = known_types(settings)
+        with database.read() as connection, only_reading(connection):
+            written = pages.report(connection, settings, types).encode(errors="replace")
+    if str(out) == "-":
+        typer.echo(written, nl=False)
+    else:
+        _put(out, written)
+        complain(f"written: {out} ({len(written):,} bytes)")
+    leaving.leave(0, stuck=False)
+
+
+def _put(file: Path, written: bytes) -> None:
+    """All of it or nothing: somebody may be reading the one from before."""
+    beside = file.parent / f".{file.name}.{os.getpid()}"
+    try:
+        require_replaceable(file)
+        with open(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as opened:
+            opened.write(written)
+        beside.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        raise CronjobsError(f"{file} cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,102 @@
+"""``cronjobs resume``: ends a pause, and says what becomes of what it held back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
+from cronjobs.desk.cli.output import local, safe
+from cronjobs.desk.cli.pauses import (
+    ResumeAllOption,
+    ResumeQueueOption,
+    ScheduleArgument,
+    print_in_force,
+    record_change,
+    target,
+)
+from cronjobs.desk.cli.project_database import our_database
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.rules import pausing
+from cronjobs.engine.rules.occurrences import Range
+from cronjobs.engine.run_due.printing import complain, echo
+from cronjobs.engine.schedules.materialise import materialise
+from cronjobs.engine.schedules.pauses import held_back_now
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.tick.log import Log
+from cronjobs.errors import DatabaseError
+from cronjobs.events import Event
+
+
+def resume(
+    source: Source,
+    schedule: ScheduleArgument = None,
+    everything: ResumeAllOption = False,
+    queue: ResumeQueueOption = None,
+    why: WhyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End a pause: that of --all, of a queue, or of a schedule; others stay.
+
+    Jobs that waited run with the next tick. catch_up now decides about the occurrences that were held back; each is
+    listed with what becomes of it. Prints the pauses still in force.
+    """
+    scope, name = target(everything, queue, schedule)
+    with our_database(source) as (settings, database):
+        with database.write() as connection:
+            now = database_now(connection)
+            held = {} if scope == "queue" else held_back_now(connection)
+            was_on = store.resume(connection, scope=scope, name=name, now=now)
+            if was_on:
+                record_change(connection, "resume", scope, name, why=why, at=now)
+        what = pausing.what(scope, name)
+        complain(f"resumed: {what}" if was_on else f"nothing to resume: no pause of {what} is in force")
+        if was_on and held:
+            for line in _settle_held(database, settings, held, None if scope == "all" else name):
+                (complain if as_json else echo)(line)
+        print_in_force(database, settings, as_json)
+
+
+def _settle_held(database: Database, settings: Settings, held: Mapping[str, Range], name: str | None) -> list[str]:
+    """Settle what is held back no more; a line for each schedule (*name* None: of all that had something)."""
+    log, events = Log(settings.log), []
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        log.write(event)
+
+    try:
+        materialise(database, emit, but=settings.disabled_schedules)
+        with database.read() as connection:
+            still = held_back_now(connection)
+    except DatabaseError:
+        complain("it is resumed, and the next tick settles what it held back")
+        raise
+    lines = []
+    for schedule, what in sorted(held.items()):
+        if name not in (None, schedule):
+            continue
+        its = [event for event in events if "count" in event.facts and event.facts["schedule"] == schedule]
+        became = [event.facts | {"outcome": event.name.partition(".")[2]} for event in its]
+        lines.append(_held_line(settings, schedule, what, became, still=schedule in still))
+    return lines
+
+
+def _held_line(
+    settings: Settings, schedule: str, what: Range, became: Sequence[Mapping[str, Any]], *, still: bool
+) -> str:
+    """ "nightly: 3 occurrences were held back, from … to …: 2 coalesced, 1 enqueued (job 17)"."""
+    span = local(settings, what.last)
+    if what.count > 1:
+        span = f"from {local(settings, what.first)} to {span}"
+    counts: dict[str, int] = {}
+    for facts in became:
+        counts[facts["outcome"]] = counts.get(facts["outcome"], 0) + facts["count"]
+    told = [f"{count:,} {outcome}" for outcome, count in counts.items()]
+    if jobs := [str(facts["job_id"]) for facts in became if facts["outcome"] == "enqueued"]:
+        told[-1] += f" (job {', '.join(jobs[:5])}{', …' if len(jobs) > 5 else ''})"
+    then = ", ".join(told) or ("still held back by another pause" if still else "a tick is settling them")
+    count = "1 occurrence was" if what.count == 1 else f"{what.count:,} occurrences were"
+    return safe(f"{schedule}: {count} held back, {span}: {then}", 1000)

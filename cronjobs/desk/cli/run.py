@@ -1,0 +1,144 @@
+"""``cronjobs run``: one job here and now, in the foreground."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from cronjobs.clock import SYSTEM
+from cronjobs.desk.cli import typed
+from cronjobs.desk.cli.options import Source, schedule_or_type_names
+from cronjobs.desk.cli.output import block, safe
+from cronjobs.desk.cli.progress import Bar
+from cronjobs.desk.cli.project_database import our_database
+from cronjobs.desk.cli.run_target import CannotTell, job_of
+from cronjobs.engine.execution.foreground_claim import CannotRun, UnknownType, begin_existing, begin_new
+from cronjobs.engine.execution.live_output import Streams, live_streams
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs import job_types
+from cronjobs.engine.run_due import leaving
+from cronjobs.engine.run_due.printing import coloured
+from cronjobs.engine.tick.extras import LAST_S, Over, beside_jobs
+from cronjobs.engine.tick.foreground import Foreground, RunResult, signals_wait
+from cronjobs.engine.tick.log import Log
+from cronjobs.errors import UsageError
+from cronjobs.model import Snoozed, Status, Succeeded, duration_text
+
+
+def run(
+    source: Source,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TYPE|SCHEDULE|ID",
+            autocompletion=schedule_or_type_names,
+            help="A job type, a schedule, or the number of a waiting job.",
+        ),
+    ],
+    payload: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help='Keyword arguments: JSON, @FILE, or "-" to read stdin.', show_default=False),
+    ] = None,
+    schedule: Annotated[
+        bool, typer.Option("--schedule", help="TARGET is a schedule, even if a job type has that name too.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but the output of the job.")] = False,
+) -> None:
+    """Run one job here and now; you see its output and traceback, and breakpoint() works.
+
+    It is recorded like any attempt. For a TYPE or SCHEDULE it makes a new job (a schedule's with its payload, due
+    now) with one try: a tick never picks it up again, whether it fails, you press Ctrl-C, or this process is killed
+    (only after Snooze does one run it). A waiting job, given by its ID, runs whether it is due or not; if it fails
+    it retries as usual, and after Ctrl-C it waits as before. Python handlers have no time limit here, commands have
+    theirs. Pauses do not stop it; limits in the file (limits:) do.
+
+    Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
+    """
+    arguments = None if payload is None else typed.payload(payload)
+    by_id = target.isascii() and target.isdigit() and not schedule
+    if by_id and arguments is not None:
+        raise UsageError("a job that is there has its payload: --payload goes with a TYPE or SCHEDULE")
+    with our_database(source, adopt=True) as (settings, database), live_streams() as streams:
+        hushed = quiet or source.given("quiet")
+        say: Callable[[str], None] = (lambda _: None) if hushed else streams.say
+        known = job_types.load(settings)
+        locked_by, claimed = str(Identity.here()), database.clock.monotonic()
+        with signals_wait():
+            try:
+                if by_id:
+                    job = begin_existing(database, _number(target), settings, known, locked_by=locked_by)
+                else:
+                    new, alone = job_of(settings, known, target, arguments, schedule)
+                    job = begin_new(database, new, settings, known, locked_by=locked_by, alone=alone)
+            except (UnknownType, CannotTell):
+                for fault in known.faults:
+                    streams.say(safe(f"{fault.where}: {fault.what}", 1000))
+                raise
+            say(f"job {job.id} {job.job_type} started")
+            below = Bar(say, streams.err.outside)
+            streams.out.before = streams.err.before = below.make_way
+            log = Log(settings.log).write
+            extras = beside_jobs(settings, database, log)
+            done = Foreground(
+                database,
+                settings,
+                job,
+                known.types[job.job_type],
+                by_hand=not by_id,
+                claimed=claimed,
+                streams=streams,
+                emit=extras.listening(log),
+                on_progress=None if hushed else below.show,
+                on_start=extras.started,
+                on_end=extras.ended,
+            ).run()
+            below.make_way("")
+        _tell(done, streams, say)
+        extras.end(Over(SYSTEM.monotonic() + LAST_S))
+    failed = 1 if done.signal is None else 128 + done.signal
+    leaving.leave(0 if done.succeeded else failed, stuck=False)
+
+
+def _number(digits: str) -> int:
+    if len(digits.lstrip("0")) > 18:  # more than any database counts to
+        raise CannotRun("there is no job of that number")
+    return int(digits)
+
+
+def _tell(done: RunResult, streams: Streams, say: Callable[[str], None]) -> None:
+    """The traceback as soon as it is over, and one line that says what became of the job."""
+    trace = getattr(done.outcome, "traceback", None)
+    if trace and done.signal is None:
+        streams.say("\n".join(block(trace, "")))
+    if done.decided is None:
+        return  # said when it was noticed
+    text = safe(f"job {done.job.id} {_became(done)}", 2000)
+    if streams.err.isatty():
+        text = coloured(text, "green" if done.succeeded else "red")
+    (say if done.succeeded else streams.say)(text)
+
+
+def _became(done: RunResult) -> str:
+    decided, outcome = done.decided, done.outcome
+    assert decided is not None
+    took = f"{decided.finished.duration.total_seconds():.2f} s"
+    error = getattr(outcome, "error", "")
+    wait = duration_text(decided.transition.delay) if decided.transition.delay is not None else ""
+    match decided.transition.status:
+        case Status.SUCCEEDED:
+            result = decided.finish.result
+            note = outcome.note if isinstance(outcome, Succeeded) else None
+            return f"succeeded in {took}" + (f"; result {result}" if result else "") + (f"; {note}" if note else "")
+        case Status.FAILED:
+            return f"failed in {took}: {error}; a tick tries again in {wait}"
+        case Status.DEAD:
+            why = "for good" if decided.transition.permanent else "it has no more tries"
+            return f'failed in {took} and is dead, {why}: {error}. Mended? "cronjobs jobs retry {done.job.id}"'
+        case Status.QUEUED if isinstance(outcome, Snoozed):
+            return f"asked to be run later: a tick does, in {wait}"
+        case Status.QUEUED:
+            return f"{error}; it waits as before"
+        case status:
+            return f"{status} after {took}: {error}"

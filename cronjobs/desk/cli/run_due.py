@@ -1,0 +1,49 @@
+"""``cronjobs run-due`` for people; cron's plain command line is read without typer, by ``run_due.options``."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from typing import Annotated, Any
+
+import typer
+
+from cronjobs.desk.cli.options import Source
+from cronjobs.engine.run_due.command import run_tick
+from cronjobs.engine.run_due.options import KINDS, OPTIONS, TickOptions
+from cronjobs.engine.tick import deadline
+
+
+def run_due(source: Source, **given: Any) -> None:
+    """Run what is due, then exit: this is what cron calls every minute.
+
+    Finds due schedules and jobs, leases them, runs them in a few threads, records what happened, and exits before
+    the next minute. Without a terminal it prints nothing unless something died or broke, so cron's mail is an alarm.
+
+    A job whose timeout is above run.budget less 5 s gets its own process, which outlives the tick. Where everything
+    ends with the tick's process (a container without an init process), --wait stays until those have ended. It then
+    passes SIGTERM on to them, and exit code 1 also means that one of them ended dead. The tick's own report is printed
+    first.
+
+    Exit codes: 0 done (also when nothing was due, or a job failed and will retry), 1 a job died, 2 usage,
+    3 configuration, 4 database, 70 a fault of cronjobs itself, 128+n ended by a signal (142: the time limit; 137: the
+    same, where a handler had disarmed it or the tick was frozen).
+    """
+    deadline.arm()
+    shared = {name: value for name, option in OPTIONS.items() if option.before and (value := source.given(name))}
+    run_tick(TickOptions(**given | shared))
+
+
+def _of_typer(name: str, default: Any) -> inspect.Parameter:
+    own = OPTIONS[name]
+    option = typer.Option(*own.words.split(), metavar=own.metavar, min=own.least, max=own.most, help=own.help)
+    kind: Any = Annotated[KINDS[name].__origin__, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+run_due.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        inspect.Parameter("source", inspect.Parameter.KEYWORD_ONLY, annotation=Source),
+        *(_of_typer(each.name, each.default) for each in fields(TickOptions) if not hasattr(Source, each.name)),
+    ]
+)

@@ -1,0 +1,229 @@
+"""``cronjobs schedules …``: what recurs, when it comes next, and what became of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Annotated, Any, Final
+
+import typer
+from sqlalchemy import Connection
+
+from cronjobs.desk.cli.commands import Commands
+from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
+from cronjobs.desk.cli.output import COLOURS, Times, columns_of, labelled, safe, table, width, wrapped, write
+from cronjobs.desk.cli.project_database import snapshot
+from cronjobs.engine.config.fields import zone_exists
+from cronjobs.engine.config.reader import nearest
+from cronjobs.engine.config.settings import ScheduleSettings, Settings
+from cronjobs.engine.run_due.printing import coloured, json_text
+from cronjobs.engine.schedules.definition import definition as definition_of
+from cronjobs.engine.schedules.planning import read
+from cronjobs.engine.store import explaining, listing, schedules
+from cronjobs.engine.store.schedules import StoredSchedule
+from cronjobs.errors import CronjobsError
+from cronjobs.model import duration_text
+
+app = Commands("The schedules: list them, look at one.")
+
+LEDGER_SHOWN: Final = 20
+NEXT_SHOWN: Final = 5
+
+_STATES: Final = {
+    "active": "",
+    "retired": "it is in no file any more: it makes no more jobs, its history stays",
+    "disabled": "its entry in this file is bad: it stays as the database has it, and makes no jobs here",
+    "new": "the database does not know it yet: the next tick applies this file",
+}
+
+
+@app.command("list", epilog="For example: cronjobs schedules list")
+def list_schedules(source: Source, as_json: JsonOption = False) -> None:
+    """List the schedules by name: when they are due, their state, what comes next, how the last one went.
+
+    The list is that of the database, which ticks keep up to date with the file: "new" schedules are only in the file,
+    "disabled" ones are bad there. --json prints one array, an object per schedule with the table's columns as keys.
+    """
+    with snapshot(source) as (settings, connection, times):
+        stored = schedules.all_schedules(connection)
+        last = {row.schedule_id: columns_of(row) for row in listing.last_occurrences(connection)}
+    listed = [_object(schedule, settings, times.now, last.get(schedule.id), 1) for schedule in stored]
+    listed = sorted([*listed, *_only_in_file(stored, settings, times.now, 1)], key=lambda found: str(found["name"]))
+    if as_json:
+        write([json_text(listed)])
+        return
+    rows = [
+        [
+            safe(found["name"]),
+            safe(timing_text(found["definition"])),
+            safe(_value(found["definition"], "job")),
+            found["state"],
+            times.ago(found["next"][0]) if found["next"] else "",
+            _last_text(found["last"], times),
+        ]
+        for found in listed
+    ]
+    header = ["name", "timing", "job", "state", "next", "last"]
+    write(table(rows, header, room=width(), at_most={0: max(16, width() // 5), 1: 18, 2: max(12, width() // 6)}))
+    if not rows:
+        typer.echo("no schedule, neither in the database nor in the file", err=True)
+
+
+@app.command(epilog="For example: cronjobs schedules show nightly-report")
+def show(
+    source: Source,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", autocompletion=schedule_names, help="As schedules list prints it.")
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Show one schedule: its definition, its next 5 occurrences, and what became of the last ones.
+
+    All times are in the schedule's time zone.
+    --json prints one object: the table's columns as keys, the next occurrences under "next", the last 20 ledger
+    rows under "ledger".
+    """
+    with snapshot(source) as (settings, connection, times):
+        stored = schedules.all_schedules(connection)
+        here = next((schedule for schedule in stored if schedule.name == name), None)
+        rows = listing.ledger(connection, here.id, LEDGER_SHOWN) if here is not None else []
+    ledger = [columns_of(row) for row in rows]
+    if here is not None:
+        found = _object(here, settings, times.now, None, NEXT_SHOWN)
+    else:
+        only = {found["name"]: found for found in _only_in_file(stored, settings, times.now, NEXT_SHOWN)}
+        if name not in only:
+            raise CronjobsError(_no_such_schedule(name, [*(schedule.name for schedule in stored), *only]))
+        found = only[name]
+    del found["last"]
+    zone = _value(found["definition"], "timezone")
+    own = Times(times.now, zone) if isinstance(zone, str) and zone_exists(zone) else times
+    as_text = [*_lines(found, own, settings), "", *_ledger_lines(ledger, own)]
+    write([json_text(found | {"ledger": ledger})] if as_json else as_text)
+
+
+def _object(
+    stored: StoredSchedule, settings: Settings, now: datetime, last: Mapping[str, Any] | None, count: int
+) -> dict[str, Any]:
+    """The row, with what is computed from it: state, next occurrences, the newest ledger row."""
+    if stored.status == "retired":
+        state = "retired"
+    elif stored.name in settings.disabled_schedules:
+        state = "disabled"
+    else:
+        state = "paused" if stored.paused else "active"
+    coming = _coming(stored.name, stored.definition, now, count) if state in ("active", "paused") else []
+    row = {name: value for name, value in vars(stored).items() if name not in ("read_at", "pauses")}
+    return row | {
+        "definition": settings.shown_definition(row["definition"]),
+        "state": state,
+        "next": coming,
+        "last": last,
+    }
+
+
+def _only_in_file(
+    stored: Sequence[StoredSchedule], settings: Settings, now: datetime, count: int
+) -> list[dict[str, Any]]:
+    """Entries of the file that the database does not know: not applied yet, or bad."""
+    known = {schedule.name for schedule in stored}
+    empty = dict.fromkeys(("id", "fingerprint", "status", "seen_until", "next_at", "owed", "paused", "last"))
+    found = []
+    for name in (settings.schedules.keys() | settings.disabled_schedules) - known:
+        schedule = settings.schedules.get(name)
+        written = definition_of(schedule) if schedule else {}
+        coming = _coming(name, written, now, count) if schedule else []
+        state = "new" if schedule else "disabled"
+        shown = settings.shown_definition(written)
+        found.append(empty | {"name": name, "definition": shown, "state": state, "next": coming})
+    return found
+
+
+def _coming(name: str, definition: Any, now: datetime, count: int) -> list[datetime]:
+    """The next occurrences; none of a definition that this version cannot read."""
+    try:
+        return list(islice(read(name, definition).when.after(now), count))
+    except ValueError:
+        return []
+
+
+def _value(definition: Any, key: str) -> Any:
+    return definition.get(key) if isinstance(definition, dict) else None
+
+
+def timing_text(definition: Any) -> str:
+    """ "15 2 * * *" or "every 10m", as the file says it."""
+    every = _value(definition, "every_s")
+    if isinstance(every, int | float):
+        return f"every {duration_text(timedelta(seconds=every))}"
+    return str(_value(definition, "cron") or "?")
+
+
+def _last_text(last: Mapping[str, Any] | None, times: Times) -> str:
+    """When the last occurrence was, and what became of it: of one that made a job, what became of the job."""
+    if last is None:
+        return "none yet"
+    became = last["outcome"]
+    if became == "enqueued":
+        became = f"{last['job_status'] or 'done, and pruned'} (job {last['job_id']})"
+    return f"{times.ago(last['last_for'])}: {became}"
+
+
+def unknown_schedule(connection: Connection, name: str) -> str | None:
+    """What to say if the database has no schedule of that name, not even a retired one."""
+    if explaining.schedule_named(connection, name) is not None:
+        return None
+    return _no_such_schedule(name, explaining.schedule_names(connection))
+
+
+def _no_such_schedule(name: str, known: Sequence[str]) -> str:
+    near = nearest(name, known)
+    hint = f"did you mean {safe(near, 80)}?" if near else "cronjobs schedules list"
+    return f'there is no schedule "{safe(name, 80)}": {hint}'
+
+
+def _lines(found: Mapping[str, Any], times: Times, settings: Settings) -> list[str]:
+    state, definition, room = found["state"], found["definition"], width() - 11
+    lines = [f"schedule {safe(found['name'])}  {coloured(state, COLOURS.get(state, 'green'))}"]
+    remark = found["paused"] if state == "paused" else _STATES[state]
+    if state == "disabled":
+        remark = ": ".join([remark, *map(str, settings.problems_of(found["name"]))])
+    lines += labelled("", wrapped(safe(remark, 600), room) if remark else [])
+    zone = safe(_value(definition, "timezone"), 60)
+    lines += labelled("timing", [f"{safe(timing_text(definition))}  ({zone})" if definition else "?"])
+    lines += labelled("job", [safe(_value(definition, "job"))] if definition else [])
+    lines += labelled("", _other_settings(definition))
+    coming = [f"{times.clock(at)} {times.timezone}, {times.ago(at)}" for at in found["next"]]
+    lines += labelled("next", coming or ["none"])
+    if found["seen_until"] is not None:
+        lines += labelled("settled", [f"every occurrence up to {times.both(found['seen_until'])} {times.timezone}"])
+    return lines
+
+
+def _other_settings(definition: Any) -> list[str]:
+    """What the definition says beyond timing and job: catch-up and overlap always, the rest where it is not usual."""
+    usual = definition_of(ScheduleSettings("", "")) | dict.fromkeys(("catch_up", "overlap"))
+    lines = []
+    for key, value in definition.items() if isinstance(definition, dict) else ():
+        if key in ("cron", "every_s", "timezone", "job") or value == usual.get(key):
+            continue
+        span = key.endswith("_s") and isinstance(value, int | float)
+        text = duration_text(timedelta(seconds=value)) if span else json.dumps(value, ensure_ascii=False)
+        lines.append(f"{safe(key.removesuffix('_s'), 60)}: {safe(text.strip(chr(34)))}")
+    return lines
+
+
+def _ledger_lines(ledger: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
+    if not ledger:
+        return ["no occurrence yet"]
+    rows = []
+    for row in ledger:
+        span = times.clock(row["last_for"])
+        if row["count"] > 1:
+            span = f"{times.clock(row['first_for'])} … {span} ({row['count']:,})"
+        job = str(row["job_id"]) if row["job_id"] is not None else ""
+        rows.append([span, row["outcome"], job, row["job_status"] or "", safe(row["reason"])])
+    header = [f"occurrence ({times.timezone})", "outcome", ">job", "status", "reason"]
+    return table(rows, header, room=width(), at_most={0: 60})

@@ -1,0 +1,17 @@
+"""``cronjobs schema``: what cronjobs.yaml may say, for editors."""
+
+from __future__ import annotations
+
+from cronjobs.desk.cli.output import write
+from cronjobs.engine.config.reference import json_schema
+from cronjobs.engine.run_due.printing import json_text
+
+
+def schema() -> None:
+    """Print the JSON Schema of cronjobs.yaml (draft 2020-12), by which an editor completes and checks it.
+
+    "init" writes it to cronjobs.schema.json, and cronjobs.yaml begins with the line that names it:
+    "# yaml-language-server: $schema=cronjobs.schema.json". After an upgrade write it again:
+    cronjobs schema > cronjobs.schema.json
+    """
+    write([json_text(json_schema())])

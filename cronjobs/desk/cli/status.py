@@ -1,0 +1,100 @@
+"""``cronjobs status``: how things stand, once or again and again."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from typing import Annotated, Final
+
+import typer
+from sqlalchemy import Connection
+
+from cronjobs.desk.cli.known_types import known_types
+from cronjobs.desk.cli.loading import load_settings, runs_in_spool
+from cronjobs.desk.cli.options import JsonOption, Source
+from cronjobs.desk.cli.output import Times, write
+from cronjobs.desk.cli.status_json import all_of_it
+from cronjobs.desk.cli.status_lines import head_lines, schedule_lines, work_lines
+from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.queue_trends import queue_trends
+from cronjobs.desk.insight.worst_first import schedules_shown
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.run_due import leaving
+from cronjobs.engine.run_due.database import ready_database
+from cronjobs.engine.run_due.printing import complain, is_terminal, json_text
+from cronjobs.errors import UsageError
+
+IN_A_PIPE: Final = 20  # schedules
+AT_LEAST: Final = 5  # schedules, also on a terminal that has no line left for them
+
+
+def status(
+    source: Source,
+    every: Annotated[
+        float | None, typer.Argument(metavar="SECONDS", show_default=False, help="How often --watch looks; else 2.")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again in place; q or Ctrl-C ends it.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Every schedule and every finding.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show on one screen how things are: what is wrong, each schedule, what runs and waits, and the hosts.
+
+    Problems come first, with since when and what to type: no tick, or none that fires schedules; late jobs;
+    dead jobs that were not retried, cancelled or dismissed; schedules whose last three runs failed, that missed runs
+    in an outage (until one succeeds, or you trigger one), or that ticks do not settle; pauses that hold something back
+    or are a day old; files that are refused, or differ between hosts for 15 minutes.
+    Then schedules, the worst first: the last result, how long it took and how long it usually takes (the median; from
+    20 runs on), the last 20 runs. It needs the database only, and works while the file is broken.
+    It only reads: the exit code is 0 whatever it finds. Times are the database's.
+    """
+    if every is not None and not (watch and 0.1 <= every <= 86_400):
+        raise UsageError("SECONDS says how often --watch looks: a number from 0.1 to 86400 behind --watch")
+    settings = load_settings(source, only_database=True)
+    types = known_types(settings)
+    if watch:
+        from cronjobs.desk.cli.watch import Screen
+
+        if as_json or not (is_terminal() and is_terminal("stdin")):
+            raise UsageError("--watch redraws a terminal: without one, and for --json, run status again and again")
+        Screen(lambda: _screen(settings, types, everything=everything), every or 2, settings.timezone).run()
+    else:
+        with closing(ready_database(settings)) as database, database.read() as connection:
+            if as_json:
+                lines = [_status_json(connection, settings, types, str(database.address), everything=everything)]
+            else:
+                lines = status_lines(connection, settings, types, str(database.address), everything=everything)
+        write(lines)
+        if not as_json and (waiting := runs_in_spool(source, settings)):
+            complain(f"runs of exec on this host that are not in the database yet: {waiting:,}")
+    leaving.leave(0, stuck=False)  # whatever threads the user's modules began
+
+
+def _screen(settings: Settings, types: JobTypes, *, everything: bool) -> list[str]:
+    """One look by a connection of its own."""
+    with closing(ready_database(settings)) as database, database.read() as connection:
+        return status_lines(connection, settings, types, str(database.address), everything=everything)
+
+
+def status_lines(
+    connection: Connection, settings: Settings, types: JobTypes, address: str, *, everything: bool
+) -> list[str]:
+    """As many schedules as the terminal has lines left for; *everything*: all of them."""
+    health = look(connection, settings, types)
+    times = Times(health.now, settings.timezone)
+    head = head_lines(health, settings, address, times, everything=everything)
+    work = work_lines(health, settings, types, times, queue_trends(connection, health))
+    room = IN_A_PIPE
+    if is_terminal():
+        around = len(head) + len(work) + 5  # a header, the legend, the rest counted, an empty line, the prompt
+        room = max(AT_LEAST, shutil.get_terminal_size().lines - around)
+    facts = schedules_shown(connection, health, settings, None if everything else room)
+    return [*head, *schedule_lines(facts, health.schedules.active, times), *work]
+
+
+def _status_json(connection: Connection, settings: Settings, types: JobTypes, address: str, *, everything: bool) -> str:
+    health = look(connection, settings, types)
+    shown = schedules_shown(connection, health, settings, None if everything else IN_A_PIPE)
+    return json_text(all_of_it(connection, health, settings, address, shown))

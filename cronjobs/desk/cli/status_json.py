@@ -1,0 +1,103 @@
+"""``cronjobs status --json``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.cli.output import columns_of
+from cronjobs.desk.insight.findings import Finding, judge
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.queue_trends import QueueTrends, queue_trends
+from cronjobs.desk.insight.schedule_facts import RunFacts, ScheduleFacts
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.store.schedule_health import active_schedules
+
+
+def all_of_it(
+    connection: Connection, health: Health, settings: Settings, address: str, facts: Sequence[ScheduleFacts]
+) -> dict[str, Any]:
+    """With what ``status_object`` is not given: trends, and every active schedule."""
+    trends = queue_trends(connection, health)
+    return status_object(health, settings, address, trends, facts, active_schedules(connection))
+
+
+def status_object(
+    health: Health,
+    settings: Settings,
+    address: str,
+    trends: QueueTrends,
+    facts: Sequence[ScheduleFacts] = (),
+    active: Sequence[Any] = (),
+) -> dict[str, Any]:
+    """*facts* of the schedules that are shown; *active*: rows of all of them."""
+    over_s = round((health.now - trends.since).total_seconds())
+    changed = trends.changes
+    queues = [
+        {"queue": name}
+        | vars(queue)
+        | {"change": changed.get(name), "change_over_s": over_s if name in changed else None}
+        for name, queue in health.queues.items()
+    ]
+    return {
+        "database": address,
+        **{name: getattr(health, name) for name in ("project", "environment", "schema_revision")},
+        "config": str(settings.file),
+        "now": health.now,
+        "timezone": settings.timezone,
+        "trouble": [_trouble(trouble) for trouble in judge(health, settings)],
+        "ticks": [dict(tick) for tick in health.ticks],
+        "running": {
+            "total": health.running_total,
+            "overdue": health.overdue,
+            "jobs": [dict(job) | {"overdue": job["locked_until"] < health.now} for job in health.running],
+        },
+        "waiting": {
+            **{what: health.total(what) for what in ("due", "future", "late", "failed")},
+            "oldest_due_at": health.oldest_due_at,
+            "limited": [vars(limit) | {"waiting": count} for limit, count in health.limited.items()],
+            "queues": queues,
+            "more_queues": health.more_queues,
+        },
+        "unresolved": [{"job_type": name, "waiting": count} for name, count in health.unresolved.items()],
+        "more_unresolved": {"job_types": health.more_types, "waiting": health.more_unresolved},
+        "dead": health.dead,
+        "pauses": [dict(pause) for pause in health.pauses],
+        "schedules": [columns_of(schedule) for schedule in active],
+        "problems": [vars(problem) for problem in settings.problems],
+        "schedule_facts": [facts_object(each) for each in facts],
+    }
+
+
+def facts_object(facts: ScheduleFacts) -> dict[str, Any]:
+    """``runs`` newest first, ``strip`` oldest first; durations in seconds."""
+    last = facts.last
+    return {
+        "name": facts.name,
+        "next_at": facts.next_at,
+        "paused": facts.paused,
+        "last": None if last is None else _run(last),
+        "median_s": _seconds(facts.median),
+        "p95_s": _seconds(facts.p95),
+        "strip": list(facts.strip),
+        "runs": [_run(each) for each in facts.runs],
+    }
+
+
+def _run(run: RunFacts) -> dict[str, Any]:
+    return {name: value for name, value in vars(run).items() if name != "took"} | {"took_s": _seconds(run.took)}
+
+
+def _seconds(span: timedelta | None) -> float | None:
+    return None if span is None else span.total_seconds()
+
+
+def _trouble(finding: Finding) -> dict[str, Any]:
+    return vars(finding) | {
+        "key": finding.key,
+        "alarm": finding.alarm,
+        "ack": vars(finding.ack) if finding.ack else None,
+    }

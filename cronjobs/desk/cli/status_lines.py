@@ -1,0 +1,266 @@
+"""What ``cronjobs status`` prints: a part for each function, no line wider than the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from cronjobs.desk.cli.known_types import most_tries
+from cronjobs.desk.cli.output import (
+    UNCUT,
+    Times,
+    brief,
+    counted,
+    first,
+    host_of,
+    is_cut,
+    labelled,
+    rough,
+    safe,
+    sentence,
+    status_word,
+    table,
+    took,
+    tries,
+    width,
+    wrapped,
+)
+from cronjobs.desk.cli.strip import legend, strip
+from cronjobs.desk.insight.findings import Finding, Severity, judge
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.queue_trends import QueueTrends
+from cronjobs.desk.insight.schedule_facts import STRIP, ScheduleFacts
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules import pausing
+from cronjobs.engine.run_due.printing import coloured
+from cronjobs.engine.tick.result import did_in_words
+
+LABEL_WIDTH: Final = 11
+NARROW: Final = 76  # columns that a table with all of a schedule's columns needs
+COLOUR_OF: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
+FINDINGS_SHOWN: Final = 8
+WELL: Final = "ticks come, nothing is late or dead, every schedule had its runs"
+WELL_WITHOUT_PROJECT: Final = "no run of cronjobs exec failed, was missed or is dead"
+
+
+def head_lines(health: Health, settings: Settings, address: str, times: Times, *, everything: bool) -> list[str]:
+    """Which database it is, and what is wrong."""
+    found = judge(health, settings)
+    room = (width() if is_cut() else UNCUT) - LABEL_WIDTH
+    whose = [f"{name} {safe(value)}" for name in ("project", "environment") if (value := getattr(health, name))]
+    lines = labelled("database", wrapped(safe(address), room))
+    lines += labelled("", wrapped(", ".join([*whose, f"tables {health.schema_revision}"]), room))
+    lines += labelled("now", [times.said])
+    lines.append("")
+    unknown = [each for each in found if each.ack is None]
+    known = [each for each in found if each.ack is not None]
+    most = len(found) if everything else FINDINGS_SHOWN
+    if unknown:
+        worst = COLOUR_OF[unknown[0].severity]
+        lines += labelled("TROUBLE", _finding_lines(unknown, times, room, most), worst)
+    elif known:
+        lines += labelled("quiet", [coloured("nothing but what somebody has acknowledged", "green")], "green")
+    else:
+        well = wrapped(WELL_WITHOUT_PROJECT if settings.without_project else WELL, room)
+        lines += labelled("all well", [coloured(line, "green") for line in well], "green")
+    lines += labelled("acked", _finding_lines(known, times, room, most // 2), "bright_black")
+    lines.append("")
+    return lines
+
+
+def _finding_lines(found: Sequence[Finding], times: Times, room: int, most: int) -> list[str]:
+    lines = []
+    for each in found[:most]:
+        text = f"- {each.severity} {safe(each.key, 60)}: {sentence(each, times)}"
+        if each.ack is not None:
+            text += f" - acknowledged by {safe(each.ack.by, 60) or 'somebody'} until {times.clock(each.ack.until)}"
+            text += f": {safe(each.ack.why, 200)}" if each.ack.why else ""
+        colour = COLOUR_OF[each.severity] if each.ack is None else "bright_black"
+        lines += [coloured(line, colour) for line in wrapped(text, room, "  ")]
+    if len(found) > most:
+        lines.append(f"… and {len(found) - most} more: --all")
+    return lines
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+def schedule_lines(facts: Sequence[ScheduleFacts], active: int, times: Times) -> list[str]:
+    """A line for each schedule, what the strip means, and how many *active* ones are not shown."""
+    if not facts:
+        return [*labelled("schedules", ["none" if not active else f"{active:,}: --all"]), ""]
+    all_columns = not is_cut() or width() >= NARROW
+    names = max(LABEL_WIDTH, width() - (65 if all_columns else 47)) if is_cut() else UNCUT
+    count = STRIP if all_columns else STRIP // 2
+    rows = [_schedule_row(each, times, count, all_columns=all_columns) for each in facts]
+    usual = [">usual"] if all_columns else []
+    header = ["schedule", "last", ">ago", ">took", *usual, f"last {count}", "next in"]
+    lines = table(rows, header, room=width(), at_most={0: names})
+    shown = (outcome for each in facts for outcome in each.strip[-count:])
+    if meaning := legend(shown):
+        lines += [coloured(line, "bright_black") for line in wrapped(meaning, width())]
+    if active > len(facts):
+        lines.append(f"… and {active - len(facts):,} more: --all")
+    return [*lines, ""]
+
+
+def _schedule_row(facts: ScheduleFacts, times: Times, count: int, *, all_columns: bool) -> list[str]:
+    last, running = facts.last, facts.running
+    ran = last.took if last is not None else None
+    usual = facts.median
+    row = [
+        safe(facts.name, 200),
+        "running" if running else status_word(last.outcome) if last else "none yet",
+        rough(times.now - running.at) if running else rough(times.now - last.at) if last else "",
+        brief(ran) if ran is not None and not running else "",
+    ]
+    if all_columns:
+        row.append(brief(usual) if usual is not None else "")
+    if facts.paused:
+        coming = "paused"
+    elif facts.next_at is None:
+        coming = "never"
+    else:
+        coming = rough(facts.next_at - times.now) if facts.next_at > times.now else "due now"
+    return [*row, strip(facts.strip, count), coming]
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def work_lines(health: Health, settings: Settings, types: JobTypes, times: Times, trends: QueueTrends) -> list[str]:
+    """What runs and waits, queues, deaths, pauses, hosts."""
+    room = (width() if is_cut() else UNCUT) - LABEL_WIDTH
+    lines = labelled("running", _running_lines(health, settings, types, times, room))
+    lines += labelled("waiting", _waiting_lines(health, times, room))
+    lines += labelled("queues", _queue_lines(health, times, trends, room))
+    dead = health.dead
+    lines += labelled(
+        "dead", [f"{dead['total']:,} in all, {dead['last_24h']:,} in the last 24 h" if dead["total"] else "none"]
+    )
+    pauses = first([_pause_text(pause, times) for pause in health.pauses], 4)
+    lines += labelled("paused", [line for pause in pauses for line in wrapped(pause, room, "  ")], "yellow")
+    lines += labelled("ticks", _tick_lines(health, times, room) or ["none yet"])
+    return lines
+
+
+def _tick_lines(health: Health, times: Times, room: int) -> list[str]:
+    rows = [
+        [
+            safe(tick["host"]),
+            times.ago(tick["started_at"]),
+            took(tick["started_at"], tick["finished_at"]),
+            safe(tick["version"]),
+            safe(tick["fingerprint"])[:8],
+            _did(tick, times),
+        ]
+        for tick in health.ticks[:5]
+    ]
+    lines = table(rows, ["host", "began", ">took", "version", "file", "did"], room=room, at_most={0: 16, 3: 8})
+    if len(health.ticks) > 5:
+        lines.append(f"… and {counted(len(health.ticks) - 5, 'host')} more")
+    return lines
+
+
+def _did(tick: Mapping[str, Any], times: Times) -> str:
+    done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
+    if tick["finished_at"] is None:
+        # Its budget is under a minute, and the last act of a tick is to complete its row.
+        ended = "at work" if times.now - tick["started_at"] < timedelta(minutes=2) else "did not end: killed?"
+    else:
+        ended = safe(tick["ended"])
+    if ended == "nothing is due" and done:
+        ended = ""
+    return "; ".join(part for part in (done, ended) if part)
+
+
+def _running_lines(health: Health, settings: Settings, types: JobTypes, times: Times, room: int) -> list[str]:
+    if not health.running_total:
+        return ["nothing"]
+    rows = []
+    for job in health.running[:5]:
+        left = job["locked_until"] - times.now
+        lease = f"lease {rough(left)} left" if left >= timedelta(0) else f"OVERDUE: lease ended {rough(left)} ago"
+        most = most_tries(job["job_type"], job["max_attempts"], settings, types)
+        notes = [lease, tries(job["failures"], most), "asked to stop" if job["cancel_requested_at"] else ""]
+        rows.append(
+            [
+                str(job["id"]),
+                safe(job["job_type"]),
+                host_of(job["locked_by"]),
+                rough(times.now - job["started_at"]) if job["started_at"] else "",
+                ", ".join(note for note in notes if note),
+            ]
+        )
+    lines = table(
+        rows, [">id", "type", "host", ">for", ""], room=room, at_most={0: 12, 1: 28 if room >= 69 else 14, 2: 12}
+    )
+    if health.running_total > len(rows):
+        more = f'… and {health.running_total - len(rows):,} more: "cronjobs jobs list --status running"'
+        lines += wrapped(more, room)
+    return lines
+
+
+def _waiting_lines(health: Health, times: Times, room: int) -> list[str]:
+    due, future, late, failed = (health.total(what) for what in ("due", "future", "late", "failed"))
+    if not due + future:
+        return ["nothing", *_cap_lines(health, room)]
+    parts = [f"{due:,} due", f"{future:,} in the future"]
+    if failed:
+        parts.append(f"{failed:,} of these failed before")
+    lines = wrapped(", ".join(parts), room)
+    if health.oldest_due_at is not None:
+        late_text = coloured(f"{late:,} late", "red") if late else "none late"
+        lines.append(f"{late_text}; the oldest was due {times.both(health.oldest_due_at)}")
+    paused = [name for name, queue in health.queues.items() if queue.paused and queue.due]
+    if paused:
+        count = sum(health.queues[name].due for name in paused)
+        lines += wrapped(f"{count:,} due in paused queues: {safe(', '.join(paused), 60)}", room)
+    lines += _cap_lines(health, room)
+    limited = first([f"{count:,} due: {safe(limit.reached, 120)}" for limit, count in health.limited.items()], 4)
+    return lines + [part for line in limited for part in wrapped(line, room, "  ")]
+
+
+def _cap_lines(health: Health, room: int) -> list[str]:
+    lines = []
+    for name, queue in health.queues.items():
+        parts = []
+        if queue.max_waiting is not None:
+            parts.append(f"{queue.waiting:,} of at most {queue.max_waiting:,}, then {queue.on_full}")
+        if queue.dropped:
+            parts.append(f"{queue.dropped:,} dropped so far")
+        if parts:
+            text = wrapped(f"queue {safe(name, 40)}: {'; '.join(parts)}", room, "  ")
+            lines += [coloured(line, "yellow" if queue.full else None) for line in text]
+    return first(lines, 6)
+
+
+def _queue_lines(health: Health, times: Times, trends: QueueTrends, room: int) -> list[str]:
+    """The queues in which something is due, the one that waits longest first."""
+    due = [(queue.oldest_due_at, name) for name, queue in health.queues.items() if queue.due and queue.oldest_due_at]
+    rows = []
+    for oldest, name in sorted(due)[:5]:
+        queue = health.queues[name]
+        trend = "paused" if queue.paused else trend_of(queue.due, trends.changes.get(name), times.now - trends.since)
+        rows.append([safe(name, 200), f"{queue.due:,}", rough(times.now - oldest), trend])
+    lines = table(rows, ["queue", ">due", ">oldest", "trend"], room=room, at_most={0: 24 if room >= 69 else 10, 1: 11})
+    lines += [f"… and {len(due) - 5:,} more with due jobs: --json"] if len(due) > 5 else []
+    return lines + ([f"… and {health.more_queues:,} smaller queues"] if health.more_queues else [])
+
+
+def trend_of(due: int, change: int | None, span: timedelta) -> str:
+    """In words; a change by less than a twentieth is none. *change* None: not known."""
+    if change is None:
+        return ""
+    if abs(change) * 20 < due or not change:
+        return "steady"
+    return f"{'growing' if change > 0 else 'shrinking'}: {change:+,} in {rough(span)}"
+
+
+def _pause_text(pause: Mapping[str, Any], times: Times) -> str:
+    until = f"until {times.clock(pause['until'])}" if pause["until"] else "until someone resumes it"
+    by = f", by {pause['by']}" if pause["by"] else ""
+    text = f"{pausing.what(pause['scope'], pause['name'])} {until}{by}" + (f": {pause['why']}" if pause["why"] else "")
+    return safe(text)

@@ -1,0 +1,150 @@
+"""``cronjobs sync``: which definitions are in force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+from sqlalchemy import Connection
+
+from cronjobs.desk.cli.loading import load_settings
+from cronjobs.desk.cli.options import JsonOption, Source
+from cronjobs.desk.cli.project_database import by_hand, missing_file, our_database
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.run_due.database import open_database
+from cronjobs.engine.run_due.printing import coloured, complain, echo, echo_json
+from cronjobs.engine.schedules import sync as core
+from cronjobs.engine.schedules.changes import SyncPlan, compare
+from cronjobs.engine.schedules.definition import definition
+from cronjobs.engine.store import queues
+from cronjobs.engine.store.meta import is_ours, require_schema
+from cronjobs.engine.store.schedules import StoredSchedule, all_schedules
+from cronjobs.engine.tick.log import Log
+from cronjobs.errors import SchemaMissing
+from cronjobs.model import duration_text
+
+
+def sync(
+    source: Source,
+    plan: Annotated[bool, typer.Option("--plan", help="Print what would change; change nothing.")] = False,
+    allow_removals: Annotated[
+        bool, typer.Option("--allow-removals", help="Apply it even if most schedules would be retired.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Apply the file's schedules now, without waiting for a tick.
+
+    A tick does the same by itself when a host's file is new. Occurrences due under an old definition are settled
+    first; jobs that exist already stay. Prints "+" for a new schedule, "~" for a changed one and what changes,
+    ">" for one with a new name, "-" for one that no longer fires, and "~" for a queue whose cap changes.
+
+    Exit codes: 0 done or planned, 1 refused, 3 an entry of the file is bad (the others are applied), 4 database.
+    """
+    applied = False
+    left: tuple[str, ...] = ()
+    if plan:
+        settings = load_settings(source)
+        stored, todo = _plan(settings)
+    else:
+        with our_database(source, adopt=True) as (settings, database):
+            with database.read() as connection:
+                stored = _stored(connection)
+            emit = Log(settings.log).write
+            done = core.sync(database, settings, emit, allow_removals=allow_removals, **by_hand())
+            todo, applied, left = done.plan, done.applied, done.left
+    refused = None if allow_removals else todo.refused
+    was = {new: old for old, new in todo.rename}
+    changes = {name: _changes(settings, stored[was.get(name, name)].definition, name) for name in todo.change}
+    if as_json:
+        facts = {"add": todo.add, "change": changes, "remove": todo.remove, "rename": renamed(todo), "refused": refused}
+        facts |= {"cap": [vars(cap) for cap in todo.cap], "uncap": todo.uncap}
+        echo_json({"applied": applied} | facts | {"problems": [str(problem) for problem in settings.problems]})
+    else:
+        _print_plan(settings, todo, changes)
+    for problem in settings.problems:
+        complain(str(problem))
+    if refused:
+        complain(refused)
+    elif not plan and not applied:
+        some = f"{', '.join(left[:10])}{', …' if len(left) > 10 else ''}" or "all"
+        complain(
+            "the file is not in force as a whole: a tick is settling what was due there, or an open transaction holds "
+            f"a capped queue ({some}); the next tick with this file goes on, or try again"
+        )
+    if refused or not (plan or applied):
+        raise typer.Exit(1)
+    if todo.empty and not as_json:
+        complain("nothing to change")
+    if settings.problems:
+        raise typer.Exit(3)
+
+
+def _plan(settings: Settings) -> tuple[dict[str, StoredSchedule], SyncPlan]:
+    """What is in force and what would change, without making so much as a file."""
+    stored, caps = {}, {}
+    if missing_file(settings) is None:
+        with closing(open_database(settings)) as database, database.read() as connection:
+            try:
+                found = require_schema(connection)
+                is_ours(settings, found.project, found.environment)
+                stored, caps = _stored(connection), queues.caps_in_force(connection)
+            except SchemaMissing:
+                if not database.is_sqlite:
+                    raise
+    return stored, compare(settings, stored.values(), caps)
+
+
+def _stored(connection: Connection) -> dict[str, StoredSchedule]:
+    return {schedule.name: schedule for schedule in all_schedules(connection)}
+
+
+def _changes(settings: Settings, stored: Any, name: str) -> dict[str, Any]:
+    """What is different in a definition, from and to; of a payload only that it is: it may hold secrets."""
+    written = definition(settings.schedules[name])
+    stored = stored if isinstance(stored, dict) else {}  # another program wrote what cannot be read
+    return {
+        key: "changed" if key == "payload" else {"from": stored.get(key), "to": written[key]}
+        for key in written
+        if stored.get(key) != written[key]
+    }
+
+
+def _print_plan(settings: Settings, todo: SyncPlan, changes: Mapping[str, dict[str, Any]]) -> None:
+    for name in todo.add:
+        echo(coloured(f"+ {name}: {_when(settings, name)} → {settings.schedules[name].job}", "green"))
+    for old, new in todo.rename:
+        echo(coloured(f"> {old} → {new}", "yellow"))
+    for name in todo.change:
+        said = [_change(key, value) for key, value in changes.get(name, {}).items()]
+        echo(coloured(f"~ {name}: {'; '.join(said)}", "yellow"))
+    for name in todo.remove:
+        echo(coloured(f"- {name}", "red"))
+    for cap in todo.cap:
+        echo(coloured(f"~ queue {cap}", "yellow"))
+    for name in todo.uncap:
+        echo(coloured(f"~ queue {name}: no cap", "yellow"))
+
+
+def _change(key: str, value: Any) -> str:
+    name = key.removesuffix("_s")
+    if value == "changed":
+        return f"{name} changed"
+    sides = [
+        duration_text(timedelta(seconds=side)) if name != key and side is not None else side
+        for side in (value["from"], value["to"])
+    ]
+    return f"{name} {' → '.join('none' if side is None else str(side) for side in sides)}"
+
+
+def renamed(todo: SyncPlan) -> list[dict[str, str]]:
+    return [{"from": old, "to": new} for old, new in todo.rename]
+
+
+def _when(settings: Settings, name: str) -> str:
+    schedule = settings.schedules[name]
+    if schedule.every is not None:
+        return f"every {duration_text(schedule.every)}"
+    return f'"{schedule.cron}" {schedule.timezone}'

@@ -1,0 +1,128 @@
+"""``cronjobs trigger`` and ``backfill``: runs that nobody's clock asked for."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, NoReturn
+
+import typer
+
+from cronjobs.desk.cli import typed
+from cronjobs.desk.cli.known_types import warn_if_unfit
+from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
+from cronjobs.desk.cli.output import counted, local
+from cronjobs.desk.cli.project_database import by_hand, our_database
+from cronjobs.engine.config.settings import ScheduleSettings, Settings
+from cronjobs.engine.run_due import leaving
+from cronjobs.engine.run_due.printing import complain, echo, echo_json
+from cronjobs.engine.schedules import backfill as fill
+
+FromOption = Annotated[str, typer.Option("--from", metavar="T", help="The first instant of the range.")]
+NoImportOption = Annotated[
+    bool, typer.Option("--no-import", help="Do not import handlers to see whether the payload fits.")
+]
+ToOption = Annotated[str, typer.Option("--to", metavar="T", help="The last instant of the range.")]
+
+
+def trigger(
+    source: Source,
+    schedule: Annotated[
+        str, typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="Its name in cronjobs.yaml.")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Even beside an unfinished job of the schedule.")] = False,
+    no_import: NoImportOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make one job of a schedule now; the next tick runs it.
+
+    The schedule's usual times do not change. While a job of it is unfinished no other is made, unless overlap is
+    allowed or --force is given. Then handlers are imported, and you get a warning if none here fits the schedule's type
+    or payload.
+
+    Exit codes: 0 enqueued, 1 a job is unfinished, or there is no such schedule.
+    """
+    with our_database(source) as (settings, database), _in_file(schedule, settings), database.write() as connection:
+        job_id = fill.trigger(connection, schedule, force=force, **by_hand())
+        defined = fill.definition_in_force(connection, schedule)
+    if as_json:
+        echo_json({"id": job_id, "schedule": schedule})
+    else:
+        echo(f"job {job_id} enqueued, due now")
+    _leave(None if no_import else settings, defined, f"Job {job_id} waits", f"cronjobs jobs cancel {job_id}")
+
+
+def backfill(
+    source: Source,
+    schedule: Annotated[
+        str, typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="Its name in cronjobs.yaml.")
+    ],
+    first: FromOption,
+    last: ToOption,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False,
+    no_import: NoImportOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run what a schedule missed or skipped in a range of its past, each occurrence once.
+
+    An occurrence that ran, or that was coalesced into another run, is not run again. The jobs are due now, oldest
+    first, one at a time unless the schedule allows overlap; ctx.scheduled_for is the instant that each is for.
+    Instants without an offset are in the configuration's timezone. At its end, and with --dry-run, handlers are
+    imported, and you get a warning if none here fits the schedule's type or payload.
+    """
+    with our_database(source) as (settings, database), _in_file(schedule, settings):
+        begin = typed.instant(first, settings.timezone, "--from")
+        end = typed.instant(last, settings.timezone, "--to")
+        with database.write() as connection:
+            filling = fill.backfill(
+                connection,
+                schedule,
+                begin,
+                end,
+                retention=settings.retention.occurrences,
+                dry_run=dry_run,
+                **by_hand(),
+            )
+            defined = fill.definition_in_force(connection, schedule)
+    if as_json:
+        runs = [instant.isoformat() for instant in filling.run]
+        echo_json({"schedule": schedule, "dry_run": dry_run, "run": runs, "done_before": filling.done})
+    else:
+        _tell(filling, settings, dry_run=dry_run)
+    undo = "mend it before you fill" if dry_run else f"cronjobs jobs cancel --schedule {shlex.quote(schedule)}"
+    _leave(None if no_import or not filling.run else settings, defined, "Its jobs wait", undo)
+
+
+@contextmanager
+def _in_file(schedule: str, settings: Settings) -> Iterator[None]:
+    """Say of a schedule that no tick has applied yet what applies it."""
+    try:
+        yield
+    except fill.UnknownSchedule:
+        if schedule in settings.schedules:
+            raise fill.NotYetInForce(schedule) from None
+        raise
+
+
+def _tell(filling: fill.Filling, settings: Settings, *, dry_run: bool) -> None:
+    jobs = counted(len(filling.run), "job") + " would be" * dry_run
+    echo(f"{jobs} enqueued; {filling.done} of the range had run already")
+    if dry_run:
+        for instant in filling.run[:50]:
+            echo(f"  {local(settings, instant)}")
+        if len(filling.run) > 50:
+            complain(f"  … and {len(filling.run) - 50} more (--json lists all)")
+
+
+def _leave(settings: Settings | None, defined: ScheduleSettings, waits: str, undo: str) -> NoReturn:
+    """Say whether a handler here fits what was enqueued, and end, whatever its modules left running.
+
+    *settings* None: import nothing.
+    """
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
+        sys.stdout.flush()  # told before any code of the user's runs
+    if settings is not None:
+        warn_if_unfit(settings, defined.job, defined.payload, waits, undo)
+    leaving.leave(0, stuck=False)

@@ -1,0 +1,159 @@
+"""Draw a screen again and again in place, as ``watch`` does; the terminal is as before when it ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from cronjobs import masking
+from cronjobs.clock import SYSTEM
+from cronjobs.desk.cli.output import safe
+from cronjobs.engine.run_due.printing import coloured
+from cronjobs.errors import CronjobsError
+from cronjobs.model import in_zone
+
+ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the alternate screen, no cursor, what is too long is not wrapped
+LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+HOME: Final = "\x1b[H"
+END_OF_LINE: Final = "\x1b[K"
+BELOW: Final = "\x1b[J"
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+QUIT: Final = b"qQ\x03"
+
+
+class Screen:
+    """What *look* returns, drawn every so many seconds until somebody ends it: "q", Ctrl-C, SIGTERM.
+
+    While *look* fails, the last lines stay, under what is wrong.
+    """
+
+    def __init__(self, look: Callable[[], Sequence[str]], every_s: float, timezone: str = "UTC") -> None:
+        self._look, self._every_s, self._timezone = look, every_s, timezone
+        self._lines: Sequence[str] = []
+        self._trouble: str | None = None
+        self._since = ""
+        self._modes: list[Any] = []
+        self._stopped = self._resized = self._looking = False
+
+    def run(self) -> None:
+        for name in ("COLUMNS", "LINES"):  # the terminal's own size counts, for it changes
+            os.environ.pop(name, None)
+        self._modes = termios.tcgetattr(sys.stdin)
+        with _signals(self._heard) as woken, _alternate_screen(self._modes):
+            while not self._stopped:
+                with suppress(KeyboardInterrupt):
+                    self._look_once()
+                    self._draw()
+                    self._wait(woken)
+
+    def _look_once(self) -> None:
+        try:
+            self._looking = True
+            self._lines = self._look()
+            self._trouble = None
+        except CronjobsError as error:
+            if self._trouble is None:
+                now = in_zone(SYSTEM.now(), ZoneInfo(self._timezone))
+                self._since = f"{now:%H:%M:%S} {self._timezone} by this host's clock"
+            self._trouble = f"cannot look since {self._since}: {safe(' '.join(error.lines))}"
+        finally:
+            self._looking = False
+
+    def _draw(self) -> None:
+        size = shutil.get_terminal_size()
+        lines = list(self._lines)
+        if self._trouble is not None:
+            what = [self._trouble[at : at + size.columns] for at in range(0, len(self._trouble), max(1, size.columns))]
+            told = "as it was at the last look:" if lines else "it is tried again"
+            lines = [*(coloured(line, "red") for line in what[:4]), coloured(told, "bright_black"), *lines]
+        if len(lines) > size.lines:
+            left_out = len(lines) - size.lines + 1
+            lines = [*lines[: size.lines - 1], coloured(f"… and {left_out} more lines", "bright_black")]
+        text = masking.hide((END_OF_LINE + "\r\n").join(lines))
+        _put(HOME + text + END_OF_LINE + BELOW)
+
+    def _wait(self, woken: int) -> None:
+        """Until it is time to look again; a terminal that changed its size is drawn at once."""
+        until = SYSTEM.monotonic() + self._every_s
+        while not self._stopped and (left_s := until - SYSTEM.monotonic()) > 0:
+            ready, _, _ = select.select([woken, sys.stdin], [], [], left_s)
+            if woken in ready:
+                os.read(woken, 512)
+            if sys.stdin in ready:
+                typed = os.read(sys.stdin.fileno(), 512)
+                self._stopped = self._stopped or not typed or any(key in QUIT for key in typed)
+            if self._resized:
+                self._resized = False
+                return
+
+    def _heard(self, number: int, _frame: Any) -> None:
+        if number in STOPPING:
+            self._stopped = True
+            if self._looking:  # a database that does not answer must not keep it
+                raise KeyboardInterrupt
+        elif number == signal.SIGTSTP:
+            _leave(self._modes)
+            os.kill(os.getpid(), signal.SIGSTOP)  # until SIGCONT
+            _enter()
+            self._resized = True
+        else:
+            self._resized = True
+
+
+@contextmanager
+def _signals(heard: Callable[[int, Any], None]) -> Iterator[int]:
+    """Pass signals to *heard*; yield a descriptor that can be read when one came."""
+    reading, writing = os.pipe()
+    for end in (reading, writing):
+        os.set_blocking(end, False)
+    before = {number: signal.signal(number, heard) for number in (*STOPPING, signal.SIGTSTP, signal.SIGWINCH)}
+    wake_up_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(wake_up_before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)
+
+
+@contextmanager
+def _alternate_screen(modes: list[Any]) -> Iterator[None]:
+    try:
+        _enter()
+        yield
+    finally:
+        _leave(modes)
+
+
+def _enter() -> None:
+    """Keys are read one by one and not shown."""
+    tty.setcbreak(sys.stdin)
+    _put(ENTER)
+
+
+def _leave(modes: list[Any]) -> None:
+    _put(LEAVE)
+    with suppress(termios.error):  # the terminal is gone
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)
+
+
+def _put(text: str) -> None:
+    """A terminal that is gone takes nothing any more; SIGHUP ends the program.
+
+    Not through sys.stdout: a signal may come in the middle, and its buffer cannot be written to from there.
+    """
+    data = text.encode(sys.stdout.encoding or "ascii", "backslashreplace")
+    with suppress(OSError, ValueError):
+        while data:
+            data = data[os.write(sys.stdout.fileno(), data) :]

@@ -1,0 +1,176 @@
+"""The host around the crontab: its owner, the environment that cron gives a command, and a trial tick in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from cronjobs.desk.crontab.block import CrontabError, command, indented, text_of, unescaped, unquoted
+from cronjobs.desk.crontab.lines import Cron, settings_above
+from cronjobs.errors import CronjobsError
+from cronjobs.text import visible
+
+
+class TickFails(CronjobsError):
+    """A tick in cron's environment does not work; exits with that tick's own code if that is 3 or 4."""
+
+    def __init__(self, tick: BareTick) -> None:
+        self.exit_code = tick.code if tick.code in (3, 4) else 1
+        never = "" if tick.reported else " and without a tick's report"
+        super().__init__(
+            f"a tick in cron's environment ended with exit code {tick.code}{never}, so the crontab was left as it is "
+            f"(--force installs the line all the same). It said:\n{indented(tick.said or 'nothing')}"
+        )
+
+
+def user() -> pwd.struct_passwd:
+    """The crontab's owner. Raises CrontabError for a uid without a passwd entry: cron(8) has no home for it either."""
+    try:
+        return pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise CrontabError(
+            f"user id {os.getuid()} has no entry in the passwd file, and cron serves only those"
+        ) from None
+
+
+def environment(crontab: str, config: Path, *, root: Path = Path("/")) -> dict[str, str]:
+    """The environment that cron will give the block of *config*: its defaults, and the settings above it in *crontab*.
+
+    Debian's cron adds /etc/environment through pam_env, except PATH.
+    """
+    return {**pam_settings(root), **environment_of(settings_above(crontab, config), user())}
+
+
+def environment_of(settings: Mapping[str, str], owner: pwd.struct_passwd, cron: Cron = "debian") -> dict[str, str]:
+    """What cron itself sets for a command below *settings* in the crontab of *owner*.
+
+    crontab(5): SHELL is /bin/sh, HOME and LOGNAME come from the passwd entry, LOGNAME cannot be set. PATH is
+    /usr/bin:/bin (measured on Debian 12); cronie's is _PATH_STDPATH, and it sets USER as well (load_entry in entry.c).
+    """
+    defaults = {"SHELL": "/bin/sh", "HOME": owner.pw_dir, "PATH": "/usr/bin:/bin"}
+    forced = {"LOGNAME": owner.pw_name}
+    if cron == "cronie":
+        defaults["PATH"] = "/usr/bin:/bin:/usr/sbin:/sbin"
+        forced["USER"] = owner.pw_name
+    return {**defaults, **settings, **forced}
+
+
+def pam_settings(root: Path = Path("/")) -> dict[str, str]:
+    """What pam_env(8) sets for cron's commands: /etc/environment, and each ``envfile=`` that cron's PAM file names."""
+    settings = {}
+    for service in ("cron", "crond"):
+        for line in _lines(root / "etc/pam.d" / service):
+            if "pam_env.so" not in line or line.lstrip().startswith("#"):
+                continue
+            named = re.search(r"\benvfile=/(\S+)", line)
+            for assignment in _lines(root / (named[1] if named else "etc/environment")):
+                name, equals, value = assignment.strip().removeprefix("export ").partition("=")
+                if equals and name.isidentifier():
+                    settings[name] = unquoted(value)
+    return settings
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+
+
+@dataclass(frozen=True)
+class BareTick:
+    """The result of a tick in cron's environment. ``database``: the URL it reached, without a password; None: none."""
+
+    code: int  # 128 + n if a signal ended it, as a shell reports it
+    database: str | None
+    said: str  # what it wrote to stderr; safe to print
+    reported: bool = False  # it was a tick and reported its end itself; Python's own exit code 1 proves nothing
+
+    @property
+    def works(self) -> bool:
+        return self.reported and self.code in (0, 1)  # 1: a job ended dead in it; the tick itself did its work
+
+
+def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *, limit: timedelta) -> BareTick:
+    """Run the exact command of the block as cron would: its shell, environment, folder, no terminal, its own session.
+
+    It is a whole tick, like cron's next one: due jobs run. Only ``--json`` is added; *limit* ends it.
+    """
+    line = unescaped(command(config, interpreter)) + " --json"
+    try:
+        process = subprocess.Popen(
+            [environment["SHELL"], "-c", line],
+            env=dict(environment),
+            cwd=environment["HOME"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            umask=0o022,  # a daemon's; measured under Debian's cron
+            start_new_session=True,
+        )
+    except OSError as error:
+        return BareTick(126, None, visible(f"{error.filename or environment['SHELL']}: {error.strerror}"))
+    try:
+        out, err = process.communicate(timeout=limit.total_seconds())
+    except BaseException as stopped:  # Ctrl-C, too: it does not reach the tick's own session
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:  # not read to its end: a stray child may keep it open for long
+                pipe.close()
+        if not isinstance(stopped, subprocess.TimeoutExpired):
+            raise
+        return BareTick(137, None, f"it had not ended after {limit.total_seconds():.0f} s")
+    code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    report = _report(out)
+    database = report.get("database")
+    return BareTick(
+        code,
+        visible(database) if isinstance(database, str) else None,
+        visible(text_of(err).strip()),
+        reported=report.get("exit_code") == code and "ended" in report,
+    )
+
+
+def _report(out: bytes) -> dict[str, Any]:
+    """The tick's own report, after whatever a shell's start-up file prints; empty if there is none."""
+    for start in (0, out.rfind(b"\n{") + 1):
+        try:
+            found = json.loads(out[start:])
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def mail_program(root: Path = Path("/")) -> Path | None:
+    """The program to which cron gives a failing tick's output; None if this host has none, so that cron drops it.
+
+    Debian's cron and cronie call /usr/sbin/sendmail by that path; one elsewhere on PATH does not help them.
+    """
+    for path in ("usr/sbin/sendmail", "usr/lib/sendmail"):
+        if os.access(root / path, os.X_OK):
+            return root / path
+    return None
+
+
+def daemon_runs(root: Path = Path("/")) -> bool | None:
+    """Whether a cron daemon runs here; None if that cannot be seen (no /proc, or one that hides other users)."""
+    if not (root / "proc/1").is_dir():
+        return None
+    for file in (root / "proc").glob("[0-9]*/comm"):
+        if _lines(file)[:1] in (["cron"], ["crond"], ["cronie"], ["fcron"]):
+            return True
+    return False

@@ -1,0 +1,194 @@
+"""A user's crontab, read line by line as cron reads it: settings, entries, and what stands behind a "%". Pure.
+
+Debian's cron (3.0pl1) and cronie differ in details, so every reader is told which of the two it stands for. The rules
+are those of env.c, entry.c, misc.c and do_command.c of each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from cronjobs.desk.crontab.block import LONGEST_COMMAND, SWAPPED, find, parse_mark
+
+Cron = Literal["debian", "cronie"]
+# Bytes of a command with what stands behind its "%". MAX_COMMAND of each cron
+LONGEST: Final[dict[Cron, int]] = {"debian": LONGEST_COMMAND, "cronie": 131_071}
+_BLANK: Final = " \t"
+_SPACES: Final = " \t\n\v\f\r"  # isspace(3)
+# Any line that runs exec, however it was written: the name, and what --cron says.
+_EXEC: Final = re.compile(
+    r"(?:^|[;&|]\s*|/|-m\s+)cronjobs(?:\s[^'\"&|;]*?)?\s+exec\s+(?P<name>[A-Za-z0-9_.:-]+)(?=\s|$)"
+)
+
+
+@dataclass(frozen=True)
+class CrontabEntry:
+    r"""A line that runs a command. ``when``: the five fields, or the @ name, as written but for blanks between them.
+
+    ``written``: all that stands behind those, "%" and "\%" for cron to read. ``stdin``: what cron writes to the
+    command's standard input; "": nothing, it is at its end at once. ``settings`` are those of the lines above,
+    ``comments`` the comment lines directly above it.
+    """
+
+    number: int
+    text: str
+    when: str
+    written: str
+    command: str
+    stdin: str
+    settings: tuple[tuple[str, str], ...]
+    comments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NoEntry:
+    """A line that cron itself cannot use, and why. Debian's cron then ignores the whole crontab, cronie the line."""
+
+    number: int
+    text: str
+    why: str
+
+
+def read(crontab: str, cron: Cron) -> list[CrontabEntry | NoEntry]:
+    """The entries of *crontab* in their order, without those of our own blocks."""
+    return list(_entries(crontab, cron))
+
+
+def job_lines(crontab: str) -> list[CrontabEntry]:
+    """The lines that run something, but for those of our own blocks."""
+    return [line for line in read(crontab, "debian") if isinstance(line, CrontabEntry)]
+
+
+def exec_name(line: CrontabEntry) -> str | None:
+    """The name that the line gives to ``cronjobs exec``; None: it runs something else."""
+    found = _EXEC.search(line.written)
+    return None if found is None else found["name"]
+
+
+def _entries(crontab: str, cron: Cron) -> Iterator[CrontabEntry | NoEntry]:
+    settings: dict[str, str] = {}
+    comments: list[str] = []
+    ours: str | None = None  # the configuration whose block we are in
+    for number, text in enumerate(crontab.split("\n"), 1):
+        if mark := parse_mark(text):
+            ours = mark.config if mark.kind == "begin" else None
+        line = text.lstrip(_BLANK)
+        if not line or line.startswith("#"):
+            comments = [] if not line or mark or line.startswith(SWAPPED) else [*comments, line]
+            continue
+        above, comments = tuple(comments), []
+        if found := setting(line, cron):
+            settings[found[0]] = found[1]
+        elif ours is None:
+            yield _entry(number, text, line, cron, tuple(settings.items()), above)
+
+
+def _entry(
+    number: int, text: str, line: str, cron: Cron, settings: tuple[tuple[str, str], ...], comments: tuple[str, ...]
+) -> CrontabEntry | NoEntry:
+    if cron == "cronie" and line.startswith("-"):  # do not log it; only root may say so
+        line = line[1:]
+    words = _NAMED.match(line) or _FIVE.match(line)
+    if words is None:
+        return NoEntry(number, text, "it has no five fields, and is no setting either")
+    when, rest = " ".join(words["when"].split()), words["rest"]
+    if cron == "cronie" and (option := _MAIL_ON_ERROR.match(rest)):  # mail only if it fails, which is what we do
+        rest = rest[option.end() :]
+    if not rest:
+        return NoEntry(number, text, "it has no command")
+    if rest.startswith("*"):
+        return NoEntry(number, text, 'its command begins with "*", so there is a field too many')
+    if len(rest.encode("utf-8", "surrogateescape")) > LONGEST[cron]:
+        return NoEntry(number, text, f"its command is longer than the {LONGEST[cron]} bytes that cron takes")
+    command, stdin = split(rest, cron)
+    return CrontabEntry(number, text, when, rest, command, stdin, settings, comments)
+
+
+_NAMED: Final = re.compile(r"(?P<when>@[^ \t]*)[ \t]*(?P<rest>.*)", re.DOTALL)
+_FIVE: Final = re.compile(r"(?P<when>[^ \t]+(?:[ \t]+[^ \t]+){4})[ \t]*(?P<rest>.*)", re.DOTALL)
+_MAIL_ON_ERROR: Final = re.compile(r"-n[ \t]+")
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def setting(line: str, cron: Cron) -> tuple[str, str] | None:
+    """Name and value if *line* is an environment setting, else None. crontab(5); load_env in env.c
+
+    Name and value may be quoted. Cronie takes ``NAME=``, Debian's cron does not (``NAME=""`` is taken by both), and it
+    cuts blanks off the end of a quoted value and takes off quotes inside quotes, whatever crontab(5) says.
+    """
+    found = _SETTING.fullmatch(line.lstrip(_BLANK))
+    if found is None:
+        return None
+    name = next(part for part in (found["double"], found["single"], found["bare"]) if part is not None)
+    raw = found["value"]
+    if not raw:
+        return (name, "") if cron == "cronie" else None
+    if raw[0] in "\"'":
+        inside, quote, after = raw[1:].partition(raw[0])
+        if not quote or after.strip(_SPACES):
+            return None
+        value = inside
+    else:
+        value = raw.rstrip(_SPACES)
+    if cron == "debian":
+        value = value.rstrip(_SPACES)
+        if len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]:
+            value = value[1:-1]
+    return name, value
+
+
+def settings_above(crontab: str, config: Path) -> dict[str, str]:
+    """The environment settings that hold for the block of *config*: those above it, later ones win. crontab(5)
+
+    Read as cronie does: this is to warn and to try, and should know a setting that only one of the two would take.
+    """
+    found = find(crontab, config)
+    lines = crontab[: found.start if found else None].split("\n")
+    # A comment's name would begin with "#".
+    return dict(each for line in lines if (each := setting(line, "cronie")) and not each[0].startswith("#"))
+
+
+_SETTING: Final = re.compile(
+    r"""(?:"(?P<double>[^"=]*)"|'(?P<single>[^'=]*)'|(?P<bare>(?!["'])[^\s=]*))\s*=\s*(?P<value>.*)""",
+    re.DOTALL | re.ASCII,
+)
+
+
+# --- "%" --------------------------------------------------------------------------------------------------------------
+
+
+def split(rest: str, cron: Cron) -> tuple[str, str]:
+    r"""The command and its standard input: cut at the first bare "%". do_command.c
+
+    In the command "\%" becomes "%"; Debian's cron also makes "\" of "\\". Behind it, a "%" is a newline and "\%" a "%",
+    and a last line without a newline gets one.
+    """
+    command = []
+    position = 0
+    while position < len(rest):
+        character, following = rest[position], rest[position + 1 : position + 2]
+        if character == "%":
+            break
+        if character == "\\" and following:
+            undone = following == "%" or (following == "\\" and cron == "debian")
+            command.append(following if undone else character + following)
+            position += 2
+        else:
+            command.append(character)
+            position += 1
+    return "".join(command), _input(rest[position + 1 :])
+
+
+def _input(text: str) -> str:
+    found = _PERCENT.sub(lambda percent: "%" if percent[0] == "\\%" else "\n", text)
+    last = found.rstrip("\\")[-1:]  # cron does not count backslashes at the end
+    return found + "\n" if last and last != "\n" else found
+
+
+_PERCENT: Final = re.compile(r"\\?%")

@@ -1,0 +1,192 @@
+"""Runs crontab(1), and reads its answers. Nothing else calls it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Final
+
+from cronjobs.clock import sleep
+from cronjobs.desk.crontab.block import CrontabError, text_of
+from cronjobs.engine.host.files import make_folder
+from cronjobs.text import visible
+
+# How the crontab(1)s report "there is none", all with exit code 1: Vixie, Debian, cronie, BSD; busybox.
+_NO_CRONTAB: Final = re.compile(r"no crontab for |can't open '[^'/]+': No such file or directory", re.IGNORECASE)
+
+
+LOCK_TRIES: Final = 200
+LOCK_PAUSE_S: Final = 0.05
+
+
+class CrontabMissing(CrontabError):
+    def __init__(self) -> None:
+        super().__init__(
+            "there is no crontab command on this host: install cron (Debian: apt-get install cron), or have systemd "
+            '("cronjobs systemd") or another scheduler run, once a minute, the command that "cronjobs crontab show" '
+            "prints"
+        )
+
+
+class CrontabFailed(CrontabError):
+    def __init__(self, *, command: str, code: int, said: str) -> None:
+        super().__init__(f'"{command}" failed with exit code {code}: {visible(said.strip()) or "it said nothing"}')
+
+
+class CrontabChanged(CrontabError):
+    def __init__(self) -> None:
+        super().__init__(
+            "someone else changed this crontab in the meantime: nothing was written, run the command again"
+        )
+
+
+def absolute(path: Path) -> Path:
+    """*path* from the root, with its symlinks: a deploy moves ``/srv/shop/current``, and cron has to follow it.
+
+    So a relative path counts from the shell's $PWD if that is the current folder (getcwd(2) knows only the resolved
+    one), and ".." is removed only if the result names the same file.
+    """
+    kept = path if path.is_absolute() else _here() / path  # the current folder may be gone
+    tidy = os.path.normpath(kept)
+    return Path(tidy) if os.path.realpath(tidy) == os.path.realpath(kept) else kept
+
+
+def _here() -> Path:
+    shown = Path(os.environ.get("PWD", ""))
+    return shown if shown.is_absolute() and _same(shown, Path.cwd()) else Path.cwd()
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def interpreter() -> Path:
+    """The Python that runs this, absolute, not resolved.
+
+    A virtual environment's Python is a symlink, and only the link leads to the environment's packages (``pyvenv.cfg``
+    beside it).
+    """
+    if not sys.executable:
+        raise CrontabError("this Python does not know its own path: run the command as /path/to/python -m cronjobs")
+    return absolute(Path(sys.executable))
+
+
+def read() -> str:
+    """The invoking user's crontab, "" if there is none. Raises CrontabMissing, CrontabFailed if it cannot be read."""
+    done = _crontab("-l")
+    said = text_of(done.stderr)
+    if done.returncode == 0:
+        return text_of(done.stdout)
+    if done.returncode == 1 and not done.stdout and _NO_CRONTAB.search(said):
+        return ""
+    raise CrontabFailed(command="crontab -l", code=done.returncode, said=said)
+
+
+def replace(old: str, new: str) -> None:
+    """Write *new* if the crontab still is *old*, and read it back.
+
+    Raises CrontabError; then *old* is still in force, unless the message says otherwise.
+    """
+    for number, line in enumerate(old.split("\n"), 1):
+        # Debian's crontab -l prints a carriage return as these two characters, so its output cannot be written back
+        # unchanged (measured, cron 3.0pl1-162).
+        if line.endswith(r"\r"):
+            raise CrontabError(
+                f"line {number} of the crontab ends in a carriage return that crontab -l does not give back as it is. "
+                r"Nothing was changed: give it Unix line ends first: crontab -l | sed 's/\\r$//' | crontab -"
+            )
+    with _alone():
+        if read() != old:
+            raise CrontabChanged
+        done = _crontab("-", new)
+        if done.returncode != 0:
+            raise CrontabFailed(command="crontab -", code=done.returncode, said=text_of(done.stderr))
+        if read() != new:
+            raise CrontabError(
+                "crontab took the new text but lists another one: someone else may have written at the same moment. "
+                'Look at it with "crontab -l", then run the command again'
+            )
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Only one of the user's commands writes at a time: of two, the later would undo what the first has reported.
+
+    The lock is on the home folder itself, which needs no file. Where it cannot be had, the checks have to do.
+    """
+    with ExitStack() as opened:
+        with suppress(OSError, KeyError):
+            home = os.open(pwd.getpwuid(os.getuid()).pw_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, home)
+            for _ in range(LOCK_TRIES):
+                try:
+                    fcntl.flock(home, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    sleep(LOCK_PAUSE_S)
+        yield
+
+
+def keep_copy(crontab: str) -> Path | None:
+    """Keep *crontab* where only its owner can read it (it may contain passwords); None if it is empty. Raises OSError.
+
+    Named after its content: the same crontab is kept once, however often it is replaced.
+    """
+    if not crontab:
+        return None
+    content = crontab.encode("utf-8", "surrogateescape")
+    state = os.environ.get("XDG_STATE_HOME", "")
+    folder = (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "cronjobs"
+    make_folder(folder, 0o700)
+    file = folder / f"crontab-{hashlib.sha256(content).hexdigest()[:12]}"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "wb") as copy:
+        copy.write(content)
+    return file
+
+
+def _crontab(argument: str, text: str | None = None) -> subprocess.CompletedProcess[bytes]:
+    program = shutil.which("crontab")
+    if program is None:
+        raise CrontabMissing
+    # CRONTAB_NOHEADER=N would make Debian's -l print a header that is not part of the crontab: crontab(1)
+    environment = {**os.environ, "LC_ALL": "C", "CRONTAB_NOHEADER": "Y"}
+    if text is None:
+        return _answer([program, argument], subprocess.DEVNULL, environment)
+    with _file_of(text) as file:
+        return _answer([program, argument], file, environment)
+
+
+def _file_of(text: str) -> IO[bytes]:
+    """No pipe: it would end in the middle of the text if we were killed, and crontab(1) would install what it has."""
+    try:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 the caller closes it
+        file.write(text.encode("utf-8", "surrogateescape"))
+        file.seek(0)
+    except OSError as error:
+        raise CrontabError(f"no temporary file can be written, {error.strerror}: nothing was changed") from None
+    return file
+
+
+def _answer(
+    command: list[str], given: IO[bytes] | int, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(command, stdin=given, capture_output=True, env=environment, timeout=30, check=False)
+    except subprocess.TimeoutExpired:
+        raise CrontabError(f'"crontab {command[1]}" did not answer within 30 s') from None
+    except OSError as error:
+        raise CrontabError(f"{command[0]} cannot be run: {error.strerror}") from None

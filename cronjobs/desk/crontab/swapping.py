@@ -1,0 +1,36 @@
+"""Lines of a crontab put out of cron's hands, and back, byte for byte: each becomes a comment where it stands. Pure.
+
+    # cronjobs swapped /srv/shop/cronjobs.yaml: 15 2 * * * backup
+
+So the way back needs no copy, and lines that were written since stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from cronjobs.desk.crontab import block
+from cronjobs.desk.crontab.block import SWAPPED
+
+
+def swap(crontab: str, numbers: Collection[int], wanted: str, config: Path) -> str:
+    """*crontab* with the lines of these *numbers*, from 1, as comments, and the block *wanted*. Raises BlockBroken."""
+    begin = _begin(config, had_block=block.find(crontab, config) is not None)
+    lines = crontab.split("\n")
+    for number in numbers:
+        lines[number - 1] = begin + lines[number - 1]
+    return block.install("\n".join(lines), wanted, config)
+
+
+def restore(crontab: str, config: Path) -> str:
+    """*crontab* as it was before ``swap``: its lines, and no block that was not there then. Raises BlockBroken."""
+    added, had = _begin(config, had_block=False), _begin(config, had_block=True)
+    lines = crontab.split("\n")
+    if any(line.startswith(added) for line in lines):
+        lines = block.remove(crontab, config).split("\n")
+    return "\n".join(line.removeprefix(added if line.startswith(added) else had) for line in lines)
+
+
+def _begin(config: Path, *, had_block: bool) -> str:
+    return f"{SWAPPED}{'beside ' if had_block else ''}{config}: "

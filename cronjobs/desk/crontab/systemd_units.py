@@ -1,0 +1,110 @@
+"""A systemd service and timer that start ticks as the crontab's line does. Pure text. systemd.service(5)"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from cronjobs.desk.crontab.block import tick_words, when
+from cronjobs.errors import UsageError
+
+STOP: Final = timedelta(seconds=90)  # DefaultTimeoutStopSec: after that a stop kills
+CLOSING: Final = timedelta(seconds=5)  # what a tick needs beyond its grace, see docs/long-jobs.md
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_./:=@,+-]+")
+
+
+@dataclass(frozen=True)
+class Units:
+    """The text of the two files, which have one ``name`` and end in .service and .timer."""
+
+    name: str
+    service: str
+    timer: str
+
+    def files(self) -> dict[str, str]:
+        return {f"{self.name}.service": self.service, f"{self.name}.timer": self.timer}
+
+
+def unit_name(project: str) -> str:
+    """The name of the units of *project*: "cronjobs-shop", without a project "cronjobs"."""
+    safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", project).strip("-.")
+    return f"cronjobs-{safe}" if safe else "cronjobs"
+
+
+def units(
+    config: Path, interpreter: Path, *, name: str, user: str | None, every: timedelta, shutdown_grace: timedelta
+) -> Units:
+    """The units for *config*; *user* None: for the user's own service manager, which knows whose they are.
+
+    Raises UsageError for paths that no unit can carry, and for an *every* that cron cannot have either.
+    """
+    lines = [
+        "[Unit]",
+        f"Description=One tick of cronjobs: {_specifiers(_printable(str(config)))}",
+        "",
+        "[Service]",
+        "Type=oneshot",
+        *([f"User={user}"] if user is not None else []),
+        f"ExecStart={command_line(tick_words(config, interpreter))}",
+        "# As cron has it: the home as folder, and this PATH. What handlers need besides: env: in the configuration.",
+        "WorkingDirectory=-~",
+        "Environment=PATH=/usr/bin:/bin SHELL=/bin/sh",
+        '# The tick did its work; 1: a job ended dead ("cronjobs status" and alerts tell of it), 143: it was stopped.',
+        "SuccessExitStatus=1 143",
+        "# Long jobs have processes of their own, which outlive the tick: systemd must not end them with it, ...",
+        "KillMode=process",
+        "# ... nor the tick because one of its jobs took too much memory.",
+        "OOMPolicy=continue",
+    ]
+    if (stop := shutdown_grace + CLOSING) > STOP:
+        lines.append(f"TimeoutStopSec={stop.total_seconds():.0f}")
+    timer = [
+        "[Unit]",
+        f"Description=When cronjobs ticks: {_specifiers(_printable(str(config)))}",
+        "",
+        "[Timer]",
+        f"OnCalendar={calendar(every)}",
+        "# Not up to a minute later, to save power.",
+        "AccuracySec=1s",
+        "",
+        "[Install]",
+        "WantedBy=timers.target",
+    ]
+    return Units(name, "\n".join(lines) + "\n", "\n".join(timer) + "\n")
+
+
+def calendar(every: timedelta) -> str:
+    """The instants at which the crontab's line fires, too, as OnCalendar= has them. systemd.time(7)"""
+    minute, hour, *_ = when(every).split()
+    return f"*-*-* {hour.replace('*/', '0/')}:{minute.replace('*/', '0/')}:00"
+
+
+def command_line(words: Sequence[str]) -> str:
+    """*words* for ExecStart=, so that each arrives as it is.
+
+    "%" begins a specifier in any word, "$" a variable in any but the first one, where "$$" would stay as it is: ":"
+    before the program turns variables off altogether.
+    """
+    text = " ".join(_quoted(_specifiers(_printable(word))) for word in words)
+    return f":{text}" if "$" in text else text
+
+
+def _specifiers(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise UsageError(f"a unit cannot carry the path {text!r}: it has a character that is not printable")
+    return text
+
+
+def _quoted(word: str) -> str:
+    if _PLAIN.fullmatch(word):
+        return word
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,182 @@
+"""The facts from which ``cronjobs init`` decides what to write. No value of a variable is among them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from cronjobs.desk.crontab import lines, program
+from cronjobs.desk.init.app_files import AppPackage, DjangoProject, app_package, dependencies, django_project
+from cronjobs.engine.config.host_timezone import host_timezone
+from cronjobs.engine.config.reader import FieldError
+from cronjobs.engine.config.sources import checked_url
+from cronjobs.engine.config.variables import read_env_file, text_of
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.host.app_alembic import EnvFile, env_files
+from cronjobs.engine.host.files import names_in, open_regular, read_text
+from cronjobs.errors import CronjobsError
+
+DOTENV: Final = ".env"
+# What the project leaves beside its code: a pattern for .gitignore, and names that it has to match.
+LEFT_BEHIND: Final = {
+    "cronjobs.db*": ("cronjobs.db", "cronjobs.db-wal", "cronjobs.db-turn"),
+    "cronjobs.log*": ("cronjobs.log", "cronjobs.log.1"),
+    DOTENV: (DOTENV,),
+    # Beside an app's SQLite file: SQLite's own, and those by which writers take turns.
+    **{f"*{suffix}-*": (f"x{suffix}-wal", f"x{suffix}-turn") for suffix in (".db", ".sqlite", ".sqlite3")},
+}
+_GIT_PATIENCE_S: Final = 5
+_DATABASE_VARIABLE: Final = re.compile(r"(?:[A-Z0-9_]+_)?DATABASE_(?:URL|URI|DSN)")
+
+
+@dataclass(frozen=True)
+class DatabaseVariable:
+    """A variable that names the app's database, without its value. ``why_not``: why it cannot be the jobs database.
+
+    ``suffix``: how the name of a SQLite file ends, ".db"; "" for another database.
+    """
+
+    name: str
+    suffix: str = ""
+    is_sqlite: bool = False
+    is_async: bool = False
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
+class DotEnv:
+    """``problem``: what keeps the file from being an ``env_file``; None: it is one."""
+
+    urls: tuple[DatabaseVariable, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """``unignored``: the patterns of LEFT_BEHIND that git does not ignore; None: the folder is in no repository."""
+
+    project: str
+    timezone: str
+    dotenv: DotEnv | None = None
+    shell: tuple[DatabaseVariable, ...] = ()
+    package: AppPackage | None = None
+    django: DjangoProject | None = None
+    dependencies: frozenset[str] = frozenset()
+    alembic: tuple[EnvFile, ...] = ()
+    crontab_lines: int = 0
+    unignored: frozenset[str] | None = None
+    has_postgresql_driver: bool = True
+
+
+def look_around(folder: Path, environ: Mapping[str, str]) -> Surroundings:
+    """Read what is there; *folder* need not exist. Nothing of the app is imported or run."""
+    django = django_project(folder)
+    return Surroundings(
+        project=project_name(folder),
+        timezone=host_timezone(),
+        dotenv=_dotenv(folder),
+        shell=tuple(_variables(environ)),
+        package=app_package(folder, django),
+        django=django,
+        dependencies=dependencies(folder),
+        # Not those of folders above: what init may edit is in the folder that it was called for.
+        alembic=tuple(each for each in env_files(folder) if each.path.is_relative_to(folder)),
+        crontab_lines=_crontab_lines(),
+        unignored=_unignored(folder),
+        has_postgresql_driver=find_spec("psycopg") is not None,
+    )
+
+
+def project_name(folder: Path) -> str:
+    """The folder's name, as far as it can name a project."""
+    name = "".join(character for character in folder.resolve().name if character.isprintable())
+    return name.encode(errors="ignore").decode()[:100].strip() or "jobs"
+
+
+# --- the app's database -----------------------------------------------------------------------------------------------
+
+
+def _dotenv(folder: Path) -> DotEnv | None:
+    file = folder / DOTENV
+    if DOTENV not in names_in(folder):
+        return None
+    try:
+        with os.fdopen(open_regular(file, os.O_RDONLY), "rb") as opened:  # a FIFO would wait for its writer
+            variables, wrong = read_env_file(text_of(opened.read()))
+    except OSError as error:
+        return DotEnv(problem=f"it cannot be read: {error.strerror}")
+    except ValueError:
+        return DotEnv(problem="it is not UTF-8 text")
+    if wrong:
+        line, message = wrong[0]
+        return DotEnv(problem=f"line {line}: {message}")
+    return DotEnv(tuple(_variables(variables)))
+
+
+def _variables(variables: Mapping[str, str]) -> Iterable[DatabaseVariable]:
+    """Those that name a database of the app, DATABASE_URL first; not that of its tests, and not ours."""
+    for name in sorted(variables, key=lambda name: (name != "DATABASE_URL", name)):
+        if _DATABASE_VARIABLE.fullmatch(name) and "TEST" not in name and name != "CRONJOBS_DATABASE_URL":
+            yield database_variable(name, variables[name])
+
+
+def database_variable(name: str, url: str) -> DatabaseVariable:
+    """What is to be known of the URL, which may hold a password."""
+    scheme = url.partition("://")[0]
+    try:
+        if "${" in url or re.search(r"\$[A-Za-z_]", url):
+            raise FieldError("it refers to other variables, and cronjobs does not fill these in")
+        address = parse_url(checked_url(url, Path("/")))
+    except (CronjobsError, FieldError) as error:
+        return DatabaseVariable(name, why_not=str(error))
+    is_async = bool(re.search(r"\+(?:asyncpg|aiosqlite|psycopg_async)$", scheme))
+    suffix = Path(str(address.url.database)).suffix if address.is_sqlite else ""
+    return DatabaseVariable(name, suffix, address.is_sqlite, is_async)
+
+
+# --- crontab and git --------------------------------------------------------------------------------------------------
+
+
+def _crontab_lines() -> int:
+    """How many lines of this user's crontab run something else than cronjobs."""
+    try:
+        entries = lines.read(program.read(), "debian")
+    except CronjobsError:
+        return 0
+    return sum(isinstance(entry, lines.CrontabEntry) and lines.exec_name(entry) is None for entry in entries)
+
+
+def _unignored(folder: Path) -> frozenset[str] | None:
+    """Patterns that would have to be in .gitignore; git itself knows, or else the lines of the folder's own file."""
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
+    if not any(".git" in names_in(each) for each in (there, *there.parents)):
+        return None
+    written = read_text(folder / ".gitignore").split()
+    missing = {pattern for pattern in LEFT_BEHIND if pattern not in written}
+    prefix = folder.absolute().relative_to(there)
+    paths = [str(prefix / name) for names in LEFT_BEHIND.values() for name in names]
+    try:
+        # -z: any name passes; --no-index: it need not read the index.
+        done = subprocess.run(
+            ["git", "-C", str(there), "check-ignore", "--no-index", "-z", "--stdin"],
+            input="\0".join(paths).encode(errors="surrogateescape"),
+            capture_output=True,
+            timeout=_GIT_PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return frozenset(missing)
+    if done.returncode in (0, 1):
+        ignored = set(done.stdout.decode(errors="surrogateescape").split("\0"))
+        missing &= {
+            pattern
+            for pattern, names in LEFT_BEHIND.items()
+            if any(str(prefix / name) not in ignored for name in names)
+        }
+    return frozenset(missing)

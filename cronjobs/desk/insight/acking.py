@@ -1,0 +1,42 @@
+"""A person acknowledges a finding as it is now, and takes that back."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.insight.finding import Finding
+from cronjobs.engine.store.acks import StoredAck, delete_ack, put_ack
+from cronjobs.engine.store.given_up import KINDS
+from cronjobs.engine.store.ticks import record
+
+
+def acknowledge(
+    connection: Connection,
+    finding: Finding,
+    *,
+    until: datetime,
+    now: datetime,
+    by: str | None,
+    host: str | None,
+    why: str | None,
+) -> None:
+    """Write the ack, for the rows and the severity that *finding* has, and who did it.
+
+    What was given up for good it ends: see ``store.given_up``.
+    """
+    put_ack(connection, StoredAck(finding.key, finding.severity, finding.rows, until, by, why, now))
+    detail: dict[str, Any] = {"until": until.isoformat(), "severity": finding.severity, "text": finding.text}
+    if finding.kind in KINDS and finding.rows:
+        detail["up_to"] = max(map(int, finding.rows))
+    record(connection, action="ack", subject=finding.key, actor=by, host=host, why=why, detail=detail, at=now)
+
+
+def take_ack_back(connection: Connection, key: str, *, by: str | None, host: str | None, why: str | None) -> bool:
+    """Delete the ack and record who did it; False: there was none."""
+    there = delete_ack(connection, key)
+    if there:
+        record(connection, action="unack", subject=key, actor=by, host=host, why=why)
+    return there

@@ -1,0 +1,95 @@
+"""``cronjobs.health``: is all well, for an app's health check, which goes on running when cron does not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine
+
+from cronjobs.desk.insight.finding import Finding
+from cronjobs.desk.insight.findings import judge
+from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store.meta import require_schema
+
+# What only a tick or the command line can tell: this process need not register the handlers.
+OF_THE_FILE: Final = frozenset({"config"})
+NO_FILE: Final = Path("cronjobs.yaml")
+
+
+@dataclass(frozen=True)
+class HealthCheck:
+    """``findings``: what is wrong, the worst first, acknowledged ones and mere notices included.
+
+    ``ok``: none of them is an alarm.
+    """
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not any(finding.alarm for finding in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON for a health endpoint: "ok", and an object per finding."""
+        return {
+            "ok": self.ok,
+            "findings": [
+                {
+                    "finding": finding.key,
+                    "severity": str(finding.severity),
+                    "text": finding.text,
+                    "since": finding.since.isoformat() if finding.since else None,
+                    "command": finding.command,
+                    "acknowledged": finding.ack is not None,
+                }
+                for finding in self.findings
+            ],
+        }
+
+
+def health(connection: Any = None, *, config: str | Path | None = None, database_url: str | None = None) -> HealthCheck:
+    """Judge the whole system in a few indexed reads: do ticks come, is anything late, dead, failing or held back?
+
+    *connection*: an SQLAlchemy Connection, Session or Engine; it is only read. None: the database is found as
+    ``connect`` finds it, from *config* or *database_url*. *config* also brings the file's ``run.every``, lease and
+    limits; without a file these are the defaults. Raises SchemaMissing, SchemaTooOld or DatabaseError.
+    """
+    settings = Settings(file=NO_FILE, folder=Path(), database=database_url or "", broken=True)
+    if config is not None or (connection is None and database_url is None):
+        path = None if config is None else Path(config)
+        settings = load(path, environ=os.environ, database_url=database_url, need_database=connection is None)
+    with _reading(connection, settings) as reading:
+        require_schema(reading)
+        facts = look(reading, settings, JobTypes())
+    return HealthCheck(tuple(judge(facts, settings, but=OF_THE_FILE)))
+
+
+@contextmanager
+def _reading(connection: Any, settings: Settings) -> Iterator[Connection]:
+    if connection is None:
+        address = parse_url(settings.database, settings.schema)
+        with closing(Database(address, connections=1)) as database, database.read() as own:
+            yield own
+    elif isinstance(connection, Engine):
+        with connection.connect() as own:
+            yield own
+    else:
+        found = connection if isinstance(connection, Connection) else _of_session(connection)
+        yield found
+
+
+def _of_session(session: Any) -> Connection:
+    found = session.connection() if hasattr(session, "get_bind") else None
+    if not isinstance(found, Connection):
+        raise TypeError(f"health() takes an SQLAlchemy Connection, Session or Engine, not {type(session).__name__}")
+    return found

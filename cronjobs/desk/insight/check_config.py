@@ -1,0 +1,363 @@
+"""What ``cronjobs check`` finds before a tick does: mistakes in names, payloads, commands, limits and files.
+
+Nothing here needs a database. A finding has to be fixed; a note is worth knowing and may be intended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from cronjobs.desk.insight import check_notes
+from cronjobs.engine.config import trust
+from cronjobs.engine.config.reader import nearest
+from cronjobs.engine.config.settings import JobTypeSettings, Settings
+from cronjobs.engine.crontime.timing import CronTiming, clock_changes, timing
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.execution.attempt import PROCESS_GRACE
+from cronjobs.engine.jobs.job_types import Fault, JobType, JobTypes
+from cronjobs.engine.jobs.registry import Registration
+from cronjobs.errors import CronjobsError, Problem
+from cronjobs.masking import mask
+from cronjobs.model import duration_text
+from cronjobs.text import one_line
+
+CRON_PATH: Final = "/usr/bin:/bin"  # crontab(5), Debian's
+AHEAD: Final = timedelta(days=366)  # how far ahead to look for clock changes
+TRACEBACK_LINES: Final = 8
+START_UP: Final = timedelta(seconds=1)  # of a tick's budget, before the first job can start
+
+
+@dataclass(frozen=True)
+class ConfigFinding:
+    """``detail``: lines to print below it, such as the end of a traceback."""
+
+    problem: Problem
+    detail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The result; ``job_types`` and ``schedules`` count those that can be used."""
+
+    findings: tuple[ConfigFinding, ...]
+    notes: tuple[Problem, ...]
+    job_types: int
+    schedules: int
+
+
+def check(
+    settings: Settings, known: JobTypes | None, *, file: str, environ: Mapping[str, str], now: datetime
+) -> Checked:
+    """Check a configuration that could be read; *known* None: the handlers were not imported.
+
+    *file* is the name to print; *environ* is this shell's, to report what cron's lacks. Problems from reading the file
+    come first.
+    """
+    place = _Place(settings, file)
+    findings = [ConfigFinding(problem) for problem in settings.problems]
+    others = trust.look(settings, os.geteuid())
+    problems: list[Problem] = []
+    if known is not None:
+        findings += [_fault(place, settings, fault) for fault in known.faults]
+        problems += [*_names(place, settings, known), *_timeouts(place, settings, known)]
+    problems += [*_commands(place, settings, environ), *_files(place, settings)]
+    problems += [_written_by_others(place, found) for found in others if found.refused]
+    return Checked(
+        (*findings, *map(ConfigFinding, problems)),
+        (
+            *_limits(place, settings),
+            *_stored_secrets(place, settings),
+            *(_written_by_others(place, found) for found in others if not found.refused),
+            *(_long_jobs(place, settings, known) if known is not None else ()),
+            *(place.problem(text, *paths) for text, paths in check_notes.notes(settings, known)),
+            *_clock_changes(place, settings, now),
+        ),
+        len(known.types) if known is not None else sum(bool(entry.command) for entry in settings.job_types.values()),
+        len(settings.schedules),
+    )
+
+
+def wrong_names(settings: Settings, known: JobTypes, file: str) -> list[Problem]:
+    """Names and payloads that no handler takes."""
+    return list(_names(_Place(settings, file), settings, known))
+
+
+def never_begin(settings: Settings, known: JobTypes, file: str) -> list[Problem]:
+    """Jobs whose time-outs leave no room for them in any tick."""
+    return list(_timeouts(_Place(settings, file), settings, known))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Makes problems with a position: that of the first of some dotted paths which the file has."""
+
+    settings: Settings
+    file: str
+
+    def problem(self, message: str, *paths: str) -> Problem:
+        message = one_line(mask(message, self.settings.secrets), 1000)
+        for path in paths:
+            if path in self.settings.positions:
+                return Problem(self.file, *self.settings.positions[path], path, message)
+        return Problem(self.file, 0, 0, paths[0] if paths else "", message)
+
+
+def _written_by_others(place: _Place, found: trust.TrustFinding) -> Problem:
+    return place.problem(f"{found.path} {found.what}, who can so change what runs here: {found.cure}", "")
+
+
+def _stored_secrets(place: _Place, settings: Settings) -> Iterator[Problem]:
+    """Payloads are stored unmasked, and every role that reads jobs sees them."""
+    for name, schedule in settings.schedules.items():
+        text = json.dumps(schedule.payload)
+        if mask(text, settings.secrets) != text:
+            said = "a secret in a payload is stored in the database in clear text: read it in the handler instead"
+            yield place.problem(said, f"schedules.{name}.payload", f"schedules.{name}")
+
+
+# --- handlers ---------------------------------------------------------------------------------------------------------
+
+
+def _fault(place: _Place, settings: Settings, fault: Fault) -> ConfigFinding:
+    kind, _, module = fault.where.partition(" ")
+    if kind == "setup":
+        problem = place.problem(f"{module} {fault.what}", "setup")
+    elif kind == "around" and module in settings.around:
+        problem = place.problem(f"{module} {fault.what}", f"around[{settings.around.index(module)}]", "around")
+    elif kind == "module" and module in settings.imports:
+        problem = place.problem(f"{module} {fault.what}", f"imports[{settings.imports.index(module)}]", "imports")
+    else:
+        name = fault.where
+        problem = place.problem(fault.what, f"job_types.{name}", f"schedules.{name}", "imports")
+        if not any(f"{section}.{name}" in settings.positions for section in ("job_types", "schedules")):
+            problem = place.problem(f"{name}: {fault.what}", "imports")
+    return ConfigFinding(problem, _last_lines(settings, fault.traceback))
+
+
+def _last_lines(settings: Settings, traceback: str | None) -> tuple[str, ...]:
+    """The end of a traceback, without the frames of the import machinery; the error itself is reported already."""
+    frames: list[list[str]] = []
+    for line in mask(traceback or "", settings.secrets).splitlines():
+        if line.startswith("  File "):
+            frames.append([line])
+        elif frames and line.startswith("    "):
+            frames[-1].append(line)
+    own = [frame for frame in frames if "importlib" not in frame[0] and not frame[0].startswith(_OUR_FRAMES)]
+    lines = [line for frame in own for line in frame if line.strip(" ^~")]
+    return tuple(one_line(line, 300) for line in lines[-TRACEBACK_LINES:])
+
+
+_OUR_FRAMES: Final = f'  File "{Path(__file__).parents[2]}{os.sep}'
+
+
+def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
+    """Check that the named job types exist, and that their handlers accept the payloads."""
+    unusable = {*settings.disabled_job_types, *(fault.where for fault in known.faults)}
+    broken = any(fault.where.startswith(("module ", "setup ")) for fault in known.faults)
+    perhaps = " It may be in what cannot be imported." if broken else ""
+    for name, schedule in settings.schedules.items():
+        path = f"schedules.{name}"
+        found = known.types.get(schedule.job)
+        if found is None:
+            if schedule.job not in unusable:
+                meant = nearest(schedule.job, known.types)
+                guess = f', did you mean "{meant}"?' if meant else "."
+                text = f'no handler or command is registered under "{schedule.job}"{guess}{perhaps}'
+                yield place.problem(text, f"{path}.job", path)
+        elif found.registration is not None:
+            yield from _payload(place, found.registration, schedule.payload, path)
+    for name, entry in settings.job_types.items():
+        if name not in known.types and name not in unusable and entry.command is None:
+            meant = nearest(name, known.types)
+            guess = f', did you mean "{meant}"?' if meant else ": it has no command: either."
+            yield place.problem(f"no handler is registered under this name{guess}{perhaps}", f"job_types.{name}")
+
+
+def _payload(place: _Place, registration: Registration, payload: dict[str, Any], path: str) -> Iterator[Problem]:
+    """A value that does not fit is named with its own place in the file."""
+    if fault := registration.bind_names(payload):
+        yield place.problem(fault, f"{path}.payload", path)
+        return
+    for misfit in registration.decoded(payload)[1].found:
+        where = f"{path}.{misfit.where}"
+        if where in place.settings.positions:
+            yield place.problem(f"{misfit.what} ({registration.name})", where)
+        else:
+            yield place.problem(f"payload does not fit {registration.name}: {misfit}", f"{path}.payload", path)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A job type with a time-out, its own or a schedule's, and where that is written."""
+
+    job_type: JobType
+    timeout: timedelta
+    places: tuple[str, ...]
+
+
+def _timed(settings: Settings, known: JobTypes) -> Iterator[_Timed]:
+    for name, job_type in known.types.items():
+        inline = f"schedules.{name}.timeout"  # of an inline command, which has its schedule's name
+        yield _Timed(job_type, job_type.timeout, (f"job_types.{name}.timeout", inline, f"job_types.{name}", "imports"))
+    for name, schedule in settings.schedules.items():
+        given = known.types.get(schedule.job)
+        if given is not None and schedule.timeout is not None and schedule.timeout != given.timeout:
+            yield _Timed(given, schedule.timeout, (f"schedules.{name}.timeout",))
+
+
+def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
+    """A job starts only if its time-out ends before the tick does, and starting up takes some of the budget."""
+    run = settings.run
+    for timed in _timed(settings, known):
+        if timed.job_type.executor is not None:
+            continue  # a supervisor has no deadline
+        name, limit = timed.job_type.name, duration_text(timed.timeout)
+        grace = PROCESS_GRACE if timed.job_type.isolation == "process" else timedelta(0)
+        if timed.timeout > run.longest_in_tick:
+            if run.long_jobs == 0:
+                yield place.problem(
+                    f"{name}: timeout {limit} is above run.budget ({duration_text(run.budget)}), and run.long_jobs is "
+                    "0: it would never begin. Raise long_jobs, shorten the timeout, or raise the budget",
+                    *timed.places,
+                )
+        elif timed.timeout + grace + START_UP > run.budget:
+            more = f" and {duration_text(grace)} to stop its process leave" if grace else " leaves"
+            own = (
+                f", or more than {duration_text(run.longest_in_tick)} for a process of its own" if run.long_jobs else ""
+            )
+            yield place.problem(
+                f"{name}: timeout {limit}{more} no room in run.budget ({duration_text(run.budget)}) for the tick's "
+                f"start: it would never begin. Write at most {duration_text(run.budget - grace - START_UP)}{own}",
+                *timed.places,
+            )
+
+
+def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
+    """One note for all of them: a time-out above the budget has an effect worth knowing, and needs no fix."""
+    run = settings.run
+    of_ticks = [timed for timed in _timed(settings, known) if timed.job_type.executor is None]
+    long = [timed for timed in of_ticks if timed.timeout > run.longest_in_tick]
+    if long and run.long_jobs:
+        names = ", ".join(f"{timed.job_type.name} ({duration_text(timed.timeout)})" for timed in long)
+        yield place.problem(
+            f"above the {duration_text(run.longest_in_tick)} that a tick has for one job (run.budget less its start), "
+            f"so in a process of its own that outlives the tick, at most {run.long_jobs} at once on a host "
+            f"(run.long_jobs): {names}",
+            *long[0].places,
+        )
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def _commands(place: _Place, settings: Settings, environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Check that cron finds the programs that your shell finds."""
+    for name, entry in settings.job_types.items():
+        if entry.command is not None and (fault := _command_fault(settings, entry, environ)):
+            yield place.problem(
+                fault,
+                f"job_types.{name}.command",
+                f"schedules.{name}.command",
+                f"job_types.{name}",
+                f"schedules.{name}",
+            )
+
+
+# Commands that no program does: they change the shell itself.
+_OF_THE_SHELL: Final = frozenset(
+    {"cd", "export", "source", ".", "exec", "set", "eval", "alias", "ulimit", "umask", "wait"}
+)
+
+
+def _command_fault(settings: Settings, entry: JobTypeSettings, environ: Mapping[str, str]) -> str | None:
+    assert entry.command is not None
+    program = entry.command[0]
+    if "/" in program:
+        file = settings.folder / program
+        if not file.exists():
+            return f"command not found: {file}"
+        if file.is_dir() or not os.access(file, os.X_OK):
+            return f"command not executable: {file}" + ("" if file.is_dir() else "; chmod +x it")
+        return None
+    path = (dict(settings.env) | dict(entry.env)).get("PATH", CRON_PATH)
+    if shutil.which(program, path=path):
+        return None
+    if program in _OF_THE_SHELL:
+        return f"command not found: {program} is the shell's own: write [sh, -c, …] around the line"
+    if (settings.folder / program).is_file():
+        return f"command not found: {program} is not on PATH={path}; for the file in this folder write ./{program}"
+    mine = shutil.which(program, path=environ.get("PATH", ""))
+    if mine:
+        return f"command not found under cron, whose PATH is {path}: write {mine}, or set PATH under env:"
+    return f"command not found: {program} is not on PATH={path}; write its full path, or set PATH under env:"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _files(place: _Place, settings: Settings) -> Iterator[Problem]:
+    if settings.log is not None and (fault := _unwritable(settings.log)):
+        yield place.problem(fault, "log")
+    if not settings.database:
+        if settings.database_unset:
+            yield place.problem(settings.database_unset, "database")
+        elif "database" not in settings.positions:
+            text = "there is no database: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
+            yield place.problem(text, "database")
+        return
+    try:
+        address = parse_url(settings.database, settings.schema)
+    except CronjobsError as error:
+        yield place.problem(str(error), "database")
+        return
+    if address.is_sqlite and (fault := _unwritable(Path(str(address.url.database)), beside=True)):
+        yield place.problem(fault, "database")
+    if not address.is_sqlite and find_spec("psycopg") is None:
+        yield place.problem("this needs the PostgreSQL driver: pip install 'cronjobs[postgres]'", "database")
+
+
+def _unwritable(file: Path, *, beside: bool = False) -> str | None:
+    """Why *file* cannot be created or written, or None. *beside*: files beside it are created, too (SQLite's)."""
+    if not file.parent.is_dir():
+        return f"there is no folder {file.parent}"
+    if file.is_symlink() and not beside:
+        return f"{file} is a symbolic link, which is not followed: name the file itself"
+    if file.exists() and not file.is_file():
+        return f"{file} is not a file"
+    if file.exists() and not os.access(file, os.W_OK):
+        return f"{file} cannot be written by this user"
+    if (beside or not file.exists()) and not os.access(file.parent, os.W_OK | os.X_OK):
+        return f"files cannot be made in {file.parent} by this user"
+    return None
+
+
+# --- notes ------------------------------------------------------------------------------------------------------------
+
+
+def _limits(place: _Place, settings: Settings) -> Iterator[Problem]:
+    run = settings.run
+    if run.lease < run.budget + timedelta(seconds=5):
+        yield place.problem(
+            f"lease {duration_text(run.lease)} is shorter than budget + 5s ({duration_text(run.budget)} + 5s): a tick "
+            "that cannot reach the database for so long is ended, and its jobs begin again elsewhere",
+            "run.lease",
+            "run",
+        )
+
+
+def _clock_changes(place: _Place, settings: Settings, now: datetime) -> Iterator[Problem]:
+    for name, schedule in settings.schedules.items():
+        when = timing(schedule.cron, schedule.every, schedule.timezone)
+        # What runs in every hour of real time anyway does so whatever clocks show.
+        if not isinstance(when, CronTiming) or (len(when.expression.hours) == 24 and not when.expression.fixed_time):
+            continue
+        for _, said in clock_changes(when, now, now + AHEAD):
+            yield place.problem(said, f"schedules.{name}.cron", f"schedules.{name}")

@@ -1,0 +1,114 @@
+"""What ``cronjobs check`` notes about a file that is valid, and may not say what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from cronjobs.engine.config.settings import RetryChanges, Settings
+from cronjobs.engine.config.starter import OWN_FILE, SCHEMA_FILE, starter_schema
+from cronjobs.engine.crontime.grammar import parse
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.host.app_alembic import unfiltered
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.shell_words import as_shell_line, shell_word
+from cronjobs.errors import CronjobsError
+from cronjobs.model import RetryPolicy, duration_text
+
+Note = tuple[str, tuple[str, ...]]  # the text, and the dotted paths that may have its place
+
+
+def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
+    yield from _either_day(settings)
+    yield from _shell_words(settings)
+    yield from _short_delays(settings, known)
+    yield from _limits_of_types(settings, known)
+    yield from _old_schema(settings)
+    yield from _app_alembic(settings)
+
+
+def _either_day(settings: Settings) -> Iterator[Note]:
+    for name, schedule in settings.schedules.items():
+        if schedule.cron is not None and (said := parse(schedule.cron).day_remark):
+            yield said, (f"schedules.{name}.cron", f"schedules.{name}")
+
+
+def _shell_words(settings: Settings) -> Iterator[Note]:
+    for name, entry in settings.job_types.items():
+        if entry.command is None or (word := shell_word(entry.command)) is None:
+            continue
+        text = (
+            f'"{word}" is passed to {entry.command[0]} as an argument, since no shell reads a command: if one is to, '
+            f"write {as_shell_line(entry.command)}"
+        )
+        yield text, (f"job_types.{name}.command", f"schedules.{name}.command", f"job_types.{name}", f"schedules.{name}")
+
+
+def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
+    """A job type is no concurrency key; it is what people expect a limit to count."""
+    types = {*settings.job_types, *(known.types if known is not None else ())}
+    for limit in settings.limits:
+        named = sorted(
+            name
+            for name in types
+            if name == limit.prefix or (limit.prefix[-1:] == "." and name.startswith(limit.prefix))
+        )
+        if named:
+            text = (
+                f'"{limit.prefix}" names a job type, and limits count by concurrency_key: this one counts only jobs '
+                f'that are enqueued with a key that begins so: enqueue(connection, "{named[0]}", …, '
+                f'concurrency_key="{limit.prefix}")'
+            )
+            yield text, (f"limits.{limit.prefix}", "limits")
+
+
+def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
+    """A retry waits for a tick: a delay that is shorter than the wait for it is as long."""
+    every = settings.run.linger or settings.run.every
+    written: list[tuple[str, str, RetryPolicy]] = []
+    if settings.retry != RetryChanges():
+        written.append(("defaults.retry", "", settings.retry.apply(RetryPolicy())))
+    for name, entry in settings.job_types.items():
+        if entry.retry != RetryChanges():
+            written.append((f"job_types.{name}.retry", "", entry.retry.apply(RetryPolicy())))
+    for name, found in known.types.items() if known is not None else ():
+        in_code = found.registration.retry if found.registration is not None else None
+        if in_code is not None and f"job_types.{name}.retry" not in settings.positions:
+            written.append(("imports", f"{name}: ", in_code))
+    for path, whose, policy in written:
+        short = [delay for delay in _delays(policy) if timedelta(0) < delay < every]
+        if short:
+            sooner = "" if settings.run.linger else "; run: {linger: true} looks every second"
+            wait = f"begins with the next tick, so up to {duration_text(every)} later{sooner}"
+            yield f"{whose}a retry after {duration_text(short[0])} {wait}", (path,)
+
+
+def _old_schema(settings: Settings) -> Iterator[Note]:
+    """The file beside cronjobs.yaml by which editors check it; it may be of the version before."""
+    try:
+        written = (settings.folder / SCHEMA_FILE).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return  # none, or none that an editor could read
+    if written != starter_schema():
+        text = f"{SCHEMA_FILE} is not of this version, so editors judge by another: cronjobs schema > {SCHEMA_FILE}"
+        yield text, ("",)
+
+
+def _app_alembic(settings: Settings) -> Iterator[Note]:
+    """The app's own migrations, unless the jobs are in a SQLite file that no app is likely to share."""
+    if not settings.database:
+        return
+    try:
+        address = parse_url(settings.database, settings.schema)
+    except CronjobsError:
+        return  # a finding already
+    if address.is_sqlite and str(address.url.database) == str(settings.folder / OWN_FILE):
+        return
+    if said := unfiltered(settings.folder, schema=address.schema):
+        yield said, ("database",)
+
+
+def _delays(policy: RetryPolicy) -> list[timedelta]:
+    if policy.delays is not None:
+        return [delay for delay in policy.delays if isinstance(delay, timedelta)]
+    return [policy.base] if isinstance(policy.base, timedelta) else []

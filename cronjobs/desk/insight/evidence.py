@@ -1,0 +1,330 @@
+"""Gather what the database knows about an occurrence, for ``explain`` to put into words.
+
+The audit trail shows which definition was in force, the ledger what became of an occurrence, and the ticks who did it.
+Nothing is guessed: a fact that no row shows is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.insight.facts import DefinitionFacts, OccurrenceFacts, PauseFacts, TickFacts
+from cronjobs.desk.insight.job_evidence import count_of, job_facts, ledger_facts, surroundings, tick_facts
+from cronjobs.desk.insight.schedule_history import (
+    JUST_BEFORE,
+    Asked,
+    DefinitionPeriod,
+    defined,
+    due_on_the_clock,
+    ends_at,
+    eras,
+    held_back,
+    in_force,
+    is_due,
+    name_now,
+    names_of,
+    pause_from,
+    pauses_over_time,
+    runs_after_a_gap,
+)
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.crontime.timing import Timing, clock_changes, newest_between, next_after, remarks
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, Range
+from cronjobs.engine.rules.pausing import of_schedule
+from cronjobs.engine.schedules.planning import Piece, occurrences, pieces_from
+from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
+from cronjobs.engine.store import explaining
+from cronjobs.engine.store.schedules import StoredSchedule
+from cronjobs.errors import CronjobsError
+
+LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four years, across 2100 after eight
+
+
+class ScheduleEvidence:
+    """All that is read once about a schedule, and the questions it can answer. Raises NoSuchSchedule."""
+
+    def __init__(self, connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]) -> None:
+        self.connection, self.settings, self.types = connection, settings, types
+        renames = explaining.renames(connection)
+        stored = explaining.schedule_named(connection, name)
+        self.renamed_from = name if stored is None else None
+        if stored is None:
+            stored = explaining.schedule_named(connection, name_now(name, renames))
+        if stored is None:
+            raise NoSuchSchedule(name, explaining.schedule_names(connection))
+        self.stored = stored
+        self.around = surroundings(connection, settings)
+        names = names_of(stored.name, renames)
+        trail = explaining.trail(connection, ("define", "retire"), {each.name for each in names})
+        self.eras = eras([row for row in trail if any(each.holds(row.subject, row.at) for each in names)], stored)
+        subjects = ["all", *(f"schedule {each.name}" for each in names)]
+        self.pauses = pauses_over_time(explaining.trail(connection, ("pause", "resume"), subjects), names)
+        self.pause_rows = explaining.pause_rows(connection)
+        self.owed = _pieces(stored)
+        first_tick = explaining.first_tick_at(connection)
+        self.horizon = self.around.now - settings.retention.occurrences
+        if first_tick is not None and first_tick > self.horizon:
+            self.horizon = first_tick
+
+    @property
+    def timezone(self) -> str:
+        """The zone for times without an offset: of the definition in force now, or of the last one."""
+        defined = [era.facts.timezone for era in self.eras if era.facts is not None]
+        return defined[-1] if defined else self.settings.timezone
+
+    def at(self, asked: Asked) -> OccurrenceFacts:
+        """The facts about one instant."""
+        era = self._era(asked.at)
+        row = explaining.row_from(self.connection, self.stored.id, asked.at)
+        exact = row is not None and row.last_for == asked.at
+        due = exact or (era.timing is not None and is_due(era.timing, asked.at))
+        if not asked.exists:  # then only a run that makes up for the skipped time can stand for it
+            due = due and era.timing is not None and runs_after_a_gap(era.timing, asked.wall)
+        told = None if asked.wall is None else f"{asked.wall:%Y-%m-%d %H:%M}"
+        if not due or row is None or row.first_for > asked.at:
+            row = None
+        facts = replace(
+            self._facts(era, Range(asked.at, asked.at, 1), due),
+            asked=told,
+            clock_change=None if told is None else "doubled" if asked.exists else "gap",
+            remark=self._remark(era, asked, due),
+            due_by=None if due else self._due_by_another(era, asked.at),
+        )
+        if not due and era.timing is not None:
+            previous, following = self._neighbours(era, era.timing, asked.at)
+            facts = replace(facts, previous=previous, next=following)
+        return self._with_rows([(facts, row)])[0]
+
+    def latest(self) -> Asked:
+        """The last occurrence, settled or not; if there is none, the next one."""
+        row = explaining.rows_between(
+            self.connection, self.stored.id, self.stored.seen_until - LOOK_BACK, self.around.now, 1
+        )
+        era = self._era(self.around.now)
+        if era.timing is not None:
+            open_since = max(self.stored.seen_until, era.since or self.stored.seen_until)
+            if newest := newest_between(era.timing, open_since, self.around.now, 1):
+                return Asked(newest[0])
+        settled = [row[0].last_for] if row else []
+        settled += [at for when, piece in self.owed for at in newest_between(when, piece.start, piece.end, 1)]
+        if settled:
+            return Asked(max(settled))
+        coming = next_after(era.timing, self.around.now) if era.timing is not None else None
+        return Asked(coming or self.around.now)
+
+    def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[OccurrenceFacts], bool]:
+        """The facts from *begin* to *end*, one per ledger row, and whether older ones were left out.
+
+        Besides the rows there are facts about what is too old for the ledger, what waits for a tick, and spans without
+        a definition.
+        """
+        rows = list(explaining.rows_between(self.connection, self.stored.id, begin, end, limit + 1))
+        left_out = len(rows) > limit
+        rows = rows[-limit:]
+        beyond = explaining.row_from(self.connection, self.stored.id, end + JUST_BEFORE)
+        if beyond is not None and beyond.first_for <= end and beyond.decided_at <= self.around.now + FUTURE_WATERMARK:
+            rows.append(beyond)  # it began in the range, and ends later
+        if left_out:
+            begin = rows[0].first_for
+        found: list[tuple[OccurrenceFacts, Any]] = []
+        for row in rows:
+            era = self._era(row.last_for)
+            span = Range(max(row.first_for, begin), row.last_for, count_of(row))
+            if era.timing is not None and (row.first_for < begin or row.last_for > end):
+                part = occurrences(era.timing, span.first - JUST_BEFORE, min(span.last, end))
+                if part is None:
+                    continue
+                span = part
+            facts = self._facts(era, span, True)
+            remark = self._remark(era, Asked(span.last), True) if span.count == 1 else None
+            found.append((replace(facts, remark=remark), row))
+        known_from = min([self.horizon, *(row.first_for for row in rows)])
+        for era in self.eras:
+            found += [(facts, None) for facts in self._without_row(era, begin, end, known_from)]
+        for when, piece in self.owed:
+            if part := occurrences(when, max(piece.start, begin - JUST_BEFORE), min(piece.end, end)):
+                found.append((self._facts(self._era(part.last), part, True), None))
+        found.sort(key=lambda pair: (pair[0].first_for, pair[0].last_for))
+        return self._with_rows(found), left_out
+
+    # --- pieces -------------------------------------------------------------------------------------------------------
+
+    def _without_row(
+        self, era: DefinitionPeriod, begin: datetime, end: datetime, known_from: datetime
+    ) -> list[OccurrenceFacts]:
+        span = era.clipped(begin, end)
+        if span is None:
+            return []
+        if era.timing is None:
+            return [self._facts(era, Range(max(span[0], begin), span[1], 0), False)]
+        found = []
+        until = min(span[1], known_from - JUST_BEFORE)
+        if span[0] < known_from and (part := occurrences(era.timing, span[0], until)):
+            found.append(replace(self._facts(era, part, True), beyond_retention=True))
+        if era is self.eras[-1] and span[1] > self.stored.seen_until:
+            now = max(self.around.now, self.stored.seen_until)
+            for after, until in ((self.stored.seen_until, now), (now, span[1])):
+                if part := occurrences(era.timing, max(after, span[0]), min(until, span[1])):
+                    found.append(self._facts(era, part, True))
+        return found
+
+    def _facts(self, era: DefinitionPeriod, span: Range, due: bool) -> OccurrenceFacts:
+        last = span.last
+        defined = [each for each in self.eras if each.existence == "defined"]
+        later = [each for each in defined if each.since and last <= each.since]
+        fault = None
+        if self.stored.name in self.settings.disabled_schedules:
+            fault = "; ".join(map(str, self.settings.problems_of(self.stored.name))) or "it cannot be used"
+        owed = due and any(piece.start < last <= piece.end for _, piece in self.owed)
+        return OccurrenceFacts(
+            schedule=self.stored.name,
+            first_for=span.first,
+            last_for=last,
+            count=span.count,
+            timezone=self._zone(era),
+            around=self.around,
+            existence=era.existence,
+            due=due,
+            definition=era.facts,
+            settled_until=self.stored.seen_until,
+            owed=owed,
+            beyond_retention=due and last < self.horizon and last <= self.stored.seen_until and not owed,
+            first_defined=defined[0].act if defined else None,
+            retired=era.act if era.existence == "retired" else None,
+            returned=later[0].act if later and era.existence == "retired" else None,
+            renamed_from=self.renamed_from,
+            file_fault=fault,
+            elsewhere=self.settings.environment if self.stored.name in self.settings.elsewhere else None,
+        )
+
+    def _era(self, at: datetime) -> DefinitionPeriod:
+        return next((era for era in reversed(self.eras) if era.since is None or era.since < at), self.eras[0])
+
+    def _due_by_another(self, era: DefinitionPeriod, at: datetime) -> DefinitionFacts | None:
+        """The nearest other definition by which there would have been an occurrence."""
+        place = self.eras.index(era)
+        near = sorted(range(len(self.eras)), key=lambda number: abs(number - place))
+        for number in near[:20]:
+            other = self.eras[number]
+            if other is not era and other.timing is not None and is_due(other.timing, at):
+                return other.facts
+        return None
+
+    def _remark(self, era: DefinitionPeriod, asked: Asked, due: bool) -> str | None:
+        if era.timing is None:
+            return None
+        if asked.wall is None:
+            wall = asked.at.astimezone(ZoneInfo(self._zone(era))).replace(tzinfo=None)
+            return remarks(era.timing, asked.at) if due or due_on_the_clock(era.timing, wall) else None
+        if asked.exists:
+            return remarks(era.timing, asked.at) if due_on_the_clock(era.timing, asked.wall) else None
+        changes = dict(clock_changes(era.timing, asked.at - JUST_BEFORE, asked.at))
+        return changes.get(asked.at) if due_on_the_clock(era.timing, asked.wall) else None
+
+    def _zone(self, era: DefinitionPeriod) -> str:
+        return era.facts.timezone if era.facts else self.timezone
+
+    def _neighbours(self, era: DefinitionPeriod, when: Timing, at: datetime) -> tuple[datetime | None, datetime | None]:
+        """The occurrences before and after *at* by that day's definition, as long as it was in force."""
+        oldest = at - LOOK_BACK
+        before = newest_between(when, max(oldest, era.since or oldest), at - JUST_BEFORE, 1)
+        after = next_after(when, at)
+        if after is not None and era.until is not None and after > era.until:
+            after = None
+        return before[0] if before else None, after
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def _with_rows(self, found: Sequence[tuple[OccurrenceFacts, Any]]) -> list[OccurrenceFacts]:
+        """Add to each what its ledger row leads to: ticks, jobs, pauses."""
+        connection = self.connection
+        beside: dict[int, tuple[TickFacts | None, TickFacts | None]] = {}
+        moments = [
+            {"number": number, "due_at": facts.last_for}
+            for number, (facts, _) in enumerate(found)
+            if facts.due and facts.count
+        ]
+        facts_of: dict[int, TickFacts] = {}
+        if moments:
+            pairs = explaining.ticks_beside(connection, moments)
+            ids = {id_ for pair in pairs.values() for id_ in pair if id_ is not None}
+            ids |= {row.tick for _, row in found if row is not None and row.tick is not None}
+            facts_of = {id_: tick_facts(row) for id_, row in explaining.ticks_of(connection, ids).items()}
+            beside = {
+                number: (facts_of.get(before or 0), facts_of.get(after or 0))
+                for number, (before, after) in pairs.items()
+            }
+        job_ids = {row.job_id for _, row in found if row is not None and row.job_id is not None}
+        jobs = job_facts(connection, job_ids, self.settings, self.types, self.around, self.pause_rows)
+        made = {row.job_id: row for row in explaining.rows_naming(connection, job_ids, "enqueued")} if job_ids else {}
+        stands: dict[int, int] = {}
+        for row in explaining.rows_naming(connection, job_ids, "coalesced") if job_ids else ():
+            stands[row.job_id] = stands.get(row.job_id, 1) + count_of(row)
+        told = []
+        for number, (facts, row) in enumerate(found):
+            before, after = beside.get(number, (None, None))
+            facts = replace(facts, tick_before=before, tick_after=after)
+            if row is not None:
+                job = jobs.get(row.job_id)
+                maker = made.get(row.job_id)
+                facts = replace(
+                    facts,
+                    ledger=ledger_facts(row),
+                    settler=facts_of.get(row.tick or 0),
+                    job=job,
+                    job_for=maker.last_for if maker else None,
+                    stands_for=stands.get(row.job_id, 1) if row.outcome == "enqueued" else 1,
+                    pause=self._pause_of(row, facts.last_for),
+                )
+            elif facts.due and facts.count and (facts.owed or facts.last_for > self.stored.seen_until):
+                facts = replace(facts, pause=self._pause(self.around.now))
+            told.append(facts)
+        return told
+
+    def _pause_of(self, row: Any, due: datetime) -> PauseFacts | None:
+        """The pause by which what was *due* then was skipped, or held back until it was settled."""
+        if row.outcome == "skipped" and row.job_id is None:
+            skips = [pause for pause in self.pauses if pause.skip and in_force(pause, due)]
+            return skips[0] if skips else self._pause(row.decided_at)
+        if row.decided_at - due <= ON_TIME_WITHIN:
+            return None
+        held = [pause for pause in self.pauses if held_back(pause, due, row.decided_at)]
+        return max(held, key=lambda pause: ends_at(pause) or row.decided_at, default=None)
+
+    def _pause(self, moment: datetime) -> PauseFacts | None:
+        """The pause that keeps this schedule from firing at *moment*; one that postpones wins over one that skips."""
+        on = [pause for pause in self.pauses if in_force(pause, moment)]
+        if not on:
+            on = [
+                pause
+                for pause in of_schedule(map(pause_from, self.pause_rows), self.stored.name)
+                if in_force(pause, moment)
+            ]
+        return min(on, key=lambda pause: (pause.skip, pause.scope), default=None)
+
+
+def _pieces(stored: StoredSchedule) -> list[tuple[Timing, Piece]]:
+    """What earlier definitions owe, except pieces that this version cannot read."""
+    found = []
+    with suppress(ValueError):
+        for piece in pieces_from(stored.owed):
+            era = defined(stored.name, piece.definition, None)
+            if era.timing is not None:
+                found.append((era.timing, piece))
+    return found
+
+
+class NoSuchSchedule(CronjobsError):
+    """Neither the table nor a renaming has the name. ``known``: the existing names."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f'there is no schedule "{name}"')
+        self.name, self.known = name, known

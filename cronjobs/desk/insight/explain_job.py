@@ -1,0 +1,345 @@
+"""The life of one job in sentences: who made it, each attempt, its state now, and what happens next. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Final
+
+from cronjobs.desk.insight.facts import AttemptFacts, Explanation, JobFacts, JobLife, MadeFor, Now, TypeFacts, plain
+from cronjobs.desk.insight.phrases import LocalTimes, late, name, pause, span, who
+from cronjobs.engine.rules.misfits import LEAST, MOST, OUTLIVED
+from cronjobs.engine.rules.occurrences import RAN_EARLY
+from cronjobs.engine.rules.progress import in_words, time_left
+from cronjobs.reserved import EXEC_PREFIX
+from cronjobs.text import one_line
+
+_OUTCOMES: Final = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "timed_out": "timed out",
+    "lost": "lost: each time the runner died, or lost its lease",
+    "interrupted": "interrupted by the end of their ticks",
+    "cancelled": "cancelled",
+    "snoozed": "put off by the handler",
+}
+
+
+def explain_job(life: JobLife) -> Explanation:
+    """Describe one job's life, up to its state now and what will happen next."""
+    job, made = life.job, next((row for row in life.rows if row.ledger.outcome == "enqueued"), None)
+    first = made.ledger.whole_last if made else job.created_at if job else life.around.now
+    clock = LocalTimes(life.timezone, first)
+    sentences = [_origin(life, job, made, clock)]
+    if job is None:
+        sentences += in_order(_others(life, clock))
+        sentences.append(f"Its row is gone: how job {life.job_id} ended is not recorded any more.")
+        verdict = "pruned"
+    else:
+        sentences += in_order([*_begin(job, clock), *_others(life, clock), *_happened(job, clock)])
+        sentences += _state(job, clock, life.around)
+        verdict = "waiting" if job.status in ("queued", "failed") else job.status
+    facts = {key: value for key, value in plain(life).items() if key != "around"}
+    at = job.scheduled_for or job.run_at if job else first
+    return Explanation(f"job {life.job_id}", at, verdict, tuple(sentences), facts=facts)
+
+
+def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: LocalTimes) -> str:
+    if job is not None and job.job_type.startswith(EXEC_PREFIX):
+        by = f", by {name(job.enqueued_by)}" if job.enqueued_by else ""
+        return f"Job {life.job_id} is a run of cronjobs exec {name(job.job_type.removeprefix(EXEC_PREFIX))}{by}."
+    kind = f" ({name(job.job_type)})" if job else ""
+    who_ = f"Job {life.job_id}{kind}"
+    had = (job.idempotency_key or job.released_key) if job else None
+    key = f", with the idempotency key {name(had)}" if had else ""
+    if made is not None:
+        row = made.ledger
+        tick = who(life.settler)
+        by = f" by {tick}" if tick else f" at {clock.time(row.decided_at)}"
+        if (row.reason or "").startswith(RAN_EARLY):
+            of = f"the occurrence of {name(made.schedule)} at {clock.full(row.whole_last)}"
+            return f"{who_} was made for {of}{key}: it {one_line(row.reason or '', 200)}."
+        return (
+            f"{who_} was made{by} for the occurrence of {name(made.schedule)} at {clock.full(row.whole_last)}, "
+            f"{late(row.decided_at - row.whole_last)}{key}."
+        )
+    if job is None:
+        return f"{who_} is named by the ledger; who made it is not recorded."
+    by = f" by {name(job.enqueued_by)}" if job.enqueued_by else ""
+    of = f" for schedule {name(job.schedule)}" if job.schedule else ""
+    queue = f", in queue {name(job.queue)}" if job.queue != "default" else ""
+    return f"{who_} was enqueued{by}{of} at {clock.full(job.created_at)}{queue}{key}."
+
+
+def _begin(job: JobFacts, clock: LocalTimes) -> list[tuple[datetime, str]]:
+    """When it was due and when it started; nothing if a retry has overwritten its only ``run_at``."""
+    if job.job_type.startswith(EXEC_PREFIX):
+        return [(job.created_at, f"It began at {clock.full(job.run_at)}.")]
+    begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
+    if begun is None or job.failures or job.losses or len(job.attempts) > 1:
+        return []
+    if job.attempts and job.attempts[0].outcome != job.status:  # interrupted, snoozed, or retried by a person
+        return []
+    behind = begun - job.run_at
+    if behind < timedelta(0):
+        return [(begun, f"It was begun at {clock.time(begun)}, before it was due at {clock.time(job.run_at)}.")]
+    said = f"It was due at {clock.time(job.run_at)} and begun {late(behind)}, at {clock.time(begun)}."
+    return [(begun, sentence) for sentence in (*_passed_over(job, clock), said)]
+
+
+def _passed_over(job: JobFacts, clock: LocalTimes) -> list[str]:
+    """What the last tick recorded that found it due and did not start it."""
+    if job.passed_over is None:
+        return []
+    tick = job.passed_over.tick
+    began = f"The tick that began at {clock.time(tick.started_at)} on {name(tick.host)}"
+    return [f"{began} did not start it: {job.passed_over.why}."]
+
+
+def _others(life: JobLife, clock: LocalTimes) -> list[tuple[datetime, str]]:
+    """Occurrences that it stands for, or that gave way to it, and when the first of them was settled."""
+    # The host's clock may put its first attempt a moment before the decision that made it.
+    made_at = datetime.min.replace(tzinfo=UTC)
+    decided = next((row.ledger.decided_at for row in life.rows if row.ledger.outcome == "enqueued"), None)
+    sentences = []
+    said = {"coalesced": "It stands for {} more {} of {}", "skipped": "{} {} of {} gave way to it"}
+    for outcome, text in said.items():
+        rows = [row for row in life.rows if row.ledger.outcome == outcome]
+        if rows:
+            count = sum(row.ledger.whole_count for row in rows)
+            what = "occurrence" if count == 1 else "occurrences"
+            first, last = rows[0].ledger.whole_first, rows[-1].ledger.whole_last
+            where = f"at {clock.time(last)}" if count == 1 else f"from {clock.time(first)} to {clock.time(last)}"
+            sentence = f"{text.format(f'{count:,}', what, name(rows[0].schedule))}, {where}."
+            settled = min(row.ledger.decided_at for row in rows)
+            sentences.append((made_at if settled == decided else settled, sentence))
+    return sentences
+
+
+# --- attempts and state -----------------------------------------------------------------------------------------------
+
+
+def job_sentences(job: JobFacts, clock: LocalTimes, around: Now, after: datetime | None = None) -> list[str]:
+    """Each attempt (several alike as one) and what people did to it, in order, its state now, and what happens next.
+
+    *after*: without what was over by then.
+    """
+    if after is not None:
+        later = tuple(each for each in job.attempts if each.finished_at > after)
+        acts = tuple(pair for pair in job.acts if pair[1].at > after)
+        return [*in_order(_happened(replace(job, attempts=later, acts=acts), clock)), *_state(job, clock, around)]
+    return [*in_order(_happened(job, clock)), *_state(job, clock, around)]
+
+
+def in_order(told: Iterable[tuple[datetime, str]]) -> list[str]:
+    """Sentences by their instants."""
+    return [sentence for _, sentence in sorted(told, key=lambda pair: pair[0])]
+
+
+def _happened(job: JobFacts, clock: LocalTimes) -> list[tuple[datetime, str]]:
+    """Attempts and acts with their instants. What a person did parts the attempts before it from those after."""
+    acts = [(act.at, sentence) for (_, act), sentence in zip(job.acts, _acts(job, clock), strict=True)]
+    told = list(acts)
+    instants = sorted(at for at, _ in acts)
+    for _, between in groupby(job.attempts, key=lambda each: bisect_left(instants, each.finished_at)):
+        told += _attempt_sentences(tuple(between), clock)
+    return told
+
+
+def _attempt_sentences(attempts: tuple[AttemptFacts, ...], clock: LocalTimes) -> list[tuple[datetime, str]]:
+    sentences = []
+    for (outcome, error_type), alike in groupby(attempts, key=lambda each: (each.outcome, each.error_type)):
+        group = list(alike)
+        if len(group) < 3:
+            sentences += [(each.finished_at, _attempt(each, clock)) for each in group]
+            continue
+        first, last = group[0], group[-1]
+        what = _OUTCOMES.get(outcome, outcome)
+        if outcome in ("lost", "interrupted", "cancelled", "snoozed"):
+            what = f"were {what}"
+        kind = f" with {name(error_type)}" if outcome == "failed" and error_type else ""
+        error = f", the last with: {one_line(last.error, 300)}" if outcome == "failed" and last.error else ""
+        said = f"Attempts {first.number} to {last.number} {what}{kind}, from {clock.time(first.started_at)} to "
+        sentences.append((first.finished_at, f"{said}{clock.time(last.finished_at)}{error}."))
+    return sentences
+
+
+def _attempt(attempt: AttemptFacts, clock: LocalTimes) -> str:
+    took = span(attempt.finished_at - attempt.started_at)
+    on, at = f" on {name(attempt.host)}" if attempt.host else "", clock.time(attempt.finished_at)
+    error = one_line(attempt.error, 300) if attempt.error else ""
+    subject = f"Attempt {attempt.number}"
+    match attempt.outcome:
+        case "succeeded":
+            return f"{subject} succeeded at {at}{on}, after {took}" + (f" ({error})." if error else ".")
+        case "failed":
+            kind = f"{name(attempt.error_type)}: " if attempt.error_type else ""
+            return f"{subject} failed at {at}{on}, after {took}: {kind}{error or 'no error was recorded'}."
+        case "timed_out":
+            return f"{subject} timed out after {took}{on}, at {at}."
+        case "lost":
+            begun = clock.time(attempt.started_at)
+            return f"{subject}, begun at {begun}{on}, was lost: its runner died, or lost its lease; found out at {at}."
+        case "interrupted":
+            return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
+        case other:
+            what = {"snoozed": "put itself off", "cancelled": "was cancelled"}.get(other, f"ended as {name(other)}")
+            return f"{subject} {what} at {at}{on}, after {took}."
+
+
+def _acts(job: JobFacts, clock: LocalTimes) -> list[str]:
+    return [
+        f"{name(action).capitalize()} by {name(act.by or 'somebody')} at {clock.time(act.at)}"
+        + (f", from {clock.time(act.moved[0])} to {clock.time(act.moved[1])}" if act.moved else "")
+        + (f" (why: {one_line(act.why, 300)})." if act.why else ".")
+        for action, act in job.acts
+    ]
+
+
+def _state(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
+    match job.status:
+        case "succeeded":
+            if any(attempt.outcome == "succeeded" for attempt in job.attempts):
+                return []
+            return [f"Job {job.id} succeeded at {clock.time(job.finished_at or job.run_at)}; its attempts are pruned."]
+        case "dead":
+            at = clock.time(job.finished_at or job.run_at)
+            failed = f", having failed {_of(job)}" if job.failures else ""
+            lost = f", having been lost {_times(job.losses)}" if job.losses else ""
+            error = "" if job.attempts or not job.last_error else f": {one_line(job.last_error, 300)}"
+            if job.attempts and (job.last_error or "").endswith(OUTLIVED):
+                error = f": {OUTLIVED}"  # perhaps while it waited, so that no attempt says so
+            again = f'nothing runs it again, unless somebody says "cronjobs jobs retry {job.id}"'
+            if job.job_type.startswith(EXEC_PREFIX):
+                again = f'cron runs its line when it is due; "cronjobs jobs dismiss {job.id}" ends the report'
+            return [f"Job {job.id} is dead since {at}{failed}{lost}{error}; {again}."]
+        case "cancelled":
+            free = "; it never began, so its key was given back" if job.released_key else ""
+            return [f"Job {job.id} was cancelled at {clock.time(job.finished_at or job.run_at)}, and stays so{free}."]
+        case "running":
+            return [_running(job, clock, around.now), *_reported(job, around.now)]
+    return _waiting(job, clock, around)
+
+
+def _of(job: JobFacts) -> str:
+    return f"{job.failures} of {job.most}" if job.most else _times(job.failures)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def _running(job: JobFacts, clock: LocalTimes, now: datetime) -> str:
+    begun = f", begun at {clock.time(job.started_at)}, {span(now - job.started_at)} ago" if job.started_at else ""
+    stop = "; it was asked to stop" if job.cancel_requested_at else ""
+    if job.locked_until is not None and job.locked_until < now:
+        over = span(now - job.locked_until)
+        lease = f"; its lease ended {over} ago, so that the next tick settles what became of it"
+    else:
+        left = span(job.locked_until - now) if job.locked_until else "no time"
+        lease = f"; its lease has {left} left"
+    where = f"on {name(job.host or '?')}"
+    if job.cluster_worker == "":
+        where, begun = f"submitted to its cluster by {name(job.host or '?')}, where no worker has begun it", ""
+    elif job.cluster_worker is not None:
+        where = f"on worker {name(job.cluster_worker)} of its cluster, for {name(job.host or '?')}"
+    return f"Job {job.id} is running now: attempt {job.attempt} {where}{begun}{stop}{lease}."
+
+
+def _reported(job: JobFacts, now: datetime) -> list[str]:
+    """How far the attempt says that it has come."""
+    if job.reported is None or job.reported.progress.done is None or job.started_at is None:
+        return []
+    said_at = job.started_at + timedelta(seconds=job.reported.ran_s)
+    left = time_left(job.reported, job.started_at, now)
+    rest = f"; at this pace it takes {span(left)} more" if left is not None else ""
+    said = one_line(in_words(job.reported.progress), 300)
+    return [f"It has come to {said} (said {span(max(timedelta(0), now - said_at))} ago){rest}."]
+
+
+def _waiting(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
+    now = around.now
+    turn = "another try" if job.status == "failed" or job.failures else "another turn" if job.attempt else "its turn"
+    ends = []
+    if job.misfit_since is not None:
+        turn = "code that takes its payload"
+        earliest, latest = (clock.time(job.misfit_since + span_) for span_ in (LEAST, MOST))
+        ends = [f"It is dead from {earliest} on if all code that ticks has refused it, and at {latest} in any case."]
+    failed = f" (failed {_of(job)})" if job.failures else ""
+    waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, clock, around))
+    if job.run_at > now:
+        sentence = f"{waits}, due at {clock.time(job.run_at)}, in {span(job.run_at - now)}."
+        return [sentence, *ends] + ([f"When it is due, it will wait still: {why}."] if why else [])
+    if not why:
+        last = around.last_tick
+        began = f" (the last began at {clock.time(last.started_at)} on {name(last.host)})" if last else ""
+        why = f"the next tick with room takes it{began}"
+    since = f"due since {clock.time(job.run_at)}, for {span(now - job.run_at)}"
+    return [*_passed_over(job, clock), f"{waits}, {since}: {why}.", *ends]
+
+
+def type_reasons(facts: TypeFacts, clock: LocalTimes) -> list[str]:
+    """Why no job of the type starts, as far as it is the type's fault."""
+    reasons = []
+    if facts.known is False:
+        since = f" since {clock.time(facts.since)}" if facts.since else ""
+        last = " (and none ever could, as far back as their rows go)"
+        if facts.last is not None:
+            last = f" (the last that could began at {clock.time(facts.last.started_at)} on {name(facts.last.host)})"
+        reasons.append(f'no host could run type "{name(facts.name)}"{since}{last}')
+    if not facts.here:
+        other = ""
+        if facts.known and facts.last is not None:  # of another host, or of this one before a rename
+            began = f"began at {clock.time(facts.last.started_at)} on {name(facts.last.host)}"
+            other = f", but the tick that {began} could run it"
+        reasons.append(f'no handler or command "{name(facts.name)}" is registered in this configuration{other}')
+    if facts.file_fault is not None:
+        reasons.append(f"its entry in the file here is broken: {one_line(facts.file_fault, 300)}")
+    for host, where, why in facts.not_loaded:
+        reasons.append(f"on {name(host)} {one_line(where, 120)} {one_line(why, 200)}")
+    return reasons
+
+
+def _reasons(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
+    """Why it waits, apart from its time."""
+    reasons = []
+    if job.paused is not None:
+        reasons.append(pause(job.paused, clock))
+    if job.type_facts is not None:
+        reasons += type_reasons(job.type_facts, clock)
+    if job.out_of_reach is not None:
+        with_ = ", ".join(f"{name(host)} with {one_line(options, 200)}" for host, options in job.out_of_reach.options)
+        since = clock.time(job.out_of_reach.since)
+        reasons.append(f"no tick's options reach it: since {since} all ran on {with_}")
+    if job.limit is not None:
+        reasons.append(one_line(job.limit, 300))
+    if job.executor is not None:
+        reasons.append(
+            f"it runs on executor {name(job.executor)}, whose supervisor takes it while its scheduler can be reached "
+            f"and fewer than in_flight attempts are there"
+        )
+    if job.long_places is not None:
+        reasons.append(
+            "its timeout is longer than a tick has time for, so it needs a process of its own, and of these a host "
+            f"runs at most {job.long_places} at once (run.long_jobs)"
+        )
+    last = around.last_tick
+    if last is None:
+        reasons.append("no tick has ever reached this database")
+    elif around.now - last.last_sign_at > around.quiet_after:
+        quiet = f"since {clock.time(last.last_sign_at)}, for {span(around.now - last.last_sign_at)}"
+        reasons.append(f"no tick has reached the database {quiet}")
+    return reasons
+
+
+# --- in a list --------------------------------------------------------------------------------------------------------
+
+
+def brief_job(job: JobFacts) -> str:
+    if job.status == "succeeded":
+        return "succeeded" if job.attempt <= 1 else f"succeeded at attempt {job.attempt}"
+    error = f": {one_line(job.last_error, 120)}" if job.last_error and job.status in ("dead", "failed") else ""
+    return {"queued": "waits", "failed": "waits for another try"}.get(job.status, job.status) + error

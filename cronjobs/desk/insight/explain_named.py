@@ -1,0 +1,47 @@
+"""Explain a job by its id or its idempotency key, or a job type by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.insight.explain_job import explain_job
+from cronjobs.desk.insight.explain_type import explain_type, type_life
+from cronjobs.desk.insight.facts import Explanation
+from cronjobs.desk.insight.job_evidence import job_life
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store import exec_runs
+from cronjobs.engine.store.explaining import job_of_key
+from cronjobs.reserved import EXEC_PREFIX
+
+
+def explain_id(
+    connection: Connection, job_id: int, settings: Settings, types: Callable[[], JobTypes]
+) -> Explanation | None:
+    """None: neither the jobs nor the ledger have this id."""
+    life = job_life(connection, job_id, settings, types) if 0 < job_id < 2**63 else None
+    return None if life is None else explain_job(life)
+
+
+def explain_key(
+    connection: Connection, key: str, settings: Settings, types: Callable[[], JobTypes]
+) -> Explanation | None:
+    """None: no job has this key."""
+    found = job_of_key(connection, key)
+    return None if found is None else explain_id(connection, found, settings, types)
+
+
+def explain_exec(
+    connection: Connection, named: str, settings: Settings, types: Callable[[], JobTypes]
+) -> Explanation | None:
+    """The newest run of exec with that name, or that job type; None: there is none."""
+    newest = exec_runs.latest_of(connection, EXEC_PREFIX + named.removeprefix(EXEC_PREFIX))
+    return None if newest is None else explain_id(connection, newest, settings, types)
+
+
+def explain_type_named(connection: Connection, name: str, settings: Settings, types: JobTypes) -> Explanation | None:
+    """None: nothing names such a job type."""
+    life = type_life(connection, name, settings, types)
+    return None if life is None else explain_type(life, settings.timezone)

@@ -1,0 +1,77 @@
+"""Whether a job type can run, since when not, and why: what ticks and jobs show, in sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.insight.explain_job import job_sentences, type_reasons
+from cronjobs.desk.insight.facts import Explanation, JobFacts, Now, TypeFacts, plain
+from cronjobs.desk.insight.job_evidence import job_facts, surroundings, type_facts
+from cronjobs.desk.insight.phrases import LocalTimes, name
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store import explaining
+
+SCHEDULES_NAMED = 5
+
+
+@dataclass(frozen=True)
+class TypeLife:
+    """A job type: who can run it, what uses it, how many of its jobs wait, and the one that waits longest."""
+
+    facts: TypeFacts
+    around: Now
+    schedules: tuple[str, ...]
+    waiting: int
+    due: int
+    oldest: JobFacts | None
+
+
+def type_life(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeLife | None:
+    """The facts about a job type; None if nothing has ever named it."""
+    facts = type_facts(connection, job_type, settings, types)
+    found = explaining.jobs_of_type(connection, job_type)
+    schedules = tuple(explaining.schedules_of_type(connection, job_type))
+    named = facts.known or facts.here or facts.last or facts.file_fault or job_type in settings.job_types
+    if not named and not schedules and not found.waiting:
+        return None
+    around, oldest = surroundings(connection, settings), None
+    if found.oldest is not None:
+        pauses = explaining.pause_rows(connection)
+        oldest = job_facts(connection, [found.oldest], settings, lambda: types, around, pauses).get(found.oldest)
+    return TypeLife(facts, around, schedules, found.waiting, found.due, oldest)
+
+
+def explain_type(life: TypeLife, timezone: str) -> Explanation:
+    """Describe whether a job type can run, and what waits."""
+    facts, clock = life.facts, LocalTimes(timezone, life.around.now)
+    subject = f"Job type {name(facts.name)}"
+    sentences = []
+    if facts.known and facts.here:
+        sentences.append(f"{subject} can run: a tick of some host knew it lately.")
+    elif facts.known is None:
+        here = "this configuration has it" if facts.here else "this configuration does not have it"
+        sentences.append(f"{subject}: ticks have not recorded lately which types they know; {here}.")
+    reasons = type_reasons(facts, clock)
+    if reasons:
+        told = "; ".join(reasons)
+        cannot = "" if facts.known else " cannot run"
+        sentences.append(f"{told[:1].upper()}{told[1:]}." if sentences else f"{subject}{cannot}: {told}.")
+    if life.schedules:
+        more = len(life.schedules) - SCHEDULES_NAMED
+        named = ", ".join(name(each) for each in life.schedules[:SCHEDULES_NAMED])
+        sentences.append(f"Schedules that use it: {named}{f' and {more} more' if more > 0 else ''}.")
+    if life.oldest is None:
+        sentences.append("No job of it waits.")
+    else:
+        jobs = "1 job of it waits" if life.waiting == 1 else f"{life.waiting:,} jobs of it wait"
+        due = f"{jobs}, {life.due:,} of them due; the oldest is job {life.oldest.id}"
+        if facts.known is False:
+            sentences.append(f"{due}, due since {clock.time(life.oldest.run_at)}.")
+        else:
+            sentences += [f"{due}.", *job_sentences(life.oldest, clock, life.around)]
+    verdict = {True: "runnable", False: "not_runnable", None: "unknown"}[facts.known]
+    shown = {key: value for key, value in plain(life).items() if key != "around"}
+    return Explanation(f"type {facts.name}", None, verdict, tuple(sentences), facts=shown)

@@ -1,0 +1,250 @@
+"""What is wrong with schedules, and with pauses that hold them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from cronjobs.desk.insight.finding import Covered, Finding, Severity, given_up_text, several, span_text, typed
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.same_cause import (
+    FAILED_IN_A_ROW,
+    NO_OTHER,
+    FailingRuns,
+    SameCause,
+    covered_failing,
+    failing_runs,
+)
+from cronjobs.desk.insight.watched import Watched, missed, quiet_after, ticking
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.rules.pausing import what
+from cronjobs.engine.rules.standing import JobNow, NotRun
+from cronjobs.engine.schedules.applying import silence_after
+from cronjobs.engine.store.given_up import DROPPED
+from cronjobs.engine.store.schedules import StoredSchedule
+from cronjobs.model import duration_text
+
+FORGOTTEN_PAUSE: Final = timedelta(days=1)
+
+
+def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
+    if ticking(health.ticks, health.now, settings):
+        off = list(_schedules_off(health, settings))
+        yield from off or _behind(health.watch.schedules, health.now, quiet_after(settings))
+    missing = {name: since for since, name in _missing(health.watch)}
+    for name, found in health.watch.without_run.items():
+        if name in same.not_late:
+            continue
+        missed_too = [Covered("missed", (name,))] if missing.pop(name, None) else []
+        fails = name in same.failing_and_late
+        text = f"{name} has not run within its grace; {found.why}{', and its last runs failed' if fails else ''}"
+        yield Finding(
+            "schedule",
+            text,
+            Severity.CRITICAL,
+            since=found.since,
+            command=typed("cronjobs explain", name),
+            subject=name,
+            covers=(Covered("not_run", (name,)), *missed_too, *covered_failing([name] if fails else [], same)),
+        )
+    yield from _failing(health, same)
+    if missing:
+        names = tuple(sorted(missing, key=lambda name: (missing[name], name)))
+        text = f"{several(names)} missed runs, and none has gone well since"
+        command = typed("cronjobs trigger", names[0])
+        yield Finding("missed", text, since=missing[names[0]], command=command, rows=names)
+    yield from _not_run(health, settings, same)
+    if (lost := health.watch.given_up.get(DROPPED)) is not None:
+        what = given_up_text(lost, "occurrence")
+        text = (
+            f"{what} of {several(sorted(lost.by_name))} will not run: more were owed than catch_up_limit; "
+            '"cronjobs backfill" runs them, "cronjobs ack dropped" ends this'
+        )
+        command = "cronjobs audit --action dropped"
+        yield Finding("dropped", text, since=lost.since, command=command, rows=tuple(map(str, lost.ids)))
+    for run in health.slower:
+        runs = "has been running for" if run.running else "ran for"
+        text = (
+            f"{run.schedule} {runs} {duration_text(_rounded(run.took))}; usual is {duration_text(_rounded(run.usual))}"
+        )
+        severity = Severity.WARNING if run.running else Severity.NOTICE
+        command = f"cronjobs jobs show {run.job_id}" if run.job_id else typed("cronjobs explain", run.schedule)
+        yield Finding("slower", text, severity, since=run.since, command=command, subject=run.schedule)
+    yield from _held_back(health.watch, health.pauses, health.now)
+
+
+def _rounded(span: timedelta) -> timedelta:
+    return timedelta(seconds=max(1, round(span.total_seconds())))
+
+
+def _schedules_off(health: Health, settings: Settings) -> Iterator[Finding]:
+    if health.watch.fires or not health.schedules.active:
+        return
+    minutes = round(silence_after(settings).total_seconds() / 60)
+    yield Finding(
+        "schedules_off",
+        f"no tick of the last {minutes} minutes fires schedules: CRONJOBS_SCHEDULES is off wherever ticks come from",
+        Severity.CRITICAL,
+        since=health.watch.fired_at,
+        command="cronjobs crontab show",
+    )
+
+
+def _behind(schedules: Sequence[StoredSchedule], now: datetime, patience: timedelta) -> Iterator[Finding]:
+    """Schedules that were due a while ago and that ticks do not fire, perhaps for an unreadable definition."""
+    late = sorted(
+        (schedule.next_at, schedule.name)
+        for schedule in schedules
+        if schedule.status == "active"
+        and not schedule.paused
+        and schedule.next_at
+        and now - schedule.next_at > patience
+    )
+    if late:
+        names = [name for _, name in late]
+        yield Finding(
+            "behind",
+            f"{several(names)} was due, and ticks come and do not fire it",
+            Severity.CRITICAL,
+            since=late[0][0],
+            command=typed("cronjobs explain", names[0]),
+            rows=tuple(names),
+        )
+
+
+def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
+    """Schedules whose last runs failed, one finding for each number of failures that are too many."""
+    found: dict[int, dict[str, FailingRuns]] = {}
+    for name, runs in failing_runs(health.watch).items():
+        if name not in same.not_failing:
+            found.setdefault(runs.most, {})[name] = runs
+    for most, failed in sorted(found.items()):
+        since, name = min((runs.since, name) for name, runs in failed.items())
+        names = tuple(sorted(failed, key=lambda name: (failed[name].since, name)))
+        last = "the last run" if most == 1 else f"the last {most} runs"
+        waits = tuple(name for name in names if name in same.waiting)
+        why = [_why_not(each, health.watch.not_run[each], health.now) for each in waits[:1]]
+        yield Finding(
+            "failing",
+            "; ".join([f"{last} of {several(names)} failed", *why]),
+            since=since,
+            command=f"{typed('cronjobs history --schedule', name)} --since 7d",
+            subject="" if most == FAILED_IN_A_ROW else str(most),
+            rows=names,
+            covers=(Covered("not_run", waits),) if waits else (),
+        )
+
+
+def _missing(found: Watched) -> Iterator[tuple[datetime, str]]:
+    """Schedules with runs that were missed in an outage, and none since: since when, and their names."""
+    for schedule in found.schedules:
+        row = missed(found.lately.get(schedule.id, []))
+        by_hand = found.covered.get(schedule.name)
+        if row is not None and (by_hand is None or by_hand < row.last_for):
+            yield row.first_for, schedule.name
+
+
+def _not_run(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
+    """Schedules with occurrences of which nothing came, unless another finding says why."""
+    found = {
+        name: each
+        for name, each in health.watch.not_run.items()
+        if (name not in health.watch.without_run or name in same.not_late)
+        and name not in same.waiting
+        and not _said_already(each.job, health, settings)
+    }
+    if not found:
+        return
+    since, name = min((each.since, name) for name, each in found.items())
+    names = tuple(sorted(found))
+    have, was = ("has", "it was") if len(names) == 1 else ("have", "they were")
+    yield Finding(
+        "not_run",
+        f"{several([name, *(each for each in names if each != name)])} {have} not run since {was} due: "
+        f"{_why_not(name, found[name], health.now)}",
+        since=since,
+        command=typed("cronjobs explain", name),
+        rows=names,
+    )
+
+
+def _why_not(schedule: str, found: NotRun, now: datetime) -> str:
+    job = found.job
+    if job is None:
+        return f"the queue of {schedule} was full"
+    its = f"job {job.id} of {schedule}"
+    match found.why:
+        case "put off":
+            return f"{its} was put off, and is due in {span_text(job.run_at - now)}"
+        case "overruns":
+            return f"{its} runs for longer than its timeout"
+        case "overdue":
+            return f"the retry of {its} has been due for {span_text(now - job.run_at)}"
+    return f"{its} has been due for {span_text(now - job.run_at)} and waits"
+
+
+def _said_already(job: JobNow | None, health: Health, settings: Settings) -> bool:
+    """Whether another finding has the cause for which *job* did not run."""
+    if job is None:
+        return False
+    if job.status == "running":
+        return _no_tick(health, settings)
+    if job.waiting and job.job_type in {misfit.job_type for misfit in health.misfits}:
+        return True
+    if not job.waiting or job.run_at > health.now:
+        return False
+    queue = health.queues.get(job.queue)
+    return (
+        _no_tick(health, settings)
+        or (queue is not None and queue.paused and job.queue in health.watch.waiting)
+        or job.job_type in health.unresolved
+        or any((job.queue, job.job_type) == (each.queue, each.job_type) for each in health.out_of_reach)
+        or (job.queue, job.job_type) in health.late_groups
+    )
+
+
+def _no_tick(health: Health, settings: Settings) -> bool:
+    return not ticking(health.ticks, health.now, settings)
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------------
+
+
+def _held_back(found: Watched, pauses: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Finding]:
+    """Pauses that may have been forgotten: older than a day, or holding back something of a schedule."""
+    for pause in pauses:
+        scope, name = pause["scope"], pause["name"]
+        names = [] if scope == "queue" else sorted(_behind_pause(found, pause, now))
+        waits = bool(found.waiting) if scope == "all" else scope == "queue" and name in found.waiting
+        if names:
+            why = f"it holds back {several(names)}"
+        elif waits:
+            why = "jobs of schedules wait behind it"
+        elif now - pause["paused_at"] > FORGOTTEN_PAUSE:
+            why = "it skips what comes due, for more than a day" if pause.get("skip") else "for more than a day"
+        else:
+            continue
+        text = f"{what(scope, name)} is paused{' by ' + pause['by'] if pause['by'] else ''}: {why}"
+        options = {"all": ["--all"], "queue": ["--queue", name], "schedule": [name]}[scope]
+        yield Finding(
+            "pause",
+            text,
+            since=pause["paused_at"],
+            command=typed("cronjobs resume", *options),
+            subject=scope if scope == "all" else f"{scope}/{name}",
+            rows=tuple(names),
+        )
+
+
+def _behind_pause(found: Watched, pause: Mapping[str, Any], now: datetime) -> Iterator[str]:
+    for schedule in found.schedules:
+        if pause["scope"] == "schedule" and pause["name"] != schedule.name:
+            continue
+        if schedule.owed:  # owed by a definition that ended meanwhile, also of a retired schedule
+            yield schedule.name
+            continue
+        if schedule.status != "active":
+            continue
+        if schedule.next_at and schedule.next_at <= now:
+            yield schedule.name

@@ -1,0 +1,157 @@
+"""What is wrong with hosts, their ticks and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from cronjobs.desk.insight.finding import Covered, Finding, Severity, several, span_text, waiting_words
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_type, takes_away
+from cronjobs.desk.insight.watched import DIFFERENT_FILES, last_sign, quiet_after, ticking
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.store.meta import MOVED
+from cronjobs.errors import MovedDatabase
+from cronjobs.model import duration_text
+
+_SHOW_CRON = "cronjobs crontab show"
+_HISTORY = "cronjobs history --since 1h"
+_CODES = {4: "the database failed", 70: "a bug in cronjobs"}
+
+
+def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
+    yield from _foreign(health, settings)
+    if not settings.without_project:
+        yield from _no_tick(health, settings)
+    if len(health.silent) < len(health.ticks):
+        for host, since in health.silent.items():
+            text = f"host {host} has not ticked for {span_text(health.now - since)}, others do"
+            yield Finding("host", text, since=since, command=_SHOW_CRON, subject=host)
+    at_work = ticking(health.ticks, health.now, settings)
+    yield from _endings(health, at_work)
+    for tick in at_work:
+        skew = _did(tick).get("skew_s")
+        if isinstance(skew, int | float) and not isinstance(skew, bool):
+            off = duration_text(timedelta(seconds=abs(round(skew))))
+            text = f"the clock of host {tick['host']} is {off} {'ahead of' if skew > 0 else 'behind'} the database's"
+            begun = health.watch.wrong_clocks.get(tick["host"])
+            yield Finding("clock", text, since=begun, command="timedatectl", subject=tick["host"])
+    yield from _config(health, settings, same, at_work)
+    for host, (why, begun) in sorted(health.watch.refused.items()):
+        text = f"host {host} refuses its file, and fires what was in force before: {why}"
+        yield Finding("refused", text, since=begun, command="cronjobs sync --plan", subject=host)
+    yield from _files(health, at_work)
+
+
+def _foreign(health: Health, settings: Settings) -> Iterator[Finding]:
+    theirs, ours = (health.project, health.environment), (settings.project, settings.environment)
+    if theirs in (("", ""), ours):
+        return
+    if health.environment.startswith(MOVED):
+        # Without a command: the first advice is an edit, and to adopt it here would open both sides.
+        yield Finding("foreign", str(MovedDatabase(health.environment.removeprefix(MOVED))), Severity.CRITICAL)
+        return
+    text = f"this database belongs to {_name(*theirs)}, and the configuration says {_name(*ours)}: ticks claim nothing"
+    yield Finding("foreign", text, Severity.CRITICAL, command="cronjobs db adopt")
+
+
+def _name(project: str, environment: str) -> str:
+    return f'project "{project}", environment "{environment}"'
+
+
+def _no_tick(health: Health, settings: Settings) -> Iterator[Finding]:
+    last = last_sign(health.ticks)
+    if last is None:
+        text = "no tick has ever reached this database, and cron is to run one each minute"
+        yield Finding("no_tick", text, Severity.CRITICAL, command="cronjobs crontab install")
+    elif abs(health.now - last) <= quiet_after(settings):
+        return
+    elif last > health.now:
+        text = "the last tick began in the future: a clock is wrong, or was"
+        yield Finding("no_tick", text, Severity.CRITICAL, since=last, command=_HISTORY)
+    else:
+        text = f"no tick has reached this database for {span_text(health.now - last)}"
+        yield Finding("no_tick", text, Severity.CRITICAL, since=last, command=_SHOW_CRON)
+
+
+def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Ticks that were killed, or ended with a fault of the database or of cronjobs."""
+    for host, found in sorted(health.watch.killed.items()):
+        text = f"{found.ticks} ticks of host {host} did not end in the last {span_text(found.within)}: they were killed"
+        yield Finding("ending", text, since=found.since, command=_HISTORY, subject=host)
+    for tick in at_work:
+        code = _did(tick).get("code")
+        if code in _CODES and tick["host"] not in health.watch.killed:
+            text = f"the last tick of host {tick['host']} ended with exit code {code}: {_CODES[code]}"
+            severity = Severity.CRITICAL if code == 70 else Severity.WARNING
+            since = health.watch.ended_badly.get(tick["host"])
+            yield Finding("ending", text, severity, since=since, command="cronjobs run-due", subject=tick["host"])
+
+
+def _config(
+    health: Health, settings: Settings, same: SameCause, at_work: Sequence[Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """What is wrong with the file here, and with those of other hosts as their ticks have recorded it."""
+    here = [(fault.where, f"{fault.where}: {fault.what}") for fault in health.faults]
+    here += [(problem.path, str(problem)) for problem in settings.problems]
+    types = same.hosts.get("", ())
+    for where, text in here:
+        its = types if takes_away(where, types) else ()
+        yield _fault(text, (text,), its, health, same)
+        types = () if its else types
+    if here:
+        return  # most likely theirs are the same
+    for tick in at_work:
+        wrong = [
+            f"{where}: {what}"
+            for kind in ("broken", "not_loaded")
+            if isinstance(entries := _did(tick).get(kind), Mapping)
+            for where, what in entries.items()
+        ]
+        if wrong:
+            host = tick["host"]
+            text = f"host {host} cannot use all of its file: {several(wrong)}"
+            since = health.watch.misconfigured.get(host)
+            types = same.hosts.get(host, ())
+            yield _fault(text, tuple(wrong), types, health, same, since=since, subject=host)
+
+
+def _fault(
+    text: str, rows: tuple[str, ...], types: Sequence[str], health: Health, same: SameCause, **more: Any
+) -> Finding:
+    """A finding about a file; these *types* are unknown because of it, so that something due does not happen."""
+    severity = Severity.CRITICAL if types else Severity.WARNING
+    if types:
+        due = sum(health.unresolved.get(job_type, 0) for job_type in types)
+        names = [name for job_type in types for name in health.unknown_schedules.get(job_type, ())]
+        text = f"{text}; for want of {several(types)} {' and '.join(waiting_words(due, names))}"
+    covers = (
+        each for job_type in types for each in (Covered(f"unresolved:{job_type}"), *covered_by_type(job_type, same))
+    )
+    return Finding("config", text, severity, command="cronjobs check", rows=rows, covers=tuple(covers), **more)
+
+
+def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
+    files: dict[str, list[str]] = {}
+    for tick in at_work:
+        if tick["fingerprint"]:
+            files.setdefault(tick["fingerprint"], []).append(tick["host"])
+    if len(files) < 2:
+        return
+    said = "; ".join(f"{mark[:8]} on {', '.join(sorted(hosts))}" for mark, hosts in sorted(files.items()))
+    long = health.watch.differ_long
+    text = f"hosts carry different files{' for more than 15 minutes' if long else ''}: {said}"
+    yield Finding(
+        "files",
+        text,
+        Severity.WARNING if long else Severity.NOTICE,
+        since=health.now - DIFFERENT_FILES if long else None,
+        command="cronjobs sync --plan",
+        rows=tuple(sorted(files)),
+    )
+
+
+def _did(tick: Mapping[str, Any]) -> Mapping[str, Any]:
+    # SQLite takes anything that plain SQL has written.
+    return tick["did"] if isinstance(tick["did"], Mapping) else {}

@@ -1,0 +1,201 @@
+"""What is wrong with jobs, queues and job types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from cronjobs.desk.insight.finding import (
+    Covered,
+    Finding,
+    Severity,
+    given_up_text,
+    jobs_text,
+    several,
+    typed,
+    waiting_words,
+)
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_type, covered_failing
+from cronjobs.desk.insight.troubled_types import RUNS_IN_A_LEASE
+from cronjobs.desk.insight.waiting import LateGroup
+from cronjobs.desk.insight.watched import late_after, ticking
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.rules.crashing_types import CLEAN_ENDS
+from cronjobs.engine.store.failing_types import IN_A_ROW
+from cronjobs.engine.store.given_up import PRUNED
+from cronjobs.engine.store.misfits import WaitingMisfits
+from cronjobs.engine.store.unresolved import DEATHS_COUNTED
+from cronjobs.model import duration_text
+
+NEARLY_FULL: Final = 0.8
+_WHEN_FULL: Final = {
+    "error": "whoever enqueues there is refused",
+    "drop": "what is enqueued there is dropped",
+    "wait": "whoever enqueues there waits, or is refused",
+}
+_NOT_FOR_WANT_OF_TIME: Final = {
+    "long jobs": "all places for long jobs are taken (run.long_jobs)",
+    "budget": "their timeout did not fit into the last ticks (run.budget, --budget)",
+}
+
+
+def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
+    yield from _late(health, settings)
+    for job_type in sorted((health.unresolved.keys() | health.unknown_schedules.keys()) - same.not_unresolved):
+        yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))
+    if health.more_types:
+        jobs, types = jobs_text(health.more_unresolved, "due job"), jobs_text(health.more_types, "more job type")
+        text = f"{jobs} of {types} that no host has wait: the oldest types are named one by one"
+        yield Finding("unresolved", text, Severity.CRITICAL, command="cronjobs jobs list --status queued")
+    yield from map(_misfit, health.misfits)
+    for failing in health.failing_types:
+        if failing.job_type in same.types or failing.job_type in same.unknown_types:
+            continue
+        wait = f"{jobs_text(failing.jobs)} of it {'waits' if failing.jobs == 1 else 'wait'} for another try"
+        text = f"the last {IN_A_ROW} runs of {failing.job_type} failed, none succeeded in between; {wait}"
+        command = typed("cronjobs jobs list --status failed --type", failing.job_type)
+        yield Finding("failing_type", text, since=failing.since, command=command, subject=failing.job_type)
+    yield from _deaths(health, same)
+    if (gone := health.watch.given_up.get(PRUNED)) is not None:
+        what = given_up_text(gone, "dead job")
+        were = "was" if what.startswith("1 ") else "were"
+        text = (
+            f"{what} of {several(sorted(gone.by_name))} {were} removed by retention, and nobody had retried, cancelled "
+            'or dismissed any; "cronjobs ack pruned" ends this'
+        )
+        command = "cronjobs audit --action pruned"
+        yield Finding("pruned", text, since=gone.since, command=command, rows=tuple(map(str, gone.ids)))
+    yield from _queues(health)
+    for each in health.crashing:
+        text = (
+            f"{each.job_type} takes its runners down: its jobs run in child processes until {CLEAN_ENDS} in a row have "
+            f"ended without a crash ({each.clean_ends} so far), or for an hour"
+        )
+        command = typed("cronjobs history --type", each.job_type)
+        yield Finding("crashing", text, Severity.NOTICE, since=each.found_at, command=command, subject=each.job_type)
+    for job_type, took in health.slow.items():
+        lease = duration_text(settings.run.lease)
+        text = (
+            f"{job_type} typically runs for {duration_text(took)}, and run.lease is {lease}: "
+            f"{RUNS_IN_A_LEASE} runs should fit into a lease, or a few late heartbeats cost a run its job"
+        )
+        yield Finding("lease", text, Severity.NOTICE, command="cronjobs check", subject=job_type)
+
+
+def _late(health: Health, settings: Settings) -> Iterator[Finding]:
+    minutes = round(late_after(settings).total_seconds() / 60)
+    late = sum(group.late for group in health.late) + health.more_late
+    at_work = ticking(health.ticks, health.now, settings)
+    if late and at_work:  # else it is for want of ticks, which is a finding of its own
+        have = "1 job has" if late == 1 else f"{late:,} jobs have"
+        text = f"{have} been due for more than {minutes} minutes and could run: {_why_late(health.late, at_work)}"
+        yield Finding("late", text, since=health.late_since, command="cronjobs jobs list --status queued")
+    for found in health.out_of_reach:
+        waits = f"{jobs_text(found.jobs, 'due job')} {'waits' if found.jobs == 1 else 'wait'}"
+        options = ", ".join(found.options)
+        text = (
+            f'{waits} in queue "{found.queue}", type {found.job_type}: no tick\'s options reach '
+            f"{'it' if found.jobs == 1 else 'them'}, all ran with {options}"
+        )
+        command = typed("cronjobs jobs list --queue", found.queue)
+        subject = f"{found.queue}/{found.job_type}"
+        yield Finding("out_of_reach", text, since=found.since, command=command, subject=subject)
+
+
+def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]]) -> str:
+    """What the last ticks recorded of all these jobs, if that is not how much they had to do."""
+    entries = [each for tick in ticks for each in _entries(tick["not_started"])]
+    for why, words in _NOT_FOR_WANT_OF_TIME.items():
+        places = {(each.get("queue"), each.get("job_type")) for each in entries if each.get("why") == why}
+        if all((group.queue, group.job_type) in places for group in late):
+            return words
+    return "the ticks do not keep up"
+
+
+def _entries(recorded: Any) -> list[Mapping[str, Any]]:
+    return [each for each in recorded if isinstance(each, Mapping)] if isinstance(recorded, list) else []
+
+
+def _unknown_type(job_type: str, health: Health) -> Finding:
+    count, names = health.unresolved.get(job_type, 0), health.unknown_schedules.get(job_type, [])
+    why = f'no handler or command "{job_type}" is registered here'
+    if health.judged_by_ticks:
+        why = f'no host that ticks has a handler or command "{job_type}"'
+    text = f"{' and '.join(waiting_words(count, names))}: {why}"
+    return Finding(
+        "unresolved",
+        text,
+        Severity.CRITICAL,
+        since=health.unknown_since.get(job_type),
+        command="cronjobs check" if names else typed("cronjobs jobs list --type", job_type),
+        subject=job_type,
+        rows=tuple(names),
+    )
+
+
+def _misfit(found: WaitingMisfits) -> Finding:
+    what = found.error.removeprefix(f"payload does not fit {found.job_type}").removeprefix(":").strip()
+    jobs = "payload of 1 job does not fit" if found.jobs == 1 else f"payloads of {found.jobs:,} jobs do not fit"
+    return Finding(
+        "misfit",
+        f"the {jobs} the handler of {found.job_type}: {what}",
+        since=found.since,
+        command=f"cronjobs explain {found.first}",
+        subject=found.job_type,
+        rows=(str(found.newest),),
+    )
+
+
+def _deaths(health: Health, same: SameCause) -> Iterator[Finding]:
+    found = health.watch.deaths
+    if not found.count:
+        return
+    more = f"{found.count:,} or more" if found.count == DEATHS_COUNTED else f"{found.count:,}"
+    jobs = "1 dead job that nobody has" if found.count == 1 else f"{more} dead jobs that nobody has"
+    yield Finding(
+        "dead",
+        "; ".join([f"{jobs} retried or dismissed", *_what_died(same)]),
+        Severity.CRITICAL,
+        since=found.since,
+        command="cronjobs jobs list --status dead",
+        rows=tuple(map(str, found.newest)),
+        covers=(
+            *(Covered(f"schedule:{name}") for name in same.late),
+            *covered_failing(same.failing, same),
+            *(Covered(f"failing_type:{job_type}") for job_type in same.types),
+        ),
+        follows=(
+            *([Covered("not_run", same.died)] if same.died else []),
+            *(
+                Covered(f"{kind}:{job_type}", until=at)
+                for job_type, at in found.last_of.items()
+                for kind in ("failing_type", "misfit")
+            ),
+        ),
+    )
+
+
+def _what_died(same: SameCause) -> Iterator[str]:
+    """What the dead jobs are the cause of."""
+    if same.late:
+        have, its = ("has", "its") if len(same.late) == 1 else ("have", "their")
+        yield f"{several(same.late)} {have} not run within {its} grace"
+    if failing := [name for name in same.failing if name not in same.late]:
+        yield f"the last runs of {several(failing)} failed"
+    if same.types:
+        yield f"other jobs of {several(same.types)} fail, too"
+
+
+def _queues(health: Health) -> Iterator[Finding]:
+    for name, queue in health.queues.items():
+        if not isinstance(queue.max_waiting, int) or queue.waiting < NEARLY_FULL * queue.max_waiting:
+            continue
+        then = _WHEN_FULL[queue.on_full or "error"]
+        filled = f"({queue.waiting:,} of {queue.max_waiting:,})"
+        text = f'queue "{name}" is full {filled}: {then}'
+        if not queue.full:
+            text = f'queue "{name}" is nearly full {filled}; then {then}'
+        command = typed("cronjobs jobs list --queue", name)
+        yield Finding("full", text, Severity.NOTICE, command=command, subject=name)

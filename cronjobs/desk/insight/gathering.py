@@ -1,0 +1,78 @@
+"""Is all well? One look at the database gathers the facts; ``findings`` says what is wrong."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.judged_types import judged_types, unknown_schedules, unknown_since
+from cronjobs.desk.insight.slow_runs import slow_runs
+from cronjobs.desk.insight.told import told_by_extras
+from cronjobs.desk.insight.troubled_types import troubled_types
+from cronjobs.desk.insight.waiting import what_waits
+from cronjobs.desk.insight.watched import silent_hosts, ticking, watch
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store import listing, meta, schedules
+from cronjobs.engine.store.acks import acks_in_force
+from cronjobs.engine.store.failing_types import failing_types
+from cronjobs.engine.store.schedule_health import next_to_fire, survey
+from cronjobs.engine.store.sql import database_now
+
+RUNNING_SHOWN: Final = 50
+NEXT_SHOWN: Final = 5
+
+
+def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
+    """Gather the facts in a few indexed statements; *types* are those that this configuration knows."""
+    now = database_now(connection)
+    whose = meta.read_meta(connection)
+    in_force = schedules.pauses_in_force(connection)
+    pauses = [dict(row._mapping) for row in in_force]
+    judged = judged_types(connection, settings, types)
+    waiting = what_waits(connection, settings, judged, in_force, now)
+    surveyed = survey(connection, judged.ticks or ())
+    running_total, overdue = listing.running_count(connection)
+    last_ticks = [dict(row._mapping) for row in listing.last_ticks(connection)]
+    without_type = unknown_schedules(connection, judged) if surveyed.of_unknown_types else {}
+    unknown = unknown_since(connection, [*waiting.unresolved, *without_type], waiting.came, without_type)
+    return Health(
+        now=now,
+        project=whose.project,
+        environment=whose.environment,
+        schema_revision=whose.schema_revision,
+        ticks=last_ticks,
+        running=[dict(row._mapping) for row in listing.running_jobs(connection, RUNNING_SHOWN)],
+        running_total=running_total,
+        overdue=overdue,
+        queues=waiting.queues,
+        others=waiting.others,
+        more_queues=waiting.more_queues,
+        more_types=waiting.more_types,
+        more_late=waiting.more_late,
+        more_unresolved=waiting.more_unresolved,
+        oldest_due_at=waiting.oldest_due_at,
+        late=waiting.late,
+        late_since=waiting.late_since,
+        unresolved=waiting.unresolved,
+        out_of_reach=waiting.out_of_reach,
+        limited=waiting.limited,
+        judged_by_ticks=judged.ticks is not None,
+        unknown_schedules=without_type,
+        unknown_since=unknown.since,
+        once_known=unknown.once_known,
+        failing_types=failing_types(connection) if any(queue.failed for queue in waiting.queues.values()) else [],
+        dead=listing.dead_counts(connection),
+        pauses=pauses,
+        schedules=surveyed,
+        next=next_to_fire(connection, NEXT_SHOWN),
+        faults=types.faults,
+        silent=silent_hosts(connection, last_ticks, now, settings),
+        slower=slow_runs(connection, now),
+        acks=acks_in_force(connection, now),
+        watch=watch(connection, settings, surveyed, ticking(last_ticks, now, settings), pauses, now),
+        **troubled_types(connection, settings.run),
+        told=told_by_extras(connection, settings, now),
+    )

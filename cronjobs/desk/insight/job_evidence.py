@@ -1,0 +1,255 @@
+"""Gather what the database knows about jobs, for ``explain`` to put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.insight.facts import (
+    AttemptFacts,
+    AuditEntry,
+    Excluded,
+    JobFacts,
+    JobLife,
+    LedgerFacts,
+    MadeFor,
+    Now,
+    PassedOver,
+    TickFacts,
+    TypeFacts,
+)
+from cronjobs.desk.insight.reach import options_against
+from cronjobs.desk.insight.schedule_history import in_force, pause_from
+from cronjobs.desk.insight.watched import quiet_after
+from cronjobs.engine.config.fields import zone_exists
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.rules.concurrency import reached
+from cronjobs.engine.rules.pausing import of_queue
+from cronjobs.engine.rules.progress import reported_of
+from cronjobs.engine.store import explaining
+from cronjobs.engine.store.concurrency import running_by_key
+from cronjobs.engine.store.job_types import present_types, remembered
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.tick.not_started import reason_for
+
+
+def surroundings(connection: Connection, settings: Settings) -> Now:
+    newest = explaining.newest_tick(connection)
+    return Now(
+        now=database_now(connection),
+        last_tick=None if newest is None else tick_facts(newest),
+        quiet_after=quiet_after(settings),
+        succeeded_kept=settings.retention.succeeded,
+        ledger_kept=settings.retention.occurrences,
+    )
+
+
+def tick_facts(row: Any) -> TickFacts:
+    broken = row.did.get("broken") if isinstance(row.did, dict) else None
+    entries = tuple((str(where), str(what)) for where, what in broken.items()) if isinstance(broken, dict) else ()
+    return TickFacts(row.host, row.started_at, row.finished_at, entries)
+
+
+def settler_of(connection: Connection, row: Any) -> TickFacts | None:
+    """The tick that settled a ledger row; None: a person did, or the tick's row is pruned."""
+    if row.tick is None:
+        return None
+    found = explaining.ticks_of(connection, {row.tick}).get(row.tick)
+    return None if found is None else tick_facts(found)
+
+
+def count_of(row: Any) -> int:
+    """The column; ``row.count`` is the method that every tuple has."""
+    return int(row._mapping["count"])
+
+
+def ledger_facts(row: Any) -> LedgerFacts:
+    when = (row.first_for, row.last_for, count_of(row), row.decided_at)
+    return LedgerFacts(row.outcome, row.reason, row.job_id, *when, tick=row.tick)
+
+
+def job_facts(
+    connection: Connection,
+    job_ids: Collection[int],
+    settings: Settings,
+    types: Callable[[], JobTypes],
+    around: Now,
+    pause_rows: Iterable[Any],
+) -> dict[int, JobFacts]:
+    """The jobs of these ids that still have a row. The user's modules are imported only if one of them waits."""
+    if not job_ids:
+        return {}
+    rows = explaining.jobs_of(connection, job_ids)
+    attempts: dict[int, list[AttemptFacts]] = {}
+    for run in explaining.attempts_of(connection, job_ids):
+        told = AttemptFacts(
+            run.attempt, run.outcome, run.started_at, run.finished_at, _host(run.runner), run.error_type, run.error
+        )
+        attempts.setdefault(run.job_id, []).append(told)
+    brakes = [pause for pause in map(pause_from, pause_rows) if in_force(pause, around.now)]
+    running = running_by_key(connection) if settings.limits else {}
+    on_clusters = explaining.workers_of(connection, [row.id for row in rows if row.status == "running"])
+    passed, beyond = _passed_over(connection, rows, attempts, around.now)
+    found = {}
+    for row in rows:
+        waits = row.status in ("queued", "failed")
+        job_type = types().types.get(row.job_type) if waits else None
+        stopped_by = reached(settings.limits, running, row.concurrency_key) if waits else None
+        paused = of_queue(brakes, row.queue)
+        found[row.id] = JobFacts(
+            **{name: row._mapping[name] for name in _SAME},
+            attempt=row.attempts,
+            reported=reported_of(row.progress) if row.status == "running" else None,
+            most=row.max_attempts or (job_type.retry.max_attempts if job_type else None),
+            host=_host(row.locked_by) if row.locked_by else None,
+            attempts=tuple(attempts.get(row.id, ())),
+            paused=paused[0] if waits and paused else None,
+            limit=stopped_by.reached if stopped_by else None,
+            known=not waits or job_type is not None,
+            type_facts=type_facts(connection, row.job_type, settings, types()) if waits and job_type is None else None,
+            passed_over=passed.get(row.id),
+            out_of_reach=beyond.get(row.id),
+            cluster_worker=on_clusters.get(row.id),
+            executor=job_type.executor if job_type is not None else None,
+            long_places=settings.run.long_jobs if waits and _is_long(settings, row.timeout_s, job_type) else None,
+        )
+    return found
+
+
+def _passed_over(
+    connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
+) -> tuple[dict[int, PassedOver], dict[int, Excluded]]:
+    """By job: the last tick that recorded why it did not start it, and whether the options of all kept them from it.
+
+    A single job counts even if it started later.
+    """
+    due = {row.id: now for row in rows if row.status in ("queued", "failed") and row.run_at <= now}
+    waiting = due.keys()
+    if not due and len(rows) == 1 and (begun := attempts.get(rows[0].id)):
+        due = {rows[0].id: begun[0].started_at}
+    asked = [row for row in rows if row.id in due]
+    if not asked:
+        return {}, {}
+    begin = min(row.run_at for row in asked) - explaining.LONGEST_TICK
+    records = explaining.records_between(connection, begin, max(due.values()))
+    found: dict[int, PassedOver] = {}
+    beyond: dict[int, Excluded] = {}
+    for row in asked:
+        since_due = [tick for tick in records if row.run_at <= tick.finished_at <= due[row.id]]
+        begun_since = [tick for tick in since_due if tick.started_at >= max(row.run_at, row.created_at)]
+        excluded = [(tick, options) for tick in begun_since if (options := options_against(tick, _place(row)))]
+        if row.id in waiting and excluded and len(excluded) == len(begun_since):
+            by_host = {tick.host: options for tick, options in reversed(excluded)}
+            beyond[row.id] = Excluded(min(tick.started_at for tick, _ in excluded), tuple(sorted(by_host.items())))
+        for tick in since_due:
+            why = reason_for(tick.not_started, **_place(row))
+            if why is not None:
+                found[row.id] = PassedOver(tick_facts(tick), why)
+                break
+    return found, beyond
+
+
+def _place(job: Any) -> dict[str, Any]:
+    """A job as the records of ticks describe it."""
+    return {
+        "job_type": job.job_type,
+        "queue": job.queue,
+        "schedule": job.schedule,
+        "key": job.concurrency_key,
+        "timeout_s": job.timeout_s,
+    }
+
+
+def type_facts(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeFacts:
+    """What ticks have recorded about who can run a job type."""
+    runnable = present_types(connection, remembered(settings.run.every))
+    known = None if runnable is None else job_type in runnable
+    last, since, faults = None, None, {}
+    if not known or job_type not in types.types:
+        row = explaining.last_tick_that_knew(connection, job_type)
+        if row is not None:
+            last, since = tick_facts(row), explaining.next_tick_with_types(connection, row.started_at)
+        for tick in reversed(explaining.newest_ticks_with_types(connection)):
+            found = tick.did.get("not_loaded") if isinstance(tick.did, dict) else None
+            faults[tick.host] = found if isinstance(found, dict) else {}
+    paths = f"job_types.{job_type}."
+    problems = [str(problem) for problem in settings.problems if f"{problem.path}.".startswith(paths)]
+    return TypeFacts(
+        job_type,
+        known,
+        last,
+        since,
+        tuple((host, str(where), str(what)) for host, several in faults.items() for where, what in several.items()),
+        here=job_type in types.types,
+        file_fault="; ".join(problems) or None,
+    )
+
+
+def _is_long(settings: Settings, timeout_s: float | None, job_type: JobType | None) -> bool:
+    if job_type is not None and job_type.executor is not None:
+        return False
+    if timeout_s is None:
+        return job_type is not None and job_type.is_long(settings.run.longest_in_tick)
+    return timeout_s > settings.run.longest_in_tick.total_seconds()
+
+
+_SAME: Final = (
+    *("id", "job_type", "status", "queue", "run_at", "created_at", "failures", "losses", "enqueued_by"),
+    *(
+        "idempotency_key",
+        "released_key",
+        "schedule",
+        "scheduled_for",
+        "started_at",
+        "finished_at",
+        "last_error",
+        "misfit_since",
+        "locked_until",
+    ),
+    *("locked_until", "cancel_requested_at", "timeout_s"),
+)
+
+
+def _host(holder: str | None) -> str:
+    return (holder or "").partition(":")[0]
+
+
+def job_life(connection: Connection, job_id: int, settings: Settings, types: Callable[[], JobTypes]) -> JobLife | None:
+    """The facts about one job; None if neither its row nor the ledger has it."""
+    around = surroundings(connection, settings)
+    job = job_facts(connection, [job_id], settings, types, around, explaining.pause_rows(connection)).get(job_id)
+    rows = explaining.rows_naming(connection, [job_id])
+    if job is None and not rows:
+        return None
+    if job is not None:
+        acts = [
+            (row.action, AuditEntry(row.at, row.actor, row.host, row.why, _moved(row.detail)))
+            for row in explaining.acts_on_job(connection, job_id)
+        ]
+        job = replace(job, acts=tuple(acts))
+    made_for = tuple(MadeFor(row.schedule, _zone_of(row.definition, settings), ledger_facts(row)) for row in rows)
+    maker = next((row for row in rows if row.outcome == "enqueued"), None)
+    settler = None if maker is None else settler_of(connection, maker)
+    zone = made_for[0].timezone if made_for else settings.timezone
+    return JobLife(job_id, zone, around, job, made_for, settler)
+
+
+def _moved(detail: Any) -> tuple[datetime, datetime] | None:
+    """From when to when a job was moved; None: it was not, or someone else wrote this row."""
+    if not isinstance(detail, dict):
+        return None
+    try:
+        before, after = (datetime.fromisoformat(detail[word]) for word in ("from", "to"))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return (before, after) if before.tzinfo and after.tzinfo else None
+
+
+def _zone_of(definition: Any, settings: Settings) -> str:
+    zone = definition.get("timezone") if isinstance(definition, dict) else None
+    return str(zone) if zone and zone_exists(str(zone)) else settings.timezone

@@ -1,0 +1,81 @@
+"""Which job types some host can run, as far as ticks have recorded it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store.explaining import last_tick_that_knew
+from cronjobs.engine.store.job_types import present_types, remembered, types_recorded_at, unknown_to_schedules
+from cronjobs.engine.store.listing import defined_at
+
+TYPES_DATED: Final = 20  # for each it asks the ticks
+
+
+@dataclass(frozen=True)
+class JudgedTypes:
+    """Which job types can run. ``ticks`` knew these lately, the last recorded them at ``at``; None: unknown."""
+
+    here: Collection[str]
+    ticks: Collection[str] | None
+    at: datetime | None
+
+    def knows(self, job_type: str, *, since: datetime) -> bool:
+        """Whether a job of this type, which has existed *since* then, can probably run on some host.
+
+        A type registered here counts until a tick has looked and not known it, as cron's environment may differ.
+        """
+        if self.ticks is None:
+            return job_type in self.here
+        return job_type in self.ticks or (job_type in self.here and (self.at is None or self.at <= since))
+
+
+def judged_types(connection: Connection, settings: Settings, types: JobTypes) -> JudgedTypes:
+    known_by_ticks = present_types(connection, remembered(settings.run.every))
+    return JudgedTypes(types.types.keys(), known_by_ticks, types_recorded_at(connection))
+
+
+def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, list[str]]:
+    """Active schedules of types that no tick knew lately, by type."""
+    if judged.ticks is None:
+        return {}
+    found = {}
+    for job_type, names in unknown_to_schedules(connection, judged.ticks).items():
+        defined = max(filter(None, (defined_at(connection, name) for name in names[:3])), default=None)
+        if defined is None or not judged.knows(job_type, since=defined):
+            found[job_type] = names
+    return found
+
+
+@dataclass(frozen=True)
+class UnknownSince:
+    """By type: when a tick last knew it, or else when the first of its due jobs came, or its schedule."""
+
+    since: dict[str, datetime]
+    once_known: frozenset[str]  # the types that a tick once knew
+
+
+def unknown_since(
+    connection: Connection,
+    job_types: Sequence[str],
+    came: Mapping[str, datetime],
+    schedules_of: Mapping[str, Sequence[str]],
+) -> UnknownSince:
+    found: dict[str, datetime] = {}
+    once_known = set()
+    for job_type in job_types[:TYPES_DATED]:
+        tick = last_tick_that_knew(connection, job_type)
+        since = tick.started_at if tick is not None else came.get(job_type)
+        if since is None:
+            since = defined_at(connection, schedules_of[job_type][0])
+        if since is not None:
+            found[job_type] = since
+        if tick is not None:
+            once_known.add(job_type)
+    return UnknownSince(found, frozenset(once_known))

@@ -1,0 +1,133 @@
+"""What of a project is not in its tables, on this host: for whoever takes it away."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cronjobs.desk.crontab import block, lines, program
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import Address
+from cronjobs.engine.host.state_folder import state_folder
+from cronjobs.errors import CronjobsError
+
+BESIDE_SQLITE: Final = ("-wal", "-shm", "-turn", "-next")
+UNIT_FOLDERS: Final = ("/etc/systemd/system", "~/.config/systemd/user")
+SHOWN: Final = 10
+LOGROTATE: Final = Path("/etc/logrotate.d")
+
+
+@dataclass(frozen=True)
+class Outside:
+    """One thing; ``remove``: the command, or what else to do about it."""
+
+    what: str
+    where: str
+    remove: str
+
+
+DJANGOS: Final = Outside(
+    "Django's record",
+    "that our migrations are applied, in django_migrations",
+    "python manage.py migrate cronjobs zero --fake, or a later migrate makes no tables",
+)
+
+
+def what_is_outside(
+    settings: Settings, address: Address, other_hosts: Sequence[str], *, is_shared_file: bool, in_django: bool
+) -> list[Outside]:
+    """Also on *other_hosts*, which cannot be looked at from here.
+
+    *is_shared_file*: the SQLite file has tables of others, too; *in_django*: Django remembers our migrations.
+    """
+    there = ", ".join(other_hosts[:SHOWN]) + (" …" if len(other_hosts) > SHOWN else "")
+    return [
+        *_crontab(settings.file),
+        *_units(settings.file),
+        *_files(settings, address, is_shared_file),
+        *([DJANGOS] if in_django else []),
+        *([] if address.is_sqlite else _server(settings)),
+        *([Outside("other hosts", there, "there, too: crontab, units, state folder, log")] if there else []),
+        Outside("your code", "wherever it enqueues", "from now on enqueue() fails: there are no tables"),
+    ]
+
+
+def rotations_of(log: Path) -> list[Path]:
+    """logrotate's files that name *log*, or its folder's logs."""
+    names = (str(log), f"{log.parent}/*{log.suffix}")
+    return [each for each in sorted(LOGROTATE.glob("*")) if any(name in _text(each) for name in names)]
+
+
+def _crontab(file: Path) -> Iterator[Outside]:
+    try:
+        text = program.read()
+        config = f"--config {shlex.quote(str(file))}"
+        if block.find(text, file) is not None:
+            yield Outside("the crontab's line", f"for {file}", f"cronjobs crontab remove {config}")
+        if any(line.startswith(block.SWAPPED) for line in text.split("\n")):
+            yield Outside("lines of yours that swap took", "comments in it", f"cronjobs crontab restore {config}")
+        if any(lines.exec_name(each) is not None for each in lines.job_lines(text)):
+            yield Outside('lines that run "cronjobs exec"', "in it", "cronjobs crontab unwrap")
+    except CronjobsError:
+        yield Outside("the crontab", "it cannot be read here", "cronjobs crontab show")
+
+
+def _units(file: Path) -> Iterator[Outside]:
+    for folder in UNIT_FOLDERS:
+        for unit in sorted(Path(folder).expanduser().glob("*.service")):
+            text = _text(unit)
+            if "run-due" in text and str(file).replace("%", "%%") in text:
+                control = "systemctl --user" if folder.startswith("~") else "systemctl"
+                timer = unit.with_suffix(".timer")
+                yield Outside(
+                    "systemd units", str(unit), f"{control} disable --now {timer.name}; rm {_words(unit, timer)}"
+                )
+
+
+def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterator[Outside]:
+    if address.is_sqlite:
+        database = str(address.url.database)
+        ours = ("-turn", "-next") if is_shared_file else ("", *BESIDE_SQLITE)
+        there = [file for end in ours if (file := Path(f"{database}{end}")).exists()]
+        remove = [f"rm {_words(*there)}"] if there else []
+        if is_shared_file:
+            remove.append("the file has other tables, so keep it and VACUUM it: until then payloads can be read in it")
+        if remove:
+            yield Outside("SQLite's files", database, "; ".join(remove))
+    if settings.log is not None and settings.log.exists():
+        yield Outside("the log", str(settings.log), f"rm {_words(settings.log)}, and its rotated copies")
+    for each in rotations_of(settings.log) if settings.log is not None else []:
+        yield Outside("its rotation", str(each), f"rm {_words(each)}")
+    if (metrics := settings.metrics.textfile) is not None and metrics.exists():
+        yield Outside("metrics", str(metrics), f"rm {_words(metrics)}, or the last figures are scraped for ever")
+    if (state := state_folder()).is_dir():
+        yield Outside(
+            "the state folder",
+            f"{state}: small files of ticks, runs of exec not yet delivered, copies of your crontab",
+            f"rm -r {_words(state)}, if no other project of this user ticks here",
+        )
+    yield Outside("the configuration", str(settings.file), "it is yours, as are your handlers")
+    if settings.env_file is not None and settings.env_file.exists():
+        yield Outside("its env_file", str(settings.env_file), "it may have passwords")
+
+
+def _server(settings: Settings) -> Iterator[Outside]:
+    if settings.schema is not None:
+        yield Outside("the schema", settings.schema, f'DROP SCHEMA "{settings.schema}", if nothing else is in it')
+    yield Outside(
+        "roles", "those that you made by cronjobs db grants", "DROP OWNED BY cronjobs_run; DROP ROLE cronjobs_run; …"
+    )
+
+
+def _words(*files: Path) -> str:
+    return " ".join(shlex.quote(str(file)) for file in files)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

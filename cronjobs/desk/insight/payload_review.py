@@ -1,0 +1,124 @@
+"""Whether the payloads that a database holds fit the handlers of this process, before these are deployed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.payload import payload_fault
+from cronjobs.engine.store.meta import MOVED, Meta, read_meta, require_revision
+from cronjobs.engine.store.payloads import Chunk, StoredPayload, chunk_after, last_id
+from cronjobs.engine.store.reading import only_reading
+from cronjobs.errors import MovedDatabase, OtherProject, SchemaTooOld
+
+MOST_GROUPS: Final = 500  # kinds of misfits that are counted each by itself
+IDS_NAMED: Final = 5
+_INDEX: Final = re.compile(r"\[[0-9]+\]")
+_UNKNOWN: Final = "no handler or command is registered under this name"
+_MORE: Final = "does not fit, in more ways than are listed"
+
+
+@dataclass
+class MisfitGroup:
+    """Jobs of one type whose payloads have the same fault. ``example`` is what was found in the first of them."""
+
+    job_type: str
+    example: str
+    unknown_type: bool = False
+    by_status: Counter[str] = field(default_factory=Counter)
+    ids: list[int] = field(default_factory=list)  # the first few
+
+    @property
+    def jobs(self) -> int:
+        return self.by_status.total()
+
+    @property
+    def remedy(self) -> str:
+        if self.unknown_type:
+            return "keep a handler under this name until these jobs are done"
+        return "let the handler take both forms until these jobs are done"
+
+
+@dataclass
+class PayloadReview:
+    """``checked``: payloads that were read; ``misfits``: those that do not fit."""
+
+    known: JobTypes
+    checked: int = 0
+    misfits: int = 0
+    _groups: dict[tuple[str, str, str], MisfitGroup] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> list[MisfitGroup]:
+        """The largest first."""
+        return sorted(self._groups.values(), key=lambda group: (-group.jobs, group.job_type, group.example))
+
+    def add(self, row: StoredPayload) -> None:
+        self.checked += 1
+        faults = dict(self._faults(row))
+        self.misfits += bool(faults)
+        for (where, what), example in faults.items():
+            key = (str(row.job_type), where, what)
+            if key not in self._groups and len(self._groups) >= MOST_GROUPS:
+                key, example = ("", "", ""), _MORE
+            group = self._groups.get(key)
+            if group is None:
+                group = self._groups[key] = MisfitGroup(key[0] or "other job types", example, what == _UNKNOWN)
+            group.by_status[row.status] += 1
+            if len(group.ids) < IDS_NAMED:
+                group.ids.append(row.id)
+
+    def _faults(self, row: StoredPayload) -> Iterator[tuple[tuple[str, str], str]]:
+        """Each fault without its value, by which it is counted, and with it."""
+        job_type = self.known.types.get(row.job_type)
+        if job_type is None:
+            yield ("", _UNKNOWN), _UNKNOWN
+            return
+        registration = job_type.registration
+        fault = payload_fault(row.payload)
+        if fault is None and registration is not None:
+            fault = registration.bind_names(row.payload)
+        if fault is not None:
+            yield ("", fault), fault
+        elif registration is not None:
+            for misfit in registration.decoded(row.payload)[1].found:
+                yield (_INDEX.sub("[]", misfit.where), misfit.what), str(misfit)
+
+
+def review(database: Database, settings: Settings, known: JobTypes) -> Iterator[PayloadReview]:
+    """Read all payloads of *database* and compare; yields the review so far, many times. Nothing is written.
+
+    Each chunk is a transaction of its own, so that no snapshot stays open while millions are read. Jobs that come
+    meanwhile are not looked at. Raises OtherProject, or DatabaseError; tables before their next migration will do.
+    """
+    done = PayloadReview(known)
+    with database.read() as connection, only_reading(connection):
+        found = read_meta(connection)
+        _require_ours(found, settings)
+        last = last_id(connection)
+    yield done
+    chunk: Chunk | None = Chunk((), 0)
+    while chunk is not None:
+        with database.read() as connection, only_reading(connection):
+            chunk = chunk_after(connection, chunk.after, last)
+        if chunk is not None:
+            for row in chunk.rows:
+                done.add(row)
+            yield done
+
+
+def _require_ours(found: Meta, settings: Settings) -> None:
+    """Another environment of the project is what a deploy gate asks about, so only the project counts."""
+    with suppress(SchemaTooOld):  # it looks before the migration, and these columns were always there
+        require_revision(found.schema_revision, found.oldest_code)
+    if found.environment.startswith(MOVED):
+        raise MovedDatabase(found.environment.removeprefix(MOVED))
+    if found.project not in ("", settings.project):
+        raise OtherProject(theirs=found.project, ours=settings.project)

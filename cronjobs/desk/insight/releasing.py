@@ -1,0 +1,57 @@
+"""Which running jobs may be taken back by hand: those whose runner is certainly gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from cronjobs.desk.insight.saying import Times, host_of, rough, safe
+from cronjobs.engine.host.identity import Identity, is_gone
+from cronjobs.engine.store.operating import HeldJob
+from cronjobs.engine.tick.runners import lease_is_wrong
+
+
+@dataclass
+class Holders:
+    """The runners that hold leases, as they are seen from *here*."""
+
+    here: Identity = field(default_factory=Identity.here)
+    _gone: dict[str, bool | None] = field(default_factory=dict)
+
+    def is_gone(self, locked_by: str) -> bool | None:
+        """As ``identity.is_gone``, asked once for each runner: one may have held hundreds of jobs."""
+        if locked_by not in self._gone:
+            self._gone[locked_by] = is_gone(locked_by, self.here)
+        return self._gone[locked_by]
+
+    def may_release(self, holding: HeldJob, now: datetime) -> bool:
+        """Whether the runner is gone; or nobody can say, and no living runner would have left the lease so."""
+        if holding.permitted_until is not None and holding.permitted_until > now:
+            return False
+        gone = self.is_gone(holding.locked_by)
+        return gone is True or (gone is None and lease_is_wrong(holding.locked_until, now, holding.lease_s))
+
+    def why_kept(self, holding: HeldJob, times: Times) -> str:
+        holder = Identity.parse(holding.locked_by)
+        who = (
+            f'"{safe(holding.locked_by, 80)}"' if holder is None else f"process {holder.pid} on {host_of(holder.host)}"
+        )
+        if holding.locked_until < times.now:
+            until = f"its lease ended {times.both(holding.locked_until)}, so the next tick settles it"
+        else:
+            left = rough(holding.locked_until - times.now)
+            until = (
+                f"its lease stands until {times.clock(holding.locked_until)}, {left} from now, and longer if renewed"
+            )
+        if self.is_gone(holding.locked_by) and holding.permitted_until is not None:
+            at = times.clock(holding.permitted_until)
+            rest = f"a worker of its cluster may run it until {at}, then a tick settles it"
+            return f"is held by {who}, which is gone; {rest}"
+        if self.is_gone(holding.locked_by) is False:
+            alive = "which is alive, or something that it started is"
+            return f'is held by {who}, {alive}: "cronjobs jobs cancel {holding.job.id}" asks it to stop; {until}'
+        if holder is not None and holder.host == self.here.host:
+            seen = "which cannot be seen from here: another container, or before the last boot"
+        else:
+            seen = f"which cannot be seen from {host_of(self.here.host)}: release it there"
+        return f"is held by {who}, {seen}; {until}"

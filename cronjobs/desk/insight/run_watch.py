@@ -1,0 +1,128 @@
+"""Which schedules have had no run that they were due: reads as many ledger rows as it takes to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.rules.standing import (
+    DEFAULT_GRACE,
+    SAID_ELSEWHERE,
+    Happened,
+    JobNow,
+    NotRun,
+    covered_by,
+    standing,
+    waited_for,
+    why_not_run,
+)
+from cronjobs.engine.schedules.decide import spread_offset
+from cronjobs.engine.schedules.definition import schedule_from_definition
+from cronjobs.engine.store import unresolved as store
+from cronjobs.engine.store.schedules import StoredSchedule
+
+RUNS_LOOKED_AT: Final = 10  # of a schedule, if its newest run did not go well
+FEW: Final = 2  # nearly always the one that runs, and one that went well
+ASKED_AT_ONCE: Final = 2000  # schedules
+PAGE: Final = 100  # rows further back
+PAGES: Final = 50  # a schedule with as many different runs, none of which succeeded, and all dealt with by people
+
+
+def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> dict[int, list[Happened]]:
+    """By id, the newest ledger rows of each of these schedules, to the last that went well or RUNS_LOOKED_AT."""
+    found: dict[int, list[Happened]] = {}
+    ids = [each.id for each in schedules]
+    for rows in (FEW, RUNS_LOOKED_AT):
+        for first in range(0, len(ids), ASKED_AT_ONCE):
+            found |= store.lately(connection, ids[first : first + ASKED_AT_ONCE], rows)
+        ids = [id_ for id_ in ids if len(its := found.get(id_, [])) == FEW and not any(map(_ran_well, its))]
+    return found
+
+
+def _ran_well(row: Happened) -> bool:
+    """Whether no older row matters to any finding."""
+    return row.went_well and row.outcome == "enqueued"
+
+
+def not_run(
+    connection: Connection, schedules: Sequence[StoredSchedule], lately: dict[int, list[Happened]], now: datetime
+) -> dict[str, NotRun]:
+    """By name, those of the *schedules* with an occurrence that did not run, and that nobody has dealt with.
+
+    Without those of which another finding says so: what was missed, and jobs that are dead.
+
+    *lately* has their newest ledger rows, and gets more of a schedule of which these do not show it.
+    """
+    asked = [each for each in schedules if each.paused is None and lately.get(each.id)]
+    heads: dict[str, JobNow] = {}
+    for first in range(0, len(asked), ASKED_AT_ONCE):
+        heads |= store.heads(connection, [each.name for each in asked[first : first + ASKED_AT_ONCE]])
+    found: dict[str, NotRun] = {}
+    for each in asked:
+        head, grace = _of(each, heads)
+        judged = standing(lately[each.id], head, now, grace)
+        if judged.not_run is None and not judged.ended and len(lately[each.id]) >= RUNS_LOOKED_AT:
+            lately[each.id] += _further_back(connection, each.id, lately[each.id], head, now, grace)
+            judged = standing(lately[each.id], head, now, grace)
+        if judged.not_run is None or judged.not_run.why in SAID_ELSEWHERE:
+            continue
+        covered = covered_by(store.triggered(connection, each.name), now, grace)
+        judged = standing(lately[each.id], head, now, grace, covered)
+        if judged.not_run is not None and judged.not_run.why not in SAID_ELSEWHERE:
+            found[each.name] = judged.not_run
+    return found
+
+
+def covered_by_hand(connection: Connection, stored: StoredSchedule, now: datetime) -> datetime | None:
+    """Up to which instant a run that a person triggered stands for what the schedule was due; None: none does."""
+    return covered_by(store.triggered(connection, stored.name), now, _of(stored, {})[1])
+
+
+def ran_by_hand(connection: Connection, schedule: str) -> datetime | None:
+    """When a person triggered the newest run of *schedule* that succeeded, or whose job was pruned."""
+    triggered = store.triggered(connection, schedule)
+    return max((each.at for each in triggered if each.job is None or each.job.status == "succeeded"), default=None)
+
+
+def _of(stored: StoredSchedule, heads: Mapping[str, JobNow]) -> tuple[JobNow | None, timedelta]:
+    """The job that the schedule's others wait for, and its grace, from the occurrence itself."""
+    try:
+        schedule = schedule_from_definition(stored.name, stored.definition)
+    except ValueError:
+        return heads.get(stored.name), DEFAULT_GRACE
+    head = None if schedule.overlap == "allow" else heads.get(stored.name)
+    return head, spread_offset(schedule) + (DEFAULT_GRACE if schedule.grace is None else schedule.grace)
+
+
+def _further_back(
+    connection: Connection,
+    schedule_id: int,
+    rows: Sequence[Happened],
+    head: JobNow | None,
+    now: datetime,
+    grace: timedelta,
+) -> list[Happened]:
+    """Older rows, up to one that shows how the schedule stands."""
+    more: list[Happened] = []
+    page = list(rows)
+    well: set[int] = set()
+    for _ in range(PAGES):
+        well |= {row.job_id for row in page if row.job_id is not None and _is_well(row, head, now, grace)}
+        page = store.further_back(connection, schedule_id, page[-1].last_for, well, PAGE)
+        more += page
+        judged = standing(page, head, now, grace)
+        if len(page) < PAGE or judged.ended or judged.not_run is not None:
+            break
+    return more
+
+
+def _is_well(row: Happened, head: JobNow | None, now: datetime, grace: timedelta) -> bool:
+    """Whether no row of this one's job can show that something did not run."""
+    if row.job is None:
+        return True
+    if row.job.scheduled_for is not None and row.job.scheduled_for + grace > now:
+        return True  # all of its rows are as young
+    return why_not_run(waited_for(row.job, head), now, grace) is None

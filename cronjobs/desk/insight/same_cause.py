@@ -1,0 +1,229 @@
+"""One cause is one finding: what a worse or clearer finding reports already, and so no other one. Pure.
+
+Dead jobs stand for the schedules and types whose runs they were. A schedule past its grace stands for its failures and
+for what waits; a schedule that fails for its retry that waits. A type that no tick knows stands for the schedules that
+wait for it, and a module that cannot be imported for the types that went with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import Any, Final
+
+from cronjobs.desk.insight.finding import Covered
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.watched import Watched, ticking
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.probe.question import HANDLERS_EVERY_S
+from cronjobs.engine.rules.standing import Happened, JobNow, failed_runs
+from cronjobs.engine.store.schedules import StoredSchedule
+
+FAILED_IN_A_ROW: Final = 3  # unless warn_after_failures says another number
+# Ticks record the types that they know at least each hour; the last that knew one may be so much older than the fault.
+SHORTLY: Final = timedelta(seconds=HANDLERS_EVERY_S) + timedelta(minutes=10)
+_OF_MODULES: Final = ("module ", "setup ")  # how jobs.job_types names what it could not import
+
+
+@dataclass(frozen=True)
+class SameCause:
+    """What other findings report: each names by whom, and of which schedules or types.
+
+    ``late``, ``failing`` and ``types``: what the finding ``dead`` stands for: schedules past their grace, schedules and
+    job types that fail. ``hosts``: the types that are unknown because a host ("": this one) cannot import a module,
+    or use their entries in the file.
+    """
+
+    late: tuple[str, ...] = ()
+    failing: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    died: tuple[str, ...] = ()  # schedules with a dead job since their last run that went well
+    failing_and_late: tuple[str, ...] = ()  # schedules whose failures the finding ``schedule`` stands for
+    waiting: tuple[str, ...] = ()  # schedules whose waiting job ``failing`` stands for
+    unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # type → schedules past their grace
+    unknown_failing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # type → schedules that fail
+    unknown_types: tuple[str, ...] = ()  # types that fail
+    hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)  # schedule that fails → the key of its finding ``failing``
+
+    @property
+    def not_late(self) -> frozenset[str]:
+        """Schedules without a finding ``schedule`` of their own."""
+        return frozenset(self.late).union(*self.unknown.values())
+
+    @property
+    def not_failing(self) -> frozenset[str]:
+        """Schedules that the finding ``failing`` leaves out."""
+        return frozenset([*self.failing, *self.failing_and_late]).union(*self.unknown_failing.values())
+
+    @property
+    def not_unresolved(self) -> frozenset[str]:
+        """Types without a finding ``unresolved`` of their own."""
+        return frozenset[str]().union(*self.hosts.values())
+
+
+NO_OTHER: Final = SameCause()
+
+
+def covered_by_type(job_type: str, same: SameCause) -> tuple[Covered, ...]:
+    """What an unknown type stands for."""
+    late = (Covered(f"schedule:{name}") for name in same.unknown.get(job_type, ()))
+    failing = covered_failing(same.unknown_failing.get(job_type, ()), same)
+    of_type = (Covered(f"failing_type:{each}") for each in same.unknown_types if each == job_type)
+    return (*of_type, *late, *failing)
+
+
+def covered_failing(names: Collection[str], same: SameCause) -> Iterator[Covered]:
+    """The findings ``failing`` that these schedules would be in."""
+    for key in sorted({same.keys[name] for name in names}):
+        yield Covered(key, tuple(sorted(name for name in names if same.keys[name] == key)))
+
+
+def same_cause(health: Health, settings: Settings) -> SameCause:
+    watch = health.watch
+    failing = failing_runs(watch)
+    died = {name for name, why in watch.without_run.items() if any(map(_is_dead, why.jobs))}
+    died_failing = {name for name, runs in failing.items() if any(_is_dead(row.job) for row in runs.rows)}
+    if not watch.deaths.count:  # they were read a moment later, when somebody had dealt with them
+        died = died_failing = set()
+    unknown: dict[str, list[str]] = {}
+    unknown_failing: dict[str, list[str]] = {}
+    for name, why in sorted(watch.without_run.items()):
+        if name not in died and (job_type := _unknown(why.jobs, health)):
+            unknown.setdefault(job_type, []).append(name)
+    late = watch.without_run.keys() - died - {name for names in unknown.values() for name in names}
+    for name, runs in sorted(failing.items()):
+        jobs = tuple(row.job for row in runs.rows if row.job is not None)
+        if name not in died_failing and name not in late and (job_type := _unknown(jobs, health)):
+            unknown_failing.setdefault(job_type, []).append(name)
+    left = failing.keys() - died_failing - late - {name for names in unknown_failing.values() for name in names}
+    return SameCause(
+        late=tuple(sorted(died)),
+        failing=tuple(sorted(died_failing)),
+        types=tuple(each.job_type for each in health.failing_types if _died(each.job_type, each.since, watch)),
+        died=tuple(each.name for each in watch.schedules if _has_died(watch.lately.get(each.id, []))),
+        failing_and_late=tuple(sorted(failing.keys() & late - died_failing)),
+        waiting=tuple(
+            sorted(
+                name
+                for name, each in watch.not_run.items()
+                if name in left and each.job in [row.job for row in failing[name].rows]
+            )
+        ),
+        unknown={job_type: tuple(names) for job_type, names in unknown.items()},
+        unknown_failing={job_type: tuple(names) for job_type, names in unknown_failing.items()},
+        unknown_types=tuple(each.job_type for each in health.failing_types if each.job_type in health.unresolved),
+        hosts=_without_their_module(health, settings),
+        keys={name: runs.key for name, runs in failing.items()},
+    )
+
+
+def _has_died(rows: Sequence[Happened]) -> bool:
+    since = takewhile(lambda row: not row.went_well, rows)
+    return any(_is_dead(row.job) for row in since)
+
+
+def _is_dead(job: JobNow | None) -> bool:
+    return job is not None and job.status == "dead" and not job.dismissed
+
+
+def _unknown(jobs: tuple[JobNow, ...], health: Health) -> str | None:
+    """The unknown type for which one of these jobs waits."""
+    waits = (job.job_type for job in jobs if job.waiting and job.run_at <= health.now)
+    return next((job_type for job_type in waits if job_type in health.unresolved), None)
+
+
+def _died(job_type: str, since: datetime, watch: Watched) -> bool:
+    """Whether a job of the type died since it fails."""
+    last = watch.deaths.last_of.get(job_type)
+    return last is not None and last >= since
+
+
+# --- schedules that fail ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FailingRuns:
+    """The *rows* of a schedule's last runs, which all failed, newest first; ``most``: so many failures are too many."""
+
+    rows: list[Happened]
+    most: int
+
+    @property
+    def since(self) -> datetime:
+        return self.rows[-1].last_for
+
+    @property
+    def key(self) -> str:
+        return "failing" if self.most == FAILED_IN_A_ROW else f"failing:{self.most}"
+
+
+def failing_runs(watch: Watched) -> dict[str, FailingRuns]:
+    """By schedule, in their order."""
+    found = {}
+    for schedule in watch.schedules:
+        most = _warn_after(schedule)
+        by_hand = watch.by_hand.get(schedule.name)
+        since = [row for row in watch.lately.get(schedule.id, []) if by_hand is None or row.last_for > by_hand]
+        if rows := failed_runs(since, most):
+            found[schedule.name] = FailingRuns(rows, most)
+    return found
+
+
+def _warn_after(schedule: StoredSchedule) -> int:
+    stored = schedule.definition.get("warn_after_failures") if isinstance(schedule.definition, dict) else None
+    return stored if isinstance(stored, int) and not isinstance(stored, bool) and stored > 0 else FAILED_IN_A_ROW
+
+
+# --- types that a fault of the file or the code takes away ------------------------------------------------------------
+
+
+def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
+    """By the host whose finding ``config`` says so ("": this one), the unknown types that went with a fault of it."""
+    on_ticks = dict(_at_fault(health, settings))
+    here = (*(fault.where for fault in health.faults), *(problem.path for problem in settings.problems))
+    places = {"": here} if here else on_ticks  # as the finding has it
+    module_gone = not health.judged_by_ticks or any(map(_names_module, on_ticks.values()))
+    since = min((at for at in health.watch.not_loaded.values() if at is not None), default=None)
+    found: dict[str, list[str]] = {}
+    for job_type in sorted(health.unresolved.keys() | health.unknown_schedules.keys()):
+        place = next((place for place, wheres in places.items() if names_type(wheres, job_type)), None)
+        if place is None and module_gone and not _gone_before(job_type, since, health):
+            place = next((place for place, wheres in places.items() if _names_module(wheres)), None)
+        if place is not None:
+            found.setdefault(place, []).append(job_type)
+    return {place: tuple(types) for place, types in found.items()}
+
+
+def _at_fault(health: Health, settings: Settings) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """By host that ticks now, what of its file and code its last tick could not use."""
+    for tick in ticking(health.ticks, health.now, settings):
+        did: Any = tick["did"]
+        entries = [did.get(kind) for kind in ("broken", "not_loaded")] if isinstance(did, Mapping) else []
+        wheres = tuple(str(where) for each in entries if isinstance(each, Mapping) for where in each)
+        if wheres:
+            yield tick["host"], wheres
+
+
+def _names_module(wheres: Collection[str]) -> bool:
+    return any(where.startswith(_OF_MODULES) for where in wheres)
+
+
+def names_type(wheres: Collection[str], job_type: str) -> bool:
+    """Whether one of these is a fault of this job type, or of its entry in the file."""
+    entry = f"job_types.{job_type}"
+    return any(where in (job_type, entry) or where.startswith(f"{entry}.") for where in wheres)
+
+
+def takes_away(where: str, types: Collection[str]) -> bool:
+    """Whether a fault there may be why some of these *types* are unknown."""
+    return _names_module([where]) or any(names_type([where], job_type) for job_type in types)
+
+
+def _gone_before(job_type: str, since: datetime | None, health: Health) -> bool:
+    """Whether the type had been unknown for a while when the fault began: then it has a cause of its own."""
+    if since is None or job_type not in health.once_known:
+        return False
+    return health.unknown_since[job_type] + SHORTLY < since

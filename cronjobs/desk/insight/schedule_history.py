@@ -1,0 +1,223 @@
+"""A schedule's life, from the audit trail: which definition was in force when, when it was paused, what a time meant.
+
+Pure: rows in, spans out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from cronjobs.desk.insight.facts import AuditEntry, DefinitionFacts, Existence, PauseFacts
+from cronjobs.engine.crontime.timing import CronTiming, Timing, count_between
+from cronjobs.engine.schedules.decide import spread_offset
+from cronjobs.engine.schedules.planning import read
+from cronjobs.engine.store.schedules import StoredSchedule
+from cronjobs.model import duration_text
+
+JUST_BEFORE: Final = timedelta(microseconds=1)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Name:
+    """The name of a schedule from ``since`` on and before ``until``. None: no such limit."""
+
+    name: str
+    since: datetime | None
+    until: datetime | None
+
+    def holds(self, subject: str, at: datetime) -> bool:
+        return (
+            subject == self.name
+            and (self.since is None or self.since <= at)
+            and (self.until is None or at < self.until)
+        )
+
+
+def names_of(name: str, renames: Sequence[tuple[datetime, str, str]]) -> list[Name]:
+    """The names of the schedule that is called *name* now, newest first; another may have had the same name before."""
+    found: list[Name] = []
+    until: datetime | None = None
+    for at, old, new in reversed(renames):
+        if until is not None and at >= until:
+            continue
+        if new == name:
+            found.append(Name(name, at, until))
+            name, until = old, at
+        elif old == name:  # an earlier owner of the name is another schedule
+            return [*found, Name(name, at, until)]
+    return [*found, Name(name, None, until)]
+
+
+def name_now(name: str, renames: Sequence[tuple[datetime, str, str]]) -> str:
+    """The present name of the schedule that was once called *name*."""
+    for _, old, new in renames:
+        if old == name:
+            name = new
+    return name
+
+
+# --- definitions over time --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DefinitionPeriod:
+    """A span (``since``, ``until``] of a schedule's life with one definition, or without any. None: no limit."""
+
+    existence: Existence
+    since: datetime | None
+    until: datetime | None
+    facts: DefinitionFacts | None = None
+    timing: Timing | None = None
+    act: AuditEntry | None = None  # the entry that began it
+
+    def clipped(self, begin: datetime, end: datetime) -> tuple[datetime, datetime] | None:
+        """The part of [*begin*, *end*] that lies in it, as a span without its beginning."""
+        first = max(begin - JUST_BEFORE, self.since) if self.since else begin - JUST_BEFORE
+        last = min(end, self.until) if self.until else end
+        return (first, last) if first < last else None
+
+
+def eras(trail: Iterable[Any], stored: StoredSchedule) -> list[DefinitionPeriod]:
+    """A schedule's life from its audit *trail*; without one, as if its row had always been the same."""
+    found: list[DefinitionPeriod] = []
+    for row in trail:
+        act = AuditEntry(row.at, row.actor, row.host, row.why)
+        if not found:
+            found.append(DefinitionPeriod("not_yet", None, row.at))
+        found[-1] = replace(found[-1], until=row.at)
+        if row.action == "retire":
+            found.append(DefinitionPeriod("retired", row.at, None, act=act))
+        else:
+            found.append(defined(stored.name, row.detail, act))
+    if not any(era.existence in ("defined", "unreadable") for era in found):
+        return [defined(stored.name, stored.definition, None)]
+    return found
+
+
+def defined(name: str, written: Any, act: AuditEntry | None) -> DefinitionPeriod:
+    since = None if act is None else act.at
+    try:
+        timed = read(name, written)
+    except ValueError:
+        return DefinitionPeriod("unreadable", since, None, act=act)
+    schedule = timed.schedule
+    told = schedule.cron if schedule.every is None else f"every {duration_text(schedule.every)}"
+    facts = DefinitionFacts(
+        timing=str(told),
+        timezone=schedule.timezone,
+        catch_up=schedule.catch_up,
+        catch_up_within=schedule.catch_up_within,
+        overlap=schedule.overlap,
+        starts_later_by=spread_offset(schedule),
+        applied=act,
+    )
+    return DefinitionPeriod("defined", since, None, facts, timed.when, act)
+
+
+def is_due(when: Timing, at: datetime) -> bool:
+    return count_between(when, at - JUST_BEFORE, at)[0] == 1
+
+
+def due_on_the_clock(when: Timing, wall: datetime) -> bool:
+    """Whether the expression names the time that clocks show as *wall* (naive), even if that time does not exist."""
+    if not isinstance(when, CronTiming):
+        return False
+    return is_due(CronTiming(when.expression, "UTC"), wall.replace(tzinfo=UTC))
+
+
+def runs_after_a_gap(when: Timing, wall: datetime | None) -> bool:
+    """Whether a time that clocks skip is made up for at the end of the gap: Debian's rule for fixed times."""
+    fixed = isinstance(when, CronTiming) and when.expression.fixed_time
+    return fixed and wall is not None and due_on_the_clock(when, wall)
+
+
+# --- what was asked ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The instant of a question. ``wall``: the time on the schedule's clocks that does not exist, or came twice."""
+
+    at: datetime
+    wall: datetime | None = None
+    exists: bool = True
+
+
+def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
+    """Read *wall* (naive) in *timezone*: the first pass of a doubled hour; in a gap, the instant of the change."""
+    zone = ZoneInfo(timezone)
+    first, second = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    if first == second:
+        return Asked(first)
+    if first < second:
+        return Asked(first, wall)
+    # In the gap fold=0 uses the old offset, which gives an instant after the change, and fold=1 one before it.
+    offset = first.astimezone(zone).utcoffset()
+    seconds = range(int((first - second).total_seconds()) + 1)
+    change = bisect_left(
+        seconds, True, key=lambda s: (second + timedelta(seconds=s)).astimezone(zone).utcoffset() == offset
+    )
+    return Asked(second + timedelta(seconds=change), wall, exists=False)
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------------
+
+
+def pauses_over_time(trail: Iterable[Any], names: Sequence[Name] = ()) -> list[PauseFacts]:
+    """Pauses with their ends, from the audit trail. One that was changed while in force is one, as last changed.
+
+    *names*: those that the schedule has had, so that a pause under one name and its end under another belong together.
+    """
+    found: list[PauseFacts] = []
+    on: dict[str, PauseFacts] = {}
+    for row in trail:
+        scope, _, name = row.subject.partition(" ")
+        if scope == "schedule" and names:
+            if not any(each.holds(name, row.at) for each in names):
+                continue  # of another schedule, which had that name then
+            name = names[0].name
+        subject = f"{scope} {name}"
+        pause = on.pop(subject, None)
+        if pause is not None and pause.until is not None and pause.until <= row.at:
+            found.append(replace(pause, ended_at=pause.until))
+            pause = None
+        if row.action == "resume":
+            if pause is not None:
+                found.append(replace(pause, ended_at=row.at))
+            continue
+        detail = row.detail if isinstance(row.detail, dict) else {}
+        written, skip = detail.get("until"), bool(detail.get("skip"))
+        until = datetime.fromisoformat(written) if isinstance(written, str) else None
+        if pause is not None and pause.skip != skip:
+            found.append(replace(pause, ended_at=row.at))
+            pause = None
+        on[subject] = PauseFacts(scope, name, row.actor, row.why, pause.since if pause else row.at, until, skip=skip)
+    return found + list(on.values())
+
+
+def pause_from(row: Any) -> PauseFacts:
+    return PauseFacts(row.scope, row.name, row.by, row.why, row.paused_at, row.until, skip=bool(row.skip))
+
+
+def ends_at(pause: PauseFacts) -> datetime | None:
+    """When it ended, or will end by itself; None: unknown."""
+    return min((end for end in (pause.until, pause.ended_at) if end is not None), default=None)
+
+
+def in_force(pause: PauseFacts, moment: datetime) -> bool:
+    end = ends_at(pause)
+    return pause.since <= moment and (end is None or moment < end)
+
+
+def held_back(pause: PauseFacts, due: datetime, settled: datetime) -> bool:
+    """Whether it kept an occurrence that was *due* from being settled, for some of the time until it was *settled*."""
+    end = ends_at(pause)
+    return not pause.skip and pause.since < settled and (end is None or due < end)

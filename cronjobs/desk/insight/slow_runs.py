@@ -1,0 +1,51 @@
+"""Runs that take much longer than their schedule's usually do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.insight.schedule_facts import ScheduleFacts, schedule_facts
+from cronjobs.engine.store.schedule_runs import with_long_runs
+
+SHORT: Final = timedelta(seconds=5)  # what takes less than this is no problem, however short it usually is
+TIMES_USUAL: Final = 3
+AMONG_LAST: Final = 1000  # runs of all schedules
+LOOKED_AT: Final = 200  # schedules
+
+
+@dataclass(frozen=True)
+class SlowRun:
+    """The newest run of a schedule, which takes, or took, long; ``usual`` is the median of those before."""
+
+    schedule: str
+    job_id: int | None
+    took: timedelta
+    usual: timedelta
+    since: datetime
+    running: bool
+
+
+def slow_runs(connection: Connection, now: datetime) -> list[SlowRun]:
+    ids = with_long_runs(connection, longer_than=SHORT, among_last=AMONG_LAST, limit=LOOKED_AT)
+    return slower_than_usual(schedule_facts(connection, ids).values(), now)
+
+
+def slower_than_usual(schedules: Iterable[ScheduleFacts], now: datetime) -> list[SlowRun]:
+    """Those whose newest run takes more than 95 of 100 did, and TIMES_USUAL times as long as the median."""
+    found = []
+    for schedule in schedules:
+        run = schedule.running or schedule.last
+        if run is None or schedule.median is None or schedule.p95 is None:
+            continue
+        running = run is schedule.running
+        took = now - run.at if running else run.took
+        if took is None or took < SHORT or took <= schedule.p95 or took <= TIMES_USUAL * schedule.median:
+            continue
+        begun = run.at if running else run.at - took
+        found.append(SlowRun(schedule.name, run.job_id, took, schedule.median, begun, running))
+    return sorted(found, key=lambda each: each.schedule)

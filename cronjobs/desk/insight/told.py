@@ -1,0 +1,51 @@
+"""What extras find. One that is not installed, or that fails, is a finding itself, and hides nothing of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from cronjobs.desk import doors
+from cronjobs.desk.insight.finding import Finding
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.tick import extras
+from cronjobs.errors import DatabaseError
+from cronjobs.installed import if_installed
+
+
+class Told(NamedTuple):
+    """What an extra found. ``again_at``: when time alone may make another finding; None: never."""
+
+    findings: Sequence[Finding] = ()
+    again_at: datetime | None = None
+
+
+def told_by_extras(connection: Connection, settings: Settings, now: datetime) -> Told:
+    """What all extras found. An extra that fails is a finding itself, and hides nothing of the others."""
+    all_told = [Told(list(_not_installed(settings)))]
+    for module in doors.FINDINGS:
+        try:
+            with connection.begin_nested():
+                if (there := if_installed(module)) is not None:
+                    all_told.append(there.found(connection, settings, now))
+        except DatabaseError:
+            raise
+        except Exception as error:
+            text = f"{module} cannot say what is wrong: {type(error).__name__}: {error}"
+            all_told.append(Told([Finding("extra", text, subject=module)]))
+    again = [told.again_at for told in all_told if told.again_at is not None]
+    return Told([finding for told in all_told for finding in told.findings], min(again, default=None))
+
+
+def _not_installed(settings: Settings) -> Iterator[Finding]:
+    """Extras that the file asks for, and that this installation does not have."""
+    wanted = {name: door.module for name, door in extras.DOORS.items() if door.wanted(settings, "-")}
+    if settings.executors:
+        wanted["executors"] = doors.EXECUTORS
+    for name, module in wanted.items():
+        if if_installed(package := module.rpartition(".")[0]) is None:
+            text = f"{settings.file.name} uses {name}, and this installation does not have {package}"
+            yield Finding("extra", text, command="pip install --force-reinstall cronjobs", subject=name)

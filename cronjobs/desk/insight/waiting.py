@@ -1,0 +1,133 @@
+"""What waits, by queue: how much is due and late, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, Row
+
+from cronjobs.desk.insight.judged_types import JudgedTypes
+from cronjobs.desk.insight.reach import BeyondOptions, out_of_reach
+from cronjobs.desk.insight.watched import late_after
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.rules.pausing import of_queue
+from cronjobs.engine.store import concurrency, listing
+from cronjobs.engine.store.queues import pressures
+
+MOST_TYPES: Final = 100  # unknown ones that are named; the rest is counted
+
+
+class LateGroup(NamedTuple):
+    """Jobs of one queue and type that are late: those that could run, and have been due for too long."""
+
+    queue: str
+    job_type: str
+    run_at: datetime  # of the first one due
+    late: int
+
+
+@dataclass
+class Queue:
+    """What waits in one queue. ``failed`` jobs wait for another try, and count in due or future as well."""
+
+    due: int = 0
+    future: int = 0
+    failed: int = 0
+    late: int = 0
+    paused: bool = False
+    max_waiting: int | None = None  # None: it has no cap
+    on_full: str | None = None
+    dropped: int = 0  # since it first had a cap
+    oldest_due_at: datetime | None = None
+
+    @property
+    def waiting(self) -> int:
+        return self.due + self.future
+
+    @property
+    def full(self) -> bool:
+        # SQLite accepts any type there.
+        return isinstance(self.max_waiting, int) and self.waiting >= self.max_waiting
+
+
+@dataclass
+class QueueFacts:
+    """``unresolved``: due jobs by a type that no tick knew lately; ``came``: when the first of them was due.
+
+    The largest queues and the oldest of these types are named; ``others`` sums up so many ``more_queues``, and
+    ``more_unresolved`` jobs are of ``more_types``.
+    """
+
+    queues: dict[str, Queue] = field(default_factory=dict)
+    others: Queue = field(default_factory=Queue)
+    more_queues: int = 0
+    more_types: int = 0
+    more_unresolved: int = 0
+    more_late: int = 0  # of known types, in queues and of types that were not read
+    oldest_due_at: datetime | None = None
+    late: list[LateGroup] = field(default_factory=list)  # but those that are out of reach
+    late_since: datetime | None = None  # when the first of those that are late became late
+    unresolved: dict[str, int] = field(default_factory=dict)
+    came: dict[str, datetime] = field(default_factory=dict)
+    out_of_reach: list[BeyondOptions] = field(default_factory=list)
+    limited: dict[Limit, int] = field(default_factory=dict)  # reached limits: how many due jobs wait for each
+
+
+def what_waits(
+    connection: Connection, settings: Settings, judged: JudgedTypes, pauses: Sequence[Row[Any]], now: datetime
+) -> QueueFacts:
+    found = QueueFacts()
+    waiting = listing.waiting_by_queue(connection)
+    for row in waiting.queues:
+        queue = found.queues.setdefault(row.queue, Queue(paused=bool(of_queue(pauses, row.queue))))
+        queue.due += row.due
+        queue.future += row.waiting - row.due
+        queue.failed += row.failed
+        if row.due:
+            queue.oldest_due_at = row.run_at
+    rest = waiting.in_others
+    found.others, found.more_queues = Queue(rest.due, rest.waiting - rest.due, rest.failed), waiting.others
+    found.oldest_due_at = waiting.oldest_due_at
+    late: list[LateGroup] = []
+    # Only if something is due: it reads the indexes of all that waits once more.
+    due = listing.DueGroups(())
+    if found.oldest_due_at:
+        due = listing.due_groups(connection, late_after(settings), {*judged.here, *(judged.ticks or ())})
+    for group in sorted(due.groups, key=lambda each: (each.queue, each.job_type)):
+        unknown = not judged.knows(group.job_type, since=group.run_at)
+        if unknown:
+            found.unresolved[group.job_type] = found.unresolved.get(group.job_type, 0) + group.due
+            found.came[group.job_type] = min(found.came.get(group.job_type, group.run_at), group.run_at)
+        # Without a file, and before any tick, nobody knows which types there are, and no finding says so.
+        nobody_knows = settings.broken and judged.ticks is None
+        its = found.queues.get(group.queue, found.others)
+        if group.late and not its.paused and (not unknown or nobody_knows):
+            late.append(LateGroup(group.queue, group.job_type, group.run_at, group.late))
+    if late or due.late:
+        behind = concurrency.late_behind_others(connection, settings.limits, late_after(settings), judged.ticks)
+        late = [each._replace(late=each.late - behind.get((each.queue, each.job_type), 0)) for each in late]
+        late = [each for each in late if each.late > 0]
+        read = {(each.queue, each.job_type) for each in due.groups}
+        found.more_late = max(0, due.late - sum(count for place, count in behind.items() if place not in read))
+    for each in late:
+        found.queues.get(each.queue, found.others).late += each.late
+    found.others.late += found.more_late
+    found.more_types, found.more_unresolved = due.types, due.due
+    for job_type in sorted(found.came, key=found.came.__getitem__)[MOST_TYPES:]:
+        found.more_types += 1
+        found.more_unresolved += found.unresolved.pop(job_type)
+        del found.came[job_type]
+    found.late_since = min((each.run_at + late_after(settings) for each in late), default=None)
+    found.out_of_reach = out_of_reach(connection, late, now)
+    beyond = {(each.queue, each.job_type) for each in found.out_of_reach}
+    found.late = [each for each in late if (each.queue, each.job_type) not in beyond]
+    for capped in pressures(connection):
+        queue = found.queues.setdefault(capped.name, Queue(paused=bool(of_queue(pauses, capped.name))))
+        queue.max_waiting, queue.dropped = capped.max_waiting, capped.dropped
+        queue.on_full = None if capped.max_waiting is None else capped.on_full
+    found.limited = concurrency.waiting_for(connection, settings.limits)
+    return found

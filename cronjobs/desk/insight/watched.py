@@ -1,0 +1,227 @@
+"""Which facts show that ticks come and schedules run, as ``health`` gathers them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.insight.run_watch import covered_by_hand, newest_rows, not_run, ran_by_hand
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.crontime.timing import newest_between
+from cronjobs.engine.rules.standing import Happened, JobNow, NotRun, failed_runs
+from cronjobs.engine.schedules.applying import silence_after
+from cronjobs.engine.schedules.definition import schedule_from_definition
+from cronjobs.engine.schedules.planning import read
+from cronjobs.engine.store import listing
+from cronjobs.engine.store import unresolved as store
+from cronjobs.engine.store.given_up import KINDS, GivenUp, given_up
+from cronjobs.engine.store.schedule_health import Survey, schedules_by_id
+from cronjobs.engine.store.schedules import StoredSchedule, ledger_between
+from cronjobs.engine.store.unresolved import Deaths, Killed
+from cronjobs.model import Status, in_zone
+
+DIFFERENT_FILES: Final = timedelta(minutes=15)
+LONGEST_GRACE: Final = timedelta(days=366)
+ONE_TICK: Final = timedelta(minutes=1)
+STEADY_TICKS: Final = 10  # a host that ticked so often is expected to go on
+FORGOTTEN: Final = timedelta(days=1)  # and after a day counts as switched off
+KILLED_WITHIN: Final = 20  # the last so many ticks of a host are looked at
+KILLED_TICKS: Final = 2  # and so many of them make a problem
+
+
+# --- when ticks are expected ------------------------------------------------------------------------------------------
+
+
+def late_after(settings: Settings) -> timedelta:
+    """A due job is late after this: two minutes if cron starts a tick each minute."""
+    return settings.run.every + timedelta(minutes=1)
+
+
+def quiet_after(settings: Settings) -> timedelta:
+    """Without a tick for so long something is wrong: three minutes if cron starts one each minute."""
+    return 2 * settings.run.every + timedelta(minutes=1)
+
+
+def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
+    """When a tick last showed signs of life: its row is written as it starts to work, and as it ends.
+
+    Looks at the last tick by id and those before it in time: a tick whose clock was years ahead would count for years.
+    """
+    newest = max(ticks, key=lambda tick: tick["id"], default=None)
+    if newest is None:
+        return None
+    signs: list[datetime] = [
+        tick["finished_at"] or tick["started_at"]
+        for tick in ticks
+        if tick["started_at"] - newest["started_at"] <= ONE_TICK
+    ]
+    return max(signs)
+
+
+def ticking(ticks: Sequence[dict[str, Any]], now: datetime, settings: Settings) -> list[dict[str, Any]]:
+    """The last ticks of the hosts that tick now."""
+    return [tick for tick in ticks if abs(now - (tick["finished_at"] or tick["started_at"])) <= quiet_after(settings)]
+
+
+def silent_hosts(
+    connection: Connection, last_ticks: Sequence[Mapping[str, Any]], now: datetime, settings: Settings
+) -> dict[str, datetime]:
+    """Hosts that ticked steadily within the last day and stopped, while others tick.
+
+    A container with a new random name for each tick never counts as steady; CRONJOBS_HOST gives it a fixed name.
+    """
+    signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in last_ticks}
+    return {
+        host: last
+        for host, last in signs.items()
+        if quiet_after(settings) < now - last < FORGOTTEN and listing.ticked_at_least(connection, host, STEADY_TICKS)
+    }
+
+
+# --- the facts --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WithoutRun:
+    """``since``: when the grace ended; None: its definition cannot be read."""
+
+    why: str
+    since: datetime | None = None
+    jobs: tuple[JobNow, ...] = ()  # those that there are of what was due since then
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The facts. ``lately`` has the newest ledger rows of the schedules whose newest one did not go well."""
+
+    schedules: Sequence[StoredSchedule] = ()  # those that may be in trouble, by name
+    deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
+    lately: dict[int, list[Happened]] = field(default_factory=dict)
+    covered: dict[str, datetime] = field(default_factory=dict)  # schedules with missed runs → up to when by hand
+    by_hand: dict[str, datetime] = field(default_factory=dict)  # schedules that failed → a success by hand
+    fires: bool = True  # a tick with schedules switched on came lately
+    fired_at: datetime | None = None
+    refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)  # host → why, since
+    misconfigured: dict[str, datetime | None] = field(default_factory=dict)  # host → since when it records bad entries
+    not_loaded: dict[str, datetime | None] = field(default_factory=dict)  # host → since when some code cannot be loaded
+    ended_badly: dict[str, datetime | None] = field(default_factory=dict)  # host → since when its ticks end with a code
+    wrong_clocks: dict[str, datetime | None] = field(default_factory=dict)  # host → since when
+    killed: dict[str, Killed] = field(default_factory=dict)  # by host
+    differ_long: bool = False
+    waiting: dict[str, datetime] = field(default_factory=dict)  # queue → since when a schedule's job is due there
+    without_run: dict[str, WithoutRun] = field(default_factory=dict)  # schedules past the grace of their file
+    not_run: dict[str, NotRun] = field(default_factory=dict)  # schedules with occurrences that nothing came of
+    given_up: dict[str, GivenUp] = field(default_factory=dict)  # by kind, what nobody has acknowledged
+
+
+def watch(
+    connection: Connection,
+    settings: Settings,
+    surveyed: Survey,
+    ticks: Sequence[Mapping[str, Any]],
+    pauses: Sequence[Mapping[str, Any]],
+    now: datetime,
+) -> Watched:
+    """Gather the facts in a few indexed statements; *ticks* are the last ones of each host that ticks now."""
+    schedules = schedules_by_id(connection, surveyed.doubtful)
+    active = [each for each in schedules if each.status == "active"]
+    unwell = [each for each in active if each.id in surveyed.went_badly]
+    lately = newest_rows(connection, unwell)
+    no_run = not_run(connection, unwell, lately, now)
+    missing = [each for each in unwell if missed(lately.get(each.id, []))]
+    covered = {each.name: at for each in missing if (at := covered_by_hand(connection, each, now)) is not None}
+    failed = [each for each in unwell if failed_runs(lately.get(each.id, []), 1)]
+    by_hand = {each.name: at for each in failed if (at := ran_by_hand(connection, each.name)) is not None}
+    fires = store.fired_lately(connection, silence_after(settings))
+    refused = {
+        tick["host"]: tick["did"]["refused"]
+        for tick in ticks
+        if isinstance(tick["did"], Mapping) and "refused" in tick["did"]
+    }
+    queue_paused = any(pause["scope"] in ("all", "queue") for pause in pauses)
+    return Watched(
+        schedules=schedules,
+        deaths=store.deaths(connection),
+        lately=lately,
+        covered=covered,
+        by_hand=by_hand,
+        fires=fires,
+        fired_at=None if fires else store.last_fired_at(connection),
+        refused={host: (str(why), store.recorded_since(connection, host, "refused")) for host, why in refused.items()},
+        misconfigured=_since(connection, ticks, "broken", "not_loaded"),
+        not_loaded=_since(connection, ticks, "not_loaded"),
+        ended_badly=_since(connection, ticks, "code"),
+        wrong_clocks=_since(connection, ticks, "skew_s"),
+        killed=store.killed_lately(connection, KILLED_WITHIN * settings.run.every, late_after(settings), KILLED_TICKS),
+        differ_long=_differ_long(connection, settings, ticks),
+        waiting=store.scheduled_and_waiting(connection) if queue_paused else {},
+        without_run={each.name: why for each in active if (why := _without_run(connection, each, now))},
+        not_run=no_run,
+        given_up={kind: found for kind in KINDS if (found := given_up(connection, kind)) is not None},
+    )
+
+
+def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: str) -> dict[str, datetime | None]:
+    """By host whose last tick recorded one of these *names*: since when all have done so."""
+    return {
+        tick["host"]: store.recorded_since(connection, tick["host"], *names)
+        for tick in ticks
+        if isinstance(tick["did"], Mapping) and not tick["did"].keys().isdisjoint(names)
+    }
+
+
+def _differ_long(connection: Connection, settings: Settings, ticks: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the files that differ now differed fifteen minutes ago: during a deploy they do for one or two."""
+    if len({tick["fingerprint"] for tick in ticks if tick["fingerprint"]}) < 2:
+        return False
+    window = silence_after(settings)
+    now = store.files_between(connection, window, timedelta(0))
+    before = store.files_between(connection, DIFFERENT_FILES + window, DIFFERENT_FILES)
+    return len(now & before) > 1
+
+
+def missed(rows: Sequence[Happened]) -> Happened | None:
+    """The newest row of missed runs, if no run has gone well since."""
+    for row in rows:
+        if row.went_well:
+            return None
+        if row.outcome == "missed":
+            return row
+    return None
+
+
+def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) -> WithoutRun | None:
+    """Why a schedule with a ``grace`` has not run for its last occurrence or any later one; None: it has."""
+    if isinstance(stored.definition, dict) and "grace_s" not in stored.definition:
+        return None
+    try:
+        schedule = schedule_from_definition(stored.name, stored.definition)
+        if schedule.grace is None:
+            return None
+        when = read(stored.name, stored.definition).when
+    except ValueError as error:
+        return WithoutRun(f"its definition cannot be read: {error}")
+    began = listing.defined_at(connection, stored.name) or now
+    last = newest_between(when, max(began, now - LONGEST_GRACE), now - schedule.grace, 1)
+    if not last:
+        return None
+    rows = ledger_between(connection, stored.id, last[0], now)
+    jobs = store.jobs_now(connection, {row.job_id for row in rows if row.job_id is not None})
+    states = [(row, jobs[row.job_id].status if row.job_id in jobs else None) for row in rows]
+    if any(row.outcome in ("enqueued", "coalesced") and state in (Status.SUCCEEDED, None) for row, state in states):
+        return None  # None: pruned, so it ended long ago
+    by_hand = ran_by_hand(connection, stored.name)
+    if by_hand is not None and by_hand >= last[0]:
+        return None
+    due = f"due {in_zone(last[0], ZoneInfo(schedule.timezone)).isoformat(timespec='minutes')}"
+    if not states:
+        why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"
+    else:
+        row, state = states[-1]
+        why = f"job {row.job_id} is {state}" if row.outcome == "enqueued" else f"{row.outcome} ({row.reason})"
+    return WithoutRun(f"{due}: {why}", last[0] + schedule.grace, tuple(jobs.values()))

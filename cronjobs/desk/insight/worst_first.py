@@ -1,0 +1,68 @@
+"""Which schedules a screen shows, and in which order: the worst first, then by their next run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.schedule_facts import ScheduleFacts, schedule_facts
+from cronjobs.desk.insight.watched import Watched, quiet_after
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.rules.standing import Happened
+from cronjobs.engine.store.schedule_runs import next_due
+
+NOT_RUN, DEAD, MISSED, FAILING, NOT_SUCCEEDED, WELL = range(6)  # the worst first
+ASKED_AT_ONCE: Final = 200  # schedules: of each, 100 ledger rows are in memory
+
+
+def schedules_shown(
+    connection: Connection, health: Health, settings: Settings, limit: int | None
+) -> list[ScheduleFacts]:
+    """The first *limit* active schedules (None: all), the worst first, with their facts."""
+    ids = worst_first(connection, health, settings, limit)
+    found: dict[int, ScheduleFacts] = {}
+    for first in range(0, len(ids), ASKED_AT_ONCE):
+        found |= schedule_facts(connection, ids[first : first + ASKED_AT_ONCE])
+    return [found[each] for each in ids if each in found]
+
+
+def worst_first(connection: Connection, health: Health, settings: Settings, limit: int | None) -> list[int]:
+    """The ids of the first *limit* active schedules (None: of all): the worst first, then by their next run."""
+    ids = badly_off(health.watch, health.now, quiet_after(settings))[:limit]
+    if limit is None or len(ids) < limit:
+        ids = list(dict.fromkeys([*ids, *next_due(connection, limit)]))[:limit]
+    return ids
+
+
+def badly_off(found: Watched, now: datetime, patience: timedelta) -> list[int]:
+    """The ids of active schedules that are not well, the worst first, then by their next run and name."""
+    graded = []
+    for each in found.schedules:
+        if each.status != "active":
+            continue
+        behind = each.next_at is not None and now - each.next_at > patience and not each.paused
+        no_run = each.name in found.without_run or each.name in found.not_run
+        grade = NOT_RUN if behind or no_run else _grade(found.lately.get(each.id, ()))
+        if grade != WELL:
+            graded.append((grade, each.next_at is None, each.next_at or now, each.name, each.id))
+    return [each[-1] for each in sorted(graded)]
+
+
+def _grade(rows: Sequence[Happened]) -> int:
+    """By the newest ledger row that has a result."""
+    for row in rows:
+        if row.went_well:
+            return WELL
+        if row.outcome == "missed":
+            return MISSED
+        if row.status == "dead":
+            return NOT_SUCCEEDED if row.dismissed else DEAD
+        if row.status == "failed":
+            return FAILING
+        if row.outcome != "enqueued" or row.status == "cancelled":
+            return NOT_SUCCEEDED
+    return WELL

@@ -1,3 +1,0 @@
-from cronjobs.django.revisions import migration
-
-Migration = migration("0012")

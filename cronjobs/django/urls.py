@@ -1,7 +1,0 @@
-"""The pages for ``include()``: staff sees them, superusers act."""
-
-from django.urls import re_path  # type: ignore[import-untyped]
-
-from cronjobs.django.views import pages
-
-urlpatterns = [re_path(r"^(?P<path>.*)$", pages(), name="cronjobs")]

@@ -1,0 +1,275 @@
+"""``alerts:`` and ``ping:`` of the file: a bad channel or threshold disables only itself, as other entries do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from cronjobs.engine.config import fields, schema_parts
+from cronjobs.engine.config.fields import NAME, NAME_RULE
+from cronjobs.engine.config.reader import (
+    ConfigKey,
+    FieldError,
+    Keys,
+    Reader,
+    Reading,
+    ReportedError,
+    is_unreadable,
+    nearest,
+    shown,
+    taken_as,
+)
+from cronjobs.engine.config.settings import (
+    AlertChannel,
+    AlertFilter,
+    AlertSettings,
+    AlertThreshold,
+    CommandChannel,
+    MailChannel,
+    WebhookChannel,
+)
+from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar
+from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
+from cronjobs.masking import long_enough
+
+_ADDRESS: Final = re.compile(r"[^\s<>@,;\"\x00-\x1f\x7f]{1,64}@[^\s<>@,;\"\x00-\x1f\x7f]{1,255}")
+_WELL_FORMED: Final = fields.matching(
+    r"[a-z_]{1,40}(:[^\x00-\x1f\x7f]{1,1000})?",
+    "a finding: write it like dead, or host:web2",
+    words="finding",
+    schema=schema_parts.text(rf"({'|'.join(sorted(FINDING_KINDS))})(:.+)?"),
+)
+
+
+@taken_as("finding: its kind, as dead, or one of them, as host:web2", _WELL_FORMED.schema)
+def _finding(reading: Reading, node: Node, path: str) -> str:
+    text: str = _WELL_FORMED(reading, node, path)
+    kind = text.partition(":")[0]
+    if kind in FINDING_KINDS:
+        return text
+    meant = nearest(kind, FINDING_KINDS)
+    guess = f', did you mean "{meant}"?' if meant else f": there are {', '.join(sorted(FINDING_KINDS))}"
+    raise FieldError(f"{shown(node)} is no kind of finding{guess}")
+
+
+_SEVERITY: Final = fields.choice("critical", "warning", "notice")
+
+
+@taken_as("text", schema_parts.TEXT, secret=True)
+def _secret(reading: Reading, node: Node, path: str) -> str:
+    """A text that is masked wherever text is shown, also if it is written out in the file."""
+    text = reading.text(node, secret=True)
+    reading.secrets |= long_enough([text])
+    return text
+
+
+@taken_as("address: https://…", schema_parts.WEB_ADDRESS, secret=True)
+def _url(reading: Reading, node: Node, path: str) -> str:
+    text: str = _secret(reading, node, path)
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        good = False
+    if not good or not text.isascii() or any(character <= " " or character == "\x7f" for character in text):
+        raise FieldError("this is no address of a web server: write https://…")  # it may be a secret: not quoted
+    return text
+
+
+ping: Final = _url
+
+
+@taken_as("mail address", schema_parts.text(r"[^\s@]+@[^\s@]+"))
+def _address(reading: Reading, node: Node, path: str) -> str:
+    text = reading.text(node)
+    if not _ADDRESS.fullmatch(text) or not text.isascii():
+        raise FieldError(f"{shown(node)} is not a mail address: write it like ops@example.com")
+    return text
+
+
+@taken_as("mail address, or a list of them", schema_parts.one_or_list(_address.schema))
+def _addresses(reading: Reading, node: Node, path: str) -> tuple[str, ...]:
+    if isinstance(node, Scalar):
+        return (_address(reading, node, path),)
+    found: tuple[str, ...] = fields.some_of(_address, "nobody would get the mail")(reading, node, path)
+    return found
+
+
+_HOST: Final = fields.matching(
+    r"[A-Za-z0-9._:\[\]-]{1,253}", "a host: write it like smtp.example.com", words="name of a host"
+)
+_MAIL: Final[Keys] = {
+    "host": ConfigKey(_HOST, "smtp.example.com", "The mail server.", "must be given"),
+    "port": ConfigKey(
+        fields.integer(1, 65_535), "2525", "The mail server's port.", "587; with tls: tls 465, with tls: none 25"
+    ),
+    "tls": ConfigKey(
+        fields.choice("starttls", "tls", "none"),
+        "tls",
+        "How the connection is encrypted: after STARTTLS, from the beginning, or not at all.",
+    ),
+    "user": ConfigKey(fields.anything, "cronjobs", "The name to log in with.", "no login"),
+    "password": ConfigKey(
+        _secret, "${SMTP_PASSWORD}", "The password to log in with; masked wherever text is shown.", "no login"
+    ),
+    "from": ConfigKey(_address, "cronjobs@example.com", "The address that mails come from.", "must be given"),
+    "to": ConfigKey(_addresses, "[ops@example.com]", "The addresses that mails go to.", "must be given"),
+}
+_WEBHOOK: Final[Keys] = {
+    "url": ConfigKey(
+        _url, "https://chat.example.com/hook", "The address that gets a POST; masked like a password.", "must be given"
+    ),
+    "format": ConfigKey(
+        fields.choice("json", "slack", "teams"), "slack", "What is posted: our own JSON, or what Slack or Teams take."
+    ),
+}
+
+
+@taken_as("mapping", schema_parts.needs("host", "from", "to"), keys=_MAIL, defaults=MailChannel("", (), ""))
+def _mail(reading: Reading, node: Node, path: str) -> MailChannel:
+    values, bad = reading.fields(node, path, _MAIL)
+    _require(values, bad, "host", "from", "to")
+    if ("user" in values) != ("password" in values) and not bad:
+        raise FieldError("user and password go together: write both, or neither")
+    if "password" in values and values.get("tls") == "none" and values["host"] not in ("localhost", "127.0.0.1", "::1"):
+        raise FieldError("the password would go over the network as it is: write tls: starttls, or tls: tls")
+    values["sender"] = values.pop("from")
+    return MailChannel(**values)
+
+
+@taken_as("mapping", schema_parts.needs("url"), keys=_WEBHOOK, defaults=WebhookChannel(""))
+def _webhook(reading: Reading, node: Node, path: str) -> WebhookChannel:
+    values, bad = reading.fields(node, path, _WEBHOOK)
+    _require(values, bad, "url")
+    return WebhookChannel(**values)
+
+
+@taken_as(fields.command.words, fields.command.schema)
+def _command(reading: Reading, node: Node, path: str) -> CommandChannel:
+    return CommandChannel(fields.command(reading, node, path))
+
+
+def _require(values: dict[str, Any], bad: set[str], *names: str) -> None:
+    if bad:
+        raise ReportedError
+    if missing := [name for name in names if name not in values]:
+        raise FieldError(f"{', '.join(f'{name}:' for name in missing)} must be given here")
+
+
+_FILTER: Final[Keys] = {
+    "severity": ConfigKey(_SEVERITY, "critical", "The mildest findings that are sent: these and all that is worse."),
+    "findings": ConfigKey(
+        fields.some_of(_finding, "nothing would be sent; for all of them delete the key"),
+        "[dead, host]",
+        "Only these findings are sent.",
+        "all kinds",
+    ),
+    "ignore": ConfigKey(fields.list_of(_finding), "[late]", "These findings are not sent.", "none"),
+}
+_WAYS: Final[Keys] = {
+    "mail": ConfigKey(
+        _mail,
+        "{host: smtp.example.com, from: cronjobs@example.com, to: ops@example.com}",
+        "Sends by mail.",
+        "one of mail, webhook, command",
+    ),
+    "webhook": ConfigKey(
+        _webhook, "{url: https://chat.example.com/hook}", "Sends a POST.", "one of mail, webhook, command"
+    ),
+    "command": ConfigKey(
+        _command,
+        "[/usr/local/bin/page, --team, web]",
+        "Starts a program, which gets the message as JSON on its standard input.",
+        "one of mail, webhook, command",
+    ),
+}
+_THRESHOLD: Final[Keys] = {
+    "of": ConfigKey(
+        fields.choice("dead", "failed"), "dead", "What is counted: dead jobs, or attempts that failed.", "must be given"
+    ),
+    "more_than": ConfigKey(fields.integer(0, 9_999), "5", "More than so many are a finding.", "must be given"),
+    "within": ConfigKey(
+        fields.span("1m", "7d"), "1h", "The time before now in which they are counted.", "must be given"
+    ),
+    "job_type": ConfigKey(fields.name, "shop.pay", "Counts only jobs of this type.", "all types"),
+    "severity": ConfigKey(_SEVERITY, "warning", "How bad the finding is."),
+}
+
+
+def _named(words: str, read: Reader) -> Reader:
+    """A mapping of named entries; one that is bad is reported and left out."""
+
+    @taken_as(words, {}, each=read)
+    def entries(reading: Reading, node: Node, path: str) -> dict[str, Any]:
+        if isinstance(node, Scalar) and node.is_null:
+            return {}
+        if not isinstance(node, Mapping):
+            raise FieldError("write it as a mapping: a name, and below it its settings")
+
+        def entry(key: Scalar, value: Node, here: str) -> Any:
+            if not NAME.fullmatch(key.text):
+                raise FieldError(f"{shown(key)} is not {NAME_RULE}")
+            return reading.read(read, value, here)
+
+        return reading.entries(node, path, entry).values
+
+    return entries
+
+
+_CHANNEL: Final[Keys] = {**_WAYS, **{name: key._replace(unset="as alerts says") for name, key in _FILTER.items()}}
+
+
+@taken_as("mapping", schema_parts.exactly_one(*_WAYS), keys=_CHANNEL)
+def _channel(reading: Reading, node: Node, path: str) -> tuple[Any, dict[str, Any]]:
+    values, bad = reading.fields(node, path, _CHANNEL)
+    if bad:
+        raise ReportedError
+    ways = [values.pop(name) for name in _WAYS if name in values]
+    if len(ways) != 1:
+        raise FieldError("how is it sent? One of mail: {…}, webhook: {…} and command: […]")
+    return ways[0], values
+
+
+@taken_as(
+    "mapping",
+    schema_parts.needs("of", "more_than", "within"),
+    keys=_THRESHOLD,
+    defaults=AlertThreshold("", "dead", 0, timedelta(0)),
+)
+def _threshold(reading: Reading, node: Node, path: str) -> AlertThreshold:
+    values, bad = reading.fields(node, path, _THRESHOLD)
+    _require(values, bad, "of", "more_than", "within")
+    return AlertThreshold(path.rpartition(".thresholds.")[2], **values)
+
+
+_ALERTS: Final[Keys] = {
+    **_FILTER,
+    "channels": ConfigKey(
+        _named("mapping: channel → its settings", _channel),
+        "{pager: {command: [page]}}",
+        "The ways by which alerts are sent; what a channel says itself goes before what stands above.",
+        "none",
+    ),
+    "thresholds": ConfigKey(
+        _named("mapping: threshold → its settings", _threshold),
+        "{many-deaths: {of: dead, more_than: 5, within: 1h}}",
+        "Counts that are findings of their own.",
+        "none",
+    ),
+}
+
+
+@taken_as("mapping", {}, keys=_ALERTS, defaults=AlertFilter())
+def alerts(reading: Reading, node: Node, path: str) -> AlertSettings | None:
+    """The section; None if nothing of it can be read. What a channel does not say is as the section has it."""
+    if is_unreadable(node):
+        return None
+    values = reading.fields(node, path, _ALERTS).values
+    common = AlertFilter(**{name: values[name] for name in _FILTER if name in values})
+    channels = {
+        name: AlertChannel(name, way, replace(common, **own)) for name, (way, own) in values.get("channels", {}).items()
+    }
+    return AlertSettings(channels, values.get("thresholds", {}))

@@ -1,0 +1,150 @@
+"""What a Django project says of its jobs: ``database: django`` in the file, and ``CRONJOBS`` in Django's settings.
+
+Django is imported when the file asks for it, or where it is set up already.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from cronjobs.engine.config import trust
+from cronjobs.engine.config.import_path import prepare_imports
+from cronjobs.engine.config.reader import FieldError
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.sources import checked_url
+from cronjobs.engine.config.yaml_nodes import Mapping as YamlMapping
+from cronjobs.engine.config.yaml_nodes import parse
+from cronjobs.errors import ConfigError, Problem
+from cronjobs.masking import named_secrets
+from cronjobs.text import one_line
+
+APP: Final = "cronjobs.contrib.django"
+MODULE: Final = "DJANGO_SETTINGS_MODULE"
+SETUP: Final = "django.setup"
+CLEAN: Final = "cronjobs.contrib.django.clean:CleanConnections"  # by name: without Django it cannot be imported
+ALIAS: Final = "default"
+
+# Of DATABASES' OPTIONS, what Django's backend takes for itself; libpq knows the others.
+_NOT_LIBPQS: Final = frozenset(
+    {"assume_role", "isolation_level", "pool", "server_side_binding", "cursor_factory", "context", "row_factory"}
+)
+
+
+def settings_of_django() -> Any:
+    """Django's settings if this process has them already; else None, and nothing is imported."""
+    found = sys.modules.get("django.conf")
+    return found.settings if found is not None and found.settings.configured else None
+
+
+def is_host() -> bool:
+    """Whether this is a process of a Django project that has the app, such as manage.py or its web server."""
+    if settings_of_django() is None:
+        return False
+    apps = sys.modules.get("django.apps")
+    return apps is not None and bool(apps.apps.app_configs) and apps.apps.is_installed(APP)
+
+
+def said(settings: Any) -> Mapping[str, Any]:
+    """``CRONJOBS`` of Django's *settings*; what is wrong with it, Django's own check says."""
+    found = getattr(settings, "CRONJOBS", None)
+    return found if isinstance(found, Mapping) else {}
+
+
+def alias(settings: Any) -> str:
+    return str(said(settings).get("database", ALIAS))
+
+
+def config_file(settings: Any) -> Path | None:
+    """The configuration that Django's *settings* name; None: they name none."""
+    found = said(settings).get("config") or getattr(settings, "CRONJOBS_CONFIG", None)
+    return None if found is None else Path(found)
+
+
+def instead_of_file() -> tuple[YamlMapping | None, list[Problem]]:
+    """What holds in a process of a Django project without a cronjobs.yaml, as if a file said it."""
+    zone = getattr(settings_of_django(), "TIME_ZONE", None) or "UTC"
+    tree, _ = parse(f"timezone: {zone}\n")
+    assert isinstance(tree, YamlMapping)
+    return tree, []
+
+
+def with_its_database(settings: Settings, file: str, environ: Mapping[str, str], *, need: bool) -> Settings:
+    """*settings* with the URL that Django's settings give. Raises ConfigError, unless no database is *need*ed.
+
+    Django's settings are code: root's tick does not import them where others may write them.
+    """
+    if settings_of_django() is None:
+        env = dict(settings.env)
+        modules = [name for name in (environ.get(MODULE), env.get(MODULE)) if name]
+        trust.require(replace(settings, imports=(*settings.imports, *modules)), environ)
+        prepare_imports(settings)
+    try:
+        url = checked_url(database_url(), settings.folder)
+    except FieldError as error:
+        if not need:
+            return replace(settings, database="")
+        line, column = settings.positions.get("database", (0, 0))
+        raise ConfigError([Problem(file, line, column, "database" if line else "", str(error))]) from None
+    return replace(settings, database=url, by_django=True, secrets=settings.secrets | named_secrets({"": url}))
+
+
+def database_url() -> str:
+    """The URL of the jobs database by Django's settings, which are imported. FieldError never tells a value of it."""
+    try:
+        conf = importlib.import_module("django.conf")
+    except ImportError:
+        raise FieldError("Django is not installed here: pip install 'cronjobs[django]'") from None
+    if not conf.settings.configured and not os.environ.get(MODULE):
+        raise FieldError(f"which settings? Write env: {{{MODULE}: shop.settings}} in this file")
+    try:
+        databases = importlib.import_module("django.db").connections
+        name = alias(conf.settings)
+        if name not in databases.settings:
+            raise FieldError(f'Django\'s DATABASES have no "{one_line(name, 60)}", which CRONJOBS names')
+        connection = databases[name]
+    except FieldError:
+        raise
+    except Exception as error:
+        words = one_line(f"{type(error).__name__}: {error}", 300)
+        raise FieldError(f"Django's settings cannot be used: {words}") from None
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{connection.settings_dict['NAME']}"
+    if connection.vendor == "postgresql":
+        return _of_postgresql(connection.settings_dict)
+    raise FieldError(f"Django's database is {connection.vendor}: cronjobs runs on PostgreSQL and SQLite")
+
+
+def _of_postgresql(settings: Mapping[str, Any]) -> str:
+    from sqlalchemy import URL  # which commands without a database do without
+
+    options = {
+        name: str(value)
+        for name, value in (settings.get("OPTIONS") or {}).items()
+        if name not in _NOT_LIBPQS and isinstance(value, str | int | float | Path) and not isinstance(value, bool)
+    }
+    role = (settings.get("OPTIONS") or {}).get("assume_role")
+    if role:
+        options["options"] = f"{options.get('options', '')} -c role={role}".strip()
+    host = str(settings.get("HOST") or "")
+    if host.startswith("/"):
+        options["host"] = host
+    port = str(settings.get("PORT") or "")
+    if port and (host.startswith("/") or not host):
+        options["port"] = port
+    in_address = bool(host) and not host.startswith("/")
+    url = URL.create(
+        "postgresql",
+        username=str(settings.get("USER") or "") or None,
+        password=str(settings.get("PASSWORD") or "") or None,
+        host=host if in_address else None,
+        port=int(port) if port and in_address else None,
+        database=str(settings.get("NAME") or "") or None,
+        query=options,
+    )
+    return url.render_as_string(hide_password=False)

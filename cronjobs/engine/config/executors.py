@@ -1,0 +1,135 @@
+"""The keys of ``executors``: clusters on which job types may run, each with its reader, example and sentence."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from cronjobs.engine.config import fields, schema_parts
+from cronjobs.engine.config.reader import ConfigKey, FieldError, Keys, Reading, ReportedError, shown, taken_as
+from cronjobs.engine.config.settings import ExecutorSettings, ExecutorTls
+from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar
+
+_ADDRESS: Final = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+_RESOURCE: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+@taken_as("address of a Dask scheduler", schema_parts.text(r"(tcp|tls)://[^\s/]+:[0-9]+"))
+def _scheduler(reading: Reading, node: Node, path: str) -> str:
+    text = reading.text(node)
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found[3]) < 65_536:
+        raise FieldError(f"{shown(node)} is not the address of a scheduler: write it like tls://scheduler:8786")
+    return text
+
+
+@taken_as(
+    "mapping: resource and amount",
+    schema_parts.mapping_of(_RESOURCE.pattern, schema_parts.number("number", 0.001, 1_000_000)),
+)
+def _resources(reading: Reading, node: Node, path: str) -> tuple[tuple[str, float], ...]:
+    if not isinstance(node, Mapping):
+        raise FieldError("write it as a mapping: {GPU: 1}")
+
+    def entry(key: Scalar, value: Node, here: str) -> float:
+        if not _RESOURCE.fullmatch(key.text):
+            raise FieldError(f"{shown(key)} is not the name of a resource: write letters, digits and _ . -")
+        amount: float = reading.read(fields.number(0.001, 1_000_000), value, here)
+        return amount
+
+    values, bad = reading.entries(node, path, entry)
+    if bad:
+        raise ReportedError
+    return tuple(values.items())
+
+
+TLS: Final[Keys] = {
+    "ca": ConfigKey(
+        fields.path_beside_file, "ca.pem", "The authority that signed the scheduler's key.", "must be given"
+    ),
+    "cert": ConfigKey(fields.path_beside_file, "client.pem", "The certificate of this host.", "must be given"),
+    "key": ConfigKey(fields.path_beside_file, "client.key", "The key of that certificate.", "must be given"),
+}
+
+
+@taken_as("mapping", schema_parts.needs("ca", "cert", "key"), keys=TLS)
+def _tls(reading: Reading, node: Node, path: str) -> ExecutorTls:
+    values, bad = reading.fields(node, path, TLS)
+    _require(values, bad, "ca", "cert", "key")
+    return ExecutorTls(**values)
+
+
+EXECUTOR: Final[Keys] = {
+    "dask": ConfigKey(_scheduler, "tls://scheduler:8786", "The address of the cluster's scheduler.", "must be given"),
+    "tls": ConfigKey(
+        _tls,
+        "{ca: ca.pem, cert: client.pem, key: client.key}",
+        "The files for a scheduler that is reached by tls://.",
+        "none",
+    ),
+    "insecure": ConfigKey(
+        fields.flag,
+        "true",
+        "Lets a scheduler on another host be used without TLS: it runs whatever anybody sends it.",
+    ),
+    "resources": ConfigKey(
+        _resources, "{GPU: 1}", "What an attempt needs of a worker's resources, as Dask counts them.", "none"
+    ),
+    "in_flight": ConfigKey(
+        fields.integer(1, 10_000), "50", "How many attempts one host has on the cluster at the same time."
+    ),
+    "queue_wait": ConfigKey(
+        fields.span("1s", "7d"),
+        "1h",
+        "How long an attempt waits for a worker before its job goes back, uncharged, and that is reported.",
+    ),
+}
+
+
+@taken_as("mapping", schema_parts.needs("dask"), keys=EXECUTOR, defaults=ExecutorSettings("", ""))
+def _executor(reading: Reading, node: Node, path: str) -> ExecutorSettings:
+    values, bad = reading.fields(node, path, EXECUTOR)
+    _require(values, bad, "dask")
+    scheme, _, rest = values["dask"].partition("://")
+    if scheme == "tls" and "tls" not in values:
+        raise FieldError("tls:// needs three files: tls: {ca: ca.pem, cert: client.pem, key: client.key}")
+    if scheme == "tcp" and "tls" in values:
+        raise FieldError("tcp:// is not encrypted, whatever tls says: write dask: tls://…")
+    if scheme == "tcp" and not values.get("insecure") and not _is_loopback(rest.rpartition(":")[0].strip("[]")):
+        raise FieldError(
+            "a scheduler runs what anybody sends it, and tcp:// lets anybody: write tls:// and tls: {ca, cert, key}, "
+            "or insecure: true where the network is yours alone"
+        )
+    return ExecutorSettings(path.rpartition(".")[2], **values)
+
+
+def _is_loopback(host: str) -> bool:
+    import ipaddress  # only for a file with executors
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _require(values: dict[str, Any], bad: set[str], *names: str) -> None:
+    if bad:
+        raise ReportedError
+    if missing := [name for name in names if name not in values]:
+        raise FieldError(f"{', '.join(f'{name}:' for name in missing)} must be given here")
+
+
+@taken_as("mapping: executor → its settings", {}, each=_executor)
+def executors(reading: Reading, node: Node, path: str) -> dict[str, ExecutorSettings]:
+    """The section; an entry that is bad is reported and left out, and job types that name it are not loaded."""
+    if isinstance(node, Scalar) and node.is_null:
+        return {}
+    if not isinstance(node, Mapping):
+        raise FieldError("write it as a mapping: a name, and below it its settings")
+
+    def entry(key: Scalar, value: Node, here: str) -> Any:
+        if not fields.NAME.fullmatch(key.text):
+            raise FieldError(f"{shown(key)} is not {fields.NAME_RULE}")
+        return reading.read(_executor, value, here)
+
+    return reading.entries(node, path, entry).values

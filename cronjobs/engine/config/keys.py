@@ -1,0 +1,244 @@
+"""Every key of cronjobs.yaml, in tables: how it is read, an example, and in a sentence what it decides.
+
+This is their one home: the file is read by it, an unknown key is compared with it, and ``cronjobs schema``,
+``cronjobs config show`` and docs/reference/configuration.md are made from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from cronjobs.engine.config import fields, schema_parts
+from cronjobs.engine.config.alerts import alerts, ping
+from cronjobs.engine.config.executors import executors
+from cronjobs.engine.config.keys_of_jobs import job_type, limits, queue, retry, schedule
+from cronjobs.engine.config.reader import ConfigKey, FieldError, Keys, Reader, Reading, taken_as
+from cronjobs.engine.config.settings import MetricsSettings, Retention, RetryChanges, RunSettings, Settings
+from cronjobs.engine.config.yaml_nodes import Node
+
+AS_BELOW: Final = "as below"  # each key of the mapping has a default of its own
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+@taken_as("true, false, or duration, 100ms–30s", schema_parts.FLAG_OR_DURATION)
+def _linger(reading: Reading, node: Node, path: str) -> timedelta | None:
+    if reading.text(node) in ("true", "false"):
+        return timedelta(seconds=1) if fields.flag(reading, node, path) else None
+    every: timedelta = fields.span("100ms", "30s")(reading, node, path)
+    return every
+
+
+RUN: Final[Keys] = {
+    "workers": ConfigKey(
+        fields.integer(1, 64),
+        "8",
+        "How many jobs a tick runs at the same time; 1 runs them one after another, in order.",
+    ),
+    "budget": ConfigKey(
+        fields.span("5s", "1h"),
+        "50s",
+        "How long a tick may take; less than run.every, so that it is gone before the next.",
+    ),
+    "lease": ConfigKey(
+        fields.span("2s", "1d"),
+        "2m",
+        "How long a claim holds if its runner falls silent; it is renewed every quarter of that.",
+        "60s, or budget + 5s if that is more",
+    ),
+    "shutdown_grace": ConfigKey(
+        fields.span("0s", "10m"),
+        "20s",
+        "How long running jobs have to end after SIGTERM, before they go back to the queue.",
+    ),
+    "every": ConfigKey(
+        fields.span("1m", "1d"), "5m", "How often cron starts a tick; other than 1m only if the crontab says so."
+    ),
+    "linger": ConfigKey(
+        _linger,
+        "true",
+        "Makes a tick stay for its minute and look for work every second, or as often as is written.",
+        "false",
+    ),
+    "ping": ConfigKey(
+        ping, "https://hc-ping.com/1234abcd", "The address of a dead-man's switch that ticks ping.", "none"
+    ),
+    "trust_files": ConfigKey(fields.flag, "true", "Lets root's tick run files that others can write."),
+    "long_jobs": ConfigKey(
+        fields.integer(0, 1000),
+        "2",
+        "How many long jobs run at the same time on a host; 0: there are none, the budget ends all.",
+    ),
+    "max_losses": ConfigKey(fields.integer(1, 1000), "3", "How many lost runners make a job dead."),
+}
+
+
+@taken_as("mapping", {}, keys=RUN, defaults=RunSettings())
+def _run(reading: Reading, node: Node, path: str) -> RunSettings:
+    values = reading.fields(node, path, RUN).values
+    run = replace(RunSettings(), **values)
+    if "lease" in values:
+        return run
+    return replace(run, lease=max(run.lease, run.budget + timedelta(seconds=5)))
+
+
+# --- retention, metrics, defaults -------------------------------------------------------------------------------------
+
+_KEPT: Final = fields.span("1s", "3650d")
+RETENTION: Final[Keys] = {
+    "succeeded": ConfigKey(_KEPT, "30d", "How long succeeded jobs are kept."),
+    "dead": ConfigKey(
+        _KEPT,
+        "180d",
+        "How long dead and cancelled jobs are kept; one that goes, and that nobody dealt with, is a finding.",
+    ),
+    "keys": ConfigKey(_KEPT, "730d", "How long an idempotency_key is known after its job is gone."),
+    "occurrences": ConfigKey(_KEPT, "30d", "How long occurrences, ticks and findings that are over are kept."),
+    "effects": ConfigKey(_KEPT, "730d", "How long the ledger of side effects is kept."),
+}
+METRICS: Final[Keys] = {
+    "textfile": ConfigKey(
+        fields.path_beside_file,
+        "/var/lib/node_exporter/cronjobs.prom",
+        "The file that ticks write metrics to, for node_exporter.",
+        "none",
+    ),
+}
+DEFAULTS: Final[Keys] = {
+    "retry": ConfigKey(
+        retry,
+        "{max_attempts: 5, cap: 1h}",
+        "How failures are retried where neither @job nor job_types says.",
+        AS_BELOW,
+    ),
+}
+
+
+@taken_as("mapping", {}, keys=RETENTION, defaults=Retention())
+def _retention(reading: Reading, node: Node, path: str) -> Retention:
+    return Retention(**reading.fields(node, path, RETENTION).values)
+
+
+@taken_as("mapping", {}, keys=METRICS)
+def _metrics(reading: Reading, node: Node, path: str) -> MetricsSettings:
+    return MetricsSettings(**reading.fields(node, path, METRICS).values)
+
+
+@taken_as("mapping", {}, keys=DEFAULTS)
+def _defaults(reading: Reading, node: Node, path: str) -> RetryChanges:
+    changes: RetryChanges = reading.fields(node, path, DEFAULTS).values.get("retry", RetryChanges())
+    return changes
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+@taken_as(fields.zone.words, fields.zone.schema)
+def _timezone(reading: Reading, node: Node, path: str) -> str:
+    try:
+        zone: str = fields.zone(reading, node, path)
+    except FieldError as error:
+        raise FieldError(f"{error} (Until then a cron: without a timezone of its own is disabled.)") from None
+    return zone
+
+
+def _named(words: str, each: Reader) -> Reader:
+    """A section of entries with names, read once the sections that it depends on are known."""
+    return Reader(fields.later, words, {"propertyNames": {"pattern": f"^(?:{fields.NAME.pattern})$"}}, each=each)
+
+
+FILE: Final[Keys] = {
+    "project": ConfigKey(
+        fields.title,
+        "shop",
+        "Whose jobs these are; stored in the database, so that another app's file or database is never mixed up.",
+        "none",
+    ),
+    "environment": ConfigKey(
+        fields.title, "production", "Likewise: a copy of the database restored elsewhere runs nothing there.", "none"
+    ),
+    "env_file": ConfigKey(
+        Reader(fields.later, "path", fields.path_beside_file.schema),
+        ".env",
+        "A file of KEY=value lines; ${NAME} looks there after the environment, and handlers get them.",
+        "none",
+    ),
+    "database": ConfigKey(
+        Reader(fields.later, "database URL", schema_parts.DATABASE),
+        "sqlite:///cronjobs.db",
+        "The database that jobs are kept in, by its URL, or django: the one in Django's settings; --database-url and "
+        "$CRONJOBS_DATABASE_URL go before it.",
+        "must be given somewhere",
+    ),
+    "schema": ConfigKey(
+        fields.database_schema,
+        "jobs",
+        "The PostgreSQL schema that the tables are in.",
+        "the first one of the search_path",
+    ),
+    "imports": ConfigKey(
+        fields.list_of(fields.module, keep_good=True), "[billing.jobs]", "The modules with your @job functions.", "none"
+    ),
+    "python_path": ConfigKey(
+        fields.list_of(fields.folder, keep_good=True),
+        "[.]",
+        "Folders to import from, besides the file's own.",
+        "none",
+    ),
+    "setup": ConfigKey(fields.function, "django.setup", "A function that is called before the imports.", "none"),
+    "env": ConfigKey(fields.variables, "{LANG: C.UTF-8}", "Variables that handlers and commands get.", "none"),
+    "timezone": ConfigKey(
+        _timezone, "Europe/Berlin", "The time zone of schedules that name none, and of what commands print."
+    ),
+    "log": ConfigKey(fields.log_file, "cronjobs.log", "The file that gets one line per event; none: no file.", "none"),
+    "around": ConfigKey(
+        fields.list_of(fields.hook, keep_good=True),
+        "[billing.tracing:span]",
+        "Context managers around every attempt, for tracing and the like.",
+        "none",
+    ),
+    "metrics": ConfigKey(_metrics, "{textfile: /tmp/cronjobs.prom}", "Metrics for Prometheus.", "none"),
+    "alerts": ConfigKey(
+        alerts, "{channels: {ops: {command: [page]}}}", "Which findings are sent, and to whom.", "nothing is sent"
+    ),
+    "run": ConfigKey(_run, "{workers: 8}", "How ticks work.", AS_BELOW),
+    "defaults": ConfigKey(
+        _defaults, "{retry: {max_attempts: 5}}", "What holds for every job type that says nothing else.", AS_BELOW
+    ),
+    "retention": ConfigKey(
+        _retention, "{succeeded: 30d}", "How long rows are kept before ticks delete them in spare time.", AS_BELOW
+    ),
+    "limits": ConfigKey(
+        limits,
+        '{"smtp:": 4}',
+        "How many jobs run at once by the beginning of their concurrency_key, on all hosts together.",
+        "none",
+    ),
+    "executors": ConfigKey(
+        executors,
+        '{cluster: {dask: "tcp://127.0.0.1:8786"}}',
+        "Clusters on which job types may run (executor: NAME); needs the extra cronjobs[dask].",
+        "none",
+    ),
+    "queues": ConfigKey(
+        _named("mapping: queue → its settings", queue),
+        "{mail: {max_waiting: 10000}}",
+        "Queues that hold a limited number of jobs; others need no entry.",
+        "none",
+    ),
+    "job_types": ConfigKey(
+        _named("mapping: job type → its settings", job_type),
+        "{backup: {command: [pg_dump, app]}}",
+        "Commands as job types, and what goes before the options of @job.",
+        "none",
+    ),
+    "schedules": ConfigKey(
+        _named("mapping: schedule → its settings", schedule),
+        "{nightly: {every: 1h, job: hello}}",
+        "What recurs.",
+        "none",
+    ),
+}
+file: Final = Reader(fields.later, "mapping", {}, keys=FILE, defaults=Settings(file=None, folder=None))  # type: ignore[arg-type]

@@ -1,0 +1,300 @@
+"""cronjobs.yaml → frozen Settings, with every problem at once: file:line:column: path: what is wrong, what to write.
+
+What a file may say is in the tables of ``keys``. A bad entry disables only itself and is listed in
+``Settings.problems``. ConfigError, and nothing runs, for a file that does not parse or has no database, and where going
+on could do harm: which database, project or environment it is, and which schedules and job types there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from cronjobs.engine.config import django_project, fields
+from cronjobs.engine.config.fields import NAME, NAME_RULE
+from cronjobs.engine.config.keys import FILE
+from cronjobs.engine.config.keys_of_jobs import JOB_TYPE, QUEUE, SCHEDULE, UNREADABLE_LIMITS
+from cronjobs.engine.config.reader import FieldError, Fields, Reading, ReportedError, shown
+from cronjobs.engine.config.settings import (
+    ExecutorSettings,
+    JobTypeSettings,
+    RetryChanges,
+    RunSettings,
+    ScheduleSettings,
+    Settings,
+    unknown_executor,
+)
+from cronjobs.engine.config.sources import DJANGOS, database_of, is_shadowed, read_env, read_file, salvaged
+from cronjobs.engine.config.variables import Variables
+from cronjobs.engine.config.yaml_nodes import Mapping as YamlMapping
+from cronjobs.engine.config.yaml_nodes import Node, Scalar
+from cronjobs.engine.rules.capacity import Cap
+from cronjobs.errors import ConfigError
+from cronjobs.masking import long_enough, named_secrets
+from cronjobs.reserved import EXEC_PREFIX
+
+# A mistake here ends it: the wrong database, somebody else's jobs, or all schedules gone because of a typing error.
+FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
+# Who only reads the database goes on with what else there is.
+FATAL_TO_READERS: Final = frozenset({"env_file", "database", "schema"})
+
+
+def load(
+    file: Path | None,
+    *,
+    environ: Mapping[str, str],
+    database_url: str | None = None,
+    need_database: bool = True,
+    only_database: bool = False,
+) -> Settings:
+    """Read the configuration *file*; None: $CRONJOBS_CONFIG, else ./cronjobs.yaml.
+
+    The database is *database_url*, else $CRONJOBS_DATABASE_URL, else what the file says; a relative SQLite path in any
+    of them is meant from the file's folder. Without *need_database* an unset ``${…}`` leaves it "".
+
+    *only_database*: for who reads the database, and goes on whatever else is wrong in the file, even if it cannot be
+    read and the URL comes from elsewhere, or from a line of its own. Raises ConfigError.
+    """
+    given = file or Path(environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
+    folder = given.absolute().parent
+    reading = Reading(str(given), folder, Variables(environ, folder))
+    override = ("CRONJOBS_DATABASE_URL", environ.get("CRONJOBS_DATABASE_URL"))
+    if database_url is not None:
+        override = ("--database-url", database_url)
+    in_django = django_project.is_host()
+    if in_django and file is None and not environ.get("CRONJOBS_CONFIG") and not given.exists():
+        tree, flaws = django_project.instead_of_file()
+    else:
+        tree, flaws = read_file(given, reading.variables.files)
+    reading.problems += flaws
+    if in_django and override[1] is None and tree is not None and "database" not in tree.entries:
+        override = ("DATABASES", DJANGOS)
+    if tree is None:
+        tree = salvaged(reading.variables.files.get(given.absolute()))
+        if not only_database or (override[1] is None and "database" not in tree.entries):
+            raise ConfigError(reading.masked_problems())
+
+    from_env_file = read_env(reading, tree)
+    reading.variables = replace(reading.variables, environ={**(from_env_file or {}), **environ})
+    values, bad = reading.fields(tree, "", FILE)
+    database = database_of(reading, values.get("database"), override, need=need_database and "database" not in bad)
+    if "limits" in bad:
+        values["limits"] = UNREADABLE_LIMITS
+    named = _named_entries(reading, values, bad)
+    shadowed = is_shadowed(reading, tree, values.get("python_path", ()))
+    broken = bool(flaws or bad & FATAL or from_env_file is None or shadowed)
+    if only_database:
+        # Where the database is said elsewhere, only a wrong schema makes others of the tables.
+        fatal = FATAL_TO_READERS if override[1] is None else frozenset({"schema"})
+        refused = bool(bad & fatal) or (from_env_file is None and override[1] is None)
+    else:
+        refused = broken
+    if refused or database is None:
+        raise ConfigError(reading.masked_problems())
+    from_env_file = from_env_file or {}
+
+    env = {name: from_env_file[name] for name in from_env_file if name not in environ} | dict(values.get("env", ()))
+    read_later = {"env_file", "database", "queues", "job_types", "schedules", "defaults", "env"}
+    settings = Settings(
+        file=given.absolute(),
+        folder=folder,
+        env_file=fields.path_beside_file(reading, values["env_file"], "env_file") if "env_file" in values else None,
+        contents=reading.variables.files,
+        variables=tuple(sorted(reading.variables.names)),
+        database=database,
+        database_unset=reading.database_unset,
+        broken=broken,
+        env=tuple(env.items()),
+        retry=values.get("defaults", RetryChanges()),
+        problems=tuple(reading.masked_problems()),
+        positions=reading.positions,
+        secrets=_secrets(reading, from_env_file, {**environ, **env, "": database}, values),
+        **{key: value for key, value in values.items() if key not in read_later},
+        **named,
+    )
+    if in_django or database == DJANGOS:
+        settings = replace(settings, setup=settings.setup or django_project.SETUP)
+    if database == DJANGOS:
+        return django_project.with_its_database(settings, str(given), environ, need=need_database)
+    return settings
+
+
+def _secrets(
+    reading: Reading, env_file: Mapping[str, str], variables: Mapping[str, str], values: Mapping[str, Any]
+) -> frozenset[str]:
+    """What is masked: all that came from an env_file or by ``${…}``, and what is named like a secret."""
+    found = reading.secrets | long_enough(env_file.values()) | named_secrets(variables)
+    public = {values.get(key) for key in ("project", "environment", "timezone", "schema")}  # names that tables show
+    return frozenset(found - public)
+
+
+# --- job types and schedules ------------------------------------------------------------------------------------------
+
+
+def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> dict[str, Any]:
+    """What Settings says of named entries; a section that is no mapping is added to *bad*."""
+    executors = values.get("executors", {})
+    job_types, bad_job_types = _entries(reading, values, bad, "job_types", partial(_job_type, executors=executors))
+    queues, bad_queues = _entries(reading, values, bad, "queues", _queue)
+    taken = job_types.keys() | bad_job_types
+    timezone = None if "timezone" in bad else values.get("timezone", "UTC")
+    lingers = values.get("run", RunSettings()).linger is not None
+    read = partial(_schedule, timezone_of_file=timezone, taken=taken, lingers=lingers)
+    schedules, bad_schedules = _entries(reading, values, bad, "schedules", read)
+    commands = {name: command for name, (_, command) in schedules.items() if command is not None}
+    bad_commands = {name for name in bad_schedules if f"schedules.{name}.command" in reading.positions}
+    found = {name: schedule for name, (schedule, _) in schedules.items()}
+    here = values.get("environment", "")
+    elsewhere = {
+        name for name, schedule in found.items() if schedule.environments and here not in schedule.environments
+    }
+    return {
+        "queues": None if "queues" in bad else queues,
+        "disabled_queues": frozenset(bad_queues),
+        "job_types": job_types | commands,
+        "schedules": {name: schedule for name, schedule in found.items() if name not in elsewhere},
+        "elsewhere": frozenset(elsewhere),
+        "disabled_job_types": frozenset(bad_job_types | (bad_commands - taken)),
+        "disabled_schedules": frozenset(bad_schedules),
+    }
+
+
+def _entries(
+    reading: Reading,
+    values: dict[str, Any],
+    bad: set[str],
+    section: str,
+    read: Callable[[Reading, Scalar, Node, str], Any],
+) -> Fields:
+    """Read a section of named entries; one that is bad is reported and left out."""
+    node = values.get(section)
+    if node is None or (isinstance(node, Scalar) and node.is_null):
+        return Fields({}, set())
+    if not isinstance(node, YamlMapping):
+        reading.report(node, section, "write it as a mapping: a name, and below it its settings")
+        bad.add(section)
+        return Fields({}, set())
+
+    def entry(key: Scalar, value: Node, path: str) -> Any:
+        reading.positions[path] = (key.line, key.column)
+        if not NAME.fullmatch(key.text):
+            raise FieldError(f"{shown(key)} is not {NAME_RULE}")
+        if key.text.startswith(EXEC_PREFIX):
+            raise FieldError(f'names that begin with "{EXEC_PREFIX}" are those of "cronjobs exec": write another')
+        return read(reading, key, value, path)
+
+    return reading.entries(node, section, entry)
+
+
+def _queue(reading: Reading, key: Scalar, node: Node, path: str) -> Cap:
+    values, bad = reading.fields(node, path, QUEUE)
+    if "max_waiting" not in values and "max_waiting" not in bad:
+        raise FieldError("how many may wait? max_waiting: 10000")
+    if bad:
+        raise ReportedError
+    return Cap(key.text, **values)
+
+
+def _job_type(
+    reading: Reading, key: Scalar, node: Node, path: str, *, executors: Mapping[str, ExecutorSettings]
+) -> JobTypeSettings:
+    values, bad = reading.fields(node, path, JOB_TYPE)
+    if "folder" in values:
+        values["run_in"] = values.pop("folder")
+    entry = JobTypeSettings(key.text, **values)
+    clashes = _clashes(entry, executors) if "command" not in bad else {}
+    for name, message in clashes.items():
+        if name not in bad and isinstance(node, YamlMapping):
+            reading.report(node.entries[name][1], f"{path}.{name}", message)
+    if bad or clashes:
+        raise ReportedError
+    return entry
+
+
+def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) -> dict[str, str]:
+    """What does not go with the rest of an entry: key → why, and what to write."""
+    found: dict[str, str] = {}
+    if entry.executor is not None and entry.command is not None:
+        found["executor"] = "a command runs on the host that claimed its job: delete executor, or write a handler"
+    elif entry.executor is not None and entry.executor not in executors:
+        found["executor"] = unknown_executor(entry.executor, executors)
+    elif entry.executor is not None and entry.isolation == "thread":
+        found["isolation"] = "on a cluster a handler always has a process of its own: delete isolation"
+    if entry.command is not None and entry.isolation is not None:
+        found["isolation"] = "a command always has a process of its own: delete isolation"
+    if entry.command is None:
+        if entry.inherit_env is not None:
+            found["inherit_env"] = "this is for an entry with a command: a handler has the environment of the tick"
+        for name in ("success_exit_codes", "retry_exit_codes"):
+            if getattr(entry, name):
+                found[name] = "exit codes are for an entry with a command: a handler raises GiveUp or RetryLater"
+        if entry.stdin is not None:
+            found["stdin"] = "this is for an entry with a command: a handler has its payload"
+        if entry.run_in is not None:
+            found["folder"] = "this is for an entry with a command: a handler runs where the tick does"
+        if entry.leftovers != "end":
+            found["leftovers"] = "this is for an entry with a command: a handler's processes are its own to end"
+        if entry.max_memory is not None and entry.isolation == "thread":
+            found["max_memory"] = "a thread has no memory limit of its own: write isolation: process"
+    elif both := sorted({*(entry.success_exit_codes or (0,))} & {*entry.retry_exit_codes}):
+        found.setdefault("retry_exit_codes", f"{both[0]} means success: write it in one of the two lists only")
+    return found
+
+
+def _schedule(
+    reading: Reading,
+    key: Scalar,
+    node: Node,
+    path: str,
+    *,
+    timezone_of_file: str | None,
+    taken: Set[str],
+    lingers: bool,
+) -> tuple[ScheduleSettings, JobTypeSettings | None]:
+    """A schedule, and the job type of its inline command, which bears its name.
+
+    *timezone_of_file*: None if it is bad, so a schedule needs one of its own; *taken*: names under job_types;
+    *lingers*: ticks stay for their minute.
+    """
+    values, bad = reading.fields(node, path, SCHEDULE)
+    written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
+    good = not bad - {"ping"}  # its job runs all the same
+    good &= _one_of(reading, key, path, written, "cron", "every", 'when is it due? cron: "15 2 * * *" or every: 10m')
+    good &= _one_of(
+        reading,
+        key,
+        path,
+        written,
+        "job",
+        "command",
+        "what does it run? job: billing.send_invoice or command: [backup, --all]",
+    )
+    if "every" in values and values["every"] < timedelta(minutes=1) and not lingers:
+        message = "cron wakes once a minute: write 1m or more, or run: {linger: true}, so that ticks stay their minute"
+        node_of = node.entries["every"][1] if isinstance(node, YamlMapping) else key
+        reading.report(node_of, f"{path}.every", message)
+        good = False
+    if "command" in written and key.text in taken:
+        reading.report(key, path, "job_types has this name too: rename the schedule, or give it job: and no command:")
+        good = False
+    timezone = values.pop("timezone", timezone_of_file)
+    if timezone is None and "cron" in written:  # said once, at the file's own timezone
+        good = False
+    if not good:
+        raise ReportedError
+    arguments = values.pop("command", None)
+    command = JobTypeSettings(key.text, command=arguments, timeout=values.get("timeout")) if arguments else None
+    values = {"job": key.text, "timezone": timezone or "UTC"} | values
+    return ScheduleSettings(key.text, **values), command
+
+
+def _one_of(reading: Reading, key: Scalar, path: str, written: set[str], one: str, other: str, question: str) -> bool:
+    if len(written & {one, other}) == 1:
+        return True
+    both = one in written
+    reading.report(key, path, f"{one} and {other} do not go together: delete one" if both else question)
+    return False

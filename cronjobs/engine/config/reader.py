@@ -1,0 +1,218 @@
+"""One configuration file being read: what was wrong so far, where each value stands, and what came in from outside.
+
+Messages quote what is written in the file, ``${NAME}`` included, and never what a variable held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from cronjobs.engine.config.variables import UnsetVariableError, Variables
+from cronjobs.engine.config.yaml_nodes import UNREADABLE, Node, Scalar, Sequence
+from cronjobs.engine.config.yaml_nodes import Mapping as YamlMapping
+from cronjobs.errors import Problem
+from cronjobs.masking import long_enough, mask
+from cronjobs.text import nearest as nearest
+from cronjobs.text import one_line
+
+_ENOUGH_PROBLEMS: Final = 50  # from here on nobody reads the guess at what was meant, and guessing takes time
+_MAX_PROBLEMS: Final = 200
+
+
+class FieldError(Exception):
+    """A value cannot be taken. ``column``: where in the line, if not at its beginning."""
+
+    def __init__(self, message: str = "", column: int | None = None) -> None:
+        super().__init__(message)
+        self.column = column
+
+
+class UnsetError(FieldError):
+    """A variable is not set."""
+
+
+class ReportedError(FieldError):
+    """A value cannot be taken, and why is already among the problems."""
+
+
+class Fields(NamedTuple):
+    """What a mapping held: values that were read, and the keys that were wrong, or that a wrong key probably meant."""
+
+    values: dict[str, Any]
+    bad: set[str]
+
+
+@dataclass
+class Reading:
+    """One file being read: collects problems, positions and what came in from outside."""
+
+    file: str  # as the user gave it
+    folder: Path
+    variables: Variables
+    problems: list[Problem] = field(default_factory=list)
+    positions: dict[str, tuple[int, int]] = field(default_factory=dict)
+    secrets: set[str] = field(default_factory=set)
+    database_unset: str = ""  # which variable of the database's URL is not set, where none is needed
+    _came_in: set[str] = field(default_factory=set)
+
+    def report(self, node: Node, path: str, message: str, column: int | None = None) -> None:
+        # A name with a newline in it must not write lines of its own.
+        place = Problem(self.file, node.line, column or node.column, one_line(path, 250), one_line(message, 1000))
+        self.problems.append(place)
+
+    def read(self, reader: Read, node: Node, path: str) -> Any:
+        """What *reader* makes of *node*; raises ReportedError when it is bad, after adding the problem."""
+        self.positions[path] = (node.line, node.column)
+        if is_unreadable(node):
+            raise ReportedError
+        try:
+            return reader(self, node, path)
+        except ReportedError:
+            raise
+        except FieldError as bad:
+            self.report(node, path, str(bad), bad.column)
+            raise ReportedError from None
+
+    def fields(self, node: Node, path: str, keys: Keys) -> Fields:
+        """Read a mapping by the table *keys*; what is wrong in it is reported. Nothing written is nothing read."""
+        if isinstance(node, Scalar) and node.is_null:
+            return Fields({}, set())
+        if is_unreadable(node):
+            return Fields({}, set(keys))
+        if not isinstance(node, YamlMapping):
+            self.report(node, path, f"write it as a mapping: {next(iter(keys))}: …")
+            return Fields({}, set(keys))
+        meant: set[str] = set()
+
+        def entry(key: Scalar, value: Node, here: str) -> Any:
+            if key.text in keys:
+                return self.read(keys[key.text].reader, value, here)
+            meant.update(self._unknown(key, here, list(keys)))
+            raise ReportedError
+
+        values, bad = self.entries(node, path, entry)
+        return Fields(values, bad | meant)
+
+    def entries(self, node: YamlMapping, path: str, read: Callable[[Scalar, Node, str], Any]) -> Fields:
+        """Read a mapping by *read(key, value, path)*; report its FieldError, and a key written twice, at the key."""
+        values: dict[str, Any] = {}
+        bad: set[str] = set()
+        for name, (key, value) in node.entries.items():
+            here = f"{path}.{name}" if path else name
+            try:
+                values[name] = read(key, value, here)
+            except FieldError as error:
+                if not isinstance(error, ReportedError):
+                    self.report(key, here, str(error))
+                bad.add(name)
+        for key, first in node.duplicates:
+            here = f"{path}.{key.text}" if path else key.text
+            self.report(key, here, f"this key is already in line {first}: delete one of the two")
+            bad.add(key.text)
+            values.pop(key.text, None)
+        return Fields(values, bad)
+
+    def _unknown(self, key: Scalar, path: str, known: list[str]) -> list[str]:
+        """Report an unknown key; return the key that was probably meant, or all that it could be."""
+        guessed = self.may_guess
+        meant = nearest(key.text, known) if guessed else None
+        guess = f', did you mean "{meant}"?' if meant else "."
+        self.report(key, path, f"unknown key{guess} Allowed here: {', '.join(sorted(known))}")
+        if not guessed:
+            return known
+        return [meant] if meant else []
+
+    @property
+    def may_guess(self) -> bool:
+        return len(self.problems) < _ENOUGH_PROBLEMS
+
+    def text(self, node: Node, *, secret: bool = False) -> str:
+        """The text of a scalar, its variables filled in; *secret*: what came in is masked wherever text is shown."""
+        if isinstance(node, Sequence):
+            raise FieldError("write one value, not a list")
+        if isinstance(node, YamlMapping):
+            raise FieldError("write one value, not a mapping")
+        if node.is_null:
+            raise FieldError("there is no value here: write one, or delete the key")
+        try:
+            text, came_in = self.variables.fill(node.text)
+        except UnsetVariableError as missing:
+            raise UnsetError(str(missing)) from None
+        except ValueError as error:
+            raise FieldError(str(error)) from None
+        self._came_in.update(came_in)
+        if secret:
+            self.secrets |= long_enough(came_in)
+        return text
+
+    def masked_problems(self) -> list[Problem]:
+        """The problems in the order of their lines. No message quotes what came in; should one ever, it is masked."""
+        hidden = self.secrets | long_enough(self._came_in)
+        found = [replace(problem, message=mask(problem.message, hidden)) for problem in self.problems]
+        found.sort(key=lambda problem: (problem.file == self.file, problem.line, problem.column))
+        if len(found) > _MAX_PROBLEMS:
+            more = Problem(self.file, 0, 0, "", f"and {len(found) - _MAX_PROBLEMS} more problems")
+            return [*found[:_MAX_PROBLEMS], more]
+        return found
+
+
+Read = Callable[[Reading, Node, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How a value is read, and what the reference and the editor's schema say about what may be written.
+
+    ``words``: the type, for people. ``schema``: the same in JSON Schema, for all that can be said in it. A mapping has
+    ``keys``, its table, or ``each``, how each of its named entries is read; ``defaults`` is an object whose attributes
+    bear the names of the keys and hold their defaults.
+    """
+
+    read: Read
+    words: str
+    schema: Mapping[str, Any]
+    keys: Keys = field(default_factory=dict)
+    each: Reader | None = None
+    defaults: object = None
+    secret: bool = False  # its values are never shown
+
+    def __call__(self, reading: Reading, node: Node, path: str) -> Any:
+        return self.read(reading, node, path)
+
+
+class ConfigKey(NamedTuple):
+    """One key of the file. ``example`` is a value as written, ``sentence`` what it decides.
+
+    ``unset``: what holds where the key is not written, in words, unless it is the default in ``Reader.defaults``.
+    """
+
+    reader: Reader
+    example: str
+    sentence: str
+    unset: str = ""
+
+
+Keys = Mapping[str, ConfigKey]
+
+
+def taken_as(words: str, schema: Mapping[str, Any], **more: Any) -> Callable[[Read], Reader]:
+    """Declare a function as the Reader of values that are *words*, and of *schema*."""
+    return lambda read: Reader(read, words, schema, **more)
+
+
+def is_unreadable(node: Node) -> bool:
+    """Whether the YAML of it was wrong, which has been said."""
+    return isinstance(node, Scalar) and node.text.startswith(UNREADABLE)
+
+
+def as_written(node: Node, text: str) -> bool:
+    """Whether *text* stands in the file like that: only then may a message say more about it."""
+    return isinstance(node, Scalar) and node.text == text
+
+
+def shown(node: Node) -> str:
+    """What the file says, in quotes, short and on one line."""
+    return f'"{one_line(node.text, 60)}"' if isinstance(node, Scalar) else "this"

@@ -1,0 +1,115 @@
+"""What there is to configure, from the tables of ``keys``: as rows for people, and as JSON Schema for editors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from cronjobs.engine.config import keys
+from cronjobs.engine.config.reader import ConfigKey, Reader
+from cronjobs.model import duration_text
+
+NAME: Final = "NAME"  # stands in a path for what the user calls an entry
+
+
+class Row(NamedTuple):
+    """One key in its section; ``default`` is what holds where it is not written, in words or as one would write it."""
+
+    name: str
+    key: ConfigKey
+    default: str
+
+
+class Section(NamedTuple):
+    """The keys that stand together, and where: "" is the file itself, "schedules.NAME" each entry of schedules."""
+
+    paths: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def sections() -> list[Section]:
+    """Every key once, in the order of the file; a mapping that stands in several places has several paths."""
+    paths: dict[int, list[str]] = {}
+    readers: dict[int, Reader] = {}
+    for path, reader in _mappings("", keys.file):
+        paths.setdefault(id(reader.keys), []).append(path)
+        readers.setdefault(id(reader.keys), reader)
+    return [Section(tuple(found), tuple(_rows(readers[table]))) for table, found in paths.items()]
+
+
+def _mappings(path: str, reader: Reader) -> Iterator[tuple[str, Reader]]:
+    if reader.keys:
+        yield path, reader
+    for name, key in reader.keys.items():
+        yield from _mappings(f"{path}.{name}" if path else name, key.reader)
+    if reader.each is not None:
+        yield from _mappings(f"{path}.{NAME}", reader.each)
+
+
+def _rows(reader: Reader) -> Iterator[Row]:
+    for name, key in reader.keys.items():
+        yield Row(name, key, key.unset or as_written(default_of(reader, name)))
+
+
+def default_of(reader: Reader, name: str) -> Any:
+    """The default of the key *name* of a mapping, as the settings hold it; only where the key's ``unset`` is empty."""
+    return getattr(reader.defaults, name)
+
+
+def as_written(value: Any) -> str:
+    """A setting as one would write it in the file."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, timedelta):
+        return duration_text(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+# --- JSON Schema ------------------------------------------------------------------------------------------------------
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of cronjobs.yaml, draft 2020-12.
+
+    It accepts every file that has no problem, and refuses what an editor can see: unknown keys, words that are none of
+    a few, durations without a unit, a schedule without a time. Ranges of durations, and whatever depends on the host
+    (folders, time zones, modules), are left to ``cronjobs check``.
+    """
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "cronjobs.yaml",
+        "description": "What runs, and when: the configuration of cronjobs.",
+        **_schema(keys.file),
+    }
+
+
+def _schema(reader: Reader) -> dict[str, Any]:
+    found = dict(reader.schema)
+    if not reader.keys and reader.each is None:
+        return found
+    kinds = found.get("type", [])
+    found["type"] = [*([kinds] if isinstance(kinds, str) else kinds), "object", "null"]
+    if reader.keys:
+        found["properties"] = {name: _property(reader, name, key) for name, key in reader.keys.items()}
+    found["additionalProperties"] = _schema(reader.each) if reader.each is not None else False
+    return found
+
+
+def _property(reader: Reader, name: str, key: ConfigKey) -> dict[str, Any]:
+    default = key.unset or as_written(default_of(reader, name))
+    words = key.reader.words
+    found = _schema(key.reader) | {
+        "description": f"{key.sentence} {words[0].upper()}{words[1:]}. Default: {default}.",
+        "examples": [yaml.safe_load(key.example)],
+    }
+    if not key.unset:
+        found["default"] = yaml.safe_load(default)
+    # Instead of the pattern, or of a word of JSON Schema's.
+    if ("pattern" in found or found.get("type") == "array") and not key.reader.keys:
+        found["errorMessage"] = f"Expected: {words}; for example {key.example}"
+    return found

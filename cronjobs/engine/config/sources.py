@@ -1,0 +1,196 @@
+"""The files that a configuration is read from, and the database that it names."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cronjobs.engine.config import fields
+from cronjobs.engine.config.reader import FieldError, Reading, ReportedError, UnsetError, shown
+from cronjobs.engine.config.variables import read_env_file, text_of
+from cronjobs.engine.config.yaml_nodes import MAX_BYTES, Node, Scalar, decode, parse
+from cronjobs.engine.config.yaml_nodes import Mapping as YamlMapping
+from cronjobs.engine.host.files import open_regular
+from cronjobs.errors import Problem
+from cronjobs.text import is_utf8
+
+DJANGOS: Final = "django"  # as a database: the one of Django's settings
+KEPT: Final = frozenset({"database", "schema", "env_file", "project", "environment", "timezone"})
+
+
+def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | None, list[Problem]]:
+    """The tree of *file* and what keeps it from being one; both if more can be said than the first mistake.
+
+    What was read is put into *contents*.
+    """
+
+    def problem(message: str, line: int = 0, column: int = 0) -> Problem:
+        return Problem(str(file), line, column, "", message)
+
+    try:
+        content = _content(file)
+        contents[file.absolute()] = content
+        text = decode(content)
+    except FileNotFoundError:
+        return None, [problem('there is no such file: run "cronjobs init" to write one, or name yours with --config')]
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        return None, [problem(f"the file cannot be read: {getattr(error, 'strerror', None) or 'its name is no name'}")]
+    if not isinstance(text, str):
+        return None, [problem(text.message, text.line, text.column)]
+    tree, flaws = parse(text)
+    problems = [problem(flaw.message, flaw.line, flaw.column) for flaw in flaws]
+    if isinstance(tree, YamlMapping):
+        return tree, problems
+    if problems:
+        return None, problems
+    if tree is None or (isinstance(tree, Scalar) and tree.is_null):
+        return None, [problem('the file is empty: run "cronjobs init" elsewhere to see what belongs into it')]
+    return None, [problem("the file is a mapping: it begins with a key such as database:", tree.line, tree.column)]
+
+
+def _content(file: Path) -> bytes:
+    """The file's bytes, or those of a pipe that somebody writes to, such as ``<(…)``."""
+    # To open a FIFO that nobody writes to would wait for ever.
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as opened:
+        first = b""
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            with suppress(BlockingIOError):  # a writer that has not written yet
+                first = os.read(descriptor, 1)
+                if not first:
+                    raise OSError(errno.EINVAL, "it is a pipe that nobody writes to")
+        os.set_blocking(descriptor, True)
+        return first + opened.read(MAX_BYTES + 1)
+
+
+def salvaged(content: bytes | None) -> YamlMapping:
+    """What a file that is no YAML still says of its database: the keys of KEPT that begin a line, if each does once."""
+    nothing = YamlMapping(1, 1)
+    text = decode(content or b"")
+    if not isinstance(text, str):
+        return nothing
+    # Lines keep their numbers.
+    lines = [line if line.partition(":")[0] in KEPT else "" for line in text.splitlines()]
+    tree, flaws = parse("\n".join(lines))
+    return tree if isinstance(tree, YamlMapping) and not (flaws or tree.duplicates) else nothing
+
+
+def read_env(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:
+    """The variables of the file's ``env_file``, read before what may refer to them; None: bad, and it is said."""
+    if "env_file" not in tree.entries:
+        return {}
+    before = len(reading.problems)
+    try:
+        variables: Mapping[str, str] = reading.read(_variables_of_file, tree.entries["env_file"][1], "env_file")
+    except ReportedError:
+        return None
+    return variables if len(reading.problems) == before else None
+
+
+def _variables_of_file(reading: Reading, node: Node, path: str) -> Mapping[str, str]:
+    file = fields.path_beside_file(reading, node, path)
+    try:
+        with open(open_regular(file, os.O_RDONLY), "rb") as opened:
+            content = opened.read(MAX_BYTES)
+        variables, wrong = read_env_file(text_of(content))
+    except OSError as error:
+        raise FieldError(f"{shown(node)} cannot be read: {error.strerror} ({file})") from None
+    except ValueError:
+        raise FieldError(f"{shown(node)} is not UTF-8 text") from None
+    reading.variables.files[file] = content
+    reading.problems += [Problem(str(file), line, 1, "", message) for line, message in wrong]
+    return variables
+
+
+def is_shadowed(reading: Reading, tree: YamlMapping, python_path: tuple[Path, ...]) -> bool:
+    """Report what would be imported instead of this package, if there is such a file or folder."""
+    found = False
+    for folder in (reading.folder, *python_path):
+        if (name := _shadow(folder)) is None:
+            continue
+        found = True
+        message = "rename {}: it would be imported instead of the cronjobs package"
+        if folder == reading.folder:
+            reading.problems.append(Problem(reading.file, 0, 0, "", message.format(name)))
+        else:
+            reading.report(tree.entries["python_path"][1], "python_path", message.format(folder / name))
+    return found
+
+
+def _shadow(folder: Path) -> str | None:
+    """What in *folder* bears our name. A folder without __init__.py is no package, and one with our files is ours."""
+    package = folder / "cronjobs"
+    if (package / "__init__.py").is_file() and not (package / "autogenerate.py").is_file():
+        return "cronjobs/"
+    return "cronjobs.py" if (folder / "cronjobs.py").is_file() else None
+
+
+def database_of(reading: Reading, node: Node | None, override: tuple[str, str | None], *, need: bool) -> str | None:
+    """The URL of the database, "" if there is none and none is needed, None after reporting why it cannot be used.
+
+    *override*: where a URL that goes before the file's comes from, and that URL; None: not given.
+    """
+    origin, url = override
+    try:
+        if url is not None:
+            return checked_url(url, reading.folder)
+        if node is None:
+            if need:
+                raise FieldError(
+                    "there is no database: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
+                )
+            return ""
+        return checked_url(reading.text(node), reading.folder)
+    except UnsetError as unset:
+        if not need:
+            reading.database_unset = str(unset)
+            return ""
+        message = str(unset)
+    except FieldError as bad:
+        message = f"{origin}: {bad}" if url is not None else str(bad)
+    if url is None and node is not None:
+        reading.report(node, "database", message)
+    else:
+        reading.problems.append(Problem(reading.file, 0, 0, "", message))
+    return None
+
+
+_NOT_IN_URLS: Final = re.compile(r"[?\ud800-\udfff]|%[0-9A-Fa-f]{2}")
+
+
+def checked_url(url: str, folder: Path) -> str:
+    """*url* with an absolute path if it is SQLite's. FieldError never tells it: it may hold a password.
+
+    The word for a Django project's database stays that word.
+    """
+    if url == DJANGOS:
+        return url
+    if not is_utf8(url):
+        raise FieldError("the URL is not UTF-8 text: name a file whose path is")
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9]*)(\+\w+)?://", url)
+    if not url.strip():
+        raise FieldError("the URL is empty: write sqlite:///cronjobs.db, or set the variable it comes from")
+    if scheme is None:
+        raise FieldError("this is no database URL: write sqlite:///cronjobs.db or postgresql://user:password@host/name")
+    if scheme[1] not in {"sqlite", "postgres", "postgresql"}:
+        raise FieldError(f"cronjobs runs on sqlite:// and postgresql:// databases, not on {scheme[1]}://")
+    if scheme[1] != "sqlite":
+        return url
+    path, question, options = url[scheme.end() :].partition("?")
+    if path and not path.startswith("/"):
+        raise FieldError("a SQLite URL has three slashes before the file's name: sqlite:///cronjobs.db")
+    name = path[1:]
+    if not name or name == ":memory:" or name.startswith("file:"):
+        raise FieldError("a database in memory ends with the tick: name a file, sqlite:///cronjobs.db")
+    if not name.startswith("/") and _NOT_IN_URLS.search(str(folder)):
+        raise FieldError(
+            'the folder\'s path has a "?", a "%" with two digits, or bytes that are no UTF-8, which a URL reads '
+            "otherwise: the file would be elsewhere. Choose another folder"
+        )
+    return f"{scheme[0]}/{folder / name}{question}{options}"

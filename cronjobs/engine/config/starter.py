@@ -1,0 +1,124 @@
+"""What ``cronjobs init`` writes: a file of settings and a file of handlers that run as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from cronjobs.engine.config.reference import json_schema
+from cronjobs.engine.config.writing import written
+
+# Beside the file, and named by a relative path: it is of this version, works without a network and on every machine
+# that the folder is copied to, and no server that hosts schemas has to be asked, or to know us.
+SCHEMA_FILE: Final = "cronjobs.schema.json"
+
+OWN_FILE: Final = "cronjobs.db"  # the SQLite file of a project that has no other database
+COMMENT_AT: Final = 37  # the column where the comment behind a value begins
+
+EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
+
+# A line that begins with "#" and no space behind it is an example: without the "#" it is valid (a test does that).
+_YAML: Final = """\
+# yaml-language-server: $schema=@schema@
+# cronjobs.yaml: what runs, and when. Try it:  cronjobs check  ·  cronjobs run-due  ·  cronjobs status
+# Let cron do it every minute:  cronjobs crontab install
+# Quote cron expressions, and values with ": " or " #" in them. Durations: 55s, 10m, 24h, 7d.
+
+@project@# kept in the database: somebody else's jobs are never touched
+#environment: production             # likewise: a copy restored on a test machine runs nothing
+database: sqlite:///@file@      # beside this file; or postgresql://user@host/name
+#env_file: .env                      # cron does not know your shell's variables; then: database: ${DATABASE_URL}
+imports: [jobs]                      # the modules with your @job functions; this folder is on the import path
+#python_path: [.]                    # more folders to import from
+#setup: django.setup                 # called before the imports
+#env: {DJANGO_SETTINGS_MODULE: shop.settings}
+timezone: @timezone@
+log: cronjobs.log                    # a line per event; none: no file
+
+#metrics: {textfile: /var/lib/node_exporter/cronjobs.prom}   # for Prometheus; or: cronjobs metrics
+#alerts: {channels: {ops: {webhook: {url: "https://chat.example.com/hook", format: slack}}}}   # docs/alerts.md
+#around: [tracing:span]              # context managers around every attempt
+
+#run:
+#  workers: 4                        # jobs at the same time; 1 runs them one after another, in order
+#  budget: 55s                       # one tick takes no longer, so it is gone before the next minute
+#defaults:
+#  retry: {max_attempts: 10, base: 1m, factor: 2, cap: 30m}
+#retention: {succeeded: 14d, dead: 90d}
+#limits: {"smtp:": 4}                # at most 4 at once of the jobs whose concurrency_key begins so, on all hosts
+#queues: {mail: {max_waiting: 10000, on_full: error}}   # a full queue refuses: error, drop or wait
+
+schedules:
+  hello:
+    every: 5m
+    job: hello                       # @job("hello") in @handlers@
+    payload: {name: world}           # its keyword arguments
+#  nightly-report:
+#    cron: "15 2 * * *"              # minute hour day month weekday
+#    timezone: America/New_York      # where 02:15 is meant; default: the timezone above
+#    job: reports.nightly
+#    timeout: 30s
+#    max_attempts: 5
+#    catch_up: latest                # after an outage: latest, none or all
+#    catch_up_within: 24h
+#    overlap: skip                   # the last one still runs: skip, wait or allow
+#  tidy-up:
+#    cron: "@daily"
+#    command: [find, /tmp/my-app, -mtime, "+7", -delete]   # an argument list, no shell
+
+#job_types:
+#  reports.nightly: {timeout: 40s, retry: {max_attempts: 3}}   # overrides what @job says
+#  backup:                           # a command that can be enqueued: cronjobs enqueue backup
+#    command: [pg_dump, --file, /backup/app.sql, app]
+#    timeout: 50s
+"""
+
+_HANDLERS: Final = '''\
+"""The jobs of this project. Run one now:  cronjobs run hello  ·  in 5 minutes:  cronjobs enqueue hello --in 5m"""
+
+from cronjobs import Context, job
+
+
+@job("hello", timeout="10s")
+def hello(ctx: Context, name: str = "world") -> dict[str, str]:
+    """A payload's keys arrive as keyword arguments. What is printed and what is returned are kept with the job."""
+    print(f"Hello, {name}! This is job {ctx.job_id}, attempt {ctx.attempt}.")
+    return {"greeted": name}
+'''
+
+
+def starter_yaml(*, timezone: str, project: str, changed: Mapping[str, str] = EMPTY, handlers: str = "jobs.py") -> str:
+    """The text of a first cronjobs.yaml.
+
+    *changed*: keys of the file and what stands behind their colon, instead of the starter's own value, or of its
+    example. *handlers*: the file with the first handler.
+    """
+    text = (
+        _YAML.replace("@schema@", SCHEMA_FILE)
+        .replace("@project@", f"project: {written(project)} ".ljust(COMMENT_AT))
+        .replace("@timezone@", written(timezone))
+        .replace("@handlers@", handlers)
+        .replace("@file@", OWN_FILE)
+    )
+    for key, value in changed.items():
+        text = _changed(text, key, value)
+    return text
+
+
+def _changed(text: str, key: str, value: str) -> str:
+    changed, count = re.subn(rf"^#?{key}: .*$", lambda _: f"{key}: {value}", text, count=1, flags=re.MULTILINE)
+    assert count == 1, key
+    return changed
+
+
+def starter_schema() -> str:
+    """The text of the JSON Schema that the first line of ``starter_yaml`` names."""
+    return json.dumps(json_schema(), indent=2) + "\n"
+
+
+def starter_handlers() -> str:
+    """The text of a first jobs.py, which ``starter_yaml`` imports."""
+    return _HANDLERS

@@ -1,0 +1,34 @@
+"""Text as a value of cronjobs.yaml, for those who write such a file."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from cronjobs.engine.config.yaml_nodes import UNREADABLE
+
+# Of the words without quotes some are a boolean or nothing, to one version of YAML or the other.
+_PLAIN: Final = re.compile(r"(?!(?:null|none|true|false|yes|no|on|off|y|n)$)[A-Za-z/][A-Za-z0-9_./+-]*", re.IGNORECASE)
+
+
+def can_hold(text: str) -> bool:
+    """Whether the file can hold *text*: it has no NUL, no lone surrogate, and not the reader's own mark."""
+    return not any(character in ("\0", UNREADABLE) or "\ud800" <= character <= "\udfff" for character in text)
+
+
+def written(text: str, *, plain: bool = True) -> str:
+    """*text* so that the file's reader gives it back, ``${`` included; a mere word without quotes, if *plain*.
+
+    Raises ValueError for what no YAML, or not ours, can hold.
+    """
+    if not can_hold(text):
+        raise ValueError("it is not text that the file can hold")
+    if plain and _PLAIN.fullmatch(text):
+        return text
+    text = text.replace("${", "$${")
+    if text.isprintable() and "'" not in text and ('"' in text or "\\" in text):
+        return f"'{text}'"
+    quoted = json.dumps(text, ensure_ascii=False)
+    # YAML ends lines at U+0085 and U+2028 too, and refuses many a character.
+    return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in quoted)

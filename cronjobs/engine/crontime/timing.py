@@ -1,0 +1,442 @@
+"""When a schedule is due: a cron expression in a time zone, or an interval, as UTC instants.
+
+croniter computes which calendar days match, and nothing else. It is wrong about clock changes (7.0 fires fixed times
+twice in the doubled hour, and wildcard minutes spuriously after a gap), and at 26–70 µs a step it would take 15 s to
+count a year of minutes. Its days are right; they are cached by the month, and turned into instants here, one UTC day at
+a time. The fires of a UTC day depend on nothing but that day, so ranges can be walked, counted, and read from the end.
+
+Clock changes follow Debian's cron(8): "If the time has moved forwards, those jobs which would have run in the time that
+was skipped will be run soon after the change. Conversely, if the time has moved backwards […], those jobs that fall
+into the repeated time will not be re-run. Only jobs that run at a particular time (not specified as @hourly, nor with
+'*' in the hour or minute specifier) are affected." Debian does so for changes up to 3 hours; here the size does not
+matter, so a day that a zone skips is run once, after the skip.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from itertools import takewhile
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronjobs.engine.crontime.grammar import CronExpression, parse
+from cronjobs.engine.crontime.zone_names import zone_meant
+from cronjobs.errors import CronError, UsageError
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY: Final = timedelta(days=1)
+_DAY_S: Final = 86_400
+# More than a day inside datetime's range: the neighbours of each day must exist, too, in each zone.
+_FIRST_DAY: Final = date(1, 1, 3)
+_LAST_DAY: Final = date(9999, 12, 29)
+# These are among a host's zone files, but differ between hosts: its own zone, or zones that count leap seconds.
+_HOST_ZONES: Final = ("localtime", "posixrules", "posix/", "right/", "Factory")
+
+Span = tuple[int, datetime | None, datetime | None]  # how many occurrences a range has, the first and the last
+
+
+def fire_times(cron: str | CronExpression, timezone: str, after: datetime) -> Iterator[datetime]:
+    """Yield the instants after *after* at which *cron* is due in *timezone*, in UTC, oldest first, up to the year 9999.
+
+    DST follows Debian's cron(8): if neither the minute nor the hour field starts with ``*``, times in the gap run once,
+    at the first valid instant after it, and times in the doubled hour in its first pass only; other expressions run at
+    every real instant. Raises CronError for an invalid expression or zone, UsageError for a naive *after*.
+    """
+    return CronTiming(parse(cron) if isinstance(cron, str) else cron, timezone).after(after)
+
+
+def timing(cron: str | None, every: timedelta | None, timezone: str) -> Timing:
+    """Build a schedule's timing; exactly one of *cron* and *every* is given. Raises CronError."""
+    if cron is not None and every is None:
+        return CronTiming(parse(cron), timezone)
+    if every is not None and cron is None:
+        return EveryTiming(every)
+    raise CronError("a schedule has either cron: or every:, write one of them")
+
+
+@dataclass(frozen=True, slots=True)
+class CronTiming:
+    """An expression on the wall clock of a zone; raises CronError for an unknown zone, with similar names."""
+
+    expression: CronExpression
+    timezone: str
+
+    def __post_init__(self) -> None:
+        _zone(self.timezone)
+
+    def after(self, instant: datetime) -> Iterator[datetime]:
+        """Yield the occurrences after *instant*, in UTC, oldest first."""
+        return self._after(_utc(instant))
+
+    def _after(self, start: datetime) -> Iterator[datetime]:
+        for midnight, seconds in self._fires(start.date(), _LAST_DAY):
+            for second in seconds[_up_to(start, midnight, seconds) :]:
+                yield midnight + timedelta(seconds=second)
+
+    def span(self, after: datetime, until: datetime) -> Span:
+        """Count the occurrences in (*after*, *until*], a day at a time."""
+        start, end = _utc(after), _utc(until)
+        count = 0
+        first: datetime | None = None
+        last: datetime | None = None
+        for midnight, seconds in self._fires(start.date(), end.date()):
+            begin, stop = _up_to(start, midnight, seconds), _up_to(end, midnight, seconds)
+            if begin < stop:
+                count += stop - begin
+                first = first or midnight + timedelta(seconds=seconds[begin])
+                last = midnight + timedelta(seconds=seconds[stop - 1])
+        return count, first, last
+
+    def seconds(self, after: datetime, until: datetime) -> list[int]:
+        """The occurrences in (*after*, *until*], oldest first, in seconds since 1970."""
+        start, end = _utc(after), _utc(until)
+        found: list[int] = []
+        for midnight, seconds in self._fires(start.date(), end.date()):
+            first = (midnight - _EPOCH).days * _DAY_S
+            due = seconds[_up_to(start, midnight, seconds) : _up_to(end, midnight, seconds)]
+            found += [first + second for second in due]
+        return found
+
+    def _fires(self, first: date, last: date) -> Iterator[tuple[datetime, tuple[int, ...]]]:
+        """Yield the UTC days from *first* to *last* that have fires: midnight, and the seconds after it, ascending."""
+        for day in _utc_days(self.expression, first, last):
+            seconds = _fires_on(self.expression, self.timezone, day)
+            if seconds:
+                yield _midnight(day), seconds
+
+
+@dataclass(frozen=True, slots=True)
+class EveryTiming:
+    """The multiples of *interval* since 1970-01-01T00:00Z; in whole seconds, else CronError."""
+
+    interval: timedelta
+
+    def __post_init__(self) -> None:
+        if self.interval < timedelta(seconds=1) or self.interval % timedelta(seconds=1):
+            raise CronError("every: is a number of whole seconds, write it as 90s or 10m")
+
+    def after(self, instant: datetime) -> Iterator[datetime]:
+        """Yield the occurrences after *instant*, in UTC, oldest first."""
+        return self._after((_utc(instant) - _EPOCH) // self.interval + 1)
+
+    def _after(self, multiple: int) -> Iterator[datetime]:
+        while True:
+            try:
+                fire = _EPOCH + multiple * self.interval
+            except OverflowError:  # the year 10,000
+                return
+            yield fire
+            multiple += 1
+
+    def span(self, after: datetime, until: datetime) -> Span:
+        """Count the occurrences in (*after*, *until*]."""
+        begin = (_utc(after) - _EPOCH) // self.interval + 1
+        end = (_utc(until) - _EPOCH) // self.interval
+        if end < begin:
+            return 0, None, None
+        return end - begin + 1, _EPOCH + begin * self.interval, _EPOCH + end * self.interval
+
+    def seconds(self, after: datetime, until: datetime) -> list[int]:
+        """The occurrences in (*after*, *until*], oldest first, in seconds since 1970."""
+        step = int(self.interval.total_seconds())
+        begin = (_utc(after) - _EPOCH) // self.interval + 1
+        return list(range(begin * step, (_utc(until) - _EPOCH) // self.interval * step + 1, step))
+
+
+Timing = CronTiming | EveryTiming
+
+
+def next_after(timing: Timing, instant: datetime) -> datetime | None:
+    """The first occurrence after *instant*; None if the calendar ends before it."""
+    return next(timing.after(instant), None)
+
+
+def count_between(timing: Timing, after: datetime, until: datetime) -> Span:
+    """How many occurrences (*after*, *until*] has, with the first and the last of them; fast for years of minutes."""
+    return timing.span(after, until)
+
+
+def newest_between(timing: Timing, after: datetime, until: datetime, n: int) -> list[datetime]:
+    """The newest *n* occurrences in (*after*, *until*], oldest first, found from the end of the range."""
+    newest: list[datetime] = []
+    oldest, end, window = _utc(after), _utc(until), _DAY
+    while len(newest) < n and oldest < end:
+        start = end - window if end - oldest > window else oldest
+        found = list(takewhile(end.__ge__, timing.after(start)))
+        newest = found[-(n - len(newest)) :] + newest
+        end, window = start, window * 2
+    return newest
+
+
+# --- clock changes in words -------------------------------------------------------------------------------------------
+
+
+def remarks(timing: Timing, fire: datetime) -> str | None:
+    """What a clock change did to the occurrence *fire*, in one line; None if nothing."""
+    if isinstance(timing, EveryTiming):
+        return None
+    day = _utc(fire).date()
+    shift = _shift_near(timing.timezone, day)
+    if shift is None:
+        return None
+    second = int((_utc(fire) - _midnight(day)).total_seconds())
+    fixed_time = timing.expression.fixed_time
+    if second == shift.at and fixed_time and (remark := _gap_remark(timing, day, shift)):
+        return remark
+    wall = second + (shift.before if second < shift.at else shift.after)
+    if wall not in shift.doubled:
+        return None
+    which = "the first" if second < shift.at else "the second"
+    runs = "runs the first time only" if fixed_time else f"this is {which} of its two runs"
+    return f"{_twice(timing, day, [wall])}: {runs}"
+
+
+def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[tuple[datetime, str]]:
+    """Yield the clock changes in (*after*, *until*] that affect a schedule: the instant, and the effect in one line.
+
+    Unlike ``remarks`` it includes times in a gap that do not run, which have no occurrence to remark on.
+    """
+    if isinstance(timing, EveryTiming):
+        return
+    first, last = max(_utc(after).date(), _FIRST_DAY), min(_utc(until).date(), _LAST_DAY)
+    for ordinal in range(first.toordinal(), last.toordinal() + 1):
+        day = date.fromordinal(ordinal)
+        shift = _shift(timing.timezone, day)
+        if shift is None or not after < (instant := _midnight(day) + timedelta(seconds=shift.at)) <= until:
+            continue
+        if remark := _gap_remark(timing, day, shift) or _doubled_remark(timing, day, shift):
+            yield instant, remark
+
+
+def _gap_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
+    """Describe the times that *shift* skips; None if the schedule has none."""
+    walls = _walls_around(timing.expression, day)
+    skipped = [wall for wall in walls if wall in shift.gap]
+    if not skipped:
+        return None
+    one = len(skipped) == 1
+    then = _clock(day, shift.gap.stop, beside=skipped[0])
+    if not timing.expression.fixed_time:
+        runs = "no run, as * in the minute or hour means real time"
+    elif shift.gap.stop in walls:
+        runs = f"the regular run at {then} stands for {'it' if one else 'them'} too"
+    else:
+        runs = f"runs at {then} instead" if one else f"one run at {then} stands for them"
+    return f"{_listed(day, skipped)} {'does' if one else 'do'} not exist in {timing.timezone}: {runs}"
+
+
+def _doubled_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
+    """Describe the times that *shift* shows twice; None if the schedule has none."""
+    doubled = [wall for wall in _walls_around(timing.expression, day) if wall in shift.doubled]
+    if not doubled:
+        return None
+    runs = "runs the first time only" if timing.expression.fixed_time else "runs both times"
+    return f"{_twice(timing, day, doubled)}: {runs}"
+
+
+def _twice(timing: CronTiming, day: date, walls: list[int]) -> str:
+    return f"{_listed(day, walls)} {'comes' if len(walls) == 1 else 'come'} twice in {timing.timezone}"
+
+
+def _listed(day: date, walls: list[int]) -> str:
+    """Write wall-clock times as "2026-03-29 02:00, 02:15, … 02:45"."""
+    shown = [_clock(day, wall, beside=walls[0]) for wall in walls]
+    shown[0] = _clock(day, walls[0])
+    return ", ".join(shown) if len(shown) <= 4 else f"{shown[0]}, {shown[1]}, … {shown[-1]}"
+
+
+def _clock(day: date, wall: int, beside: int | None = None) -> str:
+    """Write a wall-clock time, without its date if that is the same as for *beside*."""
+    moment = _midnight(day) + timedelta(seconds=wall)
+    known = beside is not None and wall // _DAY_S == beside // _DAY_S
+    text = f"{moment:%H:%M:%S}".removesuffix(":00")
+    return text if known else f"{moment.date()} {text}"
+
+
+# --- the fires of one UTC day -----------------------------------------------------------------------------------------
+# Seconds count from the midnight of that day, in UTC, and may lie outside of it. A "wall" is what a clock in the zone
+# shows, read as if it were UTC: an instant plus the zone's offset.
+
+
+def _fires_on(cron: CronExpression, timezone: str, day: date) -> tuple[int, ...]:
+    """The seconds of the UTC day *day* at which *cron* is due, ascending."""
+    shift = _shift_near(timezone, day)
+    if shift is None:
+        return _fires_on_plain_day(cron, _offset(timezone, day), _due_around(cron, day))
+    fires: set[int] = set()
+    for wall in _walls_around(cron, day):
+        before, after = (
+            wall - shift.before,
+            wall - shift.after,
+        )  # when it is shown under the old and under the new offset
+        in_first_pass, in_second_pass = before < shift.at, after >= shift.at
+        if in_first_pass:
+            fires.add(before)
+        if in_second_pass and not (in_first_pass and cron.fixed_time):
+            fires.add(after)
+        if not in_first_pass and not in_second_pass and cron.fixed_time:
+            fires.add(shift.at)  # in the gap; a set, so that all of them, and a regular time, are one run
+    return tuple(sorted(second for second in fires if 0 <= second < _DAY_S))
+
+
+@lru_cache(maxsize=1024)
+def _fires_on_plain_day(cron: CronExpression, offset: int, due: tuple[bool, ...]) -> tuple[int, ...]:
+    """``_fires_on`` for days without a clock change, of which a zone has only a few kinds."""
+    return tuple(second for wall in _walls(cron, due) if 0 <= (second := wall - offset) < _DAY_S)
+
+
+def _walls_around(cron: CronExpression, day: date) -> list[int]:
+    return _walls(cron, _due_around(cron, day))
+
+
+def _walls(cron: CronExpression, due: tuple[bool, ...]) -> list[int]:
+    """The walls at which *cron* matches on the day before, the day itself and the day after, if these are *due*."""
+    times = [3600 * hour + 60 * minute for hour in sorted(cron.hours) for minute in sorted(cron.minutes)]
+    return [days * _DAY_S + time_s for days, is_due in zip((-1, 0, 1), due, strict=True) if is_due for time_s in times]
+
+
+# --- calendar days: croniter's part -----------------------------------------------------------------------------------
+
+
+def _utc_days(cron: CronExpression, first: date, last: date) -> Iterator[date]:
+    """Yield the UTC days from *first* to *last* that can have fires: no zone is more than a day away from UTC."""
+    unseen, last = max(first, _FIRST_DAY), min(last, _LAST_DAY)
+    for due in _wall_days(cron, unseen - _DAY, last + _DAY):
+        for day in (due - _DAY, due, due + _DAY):
+            if unseen <= day <= last:
+                yield day
+                unseen = day + _DAY
+
+
+def _wall_days(cron: CronExpression, first: date, last: date) -> Iterator[date]:
+    """Yield the calendar days from *first* to *last* that match the day, month and weekday fields."""
+    months = sorted(cron.months)
+    for year in range(first.year, last.year + 1):
+        for month in months:
+            if (first.year, first.month) <= (year, month) <= (last.year, last.month):
+                for day in _due_days(cron.day_fields, _like(year), month):
+                    if first <= (due := date(year, month, day)) <= last:
+                        yield due
+
+
+def _due_around(cron: CronExpression, day: date) -> tuple[bool, ...]:
+    """Whether the day before *day*, *day* itself, and the day after match."""
+    around = (day - _DAY, day, day + _DAY)
+    return tuple(
+        it.month in cron.months and it.day in _due_days(cron.day_fields, _like(it.year), it.month) for it in around
+    )
+
+
+def _like(year: int) -> int:
+    """A year with the same calendar, which repeats after 400 years: croniter fails at the ends of datetime's range."""
+    return 2000 + year % 400
+
+
+@lru_cache(maxsize=8192)
+def _due_days(day_fields: str, year: int, month: int) -> tuple[int, ...]:
+    """The days of one month that match, as croniter finds them by walking naive midnights."""
+    # Imported on use: it takes 55 ms, and an idle tick does not need it.
+    from croniter import croniter  # type: ignore[import-untyped]
+
+    walk = croniter(
+        f"0 0 {day_fields}",
+        datetime(year, month, 1) - timedelta(minutes=1),  # noqa: DTZ001  naive: zones are not croniter's part
+        ret_type=datetime,
+        implement_cron_bug=True,  # Debian's rule: day fields are joined by "and" if either starts with "*"
+        max_years_between_matches=50,  # Monday 29 February is 40 years after the last one, across 2100
+    )
+    month_of = takewhile(lambda midnight: (midnight.year, midnight.month) == (year, month), walk)
+    return tuple(midnight.day for midnight in month_of)
+
+
+# --- zones ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Shift:
+    """A change of a zone's offset: from *before* to *after* at the second *at*, all in seconds."""
+
+    at: int
+    before: int
+    after: int
+
+    @property
+    def gap(self) -> range:
+        """The walls that no clock shows."""
+        return range(self.at + self.before, self.at + self.after)
+
+    @property
+    def doubled(self) -> range:
+        """The walls that clocks show twice."""
+        return range(self.at + self.after, self.at + self.before)
+
+
+def _shift_near(timezone: str, day: date) -> _Shift | None:
+    """The change that can affect *day*, on it or the day before: the longest doubled span was Kwajalein's 23 hours."""
+    if shift := _shift(timezone, day):
+        return shift
+    if shift := _shift(timezone, day - _DAY):
+        return _Shift(shift.at - _DAY_S, shift.before, shift.after)
+    return None
+
+
+def _shift(timezone: str, day: date) -> _Shift | None:
+    """The change of offset on the UTC day *day*, if there is one; no zone has two within six days (tzdata 2026)."""
+    before, after = _offset(timezone, day), _offset(timezone, day + _DAY)
+    return None if before == after else _shift_between(timezone, day, before, after)
+
+
+@lru_cache(maxsize=1024)
+def _shift_between(timezone: str, day: date, before: int, after: int) -> _Shift:
+    zone, midnight = _zone(timezone), _midnight(day)
+    at = bisect_left(
+        range(_DAY_S), True, key=lambda second: _offset_at(zone, midnight + timedelta(seconds=second)) == after
+    )
+    return _Shift(at, before, after)
+
+
+@lru_cache(maxsize=16384)
+def _offset(timezone: str, day: date) -> int:
+    """The zone's offset at midnight UTC, in seconds."""
+    return _offset_at(_zone(timezone), _midnight(day))
+
+
+def _offset_at(zone: ZoneInfo, instant: datetime) -> int:
+    # zoneinfo knows the offset of every instant, even where a wall-clock time does not exist or exists twice
+    offset = instant.astimezone(zone).utcoffset()
+    assert offset is not None
+    return int(offset.total_seconds())
+
+
+@lru_cache(maxsize=256)
+def _zone(timezone: str) -> ZoneInfo:
+    """The zone of that name; raises CronError, with the one that was probably meant."""
+    shown = timezone[:64].encode("unicode_escape").decode()
+    if timezone.startswith(_HOST_ZONES):
+        raise CronError(f'time zone "{shown}" is not the same on every host: write a name like Europe/Berlin or UTC')
+    try:
+        return ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        pass  # ValueError: not a path below the zone files; OSError: a folder, such as "Europe"
+    meant = zone_meant(timezone[:64])
+    hint = f"did you mean {meant}?" if meant else "write a name like Europe/Berlin or UTC"
+    raise CronError(f'time zone "{shown}" is not known: {hint}')
+
+
+def _utc(instant: datetime) -> datetime:
+    if instant.utcoffset() is None:
+        raise UsageError(f"{instant!r} has no time zone: pass an aware datetime, such as datetime.now(UTC)")
+    return instant.astimezone(UTC)
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+def _up_to(instant: datetime, midnight: datetime, seconds: tuple[int, ...]) -> int:
+    """How many of the *seconds* after *midnight* are not after *instant*."""
+    return bisect_right(seconds, (instant - midnight).total_seconds())

@@ -1,0 +1,393 @@
+"""Engine, pragmas, timeouts, and turns to write.
+
+Both drivers run in autocommit and the ``begin`` event opens the transaction, so that one round trip carries BEGIN and
+the timeouts (``SET LOCAL``, as nothing may outlive the transaction in PgBouncer's transaction mode).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError
+from sqlalchemy.pool import QueuePool
+
+from cronjobs.clock import SYSTEM, Clock, sleep
+from cronjobs.engine.database.address import Address
+from cronjobs.engine.database.error_mapping import file_refusal, is_locked, postgresql_refusal, sqlite_refusal
+from cronjobs.engine.database.own_transaction import MARK, Unbroken
+from cronjobs.engine.database.retrying import patiently
+from cronjobs.engine.database.sqlite_connection import StayingConnection
+from cronjobs.engine.database.sqlite_time_limit import WriteTimeLimit
+from cronjobs.engine.database.sqlite_turns import POLL_S, Turns
+from cronjobs.engine.host.forks import OutOfReach, replace_by_nothing
+from cronjobs.engine.probe.server_session import CONNECT_TIMEOUT_S, KEEPALIVES, SET_SETTINGS, TIMEOUTS, begin
+from cronjobs.engine.rules.payload import read_json
+from cronjobs.errors import (
+    CommitUnconfirmed,
+    CommitUnknown,
+    DatabaseBusy,
+    DatabaseError,
+    DatabaseUnreachable,
+    DriverMissing,
+    ForkedCopy,
+    NoEncoding,
+    ServerTooOld,
+    SqliteTooOld,
+)
+from cronjobs.text import decoded
+
+T = TypeVar("T")
+
+OLDEST_SERVER: Final = 14
+OLDEST_SQLITE: Final = (3, 35)  # RETURNING
+BUSY_TIMEOUT_MS: Final = 20  # short: fairness comes from taking turns, not from SQLite's own polling
+LEAST_PATIENCE_S: Final = 0.05  # even when time is up, for a last write
+READ_PATIENCE_S: Final = 5.0
+SETTLE_S: Final = 8.0  # for a server that restarts to come back, so that we can ask whether a COMMIT succeeded
+SETTLE_PAUSE_S: Final = 0.1
+HANDLER_LIMIT_S: Final = 2.0  # how long ctx.transaction() may keep SQLite's only write lock
+LONGEST_WAIT_S: Final = 86_400.0  # PostgreSQL counts milliseconds in 32 bits
+HANDLER_PATIENCE_S: Final = 30.0  # how long ctx.transaction() waits for that lock behind others
+
+
+class Database(OutOfReach):
+    """The jobs database: ``read()`` and ``write()`` yield a connection inside a transaction.
+
+    ``clock`` matters on SQLite, whose clock is the host's, and in tests. Errors of the server or the file become
+    DatabaseError, in one line, without a password.
+    """
+
+    def __init__(self, address: Address, *, clock: Clock = SYSTEM, connections: int = 8) -> None:
+        super().__init__()
+        self.address = address
+        self.clock = clock
+        self.give_up_at = math.inf  # on the monotonic clock: no one waits for a turn past this
+        self._turns = Turns(str(address), str(address.url.database), clock)  # SQLite's
+        self.engine = _engine(address, clock, connections)
+        self._sessions: WeakSet[Any] = WeakSet()  # with a server
+        if not address.is_sqlite:
+            event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))
+
+    def forked(self) -> None:
+        """In a forked copy: let go of the sockets, so that the server notices our end, and nothing from the copy."""
+        for session in list(self._sessions):
+            with suppress(Exception):  # it is broken already
+                replace_by_nothing(session.fileno())
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.address.is_sqlite
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A snapshot for reading; whatever is written in it is rolled back."""
+        with self._told(), self.engine.connect() as connection:
+            if self.is_sqlite:
+                self._take_snapshot(connection)
+            yield connection
+
+    def _take_snapshot(self, connection: Connection) -> None:
+        """Wait while another process is just opening or closing the file; readers wait for nothing else.
+
+        The first process to open the file recovers the log of one that was killed, the last to close it removes the
+        log; each has the file to itself for that moment.
+        """
+        self._while_locked(
+            lambda: connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1"),
+            self.clock.monotonic() + READ_PATIENCE_S,
+            POLL_S * 5,
+        )
+
+    @contextmanager
+    def write(self, *, patience: float = 10.0, next_in_line: bool = False) -> Iterator[Connection]:
+        """One short write transaction, committed at the end of the block.
+
+        On SQLite writers take turns: threads at a turnstile, processes by flock on files beside the database, because
+        SQLite's own busy handler is not fair. Raises DatabaseBusy after *patience* seconds without a turn.
+
+        On PostgreSQL the reply to COMMIT can get lost. Then we ask the server what became of it, so that an error means
+        "nothing was written" and the block may be repeated; if the server cannot be asked, CommitUnknown is raised.
+        *next_in_line* is for the loop, which goes before other threads, and resolves such a COMMIT by its own rows.
+        """
+        with self._told():
+            if not self.is_sqlite:
+                with self._write_postgresql(settle=not next_in_line) as connection:
+                    yield connection
+                return
+            started = self.clock.monotonic()
+            patience = min(patience, max(LEAST_PATIENCE_S, self.give_up_at - started))
+            with self._turns.turn(patience, next_in_line=next_in_line), self.engine.connect() as connection:
+                transaction = self._begin_immediate(connection, started + patience)
+                with transaction:
+                    yield connection
+
+    @contextmanager
+    def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
+        """A write transaction for user code that has *remaining_s* left; yields a check for before its last statements.
+
+        The connection is like one of the user's own: our schema is not put before table names (``with_tables`` does
+        that), and the session keeps its time zone. On SQLite it is rolled back after 2 s: TransactionTooLong.
+        """
+        with self._told():
+            if not self.is_sqlite:
+                # The user's statements may take as long as the job; then the server ends what a frozen runner began.
+                limits_ms = dict.fromkeys(_OF_USERS, int((min(remaining_s, LONGEST_WAIT_S) + 5) * 1000))
+                opening = begin(TIMEOUTS | limits_ms, MARK)
+                engine = self.engine.execution_options(cronjobs_begin=opening, schema_translate_map={})
+                with (
+                    self._write_postgresql(settle=True, engine=engine) as connection,
+                    Unbroken(connection) as unbroken,
+                ):
+                    yield connection, unbroken.check
+                return
+            patience = min(HANDLER_PATIENCE_S, max(LEAST_PATIENCE_S, remaining_s))
+            give_up_at = self.clock.monotonic() + patience
+            with (
+                self.engine.connect() as connection,
+                WriteTimeLimit(connection, lambda: self._turns.turn(patience), HANDLER_LIMIT_S) as keeper,
+                self._begin_immediate(connection, give_up_at),
+                Unbroken(connection) as unbroken,
+            ):
+
+                def end() -> None:
+                    keeper.end()
+                    unbroken.check()
+
+                yield connection, end
+
+    def with_tables(self, connection: Connection) -> Connection:
+        """The *connection* of ``handler_transaction`` for statements about our tables."""
+        from cronjobs.engine.database.user_connections import in_schema
+
+        return in_schema(connection, self.address.schema)
+
+    @contextmanager
+    def _write_postgresql(self, *, settle: bool, engine: Engine | None = None) -> Iterator[Connection]:
+        number = life = None
+        session: dict[str, Any] = {}
+        try:
+            with (engine or self.engine).begin() as connection:
+                session = connection.info
+                session.pop(_UNCONFIRMED, None)
+                yield connection
+                if settle:
+                    number, life = connection.exec_driver_sql(_NUMBER).one()
+            if session.pop(_UNCONFIRMED, False):
+                raise CommitUnconfirmed(str(self.address))
+        except DBAPIError as error:
+            # Without a number nothing was written, or the COMMIT was not sent.
+            if isinstance(error.orig, sqlite3.Error):
+                raise  # an error of the database that is copied from
+            if number is None or not isinstance(tell(self.address, error), DatabaseUnreachable):
+                raise
+            reason = _reason(self.address, error)
+            match self._was_committed(number, life):
+                case None:
+                    raise CommitUnknown(str(self.address), reason) from error
+                case False:
+                    raise DatabaseUnreachable(str(self.address), f"{reason}: nothing was written") from error
+
+    def _was_committed(self, number: str, life: str | None) -> bool | None:
+        """Whether transaction *number* of that *life* of the server was committed; None: no answer in time."""
+        give_up_at = min(self.clock.monotonic() + SETTLE_S, self.give_up_at)
+        while True:
+            try:
+                with self.engine.connect() as connection:
+                    status, now = connection.exec_driver_sql(_WHAT_BECAME, (number,)).one()
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) == _IN_THE_FUTURE:
+                    return False  # the server crashed, and no longer knows such a transaction
+            else:
+                if status == "aborted":
+                    return False
+                if status == "committed":
+                    # After a crash, a number that was never committed is given to another transaction.
+                    return True if now == life else None
+            if self.clock.monotonic() >= give_up_at:
+                return None
+            sleep(SETTLE_PAUSE_S)
+
+    def _begin_immediate(self, connection: Connection, give_up_at: float) -> Any:
+        connection = connection.execution_options(cronjobs_write=True)
+        started = self.clock.monotonic()
+        try:
+            return self._while_locked(connection.begin, give_up_at, POLL_S)
+        except DBAPIError as error:
+            if not is_locked(error):
+                raise
+            raise DatabaseBusy(str(self.address), self.clock.monotonic() - started) from None
+
+    def _while_locked(self, do: Callable[[], T], until: float, poll_s: float) -> T:
+        """Call *do* again while SQLite's lock is somebody else's, until that instant."""
+        return patiently(do, clock=self.clock, until=until, errors=DBAPIError, worth=is_locked, pauses=repeat(poll_s))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        if self.is_copy:
+            raise ForkedCopy
+        try:
+            yield
+        except DBAPIError as error:
+            if isinstance(error.orig, sqlite3.Error) is not self.is_sqlite:
+                raise  # an error of another database, whose block is around this one or inside it
+            raise tell(self.address, error) from error
+
+    def close(self) -> None:
+        if not self.is_copy:
+            self.engine.dispose()
+            self._turns.close()
+
+
+def require_sqlite(url: str) -> None:
+    """Raise SqliteTooOld, which names *url*, if this Python's SQLite is."""
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise SqliteTooOld(url, sqlite3.sqlite_version)
+
+
+def _engine(address: Address, clock: Clock, connections: int) -> Engine:
+    options: dict[str, Any] = {
+        "poolclass": QueuePool,
+        "pool_size": connections,
+        "max_overflow": connections,
+        "json_deserializer": read_json,
+        "execution_options": {"cronjobs_clock": clock},
+    }
+    if address.schema:
+        options["execution_options"]["schema_translate_map"] = {None: address.schema}
+    if address.is_sqlite:
+        require_sqlite(str(address))
+        _create_private(Path(str(address.url.database)), address)
+        # autocommit: our own BEGIN decides (see _open_sqlite); the pool gives a connection to any thread, one at a time
+        options["connect_args"] = {"isolation_level": None, "check_same_thread": False, "factory": StayingConnection}
+        engine = create_engine(address.url, **options)
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _open_sqlite)
+        return engine
+    defaults = {"connect_timeout": CONNECT_TIMEOUT_S} | KEEPALIVES
+    options["connect_args"] = {key: value for key, value in defaults.items() if key not in address.url.query}
+    # prepare_threshold: a prepared statement belongs to a session, which PgBouncer passes on to other clients.
+    options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
+    # Otherwise each process looks up that type in a transaction of its own, before the first statement.
+    options["use_native_hstore"] = False
+    try:
+        engine = create_engine(address.url, **options)
+    except (ImportError, NoSuchModuleError):  # psycopg is missing, or its libpq
+        raise DriverMissing(str(address)) from None
+    event.listen(engine, "do_connect", partial(_connect_postgresql, address))
+    event.listen(engine, "begin", _open_postgresql)
+    return engine
+
+
+def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
+    """Connect, and refuse a server that is too old, or a database without an encoding."""
+    connection = dialect.connect(*arguments, **options)
+    # client_connection_check_interval is new in 14; without it a dead runner's SQL goes on, and even commits.
+    if (version := connection.info.server_version // 10_000) < OLDEST_SERVER:
+        connection.close()
+        raise ServerTooOld(str(address), version)
+    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+        connection.close()
+        raise NoEncoding(str(address))
+    connection.add_notice_handler(partial(_note_unconfirmed, record.info))
+    return connection
+
+
+def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:
+    """Remember that a COMMIT ended its wait for a synchronous standby with a mere warning, in any language."""
+    if notice.source_function == "SyncRepWaitForLSN":
+        session[_UNCONFIRMED] = True
+
+
+def _create_private(file: Path, address: Address) -> None:
+    """Create the file with mode 0600, before SQLite would with cron's umask; its -wal and -shm get the same mode."""
+    if not file.parent.is_dir():
+        raise DatabaseError(f"database {address} cannot be made: there is no folder {file.parent}")
+    try:
+        with suppress(FileExistsError):
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise file_refusal(str(address), f"{file} cannot be made", error) from None
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    try:
+        _set_pragmas(connection)
+    except sqlite3.Error:
+        connection.close()  # the pool does not own it yet
+        raise
+
+
+def _set_pragmas(connection: sqlite3.Connection) -> None:
+    connection.text_factory = decoded  # another program may have written bytes that are not UTF-8
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+    # WAL: readers and the one writer do not wait for each other. FULL: a committed job survives a power cut.
+    # Switching to WAL needs the file alone, and SQLite does not call its busy handler for that lock.
+    patiently(
+        partial(_turn_wal_on, cursor),
+        errors=sqlite3.OperationalError,
+        worth=lambda error: "locked" in str(error),
+        pauses=repeat(POLL_S * 10, 250),
+    )
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    # A claim's payloads are in memory anyway, and a full /var/tmp must not stop the jobs of a disk with room.
+    cursor.execute("PRAGMA temp_store = MEMORY")
+    cursor.close()
+
+
+def _turn_wal_on(cursor: sqlite3.Cursor) -> None:
+    if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        cursor.execute("PRAGMA journal_mode = WAL")
+
+
+def _open_sqlite(connection: Connection) -> None:
+    # IMMEDIATE: a deferred transaction that reads and then writes fails at once if another writer came in between.
+    write = connection.get_execution_options().get("cronjobs_write")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+_UNCONFIRMED: Final = "cronjobs_unconfirmed"  # key in a connection's ``info``
+
+# Whatever the server, the database, the role or the URL is set to: the server converts between its encoding and this.
+_IN_UTF8: Final = "SET LOCAL client_encoding = 'UTF8'"
+_POSTGRESQL_BEGIN: Final = begin(TIMEOUTS, *SET_SETTINGS)
+_OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+
+
+# A crash resets the statistics, even if only one backend was killed and the server restarted itself.
+_LIFE: Final = "concat(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))"
+_NUMBER: Final = f"SELECT pg_current_xact_id_if_assigned()::text, {_LIFE}"
+_WHAT_BECAME: Final = f"SELECT pg_xact_status(%s::xid8), {_LIFE}"
+_IN_THE_FUTURE: Final = "22023"  # invalid_parameter_value
+
+
+def _open_postgresql(connection: Connection) -> None:
+    opening = connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN)
+    connection.exec_driver_sql(f"{opening}; {_IN_UTF8}")
+
+
+def tell(address: Address, error: DBAPIError) -> DatabaseError:
+    """Turn a driver's error into one line that names the cause and contains no secret."""
+    reason = _reason(address, error)
+    if address.is_sqlite:
+        file = Path(str(address.url.database))
+        return sqlite_refusal(str(address), error, reason, file=file, waited_s=BUSY_TIMEOUT_MS / 1000)
+    lock_timeout_s = TIMEOUTS["lock_timeout"] / 1000
+    return postgresql_refusal(str(address), error, reason, lock_timeout_s=lock_timeout_s)
+
+
+def _reason(address: Address, error: DBAPIError) -> str:
+    reason = " ".join(str(error.orig).split())
+    password = address.url.password
+    return reason.replace(password, "***") if isinstance(password, str) and password else reason

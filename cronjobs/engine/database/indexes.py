@@ -1,0 +1,172 @@
+"""The indexes of the tables, for what makes or compares tables.
+
+An index's condition loads both dialects of SQLAlchemy, and so does a table's own option for one of them. Without this
+module a tick on SQLite needs nothing of PostgreSQL's, which takes as long to import as Python itself, and a tick on
+PostgreSQL nothing of SQLite's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import Index, text
+
+from cronjobs.engine.database.tables import (
+    UNSETTLED_DEAD_SQL,
+    alerts,
+    audit,
+    effects,
+    findings,
+    job_runs,
+    jobs,
+    occurrences,
+    schedules,
+    ticks,
+)
+from cronjobs.engine.probe.question import MISFITS_SQL, WAITING_SQL
+
+# SQLite would use the id of a pruned job again.
+for _table in (audit, findings, jobs, schedules, ticks):
+    _table.dialect_kwargs["sqlite_autoincrement"] = True
+
+# Due jobs: one limited branch per (queue, priority), so no flood at another priority nor future job is read.
+Index(
+    "cronjobs_jobs_waiting_idx",
+    jobs.c.queue,
+    jobs.c.priority,
+    jobs.c.run_at,
+    jobs.c.id,
+    postgresql_where=text(WAITING_SQL),
+    sqlite_where=text(WAITING_SQL),
+)
+# Jobs of which a claim ended before the row was read: hardly ever any.
+UNREAD_SQL: Final = f"error_type = 'NotRead' AND {WAITING_SQL}"
+Index("cronjobs_jobs_unread_idx", jobs.c.id, postgresql_where=text(UNREAD_SQL), sqlite_where=text(UNREAD_SQL))
+# The same by job type, for claims: jobs of types that a tick cannot run delay nothing, however many there are. Jobs
+# with their own timeout are separate, because their type does not show whether they fit.
+WAITING_PLAIN_SQL: Final = f"{WAITING_SQL} AND timeout_s IS NULL"
+WAITING_TIMED_SQL: Final = f"{WAITING_SQL} AND timeout_s IS NOT NULL"
+for _name, _where in (("type", WAITING_PLAIN_SQL), ("type_timed", WAITING_TIMED_SQL)):
+    Index(
+        f"cronjobs_jobs_{_name}_idx",
+        jobs.c.job_type,
+        jobs.c.queue,
+        jobs.c.priority,
+        jobs.c.run_at,
+        jobs.c.id,
+        postgresql_where=text(_where),
+        sqlite_where=text(_where),
+    )
+Index(
+    "cronjobs_jobs_timeout_idx",
+    jobs.c.job_type,
+    jobs.c.timeout_s,
+    postgresql_where=text(WAITING_TIMED_SQL),
+    sqlite_where=text(WAITING_TIMED_SQL),
+)
+# Payloads that wait for code that takes them.
+Index(
+    "cronjobs_jobs_misfit_idx",
+    jobs.c.job_type,
+    jobs.c.misfit_since,
+    jobs.c.id,
+    postgresql_where=text(MISFITS_SQL),
+    sqlite_where=text(MISFITS_SQL),
+)
+# Expired leases. Not "WHERE status = 'running'": with that the finish statement would not use the primary key.
+Index(
+    "cronjobs_jobs_leased_idx",
+    jobs.c.locked_until,
+    postgresql_where=text("locked_until IS NOT NULL"),
+    sqlite_where=text("locked_until IS NOT NULL"),
+)
+# Whether an unfinished job of this schedule exists (overlap).
+Index(
+    "cronjobs_jobs_schedule_idx",
+    jobs.c.schedule,
+    postgresql_where=text("schedule IS NOT NULL AND finished_at IS NULL"),
+    sqlite_where=text("schedule IS NOT NULL AND finished_at IS NULL"),
+)
+Index(
+    "cronjobs_jobs_concurrency_idx",
+    jobs.c.concurrency_key,
+    postgresql_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
+    sqlite_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
+)
+# What died lately, and what may be pruned.
+Index(
+    "cronjobs_jobs_finished_idx",
+    jobs.c.status,
+    jobs.c.finished_at,
+    postgresql_where=text("finished_at IS NOT NULL"),
+    sqlite_where=text("finished_at IS NOT NULL"),
+)
+# Deaths that have not been dealt with.
+Index(
+    "cronjobs_jobs_dead_idx",
+    jobs.c.finished_at,
+    postgresql_where=text(UNSETTLED_DEAD_SQL),
+    sqlite_where=text(UNSETTLED_DEAD_SQL),
+)
+# Runs of exec by their names, of which the newest are asked for: by when they began, as some are delivered later.
+Index(
+    "cronjobs_jobs_exec_idx",
+    jobs.c.job_type,
+    jobs.c.run_at,
+    jobs.c.id,
+    postgresql_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
+    sqlite_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
+)
+# Which job had a key before it was cancelled.
+Index(
+    "cronjobs_jobs_released_key_idx",
+    jobs.c.released_key,
+    postgresql_where=text("released_key IS NOT NULL"),
+    sqlite_where=text("released_key IS NOT NULL"),
+)
+Index("cronjobs_job_runs_finished_idx", job_runs.c.finished_at)
+Index(
+    "cronjobs_occurrences_job_idx",
+    occurrences.c.job_id,
+    postgresql_where=text("job_id IS NOT NULL"),
+    sqlite_where=text("job_id IS NOT NULL"),
+)
+Index("cronjobs_occurrences_last_for_idx", occurrences.c.last_for)
+# How many occurrences had which outcome: metrics read this index, and not the ledger. All rows are in it, but no other
+# statement says so: without statistics PostgreSQL would take it for the ledger of one schedule.
+Index(
+    "cronjobs_occurrences_outcome_idx",
+    occurrences.c.schedule_id,
+    occurrences.c.outcome,
+    occurrences.c.count,
+    postgresql_where=text("count > 0"),
+    sqlite_where=text("count > 0"),
+)
+Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
+Index("cronjobs_ticks_started_idx", ticks.c.started_at)
+# Which job types the ticks knew lately, and on each host; without idle ticks, which are nearly all.
+for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_started", (ticks.c.started_at,))):
+    Index(
+        f"cronjobs_ticks_{_name}_idx",
+        *_columns,
+        postgresql_where=text("job_types IS NOT NULL"),
+        sqlite_where=text("job_types IS NOT NULL"),
+    )
+Index("cronjobs_effects_job_idx", effects.c.job_id)
+Index("cronjobs_effects_begun_idx", effects.c.begun_at)
+Index("cronjobs_audit_subject_idx", audit.c.action, audit.c.subject, audit.c.at)
+# One open episode of each finding, whoever saw it first.
+Index(
+    "cronjobs_findings_open_idx",
+    findings.c.finding,
+    unique=True,
+    postgresql_where=text("ended_at IS NULL"),
+    sqlite_where=text("ended_at IS NULL"),
+)
+Index("cronjobs_findings_ended_idx", findings.c.ended_at)
+Index(
+    "cronjobs_alerts_due_idx",
+    alerts.c.due_at,
+    postgresql_where=text("due_at IS NOT NULL"),
+    sqlite_where=text("due_at IS NOT NULL"),
+)

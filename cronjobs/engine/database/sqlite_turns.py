@@ -1,0 +1,178 @@
+"""Whose turn it is to write into a SQLite file, among the threads of a process and among processes.
+
+SQLite's own busy handler is not fair: a loop waited 26 s behind transactions of 2 s, and one process took all the work.
+So writers take turns by flock on files beside the database; the kernel releases the locks of a process that dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from cronjobs.clock import Clock, sleep
+from cronjobs.engine.database.error_mapping import file_refusal
+from cronjobs.engine.host.forks import OutOfReach, replace_by_nothing, undisturbed
+from cronjobs.errors import DatabaseBusy
+
+POLL_S: Final = 0.002
+GO_PAST_S: Final = 3.0  # longer than a handler may keep the turn, shorter than a write's patience
+
+
+class Turns:
+    """Turns on one database file. The loop goes before all other waiting threads of its process.
+
+    The turn belongs to the process: whichever thread waits fetches it, and the loop may use it before that thread does,
+    and once more after it. So a loop waits for at most one writer of each other process, not for its own workers.
+    """
+
+    def __init__(self, database: str, file: str, clock: Clock) -> None:
+        self._database, self._clock = database, clock
+        self._files = _Files(database, file, clock)
+        self._changed = threading.Condition()
+        self._is_ours = False  # the process has the turn
+        self._in_use = False  # by one of its threads
+        self._spent = False  # a thread other than the loop has used it
+        self._fetching = False
+        self._loops = 0  # that wait
+        self._others = 0
+
+    @contextmanager
+    def turn(self, patience: float, *, next_in_line: bool = False) -> Iterator[None]:
+        """Have the turn for a block; *next_in_line*: for the loop. DatabaseBusy after *patience* seconds without it."""
+        if not self._enter(self._clock.monotonic() + max(0.0, patience), next_in_line):
+            raise DatabaseBusy(self._database, max(0.0, patience))
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_use = False
+                self._let_go(over=next_in_line and self._spent)
+
+    def close(self) -> None:
+        self._files.close()
+
+    def _enter(self, give_up_at: float, is_loop: bool) -> bool:
+        tried = False
+        with self._changed:
+            self._count(is_loop, 1)
+            try:
+                while True:
+                    if self._is_ours and not self._in_use and (is_loop or not (self._loops or self._spent)):
+                        self._in_use, self._spent = True, self._spent or not is_loop
+                        return True
+                    left = give_up_at - self._clock.monotonic()
+                    if left <= 0 and tried:
+                        return False
+                    tried = True
+                    if self._is_ours or self._fetching:
+                        self._changed.wait(max(0.0, left))
+                    else:
+                        self._fetch(give_up_at)
+            finally:
+                self._count(is_loop, -1)
+                self._let_go()
+
+    def _count(self, is_loop: bool, by: int) -> None:
+        if is_loop:
+            self._loops += by
+        else:
+            self._others += by
+
+    def _fetch(self, give_up_at: float) -> None:
+        """Get the turn for the process; its other waiting threads wait for that."""
+        self._fetching = True
+        self._changed.release()
+        got = False
+        try:
+            got = self._files.take(give_up_at)
+        finally:
+            self._changed.acquire()
+            self._fetching, self._is_ours = False, got
+            self._changed.notify_all()
+
+    def _let_go(self, *, over: bool = False) -> None:
+        """Let other processes go on, unless the turn is in use, or a waiting thread may still use it."""
+        if self._is_ours and not self._in_use:
+            if over or not (self._loops or (self._others and not self._spent)):
+                self._files.give_back()
+                self._is_ours = self._spent = False
+            self._changed.notify_all()
+
+
+class _Files(OutOfReach):
+    """Two empty files beside the database: only the process that has locked ``-next`` may try for ``-turn``.
+
+    With one lock alone, a process that writes again at once retook it before the other's next poll (5 s of 5 s).
+    """
+
+    def __init__(self, database: str, file: str, clock: Clock) -> None:
+        super().__init__()
+        self._database, self._file, self._clock = database, file, clock
+        self._open: tuple[int, int] | None = None
+
+    def forked(self) -> None:
+        """In a forked copy: let go of the files, or the copy would keep the turn as long as it lives."""
+        for file in self._open or ():
+            replace_by_nothing(file)
+
+    def take(self, give_up_at: float) -> bool:
+        turn, following = self._opened()
+        # A program that is stopped while it is next must not block all others: after a while they go past it.
+        is_next = self._lock(following, min(give_up_at, self._clock.monotonic() + GO_PAST_S), POLL_S)
+        try:
+            # Only one process polls this often, and it waits for milliseconds.
+            return self._lock(turn, give_up_at, POLL_S / 10 if is_next else POLL_S)
+        finally:
+            if is_next:
+                fcntl.flock(following, fcntl.LOCK_UN)
+
+    def give_back(self) -> None:
+        if not self.is_copy:  # the copy's unlock would release the original's lock: flock(2)
+            fcntl.flock(self._opened()[0], fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        for file in self._open or ():
+            os.close(file)
+        self._open = None
+
+    def _opened(self) -> tuple[int, int]:
+        if self._open is None:
+            with undisturbed():
+                self._open = self._lock_file("turn"), self._lock_file("next")
+        return self._open
+
+    def _lock_file(self, name: str) -> int:
+        path = f"{self._file}-{name}"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise file_refusal(self._database, path, error) from None
+        with suppress(OSError):  # another user made it, so only that user may change its mode
+            self._share(descriptor)
+        return descriptor
+
+    def _share(self, descriptor: int) -> None:
+        """Admit all who share the database: the lock gets its mode and group, as SQLite does with its own files."""
+        database, lock = Path(self._file).stat(), os.fstat(descriptor)
+        if lock.st_gid != database.st_gid:
+            os.fchown(descriptor, -1, database.st_gid)
+        if stat.S_IMODE(lock.st_mode) != (wanted := stat.S_IMODE(database.st_mode) & 0o666):
+            os.fchmod(descriptor, wanted)
+
+    def _lock(self, file: int, give_up_at: float, poll_s: float) -> bool:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if self._clock.monotonic() >= give_up_at:
+                    return False
+            except OSError as error:
+                raise file_refusal(self._database, "no lock beside it", error) from None
+            sleep(poll_s)

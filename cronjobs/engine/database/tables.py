@@ -1,0 +1,444 @@
+"""The tables as SQLAlchemy Core sees them; ``alembic/versions`` creates them, and a test compares both.
+
+Every column that a caller may omit has a server-side default, so that any language enqueues with plain SQL.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKeyConstraint,
+    Identity,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+from cronjobs.engine.database.checks import has_odd_number, instants, lengths
+from cronjobs.engine.database.column_types import (
+    POSTGRESQL_RANGE,
+    Instant,
+    Json,
+    server_caller,
+    server_now,
+)
+
+# A death that has not been dealt with; a dismissed job that was retried and died again counts.
+UNSETTLED_DEAD_SQL: Final = (
+    "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)"
+)
+
+# In bytes. More than about 2,700 does not fit into a PostgreSQL index: an INSERT into a partial index that does not
+# cover the row yet would succeed, and every claim would fail.
+LONGEST_NAME: Final = 1000
+LONGEST_KEY: Final = 2000
+LENGTHS: Final = {  # of an unfinished job's texts, in bytes
+    "job_type": LONGEST_NAME,
+    "queue": LONGEST_NAME,
+    "schedule": LONGEST_NAME,
+    "enqueued_by": LONGEST_NAME,
+    "idempotency_key": LONGEST_KEY,
+    "concurrency_key": LONGEST_KEY,
+}
+
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pk",
+        "ck": "%(table_name)s_%(constraint_name)s_ck",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "fk": "%(table_name)s_%(column_0_N_name)s_fk",
+    }
+)
+
+# SQLite assigns ids only in a column that is exactly INTEGER PRIMARY KEY.
+RowId = BigInteger().with_variant(Integer(), "sqlite")
+
+
+jobs = Table(
+    "cronjobs_jobs",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("job_type", Text, nullable=False),
+    Column("payload", Json, nullable=False, server_default=text("'{}'")),
+    Column("meta", Json, nullable=False, server_default=text("'{}'")),
+    Column("queue", Text, nullable=False, server_default=text("'default'")),
+    Column("priority", SmallInteger, nullable=False, server_default=text("5")),
+    Column("status", Text, nullable=False, server_default=text("'queued'")),
+    Column("run_at", Instant, nullable=False, server_default=server_now()),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("losses", Integer, nullable=False, server_default=text("0")),
+    Column("interruptions", Integer, nullable=False, server_default=text("0")),
+    Column("max_attempts", Integer),
+    Column("timeout_s", Float),
+    Column("locked_by", Text),
+    Column("locked_until", Instant),
+    Column("idempotency_key", Text),
+    Column("concurrency_key", Text),
+    Column("schedule", Text),
+    Column("scheduled_for", Instant),
+    Column("last_error", Text),
+    Column("error_type", Text),
+    Column("last_failed_at", Instant),
+    Column("result", Json),
+    Column("enqueued_by", Text, server_default=server_caller()),
+    Column("cancel_requested_at", Instant),
+    Column("created_at", Instant, nullable=False, server_default=server_now()),
+    Column("started_at", Instant),
+    Column("finished_at", Instant),
+    Column("policy", Json),  # recovery decides by it about the running attempt; each claim writes it
+    Column("dismissed_at", Instant),  # a person dismissed this dead job
+    Column("progress", Json),  # what the running attempt has reported; renewals write it
+    Column("live_output", Text),  # the last that it printed
+    Column("released_key", Text),  # its idempotency_key until it was cancelled before it began; others may use that now
+    Column("misfit_since", Instant),  # its payload does not fit the handler: since its first attempt that found it so
+    PrimaryKeyConstraint("id"),
+    UniqueConstraint("idempotency_key"),
+    CheckConstraint("status IN ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')", name="status"),
+    CheckConstraint(
+        "(status = 'running') = (locked_by IS NOT NULL) AND (status = 'running') = (locked_until IS NOT NULL)",
+        name="leased_when_running",
+    ),
+    CheckConstraint(
+        "(status IN ('succeeded', 'dead', 'cancelled')) = (finished_at IS NOT NULL)", name="finished_when_final"
+    ),
+    CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
+    # What cron ran under a name is judged by these rows, which only exec writes; it inserts them as running. No
+    # spaces in the arguments: Django's inspectdb takes ", 1" in SQLite's CREATE TABLE for a column, and fails.
+    CheckConstraint(
+        "substr(job_type,1,5) <> 'exec:' OR started_at IS NOT NULL OR finished_at IS NOT NULL", name="exec_began"
+    ),
+    CheckConstraint("attempts >= 0 AND failures >= 0 AND losses >= 0 AND interruptions >= 0", name="counters"),
+    CheckConstraint("max_attempts IS NULL OR max_attempts >= 1", name="max_attempts"),
+    CheckConstraint("timeout_s IS NULL OR timeout_s > 0", name="timeout_s"),
+    *instants(
+        "run_at",
+        "locked_until",
+        "scheduled_for",
+        "last_failed_at",
+        "cancel_requested_at",
+        "created_at",
+        "started_at",
+        "finished_at",
+        "dismissed_at",
+        "misfit_since",
+    ),
+    # Final rows are exempt: one that is too long must not make every UPDATE of a batch fail.
+    *lengths(
+        "lengths",
+        "finished_at IS NOT NULL OR (...)",
+        **LENGTHS,
+    ),
+    # Only before the first claim: to walk through a large payload takes as long as to parse it.
+    CheckConstraint(
+        f"attempts > 0 OR finished_at IS NOT NULL OR NOT ({has_odd_number('payload')} OR {has_odd_number('meta')})",
+        name="numbers",
+    ).ddl_if(dialect="postgresql"),
+    CheckConstraint(
+        " AND ".join(f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")),
+        name="instants",
+    ).ddl_if(dialect="postgresql"),
+    # SQLite accepts any type in any column; text in place of a number would crash the program that reads the row.
+    CheckConstraint(
+        "typeof(job_type) = 'text' AND typeof(queue) = 'text' AND typeof(priority) = 'integer' "
+        "AND typeof(attempts) = 'integer' AND typeof(failures) = 'integer' AND typeof(losses) = 'integer' "
+        "AND typeof(interruptions) = 'integer' AND typeof(max_attempts) IN ('integer', 'null') "
+        "AND typeof(timeout_s) IN ('integer', 'real', 'null') AND typeof(idempotency_key) IN ('text', 'null') "
+        "AND typeof(payload) = 'text' AND typeof(meta) = 'text' AND typeof(schedule) IN ('text', 'null') "
+        "AND typeof(concurrency_key) IN ('text', 'null')",
+        name="types",
+    ).ddl_if(dialect="sqlite"),
+)
+
+job_runs = Table(
+    "cronjobs_job_runs",
+    metadata,
+    Column("job_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("finished_at", Instant, nullable=False),
+    Column("runner", Text, nullable=False),
+    Column("worker", Text),
+    Column("error_type", Text),
+    Column("error", Text),
+    Column("traceback", Text),
+    Column("output", Text),
+    PrimaryKeyConstraint("job_id", "attempt"),
+    ForeignKeyConstraint(["job_id"], ["cronjobs_jobs.id"], ondelete="CASCADE"),
+    CheckConstraint(
+        "outcome IN ('succeeded', 'failed', 'timed_out', 'lost', 'interrupted', 'cancelled', 'snoozed')",
+        name="outcome",
+    ),
+    *instants("started_at", "finished_at"),
+)
+
+schedules = Table(
+    "cronjobs_schedules",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("definition", Json, nullable=False),
+    Column("fingerprint", Text, nullable=False),  # of the file that defined it
+    Column("status", Text, nullable=False, server_default=text("'active'")),
+    Column("seen_until", Instant, nullable=False),  # watermark: up to here all is settled, except what ``owed`` covers
+    Column("next_at", Instant),  # a hint, so that an idle tick parses no cron; NULL: never due again
+    Column("owed", Json),  # pieces that earlier definitions owe since a pause, oldest first
+    PrimaryKeyConstraint("id"),
+    UniqueConstraint("name"),
+    CheckConstraint("status IN ('active', 'retired')", name="status"),
+    *lengths("name_length", "...", name=LONGEST_NAME),
+    *instants("seen_until", "next_at"),
+)
+
+occurrences = Table(
+    "cronjobs_occurrences",
+    metadata,
+    Column("schedule_id", BigInteger, nullable=False),
+    Column("first_for", Instant, nullable=False),
+    Column("last_for", Instant, nullable=False),
+    Column("count", Integer, nullable=False, server_default=text("1")),
+    Column("outcome", Text, nullable=False),
+    Column("reason", Text),
+    Column("job_id", BigInteger),  # made, given way to, or coalesced into; no foreign key: it outlives jobs
+    Column("decided_at", Instant, nullable=False, server_default=server_now()),
+    Column("tick", BigInteger),  # that settled it; no foreign key: ticks are pruned. NULL: a person
+    PrimaryKeyConstraint("schedule_id", "last_for"),
+    CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
+    CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
+    *instants("first_for", "last_for", "decided_at"),
+)
+
+ticks = Table(
+    "cronjobs_ticks",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("tick", Text, nullable=False),  # the token at the end of its locked_by
+    Column("host", Text, nullable=False),
+    Column("boot_id", Text),
+    Column("pid", Integer, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("fingerprint", Text),
+    Column("started_at", Instant, nullable=False),
+    Column("finished_at", Instant),  # NULL: still working, or killed
+    Column("did", Json, nullable=False, server_default=text("'{}'")),
+    Column("ended", Text),  # why it ended
+    Column("job_types", Text),  # hash of the job types it loaded; NULL: it loaded no handlers
+    Column("schedules_on", SmallInteger),  # 1, or 0: CRONJOBS_SCHEDULES=off
+    Column("not_started", Json),  # due jobs that it did not start, and why
+    PrimaryKeyConstraint("id"),
+    UniqueConstraint("tick"),
+    *instants("started_at", "finished_at"),
+)
+
+job_type_lists = Table(
+    "cronjobs_job_type_lists",
+    metadata,
+    Column("hash", Text, nullable=False),
+    Column("names", Json, nullable=False),
+    Column("recorded_at", Instant, nullable=False, server_default=server_now()),
+    PrimaryKeyConstraint("hash"),
+    *instants("recorded_at"),
+)
+
+crashing_types = Table(
+    "cronjobs_crashing_types",
+    metadata,
+    Column("job_type", Text, nullable=False),
+    Column("found_at", Instant, nullable=False, server_default=server_now()),
+    Column("clean_ends", Integer, nullable=False, server_default=text("0")),
+    Column("runner", Text),
+    Column("suspected", SmallInteger, nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("job_type"),
+    *instants("found_at"),
+)
+
+effects = Table(
+    "cronjobs_effects",
+    metadata,
+    Column("key", Text, nullable=False),
+    Column("job_id", BigInteger),
+    Column("attempt", Integer),
+    Column("state", Text, nullable=False, server_default=text("'begun'")),
+    Column("begun_at", Instant, nullable=False, server_default=server_now()),
+    Column("recorded_at", Instant),
+    Column("result", Json),
+    PrimaryKeyConstraint("key"),
+    # skipped and stopped: begun, with unknown result, as decided by its on_unknown; see engine/store/effects.py.
+    CheckConstraint("state IN ('begun', 'recorded', 'skipped', 'stopped')", name="state"),
+    CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
+    *instants("begun_at", "recorded_at"),
+)
+
+queues = Table(
+    "cronjobs_queues",
+    metadata,
+    Column("name", Text, nullable=False),
+    Column("max_waiting", Integer),
+    Column("on_full", Text, nullable=False, server_default=text("'error'")),
+    Column("dropped", BigInteger, nullable=False, server_default=text("0")),
+    Column("refused", BigInteger, nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("name"),
+    CheckConstraint("on_full IN ('error', 'drop', 'wait')", name="on_full"),
+    CheckConstraint("max_waiting IS NULL OR max_waiting >= 0", name="max_waiting"),
+)
+
+pauses = Table(
+    "cronjobs_pauses",
+    metadata,
+    Column("scope", Text, nullable=False),
+    Column("name", Text, nullable=False, server_default=text("''")),  # '' for scope all
+    Column("until", Instant),  # NULL: until someone resumes
+    Column("by", Text),
+    Column("why", Text),
+    Column("paused_at", Instant, nullable=False, server_default=server_now()),
+    Column("skip", SmallInteger, nullable=False, server_default=text("0")),  # 1: what it holds back is skipped
+    PrimaryKeyConstraint("scope", "name"),
+    CheckConstraint("scope IN ('all', 'queue', 'schedule')", name="scope"),
+    *lengths("name_length", "...", name=LONGEST_NAME),
+    *instants("until", "paused_at"),
+)
+
+audit = Table(
+    "cronjobs_audit",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("at", Instant, nullable=False, server_default=server_now()),
+    Column("actor", Text, server_default=server_caller()),
+    Column("host", Text),
+    Column("action", Text, nullable=False),
+    Column("subject", Text, nullable=False, server_default=text("''")),
+    Column("why", Text),
+    Column("detail", Json),
+    PrimaryKeyConstraint("id"),
+    *instants("at"),
+)
+
+totals = Table(
+    "cronjobs_totals",
+    metadata,
+    Column("part", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("bucket", SmallInteger, nullable=False),
+    Column("count", BigInteger, nullable=False, server_default=text("0")),
+    Column("micros", Float, nullable=False, server_default=text("0")),
+    Column("newest", BigInteger),  # microseconds since 1970, on both databases
+    Column("detail", Json),  # of the one row "mark": what is counted
+    PrimaryKeyConstraint("part", "kind", "name", "outcome", "bucket"),
+    CheckConstraint("part IN ('gone', 'counted', 'mark')", name="part"),
+)
+
+acks = Table(
+    "cronjobs_acks",
+    metadata,
+    Column("finding", Text, nullable=False),  # its key: "dead", "host:web2"
+    Column("severity", Text, nullable=False),
+    Column("rows", Json, nullable=False),  # the ids or names that were behind it
+    Column("until", Instant, nullable=False),
+    Column("by", Text),
+    Column("why", Text),
+    Column("acked_at", Instant, nullable=False, server_default=server_now()),
+    PrimaryKeyConstraint("finding"),
+    CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
+    *instants("until", "acked_at"),
+)
+
+findings = Table(
+    "cronjobs_findings",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("finding", Text, nullable=False),  # its key, as in acks
+    Column("kind", Text, nullable=False),
+    Column("severity", Text, nullable=False),  # the worst it had
+    Column("text", Text, nullable=False),
+    Column("command", Text),
+    Column("rows", Json, nullable=False),
+    Column("host", Text, nullable=False, server_default=text("''")),  # that alone can see it; '': every host
+    Column("began_at", Instant, nullable=False),
+    Column("found_at", Instant, nullable=False, server_default=server_now()),
+    Column("ended_at", Instant),  # NULL: it lasts
+    PrimaryKeyConstraint("id"),
+    CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
+    *instants("began_at", "found_at", "ended_at"),
+)
+
+alerts = Table(
+    "cronjobs_alerts",
+    metadata,
+    Column("finding_id", BigInteger, nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("due_at", Instant),  # when the next message is to be sent; NULL: there is nothing to say
+    Column("over", SmallInteger, nullable=False, server_default=text("0")),  # 1: that message says that it is over
+    Column("severity", Text),  # as the last message had it
+    Column("rows", Json),  # the same
+    Column("first_at", Instant),  # of the first message
+    Column("sent_at", Instant),  # of the last one
+    Column("sent", Integer, nullable=False, server_default=text("0")),
+    Column("failed_at", Instant),  # since when it cannot be delivered
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("error", Text),
+    Column("locked_by", Text),  # the tick that is sending it
+    Column("locked_until", Instant),
+    PrimaryKeyConstraint("finding_id", "channel"),
+    *instants("due_at", "first_at", "sent_at", "failed_at", "locked_until"),
+)
+
+tokens = Table(
+    "cronjobs_tokens",  # of attempts that wait or run on a cluster; see engine/store/tokens.py
+    metadata,
+    Column("job_id", BigInteger, nullable=False, autoincrement=False),
+    Column("attempt", Integer, nullable=False),
+    Column("token", Text, nullable=False),
+    Column("holder", Text),  # the worker that took it; NULL: none has
+    Column("taken_at", Instant),
+    Column("permitted_until", Instant),  # until then its handler may run
+    Column("ended", Text),  # how it ended, JSON as its worker writes it
+    PrimaryKeyConstraint("job_id"),
+    CheckConstraint(
+        "(holder IS NULL) = (taken_at IS NULL) AND (holder IS NULL) = (permitted_until IS NULL)", name="taken"
+    ),
+    *instants("taken_at", "permitted_until"),
+)
+
+quarters = Table(
+    "cronjobs_quarters",  # what became of the occurrences of closed hours; see engine/store/quarters.py
+    metadata,
+    Column("schedule_id", BigInteger, nullable=False),  # 0: up to ``hour`` all is looked at
+    Column("hour", Instant, nullable=False),
+    Column("quarters", Text, nullable=False),  # a letter for each; see engine/rules/quarters.py
+    PrimaryKeyConstraint("schedule_id", "hour"),
+    *instants("hour"),
+)
+
+meta = Table(
+    "cronjobs_meta",
+    metadata,
+    Column("id", Integer, nullable=False, server_default=text("1"), autoincrement=False),
+    Column("project", Text, nullable=False, server_default=text("''")),
+    Column("environment", Text, nullable=False, server_default=text("''")),
+    Column("schema_revision", Text, nullable=False),
+    Column("oldest_code", Text, nullable=False),
+    Column("pruned_at", Instant),
+    Column("prune_from", Json),  # by status, the instant before which only stripped jobs are left
+    Column("look_at", Instant),  # the earliest at which a finding may begin, end or be repeated; NULL: now
+    PrimaryKeyConstraint("id"),
+    CheckConstraint("id = 1", name="one_row"),
+    *instants("pruned_at", "look_at"),
+)
+
+VERSION_TABLE: Final = "cronjobs_alembic_version"
+FIRST_REVISION: Final = "0012"  # versions before 0.2.0 called theirs 0001 to 0011; such tables are refused
+SCHEMA_REVISION: Final = "0012"  # the newest that this code knows; a test compares it with alembic's head

@@ -1,0 +1,114 @@
+"""Runs one handler in an interpreter of its own: ``python -m`` this module, the other end of ``child_protocol``.
+
+``process.run_handler`` starts it below ``launcher``, for ``isolation: process``, for long jobs, and for jobs whose
+runners keep dying. It reads its request, imports the user's modules, runs the handler in its main thread and writes the
+outcome. SIGTERM only sets the stop reason of the handler's context (an async handler is cancelled through its loop),
+because an exception thrown from a signal handler could land in a ``finally`` block. A handler that does not stop is
+killed from outside.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import io
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from datetime import timedelta
+from itertools import count
+from types import FrameType
+
+from cronjobs.clock import SYSTEM
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext
+from cronjobs.engine.execution.child_protocol import Request, outcome_text, read_reason, write_outcome, write_progress
+from cronjobs.engine.execution.handler import call_handler
+from cronjobs.engine.execution.output import log_to
+from cronjobs.engine.execution.raised import rehearse
+from cronjobs.engine.jobs import job_types
+from cronjobs.engine.jobs.context import StopSignal
+from cronjobs.engine.jobs.registry import registered
+from cronjobs.model import Interrupted, Outcome, Released, RetryPolicy
+from cronjobs.text import one_line
+
+
+def main() -> None:
+    descriptor, told = int(sys.argv[1]), int(sys.argv[2])
+    for each in (descriptor, told):
+        os.set_inheritable(each, False)  # processes that the handler starts must not inherit it
+    stop = StopSignal()
+
+    def on_sigterm(_number: int, _frame: FrameType | None) -> None:
+        # Without a reason it was not our runner: someone stops the whole service, the runner included.
+        stop.set(read_reason(descriptor) or "shutdown")
+
+    signal.signal(signal.SIGTERM, on_sigterm)
+    faulthandler.enable()  # a crash in C prints its stack to the output
+    request = Request.decode(sys.stdin.buffer.read())
+    _open_streams()
+    write_outcome(descriptor, run(request, stop, told))
+    _leave()
+
+
+def run(request: Request, stop: StopSignal, told: int) -> Outcome:
+    """Import the user's modules and run the handler; always returns an Outcome.
+
+    *told*: the file for its progress.
+    """
+    faults = job_types.import_handlers(request.settings)
+    registration = registered().get(request.job.job_type)
+    if registration is None:
+        why = f": {faults[0].where} {faults[0].what}" if faults else ""
+        said = f"no handler is registered for {request.job.job_type} in a process of its own{why}"
+        return Released(one_line(said, 1000), after=MISMATCH_DELAY)
+    if request.source not in (None, registration.source):
+        said = f"the source of {request.job.job_type} is another one here than where the job was claimed: a deploy?"
+        return Released(said, after=MISMATCH_DELAY)
+    url = request.settings.database  # "": on a worker of a cluster that has none
+    database = Database(parse_url(url, request.settings.schema), connections=1) if url else None
+    now = SYSTEM.monotonic()
+    left = timedelta(seconds=max(0.0, min(request.timeout_s, request.ends_at - now)))
+    job_type = job_types.JobType(request.job.job_type, left, RetryPolicy(), registration)
+    attempt = Attempt(
+        request.job, job_type, left, in_child_process=False, stop=stop, worker=request.worker, started=now
+    )
+    numbers = count(1)
+    attempt.reporting.listener = lambda progress: write_progress(told, next(numbers), progress)
+    if stop.reason is not None:  # the stop came during the imports; the runner knows what it means
+        return Interrupted()
+    try:
+        around = WorkerContext(request.settings, database)
+        outcome_text(rehearse(attempt, SYSTEM))
+        return attempt.refusal() or call_handler(attempt, around, SYSTEM)
+    finally:
+        if database is not None:
+            database.close()
+
+
+def _open_streams() -> None:
+    """Give the handler an empty standard input, and streams and logging that go to the attempt's output."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    log_to(logging.StreamHandler(sys.stderr))
+
+
+def _leave() -> None:
+    """Exit now: threads that the handler left running must not keep the job, but buffers have to be flushed."""
+    with suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

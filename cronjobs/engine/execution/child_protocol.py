@@ -1,0 +1,156 @@
+"""How a job goes to a process of its own and how its outcome comes back: JSON both ways, never pickled code.
+
+The request is the child's standard input. The answer is an unnamed file that both have open: in its first bytes the
+runner writes why the child has to stop, after them the child writes its outcome. A file rather than a pipe: nobody has
+to wait for a reader, and what was written before a kill -9 is still there. A second such file has the progress that
+the handler told last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, get_args
+from zlib import crc32
+
+from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.rules.progress import HowFar, progress
+from cronjobs.errors import UsageError
+from cronjobs.model import Job, Outcome
+
+REASON_ROOM: Final = 64  # bytes before the outcome; the longest reason is "lease lost"
+_OUTCOMES: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Outcome)}
+
+
+# The settings that a child gets, under their own names.
+_TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env", "around")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a child needs to run *job*'s handler: where the code is, and when its time is up.
+
+    ``settings``: what the child needs of the file; it does not read it again, because a deploy may be replacing it.
+    Their ``shutdown_grace`` is how long it may go on after a shutdown begins. ``ends_at`` is of the monotonic
+    clock, which all processes of a host share; even if the child starts early it gets no more than ``timeout_s``.
+    """
+
+    job: Job
+    settings: Settings = field(repr=False)
+    ends_at: float
+    timeout_s: float
+    worker: str = ""
+    source: str | None = None  # of a cluster: what the handler's source must be like, see ``jobs.registry``
+
+    def encode(self) -> bytes:
+        facts = {name: getattr(self.settings, name) for name in _TOLD}
+        facts |= {name: getattr(self, name) for name in ("ends_at", "timeout_s", "worker", "source")}
+        facts["job"] = self.job._asdict()
+        facts["grace_s"] = self.settings.run.shutdown_grace.total_seconds()
+        return json.dumps(facts, default=_plain).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Request:
+        facts = json.loads(data)
+        job = Job(**{name: _instant(name, value) for name, value in facts.pop("job").items()})
+        run = RunSettings(shutdown_grace=timedelta(seconds=facts.pop("grace_s")))
+        told = {name: facts.pop(name) for name in _TOLD}
+        told |= {"folder": Path(told["folder"]), "python_path": tuple(map(Path, told["python_path"]))}
+        told |= {"imports": tuple(told["imports"]), "around": tuple(told["around"])}
+        told |= {"env": tuple(map(tuple, told["env"]))}
+        return cls(job, Settings(file=told["folder"] / "cronjobs.yaml", run=run, **told), **facts)
+
+
+_INSTANTS: Final = frozenset({"run_at", "scheduled_for", "created_at", "started_at", "next_occurrence"})
+
+
+def _instant(name: str, value: Any) -> Any:
+    return datetime.fromisoformat(value) if name in _INSTANTS and value is not None else value
+
+
+def _plain(value: object) -> Any:
+    match value:
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return {"seconds": value.total_seconds()}
+        case Path():
+            return str(value)
+    raise TypeError(f"{type(value).__name__} does not go to a process of its own")
+
+
+# --- the progress -----------------------------------------------------------------------------------------------------
+
+PROGRESS_ROOM: Final = 4096  # bytes; a note is short, even in ASCII
+
+
+def write_progress(descriptor: int, number: int, told: HowFar) -> None:
+    """Write what the handler tells for the *number*-th time, over what it told before."""
+    text = json.dumps([number, *told]).encode()
+    os.pwrite(descriptor, b"%08x%b\n" % (crc32(text), text), 0)
+
+
+def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
+    """What the child told last, and how many times it has; None: nothing, or it is writing just now."""
+    line = os.pread(descriptor, PROGRESS_ROOM, 0).partition(b"\n")[0]
+    text = line[8:]
+    if line[:8] != b"%08x" % crc32(text):
+        return None
+    try:
+        number, done, of, note = json.loads(text)
+        return int(number), progress(done, of, note)
+    except (ValueError, TypeError, UsageError):  # user code can write into any descriptor
+        return None
+
+
+# --- the answer -------------------------------------------------------------------------------------------------------
+
+
+def write_reason(descriptor: int, reason: str) -> None:
+    """Write why the child has to stop; call it before SIGTERM makes the child read it."""
+    os.pwrite(descriptor, reason.encode().ljust(REASON_ROOM, b"\0"), 0)
+
+
+def read_reason(descriptor: int) -> str | None:
+    return os.pread(descriptor, REASON_ROOM, 0).rstrip(b"\0").decode(errors="replace") or None
+
+
+def write_outcome(descriptor: int, outcome: Outcome) -> None:
+    os.pwrite(descriptor, outcome_text(outcome).encode() + b"\n", REASON_ROOM)
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """An outcome as JSON; ``outcome_from`` reads it."""
+    facts = {each.name: getattr(outcome, each.name) for each in fields(outcome)}
+    return json.dumps({"outcome": type(outcome).__name__, **facts}, default=_plain)
+
+
+def read_outcome(descriptor: int) -> Outcome | None:
+    """The outcome that the child wrote; None if it did not finish, or was killed while it wrote."""
+    text = os.pread(descriptor, max(0, os.fstat(descriptor).st_size - REASON_ROOM), REASON_ROOM)
+    return outcome_from(text) if text.endswith(b"\n") else None
+
+
+def outcome_from(text: str | bytes) -> Outcome | None:
+    """What ``outcome_text`` wrote; None if it is anything else."""
+    try:
+        facts = json.loads(text)
+        kind = _OUTCOMES[facts.pop("outcome")]
+        outcome: Outcome = kind(**{name: _span(name, value) for name, value in facts.items()})
+        return outcome
+    except (ValueError, KeyError, TypeError, AttributeError):  # user code can write into any descriptor
+        return None
+
+
+def _span(name: str, value: Any) -> Any:
+    match name, value:
+        case (("retry_after" | "at_least" | "after"), {"seconds": float(seconds)}):
+            return timedelta(seconds=seconds)
+        case "until", str():
+            return datetime.fromisoformat(value)
+        case "kinds", list():
+            return tuple(value)
+    return value

@@ -1,0 +1,128 @@
+"""Claim the one job of a foreground run: a new one, or one that waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes, policy_of
+from cronjobs.engine.rules.attempt_policy import ClaimPolicies
+from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.rules.ending import running_row
+from cronjobs.engine.store import claims, leases
+from cronjobs.engine.store.enqueue import NewJob, insert_jobs
+from cronjobs.engine.store.listing import one_job
+from cronjobs.engine.store.overlap import hold_turn, running_beside, unfinished_jobs
+from cronjobs.engine.store.sql import database_now
+from cronjobs.errors import CronjobsError
+from cronjobs.model import Failed, Job, Status
+from cronjobs.text import one_line
+
+NO_LIMIT: Final = timedelta(days=7)  # poll() and select() take no more than 24 days
+WORKER: Final = "foreground"
+KILLED: Final = "begun by hand, and no end is recorded: it still runs, or its process was killed"
+
+
+class CannotRun(CronjobsError):
+    """The job that was named cannot be run now; the message says why and what to do."""
+
+
+class UnknownType(CannotRun):
+    def __init__(self, job_id: int, job_type: str) -> None:
+        super().__init__(f'job {job_id} is of type "{one_line(job_type, 100)}", which cannot run here')
+
+
+def _policies(known: JobTypes, settings: Settings) -> ClaimPolicies:
+    """What is written on the row of whatever is begun by hand. A crash at somebody's hands says nothing of its type."""
+    return ClaimPolicies.of(
+        {
+            name: replace(policy_of(job_type, settings.run, runner=NO_LIMIT), in_thread=False)
+            for name, job_type in known.types.items()
+        }
+    )
+
+
+def begin_new(
+    database: Database, new: NewJob, settings: Settings, known: JobTypes, *, locked_by: str, alone: bool
+) -> Job:
+    """Insert *new* with one try and claim it in the same transaction, so that no tick comes between.
+
+    *alone*: its schedule lets no two of its jobs run at once. Raises CannotRun when one is unfinished.
+    """
+    with database.write() as connection:
+        if alone and new.schedule is not None:
+            hold_turn(connection)
+            for one in unfinished_jobs(connection, new.schedule, None):
+                state = "waiting" if one.waiting else "running"
+                todo = f"run that one, cronjobs run {one.job_id}" if one.waiting else "wait for its end"
+                raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap:): {todo}")
+        scheduled_for = None if new.schedule is None else database_now(connection)
+        [job_id] = insert_jobs(connection, [replace(new, scheduled_for=scheduled_for, max_attempts=1)])
+        if alone:
+            _require_turn(connection, job_id)
+        policies = _policies(known, settings)
+        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=settings.run.lease, policies=policies)
+        assert isinstance(job, Job)  # it is ours alone, and has no concurrency_key
+        # Should this process be killed, this is what the next tick finds: charged, so dead, and not run again.
+        row = running_row(job, Failed(KILLED, "Lost"), timedelta(0), WORKER)
+        leases.record_overdue(connection, [row])
+    return job
+
+
+def begin_existing(database: Database, job_id: int, settings: Settings, known: JobTypes, *, locked_by: str) -> Job:
+    """Claim a waiting job, due or not.
+
+    Raises CannotRun for one that is not waiting, or of no known type, or that has to wait for one of the file's limits.
+    """
+    with database.read() as connection:
+        _require_runnable(connection, job_id, known)
+    with database.write() as connection:
+        _require_turn(connection, job_id)
+        job = claims.claim_one(
+            connection,
+            job_id,
+            locked_by=locked_by,
+            lease=settings.run.lease,
+            limits=settings.limits,
+            policies=_policies(known, settings),
+        )
+        if isinstance(job, Limit):
+            raise CannotRun(f"job {job_id} waits: {job.reached}; try again when one of those that run has ended")
+        if job is None:
+            _require_runnable(connection, job_id, known)
+            raise CannotRun(f"job {job_id} is locked by another transaction: try again")
+    return job
+
+
+def _require_turn(connection: Connection, job_id: int) -> None:
+    """No job of a schedule begins while another of it runs, unless the schedule allows it or this one was forced."""
+    row = one_job(connection, job_id)
+    if row is None or row.schedule is None:
+        return
+    hold_turn(connection)
+    if (beside := running_beside(connection, job_id)) is not None:
+        raise CannotRun(f"job {beside} of schedule {row.schedule} is still running (overlap:): wait for its end")
+
+
+def _require_runnable(connection: Connection, job_id: int, known: JobTypes) -> None:
+    row = one_job(connection, job_id)
+    if row is None:
+        raise CannotRun(f"there is no job {job_id}")
+    match Status(row.status):
+        case Status.RUNNING:
+            host = str(row.locked_by).partition(":")[0]
+            raise CannotRun(f"job {job_id} is running already: attempt {row.attempts}, on {host}")
+        case Status.SUCCEEDED:
+            raise CannotRun(f'job {job_id} has succeeded: "cronjobs run {row.job_type}" runs a new one')
+        case Status.DEAD | Status.CANCELLED as status:
+            raise CannotRun(
+                f'job {job_id} is {status}: "cronjobs jobs retry {job_id}" puts it back, then a tick runs it, or this '
+                "command"
+            )
+    if row.job_type not in known.types:
+        raise UnknownType(job_id, row.job_type)

@@ -1,0 +1,109 @@
+"""Output of a job that runs in the foreground: shown live, and recorded."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from cronjobs.engine.execution.output import log_to
+from cronjobs.text import CappedText
+
+
+class Live(io.TextIOBase):
+    """A stream that shows what is written at once, and also keeps it while there is a ``sink``.
+
+    In all else it is the stream behind it: ``input()`` and pdb find a terminal if that is one.
+    """
+
+    def __init__(self, outside: Any) -> None:
+        self.outside = outside
+        self.sink: CappedText | None = None
+        self.before: Callable[[str], None] | None = None  # hears of each text before it is shown
+
+    def write(self, text: str) -> int:
+        if self.sink is not None:
+            self.sink.write(text)
+        self.show(text)
+        return len(text)
+
+    def show(self, text: str) -> None:
+        # A closed or full stdout must not fail the job.
+        with suppress(OSError, ValueError):
+            if self.outside is not None:
+                if self.before is not None:
+                    self.before(text)
+                self.outside.write(text)
+                if "\n" in text:
+                    self.outside.flush()
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            if self.outside is not None:
+                self.outside.flush()
+
+    def isatty(self) -> bool:
+        return bool(self.outside is not None and self.outside.isatty())
+
+    def fileno(self) -> int:
+        if self.outside is None:
+            raise io.UnsupportedOperation("fileno")
+        return int(self.outside.fileno())
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(self.outside, "encoding", None) or "utf-8"
+
+    @property
+    def errors(self) -> str:  # type: ignore[override]
+        return getattr(self.outside, "errors", None) or "backslashreplace"
+
+    @property
+    def buffer(self) -> Any:
+        return self.outside.buffer
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The process's stdout and stderr, made live. ``say`` prints lines that are not part of the job's output."""
+
+    out: Live
+    err: Live
+
+    def say(self, text: str) -> None:
+        self.err.show(text + "\n")
+
+    @contextmanager
+    def recorded(self) -> Iterator[CappedText]:
+        sink = CappedText()
+        self.out.sink = self.err.sink = sink
+        try:
+            yield sink
+        finally:
+            self.out.sink = self.err.sink = None
+
+
+@contextmanager
+def live_streams() -> Iterator[Streams]:
+    """Replace stdout and stderr before handler modules are imported and keep references; log records go there, too."""
+    before = sys.stdout, sys.stderr
+    streams = Streams(Live(sys.stdout), Live(sys.stderr))
+    sys.stdout, sys.stderr = streams.out, streams.err
+    root = logging.getLogger()
+    handler, level = logging.StreamHandler(streams.err), root.level
+    if not root.handlers:  # else the app configured logging itself: leave it alone
+        log_to(handler)
+    try:
+        yield streams
+    finally:
+        if handler in root.handlers:
+            root.removeHandler(handler)
+            root.setLevel(level)
+        sys.stdout, sys.stderr = before

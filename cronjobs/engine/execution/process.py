@@ -1,0 +1,440 @@
+"""A process of its own for one attempt, of a declared command or a handler: starts, watches and stops it.
+
+A command is an argument list, never a shell; the payload goes to standard input and nowhere else, so no value of it can
+become an option or a command. A handler runs in ``child``. Between us and it stands ``launcher``, which is responsible
+for every process started there, and for all of them dying with this one. All decisions are made here; the docstrings of
+``run_command`` and ``run_handler`` have the rules.
+
+Output goes to a file, never a pipe: any process that inherits a pipe keeps ``communicate()`` waiting, and a busy runner
+would hold up the command. The file has no name, so nothing remains of it whichever process dies.
+
+On macOS and other POSIX systems all of this works but for two things that only Linux can do: a process that leaves the
+command's process group is not found, and the command survives a kill -9 of the *launcher*.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import fcntl
+import marshal
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, tzinfo
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cronjobs.clock import Clock
+from cronjobs.engine.execution.child_protocol import read_outcome, read_progress, write_reason
+from cronjobs.engine.execution.command import Command, StopRequest
+from cronjobs.engine.execution.process_outcome import (
+    DISK_LIMIT,
+    ProcessEnding,
+    last_line_of,
+    outcome_of_process,
+    outcome_of_stop,
+    sentence,
+    timed_out_words,
+)
+from cronjobs.engine.rules.progress import HowFar
+from cronjobs.model import ExitCodes, Failed, Job, Outcome, Released, Succeeded, TimedOut, in_zone
+from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
+
+POLL_S: Final = 0.05  # how late a stop is noticed; the end of a command is noticed at once
+LEFTOVER_PAUSE_S: Final = 0.5  # for what is about to end by itself: bash's ``> >(tee log)`` outlives its shell
+LEFTOVER_GRACE_S: Final = 2.0
+LAUNCHER_GRACE_S: Final = 5.0  # the launcher gives up by itself after 3
+CHILD: Final = "cronjobs.engine.execution.child"
+LAUNCHER: Final = Path(__file__).with_name("launcher.py")
+
+
+class NoRoom(Exception):
+    """The host had no process, descriptor or disk left: the command has not started, and is not charged."""
+
+
+NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
+
+
+def command_environment(
+    base: Mapping[str, str], job: Job, *, deadline: datetime | None = None, timezone: tzinfo = UTC
+) -> dict[str, str]:
+    """Return *base* with the job's facts as ``CRONJOBS_…``; a fact that the job does not have is unset.
+
+    Instants are ISO 8601; ``CRONJOBS_SCHEDULED_FOR`` is in *timezone*, the schedule's, so that its date is "today".
+    """
+    facts = {
+        "CRONJOBS_JOB_ID": str(job.id),
+        "CRONJOBS_JOB_TYPE": job.job_type,
+        "CRONJOBS_ATTEMPT": str(job.attempt),
+        "CRONJOBS_SCHEDULE": job.schedule,
+        "CRONJOBS_SCHEDULED_FOR": in_zone(job.scheduled_for, timezone).isoformat() if job.scheduled_for else None,
+        "CRONJOBS_STANDS_FOR": str(job.stands_for),
+        "CRONJOBS_IDEMPOTENCY_KEY": job.idempotency_key,
+        "CRONJOBS_DEADLINE": deadline.isoformat() if deadline else None,
+    }
+    # Unset, not inherited: the runner itself may have been started by a command of an outer job.
+    env = {name: value for name, value in base.items() if name not in facts}
+    return env | {name: clean(value) for name, value in facts.items() if value is not None}
+
+
+def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[Outcome, str | None]:
+    """Run *command* to its end; return its outcome, and its output cleaned and capped (None: there was none).
+
+    At its timeout, and once *stop* has a reason, everything it started gets SIGTERM, and SIGKILL after the grace period
+    (at once if the lease is lost: another runner may be starting it). Its result counts only if it ended before that
+    SIGTERM: an exit 0 after it may mean that the command stopped as it was asked, and taking it for success would lose
+    work. Processes that a command leaves running are ended, too, and named in the output; that does not make it fail.
+    (With ``leave_running`` they go on, unless the command was stopped.) A command that could not be started is a failed
+    attempt and retried: a file may be missing only while a deploy replaces it. If the host had no room for a process,
+    the job is released instead, and nothing is charged.
+    """
+    if stop.reason is not None:
+        return outcome_of_stop(command, stop.reason, ProcessEnding()), None
+    try:
+        end = _attend(command, stop, clock)
+    except NoRoom as error:
+        return Released(sentence(f"no process could be started for the command: {error}")), None
+    except (OSError, ValueError) as error:  # an argument with a character that exec refuses
+        return Failed(sentence(f"the command could not be started: {error}"), "StartError"), None
+    if end.ending.failure is not None and end.ending.failure[1] in NO_ROOM:
+        why = os.strerror(end.ending.failure[1])
+        return Released(sentence(f"no process could be started for the command: {why}")), None
+    return outcome_of_process(command, end.ending, end.reason, last_line_of(end.output.text())), end.output.text()
+
+
+def run_handler(
+    command: Command,
+    stop: StopRequest,
+    *,
+    clock: Clock,
+    report: Callable[[HowFar, float], None] = lambda _told, _at: None,
+) -> tuple[Outcome, str | None]:
+    """Run a Python handler in an interpreter of its own, by the same rules as a command; return outcome and output.
+
+    *command* has everything but the interpreter; its ``stdin`` is a ``Request``. *report* gets the progress that it
+    tells, and when.
+
+    What the handler returned or raised comes back unchanged. Its result counts even after the SIGTERM: unlike an exit 0
+    it cannot mean that the handler was stopped. To make sure of that, only the handler's own process gets the SIGTERM:
+    a handler whose ``subprocess.run`` we ended might not notice, and return as if all were done. If the process ends
+    without an outcome it crashed: a failure, named by its signal. If it could not be started at all, the job is
+    released, uncharged.
+    """
+    try:
+        opened = tempfile.TemporaryFile()  # noqa: SIM115 closed by the with below
+        try:
+            told = tempfile.TemporaryFile()  # noqa: SIM115 likewise
+        except OSError:
+            opened.close()
+            raise
+    except OSError as error:
+        return Released(sentence(f"no process could be started for it: {error}")), None
+    with opened as answer, told:
+        descriptors = (answer.fileno(), told.fileno())
+        command = replace(
+            command,
+            # -P: do not import from the working folder first, where a user's file may have the name of a library
+            # module.
+            # -u: what the handler printed is in the file before anything kills it.
+            argv=(sys.executable, "-P", "-u", "-m", CHILD, *map(str, descriptors)),
+            exit_codes=ExitCodes(success=frozenset(), permanent=frozenset()),
+            keep_open=descriptors,
+            term_alone=True,
+        )
+        if stop.reason is not None:
+            return outcome_of_stop(command, stop.reason, ProcessEnding()), None
+        try:
+            tell, look = partial(write_reason, answer.fileno()), _progress_of(told.fileno(), report, clock)
+            end = _attend(command, stop, clock, tell, look)
+        except NoRoom as error:
+            return Released(sentence(f"no process could be started for it: {error}")), None
+        except OSError as error:
+            return Failed(sentence(f"its process could not be watched: {error}"), "StartError"), None
+        if end.ending.failure is not None:
+            why = os.strerror(end.ending.failure[1])
+            return Released(sentence(f"no interpreter could be started for it: {why}")), None
+        said = read_outcome(answer.fileno())
+    output = end.output.text()
+    if isinstance(said, TimedOut):
+        said = replace(said, error=timed_out_words(command.timeout))  # the child counted from its own start
+    if isinstance(said, Succeeded) or (said is not None and not end.ending.stopped):
+        return said, output
+    if end.reason is None and end.ending.status == 0:
+        return Failed(sentence("its process ended before the handler did, with exit status 0"), "exit-0"), output
+    # After a crash the last lines are faulthandler's, which belong into the output only.
+    crashed = end.ending.status is not None and end.ending.status < 0
+    outcome = outcome_of_process(command, end.ending, end.reason, "" if crashed else last_line_of(output))
+    if isinstance(outcome, TimedOut) and isinstance(said, TimedOut | Failed):
+        outcome = replace(outcome, traceback=said.traceback)
+    return outcome, output
+
+
+def _progress_of(descriptor: int, report: Callable[[HowFar, float], None], clock: Clock) -> Callable[[], None]:
+    """What hands on what the child has told since the last call."""
+    seen = None
+
+    def look() -> None:
+        nonlocal seen
+        told = read_progress(descriptor)
+        if told is not None and told != seen:
+            seen = told
+            report(told[1], clock.monotonic())
+
+    return look
+
+
+class _News(NamedTuple):
+    """*text* was printed, and *left_out* bytes before it that nobody has read."""
+
+    left_out: int
+    text: str
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a process ended; ``reason``: why we stopped it, None if we did not."""
+
+    ending: ProcessEnding
+    reason: str | None
+    output: CappedText
+
+
+def _attend(
+    command: Command,
+    stop: StopRequest,
+    clock: Clock,
+    tell: Callable[[str], None] = lambda _reason: None,
+    look: Callable[[], None] = lambda: None,
+) -> _End:
+    """Start *command* and wait until nothing of it is left.
+
+    *tell* is called with the reason before SIGTERM, and *look* every ``POLL_S``.
+    """
+    leased_s = command.lease() - clock.monotonic() if command.lease is not None else None
+    try:
+        started = _Child(command, leased_s)
+    except (OSError, MemoryError) as error:  # no process, no descriptor, no temporary file
+        raise NoRoom(str(error) or type(error).__name__) from error
+    with started as child:
+        reason = _watch(child, command, stop, clock, tell, look)
+        output = child.output()
+    if child.ending.signalled and child.ending.status is not None and not child.ending.stopped:
+        names = ", ".join(child.ending.signalled)
+        output.write(f"\n[cronjobs] ended what it had left running: {names}\n")
+    return _End(child.ending, reason, output)
+
+
+def _watch(
+    child: _Child,
+    command: Command,
+    stop: StopRequest,
+    clock: Clock,
+    tell: Callable[[str], None],
+    look: Callable[[], None],
+) -> str | None:
+    """Wait until nothing of the command is left; return why it was stopped, None if it was not."""
+    deadline = clock.monotonic() + command.timeout.total_seconds()
+    kill_by = deadline + command.grace.total_seconds()
+    reason: str | None = None
+    ended = False
+    plan: deque[tuple[float, bytes]] = deque()  # which orders to send when, once it has to end
+    wait = POLL_S
+    lease, on_output = command.lease, command.on_output
+    watched = on_output is not None or command.output is not None
+    leased_until = lease() if lease is not None else 0.0
+    while not child.gone:
+        child.listen(wait)
+        if lease is not None and (until := lease()) > leased_until:
+            leased_until = until
+            child.order(_RENEWED + int(max(0.0, until - clock.monotonic()) * 1000).to_bytes(8, "big"))
+        if news := child.new_output() if watched else None:
+            if command.output is not None:
+                if news.left_out:
+                    command.output.skip(news.left_out)
+                command.output.write(news.text)
+            if on_output is not None:
+                on_output(news.text)
+        look()
+        now = clock.monotonic()
+        if not ended and child.ending.status is not None:
+            ended = True
+            if not plan or (command.term_alone and now < kill_by):
+                pause = now + LEFTOVER_PAUSE_S
+                plan = _steps(pause, max(pause, min(pause + LEFTOVER_GRACE_S, kill_by)))
+        elif not plan and (reason := _why_stop(child, stop, now >= deadline)):
+            tell(reason)
+            kill_by = now + command.grace_for(reason).total_seconds()
+            plan = _steps(now, kill_by, _TERM_COMMAND if command.term_alone else _TERM)
+        while plan and plan[0][0] <= now:
+            _, order = plan.popleft()
+            child.order(order)
+            if order == _GIVE_UP:
+                return reason
+        wait = min(POLL_S, max(0.0, plan[0][0] - now)) if plan else POLL_S
+    return reason
+
+
+_TERM_COMMAND: Final = b"C"
+_TERM: Final = b"T"
+_KILL: Final = b"K"
+_RENEWED: Final = b"R"  # followed by the number of milliseconds
+_GIVE_UP: Final = b""  # the launcher itself does not answer
+
+
+def _steps(term_at: float, kill_at: float, term: bytes = _TERM) -> deque[tuple[float, bytes]]:
+    return deque([(term_at, term), (kill_at, _KILL), (kill_at + LAUNCHER_GRACE_S, _GIVE_UP)])
+
+
+def _why_stop(child: _Child, stop: StopRequest, overdue: bool) -> str | None:
+    if stop.reason is not None:
+        return stop.reason
+    if overdue:
+        return "timeout"
+    return "too much output" if child.disk_used() > DISK_LIMIT else None
+
+
+# --- the launcher's other end ----------------------------------------------------------------------------------------
+
+
+class _Child:
+    """The launcher, the socket to it, and the command's files. Leaving the ``with`` block ends whatever is left."""
+
+    def __init__(self, command: Command, leased_s: float | None) -> None:
+        self.ending = ProcessEnding()
+        self.gone = False
+        self._unread = b""
+        self._shown = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        spec = marshal.dumps(
+            (
+                [os.fsencode(argument) for argument in command.argv],
+                {os.fsencode(name): os.fsencode(value) for name, value in command.env.items()},
+                os.fsencode(command.folder),
+                (command.timeout + command.grace).total_seconds() + 1,
+                command.max_memory or 0,
+                leased_s,
+                command.leave_running,
+            )
+        )
+        # A payload can exceed the pipe buffer; writing it would block, or need a thread. Use a file.
+        with tempfile.TemporaryFile() as stdin:
+            stdin.write(command.stdin)
+            stdin.seek(0)
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115 closed by __exit__
+            # ``echo >/dev/stderr`` truncates a file; without O_APPEND the next write would leave NULs before it.
+            fcntl.fcntl(self._output, fcntl.F_SETFL, fcntl.fcntl(self._output, fcntl.F_GETFL) | os.O_APPEND)
+            self._channel, theirs = socket.socketpair()
+            os.set_blocking(theirs.fileno(), True)  # gevent's do not block, and the launcher would inherit that
+            try:
+                with theirs:
+                    # -I -S: without the user's PYTHON… variables and site-packages it starts in a third of the usual
+                    # time.
+                    # Its own session: a Ctrl-C at our terminal, or a kill of our process group, must reach us alone.
+                    self._launcher = subprocess.Popen(
+                        [sys.executable, "-I", "-S", str(LAUNCHER), str(theirs.fileno()), str(os.getpid())],
+                        stdin=stdin if command.stdin else subprocess.DEVNULL,
+                        stdout=self._output,
+                        stderr=self._output,
+                        pass_fds=[theirs.fileno(), *command.keep_open],
+                        start_new_session=True,
+                    )
+            except BaseException:
+                self._channel.close()
+                self._output.close()
+                raise
+        self.order(len(spec).to_bytes(8, "big") + spec)
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()  # makes the launcher kill whatever is left
+        try:
+            self._launcher.wait(None if self.gone else LAUNCHER_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._launcher.kill()
+        if self.ending.status is None and self.ending.pid is not None and self._launcher.returncode != 0:
+            try:  # the launcher was killed; PDEATHSIG killed its command, but the group may live
+                os.killpg(self.ending.pid, signal.SIGKILL)
+            except OSError:
+                pass
+        self._output.close()
+
+    def order(self, order: bytes) -> None:
+        try:
+            self._channel.sendall(order)
+        except OSError:  # the launcher is gone; listen() will notice
+            pass
+
+    def listen(self, timeout_s: float) -> None:
+        """Read what the launcher reports within *timeout_s*; return as soon as there is something."""
+        if not self._has_news(timeout_s):
+            # The stream does not end while a forked copy of this process (multiprocessing) keeps the other end open.
+            # It may have reported and ended since we looked: what it wrote is read before it counts as gone.
+            self.gone = self._launcher.poll() is not None and not self._has_news(0)
+            return
+        try:
+            data = self._channel.recv(65536)
+        except ConnectionResetError:  # the launcher died before it read an order
+            data = b""
+        self.gone = not data
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._report(*line.decode().split("\t"))
+
+    def _has_news(self, timeout_s: float) -> bool:
+        if not hasattr(select, "poll"):  # eventlet takes it away
+            return bool(select.select([self._channel], [], [], timeout_s)[0])
+        poller = select.poll()
+        poller.register(self._channel, select.POLLIN)
+        return bool(poller.poll(timeout_s * 1000))
+
+    def _report(self, kind: str, *fields: str) -> None:
+        match kind:
+            case "started":
+                self.ending.pid = int(fields[0])
+            case "failed":
+                self.ending.failure = (fields[0], int(fields[1]))
+            case "exited":
+                self.ending.status, self.ending.stopped = int(fields[0]), fields[1] == "1"
+            case "signalled":
+                self.ending.signalled = self.ending.signalled or fields
+            case "left":
+                self.ending.left = fields
+
+    def disk_used(self) -> int:
+        return os.fstat(self._output.fileno()).st_blocks * 512  # POSIX leaves the unit open; it is 512 everywhere
+
+    def output(self) -> CappedText:
+        """Read the head and the tail of the file, never what lies between."""
+        text = CappedText(OUTPUT_LIMIT)
+        fd = self._output.fileno()
+        size = os.fstat(fd).st_size
+        if size <= OUTPUT_LIMIT:
+            text.write(os.pread(fd, size, 0).decode(errors="replace"))
+            return text
+        half = OUTPUT_LIMIT // 2
+        text.write(os.pread(fd, half, 0).decode(errors="replace"))
+        text.skip(size - 2 * half)
+        text.write(os.pread(fd, half, size - half).decode(errors="replace"))
+        return text
+
+    def new_output(self) -> _News | None:
+        """Return what was printed since the last call; if that is too much, only its end; None: nothing was."""
+        fd = self._output.fileno()
+        size = os.fstat(fd).st_size
+        if size == self._shown:
+            return None
+        shown = self._shown if self._shown <= size else 0
+        start = max(shown, size - OUTPUT_LIMIT)
+        self._shown = size
+        return _News(start - shown, self._decoder.decode(os.pread(fd, size - start, start)))

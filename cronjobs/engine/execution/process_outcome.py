@@ -1,0 +1,124 @@
+"""How a process ended, as the outcome of its attempt. Pure."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from cronjobs.engine.execution.command import Command
+from cronjobs.model import (
+    CancelledByRequest,
+    ExitCodes,
+    Failed,
+    Interrupted,
+    Lost,
+    Outcome,
+    Succeeded,
+    TimedOut,
+    duration_text,
+)
+from cronjobs.text import ERROR_LIMIT, one_line
+
+DISK_LIMIT: Final = 1024**3  # bytes of disk for output, where the launcher cannot free the middle
+
+
+@dataclass
+class ProcessEnding:
+    """What the launcher reported; its module docstring has the protocol."""
+
+    pid: int | None = None
+    failure: tuple[str, int] | None = None  # "folder" or "command", errno
+    status: int | None = None  # the exit status; negative: the signal
+    stopped: bool = False  # it was signalled before it ended
+    signalled: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()  # processes that could not be killed
+
+
+def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | None, last_line: str) -> Outcome:
+    if ending.failure is not None:
+        return outcome_not_started(command, *ending.failure)
+    if ending.status is not None and not ending.stopped:
+        return outcome_of_exit(command.exit_codes, ending.status, last_line)
+    if reason is None and not ending.stopped:
+        said = "the command was lost: its launcher ended without a word, killed by hand or because memory ran out"
+        return Failed(sentence(said, last_line), "LauncherDied")
+    # If we had no reason the launcher's own timer was first: this process was frozen, or starved.
+    return outcome_of_stop(command, reason or "timeout", ending, last_line)
+
+
+def outcome_of_exit(codes: ExitCodes, status: int, last_line: str) -> Outcome:
+    if status in codes.success:
+        return Succeeded()
+    if status < 0:
+        name = _signal_name(-status)
+        hint = " (by hand, or because memory ran out)" if -status == signal.SIGKILL else ""
+        return Failed(sentence(f"killed by {name}{hint}", last_line), name, kinds=(name,))
+    said, kind = sentence(f"exit status {status}", last_line), f"exit-{status}"
+    return Failed(said, kind, permanent=status in codes.permanent, kinds=(kind,))
+
+
+def outcome_of_stop(command: Command, reason: str, ending: ProcessEnding, last_line: str = "") -> Outcome:
+    still = f", but these could not be killed: {', '.join(ending.left)}" if ending.left else ""
+    match reason:
+        case "cancelled":
+            return CancelledByRequest(sentence(f"cancelled{still}"))
+        case "shutdown":
+            return Interrupted(sentence(f"interrupted by shutdown{still}"))
+        case "lease lost":
+            return Lost(sentence(f"the lease was lost, so the command was killed{still}"))
+        case "too much output":
+            said = f"stopped: its output took more than {DISK_LIMIT // 1024**2} MiB of disk{still}"
+            return Failed(sentence(said, last_line), "TooMuchOutput")
+    killed = f" and a grace of {duration_text(command.grace)}, killed" if ending.status == -signal.SIGKILL else ""
+    return TimedOut(sentence(f"{timed_out_words(command.timeout)}{killed}{still}", last_line))
+
+
+def timed_out_words(timeout: timedelta) -> str:
+    return f"timed out after {duration_text(timeout)}"
+
+
+def outcome_not_started(command: Command, where: str, number: int) -> Failed:
+    name, why = command.argv[0], os.strerror(number)
+    if where == "folder":
+        return Failed(sentence(f"the folder {command.folder} cannot be entered: {why}"), "StartError")
+    match number:
+        case errno.ENOENT | errno.ENOTDIR if "/" in name:
+            said = f"command not found: {name} (looked up from {command.folder}); if it is there, see its #! line"
+        case errno.ENOENT | errno.ENOTDIR:
+            path = command.env.get("PATH", os.defpath)
+            said = f"command not found: {name} is not on PATH={path}; write its full path, or set PATH under env:"
+        case errno.EACCES:
+            said = f"command not executable: {name}; chmod +x it, and see its folders' permissions"
+        case errno.ENOEXEC:
+            said = f"command not executable: {name} is neither a program nor a script with a #! line"
+        case errno.E2BIG:
+            said = f"the arguments and environment of {name} are too long for the kernel"
+        case _:
+            said = f"the command {name} could not be started: {why}"
+    return Failed(sentence(said), "CommandNotFound" if number in (errno.ENOENT, errno.ENOTDIR) else "StartError")
+
+
+def sentence(said: str, last_line: str = "") -> str:
+    # A character has at most four bytes.
+    return one_line(f"{said}: {last_line}" if last_line else said, ERROR_LIMIT // 4)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals between the first and the last have no name
+        return f"signal {number}"
+
+
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;:]*m")
+
+
+def last_line_of(output: str | None) -> str:
+    """Return the last line with text as a terminal would show it: no colours, and only what follows the last \\r."""
+    lines = (line.rstrip().rpartition("\r")[2].strip() for line in reversed((output or "").split("\n")))
+    return next((plain for line in lines if (plain := _COLOURS.sub("", line))), "")

@@ -1,0 +1,309 @@
+"""The outcome of what a handler raised. An exception is user code, so nothing that it reports about itself is trusted.
+
+A group (``asyncio.TaskGroup`` raises one) contains several exceptions. The first of these that is among them decides:
+
+1. a requested stop: ``Cancelled`` or asyncio's CancelledError, also as the cause of what was raised, once the job was
+   cancelled, shutdown began, the lease was lost or the time was over;
+2. ``EffectUnknown``, ``TransactionBroken``: dead at once, since a person has to look first;
+3. ``GiveUp``: dead at once;
+4. any other error, and a ``Cancelled`` without a request to stop: a charged failure;
+5. ``RetryLater``: a charged failure, retried after the longest of their delays;
+6. ``Snooze``: uncharged, until the latest of their instants.
+
+A delay from further down still counts: a failure next to a RetryLater is not retried sooner than that asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cronjobs.clock import Clock
+from cronjobs.engine.jobs import around
+from cronjobs.errors import Cancelled, EffectUnknown, GiveUp, RetryLater, Snooze, TransactionBroken
+from cronjobs.model import (
+    CancelledByRequest,
+    Failed,
+    Interrupted,
+    Lost,
+    Outcome,
+    Snoozed,
+    TimedOut,
+    duration,
+    duration_text,
+    kind_name,
+    kinds_of,
+)
+from cronjobs.text import ERROR_LIMIT, TRACEBACK_LIMIT, cap, one_line
+
+if TYPE_CHECKING:
+    from cronjobs.engine.execution.attempt import Attempt
+
+MOST_PARTS: Final = 1000  # how many exceptions of a group or a chain are looked at
+MOST_TRACED: Final = 100  # with more than these, only the outermost exception's own frames are formatted
+MOST_NAMED: Final = 3  # errors of a group that its one-line summary names
+LONGEST_DELAY: Final = timedelta(days=3660)  # the most that ``duration`` accepts; more is a mistake
+UNREADABLE: Final = "the handler raised an exception that cannot be read"
+# Of these is each traceback's beginning; around a handler, contextlib's too.
+_OURS: Final = (str(Path(__file__).with_name("handler.py")), around.__file__, contextlib.__file__)
+
+
+def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
+    """Turn what a handler raised into an outcome; never raises. An unknown error is retried by the policy."""
+    try:
+        return _outcome(error, attempt, clock)
+    except BaseException:  # reading it runs its own code: __str__, properties, a metaclass
+        return Failed(UNREADABLE, _kind(error))
+
+
+def rehearse(attempt: Attempt, clock: Clock) -> Outcome:
+    """Judge an error that nobody made, so that what judges one is compiled and loaded by now.
+
+    A handler that has taken all the memory there is still holds it when its own error is judged.
+    """
+    try:
+        raise MemoryError("a rehearsal")
+    except MemoryError as error:
+        return outcome_of(error, attempt, clock)
+
+
+def _outcome(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
+    reason = _asked_to_stop(error, attempt, clock)
+    if reason is not None:
+        return stopped(reason, attempt, error)
+    if _is(error, TimeoutError) and _is_async_timeout(error, attempt, clock):
+        return stopped("timeout", attempt, error)
+    parts = list(_parts(error))
+    for kind in (EffectUnknown, TransactionBroken, GiveUp):
+        for part in parts:
+            if _is(part, kind):
+                return Failed(said(part), kind.__name__, _trace(error), permanent=True)
+    wishes = [wish for part in parts if (wish := _wish(part, clock)) is not None]
+    failures = [part for part in parts if not _is(part, RetryLater) and not _is(part, Snooze)]
+    refused = [wish for wish in wishes if wish.refused]
+    if failures:
+        return _failed(error, failures, at_least=_longest(wishes))
+    if refused:
+        return Failed(refused[0].refused, "UsageError", at_least=_longest(wishes))
+    if any(wish.charged for wish in wishes):
+        return _retry_later(wishes)
+    return Snoozed(max(wish.until for wish in wishes if wish.until is not None))
+
+
+def _failed(error: BaseException, failures: Sequence[BaseException], at_least: timedelta | None) -> Failed:
+    """An ordinary failure. One error in a group counts as that error; several get the group's name and message."""
+    main = failures[0] if len(failures) == 1 else error
+    words, kinds = said(main), [kinds_of(part) for part in (*failures, main, error)]
+    if len(failures) > 1:
+        named = "; ".join(f"{_kind(part)}: {said(part, 200)}" for part in failures[:MOST_NAMED])
+        words = one_line(f"{words}: {named}", ERROR_LIMIT // 2)
+    return Failed(
+        words,
+        _kind(main),
+        _trace(error),
+        at_least=at_least,
+        kinds=tuple(dict.fromkeys(name for names in kinds for name in names)),
+    )
+
+
+# --- stops ------------------------------------------------------------------------------------------------------------
+
+
+def stopped(reason: str, attempt: Attempt, error: BaseException | None = None) -> Outcome:
+    """The outcome of an attempt that ended because it was asked to stop for *reason*."""
+    match reason:
+        case "shutdown":
+            return Interrupted()
+        case "timeout":
+            return TimedOut(f"timed out after {duration_text(attempt.timeout)}", _trace(error) if error else None)
+        case "cancelled":
+            return CancelledByRequest()
+        case _:
+            return Lost()
+
+
+def _asked_to_stop(error: BaseException, attempt: Attempt, clock: Clock) -> str | None:
+    """Why the attempt was asked to stop, if *error* is the answer to that; else None."""
+    reason = attempt.stop.reason
+    if reason is None and _is_over(attempt, clock) and _holds(error, (Cancelled,)):
+        return "timeout"
+    return reason if reason is not None and _holds(error, (Cancelled, *_cancelled_by_asyncio())) else None
+
+
+def _is_over(attempt: Attempt, clock: Clock) -> bool:
+    return attempt.started is not None and clock.monotonic() - attempt.started >= attempt.timeout.total_seconds()
+
+
+def _cancelled_by_asyncio() -> tuple[type[BaseException], ...]:
+    """asyncio's CancelledError; nothing while nobody has imported asyncio, and so nothing can have raised one."""
+    kind = getattr(sys.modules.get("asyncio.exceptions"), "CancelledError", None)
+    return () if kind is None else (kind,)
+
+
+def _is_async_timeout(error: BaseException, attempt: Attempt, clock: Clock) -> bool:
+    cause = error.__cause__ or error.__context__
+    return _is_over(attempt, clock) and cause is not None and issubclass(type(cause), _cancelled_by_asyncio())
+
+
+# --- delays -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """When a RetryLater (``charged``) or a Snooze asks to run again.
+
+    ``until`` None: by the policy. ``words``: its message. ``refused``: why a Snooze cannot be meant, or "".
+    """
+
+    charged: bool
+    wait: timedelta | None = None
+    until: datetime | None = None
+    words: str = ""
+    refused: str = ""
+
+
+def _wish(part: BaseException, clock: Clock) -> _Wish | None:
+    if _is(part, RetryLater):
+        after = getattr(part, "after", None)
+        wait = None if after is None else _delay(after)
+        words = said(part)
+        if after is not None and wait is None:
+            words += f" (after={_shown(after)} is no delay between 0 and ten years, so the policy decides)"
+        return _Wish(True, wait, words=words)
+    if _is(part, Snooze):
+        until = getattr(part, "until", None)
+        now = clock.now()
+        moment = _instant(until, now)
+        if moment is None:
+            text = f"Snooze({_shown(until)}) needs an aware datetime within ten years, or a delay such as '10m'"
+            return _Wish(False, refused=text)
+        return _Wish(False, max(moment - now, timedelta(0)), moment)
+    return None
+
+
+def _retry_later(wishes: Sequence[_Wish]) -> Failed:
+    words = next(wish.words for wish in wishes if wish.charged)
+    longest = _longest(wishes)
+    if any(wish.wait is None for wish in wishes):
+        return Failed(words, "RetryLater", None, at_least=longest)
+    return Failed(words, "RetryLater", None, retry_after=longest)
+
+
+def _longest(wishes: Sequence[_Wish]) -> timedelta | None:
+    return max((wish.wait for wish in wishes if wish.wait is not None), default=None)
+
+
+def _delay(value: Any) -> timedelta | None:
+    """*value* as a plain timedelta; None if it is not one, is negative, or too long to be meant."""
+    try:
+        span = timedelta(seconds=duration(value).total_seconds())
+    except Exception:  # NaN, unreadable text, a subclass that misbehaves
+        return None
+    return span if timedelta(0) <= span <= LONGEST_DELAY else None
+
+
+def _instant(value: Any, now: datetime) -> datetime | None:
+    """When a Snooze ends, as a plain UTC instant; None if that cannot be meant."""
+    try:
+        if isinstance(value, datetime):
+            if value.utcoffset() is None:
+                return None
+            utc = value.astimezone(UTC)
+            parts = (utc.year, utc.month, utc.day, utc.hour, utc.minute, utc.second, utc.microsecond)
+            moment = datetime(*parts, tzinfo=UTC)
+            return moment if moment - now <= LONGEST_DELAY else None
+    except Exception:  # year 9999 in a zone west of Greenwich, a tzinfo that raises
+        return None
+    wait = _delay(value)
+    return None if wait is None else now + wait
+
+
+# --- reading what cannot be trusted -----------------------------------------------------------------------------------
+
+
+def _is(error: BaseException, kind: type[BaseException]) -> bool:
+    return issubclass(type(error), kind)  # not isinstance, which trusts a __class__ that may lie
+
+
+def _parts(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group and in its subgroups; *error* itself if it is not a group."""
+    todo, seen = [error], 0
+    while todo and seen < MOST_PARTS:
+        part, seen = todo.pop(), seen + 1
+        if isinstance(part, BaseExceptionGroup):
+            todo += reversed(list(islice(part.exceptions, MOST_PARTS)))
+        else:
+            yield part
+
+
+def _holds(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Whether *error*, an exception in its groups, or one that led to it is of *kinds*."""
+    return any(issubclass(type(each), kinds) for each in islice(_everything(error), MOST_PARTS))
+
+
+def _everything(error: BaseException) -> Iterator[BaseException]:
+    todo, seen = [error], set[int]()
+    while todo:
+        each = todo.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        if isinstance(each, BaseExceptionGroup):
+            todo += list(islice(each.exceptions, MOST_PARTS))
+        led_to_it = each.__cause__ or each.__context__
+        if led_to_it is not None:
+            todo.append(led_to_it)
+
+
+def said(error: BaseException, limit: int = ERROR_LIMIT // 2) -> str:
+    """The message of *error* in one line, whatever its ``__str__`` does."""
+    if _is(error, Cancelled):
+        return one_line(f"raised {_shown(error)}, and nothing had asked the job to stop: GiveUp ends a job", limit)
+    try:
+        words = "".join([str(error)])  # a plain str, even if __str__ returned a subclass
+    except BaseException:  # a broken __str__ must not lose the outcome
+        words = "(its message could not be read)"
+    if not _is(error, Exception):  # sys.exit(3) would read "3"
+        words = f"{_kind(error)}: {words}"
+    elif type(error) is KeyError and len(error.args) == 1:  # its message is the bare key
+        words = f"no such key: {words}"
+    return one_line(words or _kind(error), limit)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Cancelled):
+        value = getattr(value, "reason", None)
+        return f"Cancelled({_shown(value)})"
+    try:
+        return one_line("".join([repr(value)]), 100)
+    except BaseException:
+        return "…"
+
+
+def _kind(error: BaseException) -> str:
+    try:
+        return "".join([kind_name(type(error))])
+    except BaseException:  # anyone can set __module__ and __qualname__
+        return "Exception"
+
+
+def _trace(error: BaseException) -> str | None:
+    try:
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename in _OURS:
+            frames = frames.tb_next  # begin with the user's code
+        if len(list(islice(_everything(error), MOST_TRACED + 1))) > MOST_TRACED:
+            lines = [*traceback.format_tb(frames), f"{_kind(error)}: {said(error)}\n", "(and too many more to show)\n"]
+        else:
+            lines = traceback.format_exception(type(error), error, frames)
+        return cap("".join(lines), TRACEBACK_LIMIT)
+    except BaseException:
+        return None

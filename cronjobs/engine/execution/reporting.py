@@ -1,0 +1,112 @@
+"""What an attempt reports while it runs: its worker writes, and the loop reads when it renews the lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from cronjobs.engine.rules.lease import Lease, Report
+from cronjobs.engine.rules.progress import LIVE_LIMIT, HowFar, Reported, progress_line
+from cronjobs.masking import longest_form, mask, mask_urls, safe_until
+from cronjobs.text import OUTPUT_LIMIT, CappedText
+
+LOOK_BACK: Final = OUTPUT_LIMIT // 2  # bytes of new output that are read: no more is kept of its end
+MOST_HELD: Final = 4 * LIVE_LIMIT  # bytes that wait for the end of what may be a secret
+LONGEST_LINE: Final = 512  # characters; no line with progress is longer
+_SPACE: Final = " \t\r\n"
+
+
+class Reporting:
+    """One attempt's progress and output so far. ``output``: where its output is collected; None: nothing is yet.
+
+    ``listener`` hears of each progress at once, in the thread that says it, for a person who watches.
+    """
+
+    # Defaults are shared: a drain makes thousands of these, of which few are told anything.
+    output: CappedText | None = None
+    listener: Callable[[HowFar], None] | None = None
+    told: HowFar | None = None  # what the tick has told a person who watches
+    _said: tuple[HowFar, float, float, float] | None = None  # replaced as a whole: no lock is needed
+    _unended = ""  # of a command's output: the line that has no end yet
+    _taken = 0  # bytes of the output that the loop has read
+    _held = ""  # read, and not masked yet: it may be the beginning of a secret
+    _tail = ""  # masked
+    _torn = False  # nothing was kept of a word that is too long, so that what comes begins in its middle
+    _end = 0  # bytes up to the tail's end: masked ones where they were read
+    _written: Reported | None = None
+
+    @property
+    def progress(self) -> HowFar | None:
+        return None if self._said is None else self._said[0]
+
+    def say(self, told: HowFar, at: float) -> None:
+        """Take what a handler says, at a monotonic instant."""
+        first, first_at = told.done or 0, at
+        if self._said is not None:
+            before, _, *since = self._said
+            if told.of == before.of and (told.done or 0) >= (before.done or 0):
+                first, first_at = since
+        self._said = (told, at, first, first_at)
+        if self.listener is not None:
+            self.listener(told)
+
+    def read(self, text: str, at: float) -> None:
+        """Take what a command has printed: the last line in it that says progress counts."""
+        *lines, rest = (self._unended + text).split("\n")
+        self._unended = rest[:LONGEST_LINE]
+        told = next((told for line in reversed(lines) if (told := progress_line(line[:LONGEST_LINE]))), None)
+        if told is not None:
+            self.say(told, at)
+
+    # --- the loop's side ----------------------------------------------------------------------------------------------
+
+    def news(self, lease: Lease, claimed: float, secrets: frozenset[str]) -> Report | None:
+        """What the row does not know yet; None: nothing. ``claimed``: when the attempt was, on the monotonic clock."""
+        said = self._said
+        if said is None and self.output is None:
+            return None
+        if self.output is not None:
+            self._read_output(self.output, secrets)
+        reported = Reported(output_end=self._end)
+        if said is not None:
+            told, at, first, first_at = said
+            if told.note is not None:
+                told = told._replace(note=mask(told.note, secrets))
+            reported = Reported(told, max(0.0, at - claimed), first, max(0.0, first_at - claimed), self._end)
+        if reported == (self._written or Reported()):
+            return None
+        old_output = self._written is not None and self._written.output_end == self._end
+        return Report(lease, reported, None if old_output else self._tail)
+
+    def written(self, report: Report) -> None:
+        """The row has it, by a transaction that is committed."""
+        self._written = report.reported
+
+    def _read_output(self, output: CappedText, secrets: frozenset[str]) -> None:
+        """Mask what is new, but for its end if a secret may begin there, and keep the last of it."""
+        start, new = output.since(self._taken, LOOK_BACK)
+        left_out, self._taken = start - self._taken, start + len(new.encode())
+        text = self._held + new
+        if left_out > 0 or self._torn:
+            # It may begin in the middle of a secret, or of a URL.
+            whole = _from_a_word_on(new[longest_form(secrets) :])
+            self._end += left_out + len(text.encode()) - len(whole.encode())
+            self._tail, self._torn, text = "", not whole, whole
+        ready = safe_until(text, secrets)
+        if len(text) - ready > MOST_HELD:
+            self._end += len(text.encode())
+            self._held, self._tail, self._torn = "", "", True
+            return
+        # URLs in any case: a part does not show that there is one in another part.
+        masked, self._held = mask_urls(mask(text[:ready], secrets)), text[ready:]
+        self._end += len(masked.encode())
+        self._tail = _last_bytes(self._tail + masked)
+
+
+def _from_a_word_on(text: str) -> str:
+    ends = [place for character in _SPACE if (place := text.find(character)) >= 0]
+    return text[min(ends) + 1 :] if ends else ""
+
+
+def _last_bytes(text: str) -> str:
+    return text.encode()[-LIVE_LIMIT:].decode(errors="ignore")

@@ -1,0 +1,131 @@
+"""The daemon threads that run attempts.
+
+Workers compute and the loop writes; only ``ctx.transaction()`` and effects write from a worker's thread. They are
+daemon threads rather than a ThreadPoolExecutor, which joins its threads at exit: a handler that never returns would
+keep the tick alive for ever.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # in ``signal`` it makes enums of each answer, at ten times the price
+import queue
+import threading
+from contextvars import Context
+from typing import Final
+
+from cronjobs.clock import Clock, sleep
+from cronjobs.engine.execution.attempt import Attempt, Ended, WorkerContext
+from cronjobs.engine.execution.handler import run_attempt
+from cronjobs.engine.execution.raised import outcome_of, rehearse
+from cronjobs.model import (
+    CancelledByRequest,
+    Finished,
+    Outcome,
+    Released,
+)
+from cronjobs.text import ERROR_LIMIT, one_line
+
+LET_IT_BEGIN_S: Final = 0.001  # Python runs one thread at a time
+DROPPED: Final = "dropped at shutdown"
+
+
+def unbegun(attempt: Attempt) -> Outcome | None:
+    """The outcome of an attempt that was asked to stop before a worker took it; None: start it."""
+    match attempt.stop.reason:
+        case None:
+            return None
+        case "cancelled":
+            return CancelledByRequest()
+        case "shutdown" if attempt.job_type.on_shutdown == "drop":
+            return CancelledByRequest(DROPPED)
+        case _:
+            return Released()
+
+
+class Workers:
+    """Daemon threads, up to ``count``. ``hand`` gives them an attempt, and its end arrives on ``ended``.
+
+    ``fault``: why there are fewer than were asked for; ``count`` is then the number that exists.
+    """
+
+    def __init__(self, count: int, around: WorkerContext, clock: Clock) -> None:
+        self.count = count
+        self.fault: str | None = None
+        self.ended: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
+        self.around = around
+        self.clock = clock
+        self._threads: list[threading.Thread] = []
+
+    def hand(self, attempt: Attempt) -> bool:
+        """Give *attempt* to a worker; False if there is none and none can be started."""
+        is_first = not self._threads
+        if len(self._threads) < self.count:
+            self._start_one()
+        if not self._threads:
+            return False
+        attempt.on_its_way = True
+        self._inbox.put(attempt)
+        if is_first:
+            sleep(LET_IT_BEGIN_S)
+            rehearse(attempt, self.clock)  # while it runs
+        return True
+
+    def _start_one(self) -> None:
+        name = str(len(self._threads) + 1)
+        thread = threading.Thread(target=self._work, args=(name,), name=f"cronjobs-worker-{name}", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:  # a limit on processes or memory; the existing threads go on
+            self.count, self.fault = len(self._threads), one_line(str(error), 200)
+        else:
+            self._threads.append(thread)
+
+    def take_back(self) -> list[Attempt]:
+        """Return the attempts that no worker has started, so that their jobs can be released."""
+        unbegun: list[Attempt] = []
+        while True:
+            try:
+                attempt = self._inbox.get_nowait()
+            except queue.Empty:
+                return unbegun
+            if attempt is not None:
+                unbegun.append(attempt)
+
+    def dismiss(self) -> None:
+        """Let each thread end after its current attempt, for a process that lives on."""
+        for _ in self._threads:
+            self._inbox.put(None)
+
+    def wake(self) -> None:
+        """End the loop's wait now; safe to call from a signal handler."""
+        self.ended.put(None)
+
+    def _work(self, name: str) -> None:
+        while True:
+            attempt = self._inbox.get()
+            if attempt is None:
+                return
+            stopped = unbegun(attempt)
+            if stopped is None and self.clock.monotonic() >= attempt.safe_until:
+                stopped = Released()  # this process was frozen since the claim: another runner may have the job by now
+            if stopped is not None:
+                self.ended.put(Ended(attempt, Finished(attempt.job, stopped), self.clock.monotonic()))
+                continue
+            attempt.worker = name
+            attempt.started = self.clock.monotonic()
+            try:
+                # A context of its own: decimal's precision, a tenant or a log's fields are not for the next job.
+                finished = Context().run(run_attempt, attempt, self.around, self.clock)
+            except BaseException as error:  # an error of ours, not the user's; the slot must survive it
+                finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # for the next handler and its child processes
+            self.ended.put(Ended(attempt, finished, self.clock.monotonic()))
+            if attempt.let_go is not None:
+                attempt.let_go.wait()
+
+    def _outcome_of(self, error: BaseException, attempt: Attempt) -> Outcome:
+        """The outcome of an error of ours: a release if the attempt's code had not started."""
+        if attempt.begun:
+            return outcome_of(error, attempt, self.clock)
+        return Released(one_line(f"it could not be begun: {type(error).__name__}: {error}", ERROR_LIMIT // 4))

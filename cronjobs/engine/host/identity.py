@@ -1,0 +1,137 @@
+"""Who has a lease: host, boot, pid namespace, process and tick, so that a death can be proven on its own host."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from cronjobs.engine.probe import here as kernel
+from cronjobs.engine.probe.here import UNKNOWN, age_of, process_started
+
+LAUNCHER: Final = "cronjobs/engine/execution/launcher.py"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One tick on one host. ``str()`` is ``locked_by``: host:boot id:pid namespace:pid:process start:tick."""
+
+    host: str
+    boot_id: str
+    pid_namespace: str
+    pid: int
+    started: str
+    tick: str
+
+    @classmethod
+    def here(cls) -> Identity:
+        return cls(
+            host=kernel.host_name(),
+            boot_id=kernel.boot_id(),
+            pid_namespace=kernel.pid_namespace(),
+            pid=os.getpid(),
+            started=process_started(os.getpid()) or "0",
+            tick=os.urandom(6).hex(),
+        )
+
+    @classmethod
+    def parse(cls, locked_by: str) -> Identity | None:
+        """Parse ``locked_by``; None if it is not one of ours (plain SQL can write anything)."""
+        fields = locked_by.split(":")
+        if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal() or len(fields[3]) > 10:
+            return None
+        host, boot_id, pid_namespace, pid, started, tick = fields
+        return cls(host, boot_id, pid_namespace, int(pid), started, tick)
+
+    @property
+    def place(self) -> str:
+        """The prefix of ``locked_by`` for every process of this host, boot and pid namespace."""
+        return f"{self.host}:{self.boot_id}:{self.pid_namespace}:"
+
+    def __str__(self) -> str:
+        return f"{self.place}{self.pid}:{self.started}:{self.tick}"
+
+
+def _read(path: str) -> str:
+    return (kernel.read(path) or UNKNOWN).strip()
+
+
+def is_gone(locked_by: str, here: Identity) -> bool | None:
+    """Whether the process that has a lease has ended, with all that our launcher runs for it.
+
+    True: proven. False: it, or something that it started, is alive. None: unknown from here, because of another host,
+    boot or pid namespace, an unreadable name, or a /proc that hides other users' processes.
+    """
+    holder = Identity.parse(locked_by)
+    if holder is None or _place(holder) != _place(here) or UNKNOWN in _place(holder) or holder.started == "0":
+        return None
+    now_there = process_started(holder.pid)
+    if now_there == holder.started:
+        return False
+    if now_there is None and _runs_unseen(holder.pid):
+        return None
+    if _read("/proc/1/stat") == UNKNOWN:  # hidepid (proc(5)): we would not see another user's launcher either
+        return None
+    return not any(_belongs(launcher, now_there) for launcher in _launchers_of(holder.pid))
+
+
+def age_at_work(locked_by: str, here: Identity) -> float | None:
+    """The age in seconds of the process that has a lease, if it is proven to run; else None.
+
+    A stopped process (state T) does not run: it may never go on. Nor does an earlier tick of this same process.
+    """
+    holder = Identity.parse(locked_by)
+    if holder is None or holder.pid == here.pid or _place(holder) != _place(here) or UNKNOWN in _place(holder):
+        return None
+    state = _read(f"/proc/{holder.pid}/stat").rpartition(")")[2].split()
+    if process_started(holder.pid) != holder.started or not state or state[0] in "Tt":
+        return None
+    return age_of(holder.started)
+
+
+def _place(identity: Identity) -> tuple[str, str, str]:
+    # Pids of two containers, or from before a reboot, are unrelated.
+    return identity.host, identity.boot_id, identity.pid_namespace
+
+
+def _runs_unseen(pid: int) -> bool:
+    """Whether anything of a process still runs although its main thread cannot be seen."""
+    if _read(f"/proc/{pid}/stat") == UNKNOWN:
+        try:
+            os.kill(pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return False
+        except PermissionError:
+            return True
+        return True
+    # A killed process is a zombie only when its last thread has ended; one may still be in a system call.
+    return any(_thread_runs(pid, thread) for thread in _numbers(f"/proc/{pid}/task"))
+
+
+def _thread_runs(pid: int, thread: int) -> bool:
+    fields = _read(f"/proc/{pid}/task/{thread}/stat").rpartition(")")[2].split()
+    return bool(fields) and fields[0] not in "ZX-"
+
+
+def _launchers_of(pid: int) -> list[int]:
+    """The launchers (``launcher.py``) started by *pid*: each kills all that its command started, then ends."""
+    found = []
+    for other in _numbers("/proc"):
+        arguments = _read(f"/proc/{other}/cmdline").split("\0")
+        script = next((at for at, word in enumerate(arguments) if word.endswith(LAUNCHER)), None)
+        if script is not None and str(pid) in arguments[script + 2 :]:
+            found.append(other)
+    return found
+
+
+def _belongs(launcher: int, now_there: str | None) -> bool:
+    """Whether the dead process started a launcher, rather than *now_there*, which has its pid now."""
+    started = process_started(launcher)
+    return started is not None and (now_there is None or int(started) <= int(now_there))
+
+
+def _numbers(folder: str) -> list[int]:
+    try:
+        return [int(entry.name) for entry in os.scandir(folder) if entry.name.isdecimal()]
+    except OSError:
+        return []

@@ -1,0 +1,51 @@
+"""Remembers that a database existed: if a SQLite file's disk is not mounted, no empty file must replace it.
+
+Kept in the user's state folder, by the file and the project's folder: another project at the same path, perhaps after a
+reinstallation, starts without any set-up.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cronjobs.engine.host.state_folder import State
+from cronjobs.errors import DatabaseVanished
+
+if TYPE_CHECKING:
+    from cronjobs.engine.config.settings import Settings
+    from cronjobs.engine.database.address import Address
+
+
+def require_still_there(settings: Settings, address: Address) -> None:
+    """Raise DatabaseVanished if there was a SQLite file with our tables, and now it is missing or empty."""
+    if not address.is_sqlite:
+        return
+    with suppress(OSError):
+        if Path(str(address.url.database)).stat().st_size:
+            return
+    if State().read(_note(settings, address)):
+        raise DatabaseVanished(str(address))
+
+
+def remember(settings: Settings, address: Address) -> None:
+    """Note that the file has our tables. Never fails: if nothing can be remembered, nothing is."""
+    if address.is_sqlite and not State().read(_note(settings, address)):
+        State().write(_note(settings, address), f"{address.url.database}\n")
+
+
+def forget(settings: Settings, address: Address) -> None:
+    """Forget the file, which is to be created again."""
+    if address.is_sqlite:
+        State().take(_note(settings, address))
+
+
+def _note(settings: Settings, address: Address) -> str:
+    inode = 0
+    with suppress(OSError):
+        inode = settings.folder.stat().st_ino
+    about = os.fsencode(f"{inode} {address.url.database}")
+    return f"database-{sha256(about).hexdigest()[:16]}"

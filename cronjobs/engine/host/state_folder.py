@@ -1,0 +1,89 @@
+"""The user's state folder: small files that a tick leaves for the next one; only in a folder that is ours alone.
+
+Without a home the folder is below the temporary one, where anyone can create it first, with links to our files in it.
+So it must be ours, writable by no one else, and no link is followed; otherwise no state is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cronjobs.engine.host.files import make_folder
+from cronjobs.engine.probe import state_files
+
+
+def state_folder() -> Path:
+    """$XDG_STATE_HOME/cronjobs, or ~/.local/state/cronjobs by the password file: cron may set no HOME."""
+    if (lasting := state_files.lasting_folder()) is not None:
+        return Path(lasting)
+    import tempfile
+
+    return Path(tempfile.gettempdir()) / f"cronjobs-{os.getuid()}"
+
+
+class State:
+    """Files of one folder, by name. Never fails: what cannot be kept safely is not kept."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or state_folder()
+
+    def read(self, name: str) -> str | None:
+        """The file's content; None if it does not exist, or is not safe to read."""
+        content = self.read_bytes(name)
+        return None if content is None else content.decode(errors="replace")
+
+    def read_bytes(self, name: str) -> bytes | None:
+        with suppress(OSError), self._opened() as folder:
+            return state_files.read_file(folder, name)
+        return None
+
+    def write(self, name: str, text: str) -> None:
+        """Replace the file's content with *text*, atomically."""
+        self.write_bytes(name, text.encode(errors="replace"))
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        with suppress(OSError), self._opened(make=True) as folder:
+            fresh = f"{name}.{os.getpid()}"
+            with suppress(FileNotFoundError):
+                os.unlink(fresh, dir_fd=folder)  # left by an earlier process that was killed
+            try:
+                _put(folder, fresh, os.O_CREAT | os.O_EXCL, content)
+                os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:  # a full disk
+                os.unlink(fresh, dir_fd=folder)
+
+    def append(self, name: str, text: str) -> None:
+        with suppress(OSError), self._opened(make=True) as folder:
+            _put(folder, name, os.O_CREAT | os.O_APPEND, text.encode(errors="replace"))
+
+    def take(self, name: str) -> str | None:
+        """Read and remove the file; of two processes that do so together, one gets the content."""
+        with suppress(OSError), self._opened() as folder:
+            taken = f"{name}.{os.getpid()}"
+            os.rename(name, taken, src_dir_fd=folder, dst_dir_fd=folder)
+            try:
+                content = state_files.read_file(folder, taken)
+            finally:
+                os.unlink(taken, dir_fd=folder)
+            return None if content is None else content.decode(errors="replace")
+        return None
+
+    @contextmanager
+    def _opened(self, *, make: bool = False) -> Iterator[int]:
+        """The folder's descriptor: files are opened in the folder that was checked, even if it is renamed."""
+        if make:
+            make_folder(self.folder, 0o700)
+        descriptor = state_files.open_folder(str(self.folder))
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _put(folder: int, name: str, flags: int, content: bytes) -> None:
+    descriptor = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o600, dir_fd=folder)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)

@@ -1,0 +1,138 @@
+"""Context managers around every attempt: the entries of the file's ``around:``, and the hooks of ``around_attempts``.
+
+An entry is for tracing and error reporting: what it raises is reported in the attempt's output, and never changes how
+the attempt ends. A hook cleans what attempts share, such as connections and sessions: what it raises is the attempt's
+error. Hooks are inside the entries, which so get their errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
+from importlib import import_module
+from typing import Any, Final, TypeVar
+
+from cronjobs.engine.jobs.context import Context
+from cronjobs.errors import UsageError
+from cronjobs.text import one_line
+
+T = TypeVar("T")
+Manager = AbstractContextManager[object]
+Hook = Callable[[Context], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+H = TypeVar("H", bound=Hook)
+
+HOOKS: Final[dict[str, Hook]] = {}  # by name, so that a module that is loaded again replaces its own
+
+
+class CommandFailed(Exception):
+    """What ``around:`` gets when a declared command fails; a handler's exception it gets as it is."""
+
+
+def hook(name: str) -> Callable[[Context], Manager]:
+    """The function "module:function"; raises whatever its module raises."""
+    module, _, function = name.partition(":")
+    found: Callable[[Context], Manager] = getattr(import_module(module), function)
+    return found
+
+
+def surrounded(
+    names: Sequence[str],
+    ctx: Context,
+    call: Callable[[], T],
+    report: Callable[[str], object],
+    failure: Callable[[T], BaseException | None] = lambda _: None,
+) -> T:
+    """Call *call* inside the context managers of *names*, the first outermost; its result or exception is passed on.
+
+    They get its exception, or what *failure* makes of its result.
+    """
+    entered: list[tuple[str, Manager]] = []
+    for name in names:
+        try:
+            manager = hook(name)(ctx)
+            manager.__enter__()
+        except BaseException as error:
+            report(_said(name, "before the attempt", error))
+        else:
+            entered.append((name, manager))
+    try:
+        result = call()
+    except BaseException as error:
+        _leave(entered, error, report)
+        raise
+    _leave(entered, failure(result), report)
+    return result
+
+
+def _leave(entered: list[tuple[str, Manager]], error: BaseException | None, report: Callable[[str], object]) -> None:
+    for name, manager in reversed(entered):
+        try:
+            if error is None:
+                manager.__exit__(None, None, None)
+            else:
+                manager.__exit__(type(error), error, error.__traceback__)
+        except BaseException as raised:
+            if raised is not error:  # to raise it again is how many let it pass
+                report(_said(name, "after the attempt", raised))
+
+
+def _said(name: str, when: str, error: BaseException) -> str:
+    try:
+        text = str(error)
+    except BaseException:  # its own code
+        text = "which cannot be read"
+    return one_line(f"around {name} raised {type(error).__name__} {when}: {text}", 500)
+
+
+# --- hooks ------------------------------------------------------------------------------------------------------------
+
+
+def around_attempts(hook: H) -> H:
+    """Have the context manager that *hook* returns around every attempt of a handler; use it as a decorator.
+
+    *hook* is called with the attempt's context, in each process that runs handlers. The manager is entered in the
+    handler's thread before the handler, and left after it, also if that raised or timed out. What it raises is the
+    attempt's error: on the way in, the handler is not called. It cannot turn a failure into a success. An asynchronous
+    manager is entered in the event loop of an ``async`` handler, and not around others; one that is both, in both.
+    Raises UsageError for what is neither a function nor a class.
+    """
+    name = getattr(hook, "__qualname__", None)
+    if not callable(hook) or name is None:
+        raise UsageError(f"around_attempts() takes a function or a class that returns a context manager, not {hook!r}")
+    HOOKS[f"{hook.__module__}.{name}"] = hook
+    return hook
+
+
+class Surroundings:
+    """The managers of all hooks, for one attempt."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._managers: list[Any] = [hook(ctx) for hook in HOOKS.values()]
+
+    def call(self, call: Callable[[], T]) -> T:
+        """Call *call* inside the managers, in this thread."""
+        failure: BaseException | None = None
+        with ExitStack() as stack:
+            for manager in self._managers:
+                if hasattr(manager, "__enter__"):
+                    stack.enter_context(manager)
+            try:
+                return call()
+            except BaseException as error:
+                failure = error
+                raise
+        raise failure  # a manager swallowed it
+
+    async def awaited(self, wait: Callable[[], Awaitable[T]]) -> T:
+        """Await *wait* inside the asynchronous managers, in this event loop."""
+        failure: BaseException | None = None
+        async with AsyncExitStack() as stack:
+            for manager in self._managers:
+                if hasattr(manager, "__aenter__"):
+                    await stack.enter_async_context(manager)
+            try:
+                return await wait()
+            except BaseException as error:
+                failure = error
+                raise
+        raise failure

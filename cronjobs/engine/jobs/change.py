@@ -1,0 +1,130 @@
+"""Take a job back, or let it be due at another time: in the app's transaction, beside the change that is the reason."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.jobs.checking import Key, Span, delay_of, instant_of
+from cronjobs.engine.jobs.enqueue import TargetOrEngine
+from cronjobs.engine.jobs.find import in_transaction, job_name, require_ready
+from cronjobs.engine.store.app_changes import LOCKED, cancel_one, reschedule_one
+from cronjobs.engine.store.finding import JobName
+from cronjobs.errors import JobHeld, JobNotWaiting, NoSuchJob, UsageError
+from cronjobs.model import Status
+from cronjobs.text import clean, one_line
+
+REASON_LIMIT: Final = 500  # characters
+
+
+def cancel(
+    target: TargetOrEngine,
+    *,
+    id: int | None = None,
+    idempotency_key: Key | None = None,
+    reason: str | None = None,
+    schema: str | None = None,
+) -> Status | None:
+    """Cancel a job in *target*'s transaction, which is the caller's to commit.
+
+    A waiting job is cancelled at once. A running one is asked to stop, at its runner's next heartbeat. If no attempt of
+    it has ever begun, its key is free again: the next ``enqueue`` with it makes a new job.
+
+    Args:
+        target: whatever ``enqueue`` takes.
+        id: as ``enqueue`` returned it.
+        idempotency_key: as it was given to ``enqueue``.
+        reason: why, for the job and the audit trail; of more than 500 characters the beginning is kept.
+        schema: on PostgreSQL, where the tables are; None: the search_path.
+
+    Returns:
+        The status that the job has now: cancelled; running, if it was asked to stop; succeeded or dead, if it came to
+        an end before, which stays as it is. None: there is no such job (any more).
+
+    Raises:
+        UsageError: neither or both of *id* and *idempotency_key* are given, or one makes no sense.
+        JobHeld: another open transaction has the job locked; nothing was changed.
+        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
+
+    The transaction stays usable after each of these.
+    """
+    name, why = job_name(id, idempotency_key), reason_text(reason)
+    return in_transaction(target, schema, "cancel", lambda connection: _cancelled(connection, name, why))
+
+
+def reschedule(
+    target: TargetOrEngine,
+    *,
+    id: int | None = None,
+    idempotency_key: Key | None = None,
+    run_at: datetime | None = None,
+    delay: Span | None = None,
+    reason: str | None = None,
+    schema: str | None = None,
+) -> Status:
+    """Let a waiting job be due at another time, in *target*'s transaction, which is the caller's to commit.
+
+    A failed job that waits for its retry can be moved, too; its tries stay as they are. So can a schedule's job: while
+    it waits, ``overlap`` counts it as busy.
+
+    Args:
+        target: whatever ``enqueue`` takes.
+        id: as ``enqueue`` returned it.
+        idempotency_key: as it was given to ``enqueue``.
+        run_at: the earliest instant to begin, aware. Either this or *delay*.
+        delay: the same as a span from the database's now: seconds, "90s" or a timedelta.
+        reason: why, for the audit trail; of more than 500 characters the beginning is kept.
+        schema: on PostgreSQL, where the tables are; None: the search_path.
+
+    Returns:
+        Its status: queued, or failed if it waits for a retry.
+
+    Raises:
+        JobNotWaiting: it runs or has ended, so it cannot be moved; ``status`` says which.
+        NoSuchJob: there is no such job (any more).
+        JobHeld: another open transaction has the job locked; nothing was changed.
+        UsageError: an argument makes no sense.
+        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
+
+    The transaction stays usable after each of these.
+    """
+    name, move = job_name(id, idempotency_key), _Move(run_at, delay, reason)
+    return in_transaction(target, schema, "reschedule", lambda connection: move.write(connection, name))
+
+
+def _cancelled(connection: Connection, name: JobName, reason: str | None) -> Status | None:
+    require_ready(connection)
+    state = cancel_one(connection, name, reason)
+    if state == LOCKED:
+        raise JobHeld(name.key, name.id)
+    return None if state is None else Status(state)
+
+
+class _Move:
+    """When a job shall be due, checked; raises UsageError."""
+
+    def __init__(self, run_at: datetime | None, delay: Span | None, reason: str | None) -> None:
+        if (run_at is None) == (delay is None):
+            raise UsageError("say when the job shall be due: give run_at or delay, one of the two")
+        self._run_at = None if run_at is None else instant_of(run_at)
+        span = None if delay is None else delay_of(delay)
+        self._delay_s = 0.0 if span is None else span.total_seconds()
+        self._reason = reason_text(reason)
+
+    def write(self, connection: Connection, name: JobName) -> Status:
+        require_ready(connection)
+        state = reschedule_one(connection, name, self._run_at, self._delay_s, self._reason)
+        if state is None:
+            raise NoSuchJob(str(name))
+        if state == LOCKED:
+            raise JobHeld(name.key, name.id)
+        status = Status(state)
+        if status not in (Status.QUEUED, Status.FAILED):
+            raise JobNotWaiting(str(name), status)
+        return status
+
+
+def reason_text(reason: Any) -> str | None:
+    return None if reason is None else one_line(clean(str(reason)), REASON_LIMIT).strip() or None

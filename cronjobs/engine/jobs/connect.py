@@ -1,0 +1,45 @@
+"""``connect()``: a connection to the jobs database for scripts, found as the command line finds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.config.load import load
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.known_databases import remember, require_still_there
+from cronjobs.engine.jobs.checking import names_checked
+from cronjobs.engine.schema.ready import require_tables
+from cronjobs.engine.store.meta import is_ours, require_schema
+from cronjobs.errors import UsageError
+
+
+@names_checked("connect")
+@contextmanager
+def connect(config: str | Path | None = None, *, database_url: str | None = None) -> Iterator[Connection]:
+    """Yield a connection in one transaction, committed at the end of the block, or rolled back by an exception.
+
+    *config* None: $CRONJOBS_CONFIG, else ./cronjobs.yaml; *database_url* None: $CRONJOBS_DATABASE_URL, else the file's.
+    A SQLite file and its tables are made if they are not there, as by a command. Keep the block short: on SQLite it has
+    the only write lock. Raises UsageError for an argument of another type, ConfigError, ForeignDatabase or
+    DatabaseError.
+    """
+    for what, value, kinds in (("config", config, str | Path), ("database_url", database_url, str)):
+        if value is not None and not isinstance(value, kinds):
+            raise UsageError(f"connect(): {what} is {type(value).__name__}, not text")
+    settings = load(None if config is None else Path(config), environ=os.environ, database_url=database_url)
+    address = parse_url(settings.database, settings.schema)
+    require_still_there(settings, address)
+    with closing(Database(address, connections=1)) as database:
+        if database.is_sqlite:
+            require_tables(database, migrates=False)
+            remember(settings, address)
+        with database.write() as connection:
+            found = require_schema(connection)
+            is_ours(settings, found.project, found.environment)
+            yield connection

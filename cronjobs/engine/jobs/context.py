@@ -1,0 +1,257 @@
+"""What a handler knows about its own run, and how it is asked to stop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection
+
+from cronjobs.clock import SYSTEM, Clock
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.effects import Effect, Ledger, OnUnknown, effect_key, step_key
+from cronjobs.engine.jobs.enqueue import Target
+from cronjobs.engine.jobs.transaction import OwnTransaction
+from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.rules.progress import HowFar, progress
+from cronjobs.errors import Cancelled, UsageError
+from cronjobs.model import Job, Outcome, in_zone
+
+
+class StopSignal:
+    """One attempt's request to stop: "cancelled", "shutdown", "timeout" or "lease lost"; the first reason stays.
+
+    The loop writes it and the handler's thread reads it; each is a single attribute, so no lock is needed.
+    """
+
+    __slots__ = ("_listener", "reason")
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._listener: Callable[[str], None] | None = None
+
+    def set(self, reason: str) -> None:
+        if self.reason is None:
+            self.reason = reason
+            if self._listener is not None:
+                self._listener(reason)
+
+    def when_set(self, listener: Callable[[str], None]) -> None:
+        """Call *listener* with the reason, in the thread that sets it, or at once if it is set; perhaps twice."""
+        self._listener = listener
+        if self.reason is not None:
+            listener(self.reason)
+
+
+class Context:
+    """What a handler whose first parameter is named ``ctx`` gets: facts about this run, and ways to end it well.
+
+    Attributes:
+        job_id: the row's id.
+        job_type: the name that the handler is registered under.
+        attempt: how often a runner has claimed this job, this time included; it fences writes; lost runners raise it.
+        tries: which try of ``max_attempts`` this is, from 1.
+        idempotency_key: the same in every attempt; the enqueuer's key, else one made of the id. Pass it to providers.
+        scheduled_for: the occurrence, in the schedule's zone, so that ``.date()`` is the day the schedule means; None:
+            an app enqueued the job.
+        stands_for: how many occurrences this job stands for; more than 1 after an outage, with ``catch_up: latest``.
+        enqueued_at: when the row was written, aware, UTC; None: in a test that did not set it.
+        started_at: when this attempt was claimed, aware, UTC; None outside a runner.
+        meta: what the enqueuer attached, such as a trace id.
+        log: a logger named ``cronjobs.job.<job_type>``; its records go into the attempt's output.
+        result: the job's result if a transaction ends the job; otherwise the handler's return value is the result.
+    """
+
+    job_id: int
+    job_type: str
+    attempt: int
+    tries: int
+    idempotency_key: str
+    scheduled_for: datetime | None
+    stands_for: int
+    enqueued_at: datetime | None
+    started_at: datetime | None
+    meta: dict[str, str]
+    log: logging.Logger
+    result: Any
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        timeout: timedelta,
+        stop: StopSignal | None = None,
+        clock: Clock = SYSTEM,
+        database: Database | None = None,
+        worker: str = "",
+        report: Callable[[HowFar, float], None] | None = None,
+    ) -> None:
+        self.result = None
+        self._report = report
+        self.job_id = job.id
+        self.job_type = job.job_type
+        self.attempt = job.attempt
+        self.tries = job.failures + 1
+        self.meta = dict(job.meta)
+        self.enqueued_at = job.created_at
+        self.started_at = job.started_at
+        self.stands_for = job.stands_for
+        self.idempotency_key = job.idempotency_key or f"cronjobs-job-{job.id}"
+        self.scheduled_for = None
+        if job.scheduled_for is not None:
+            self.scheduled_for = in_zone(job.scheduled_for, ZoneInfo(job.timezone))
+        self.log = logging.getLogger(f"cronjobs.job.{job.job_type}")
+        self._due_at = job.scheduled_for or job.run_at
+        self._stop = stop or StopSignal()
+        self._clock = clock
+        self._ends_at = clock.monotonic() + timeout.total_seconds()
+        self._ledger: Ledger | None = None
+        self._ending: OwnTransaction | None = None
+        if database is not None and job.locked_by is not None:
+            self._ending = OwnTransaction(
+                database, job, clock=clock, worker=worker, check=self.check, remaining_s=lambda: self.remaining_s
+            )
+            self._ledger = Ledger(
+                database,
+                Lease(job.id, job.attempt, job.locked_by),
+                clock=clock,
+                log=self.log,
+                remaining_s=lambda: self.remaining_s,
+                stopped=lambda: self._stop.reason,
+            )
+
+    @property
+    def late_by(self) -> timedelta:
+        """How long after its due time this attempt started; never negative."""
+        if self.started_at is None or self._due_at is None:
+            return timedelta(0)
+        return max(timedelta(0), self.started_at - self._due_at)
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the time-out; 0.0 when it has passed. Use it as the time-out of calls to other services."""
+        return max(0.0, self._ends_at - self._clock.monotonic())
+
+    @property
+    def deadline(self) -> datetime:
+        """When the time-out comes, by the host's clock."""
+        return self._clock.now() + timedelta(seconds=self.remaining_s)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job should stop, because it was cancelled, on shutdown, or because its lease was lost."""
+        return self._stop.reason is not None
+
+    def check(self) -> None:
+        """Raise ``Cancelled`` when the job should stop or is out of time; call it before and during expensive work."""
+        if self._stop.reason is not None:
+            raise Cancelled(self._stop.reason)
+        if self.remaining_s <= 0:
+            raise Cancelled("timeout")
+
+    def progress(self, done: float, of: float | None = None, note: str | None = None) -> None:
+        """Say how far the work has come, *done* units *of* so many, as often as you like: it costs no statement.
+
+        What was said last is written with the next renewal of the lease (a quarter of it, 15 s, by default) and shown
+        by "cronjobs jobs tail", "jobs show" and "explain" until the attempt ends. *of* None: nobody knows how many
+        there are. *note*: a line for people. Raises UsageError for what is no number or negative.
+        """
+        told = progress(done, of, note)
+        if self._report is not None:
+            self._report(told, self._clock.monotonic())
+
+    def effect(
+        self, key: str | tuple[object, ...], on_unknown: OnUnknown = "again", *, single_call: bool = False
+    ) -> Effect:
+        """A block around an action outside the database, which is not repeated once its end is recorded::
+
+            with ctx.effect(f"invoice-email:{invoice_id}") as effect:
+                if not effect.done:
+                    effect.result = mail.send(invoice, idempotency_key=effect.key, timeout=ctx.remaining_s)
+
+        *key* (text, or a tuple such as ("invoice-email", 42)) names the effect for all jobs. ``on_unknown`` decides
+        about an effect that was begun and whose end was never recorded: "again" does it again, with ``effect.unknown``
+        True; "skip" counts it as done, with no result; "stop" ends the job, dead until someone resolves the effect.
+        ``single_call``: an exception that began with a refused connection, or with a host name that does not resolve,
+        counts as nothing done, so the effect does not become unknown. Only for a call that connects once and does not
+        retry by itself. Entering raises EffectBusy, which retries the job later, while another job is in the middle of
+        the effect.
+        """
+        return Effect(
+            self._effects("ctx.effect()"),
+            effect_key(key),
+            on_unknown,
+            lambda: self._outside("ctx.effect()"),
+            single_call=single_call,
+        )
+
+    def step(self, name: str, on_unknown: OnUnknown = "again") -> Effect:
+        """One step of this job's work: an ``effect`` under a key of this job, so that a later attempt goes on after it.
+
+        Entering calls ``check()`` first.
+        """
+
+        def check() -> None:
+            self._outside("ctx.step()")
+            self.check()
+
+        return Effect(self._effects("ctx.step()"), step_key(self.job_id, name), on_unknown, check)
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """A block that is one transaction on the jobs database and ends the job: its work happens exactly once::
+
+            with ctx.transaction() as connection:
+                connection.execute(text("UPDATE accounts SET …"), {…})
+                enqueue(connection, "billing.send_receipt", {"account": 7})
+                ctx.result = {"booked": True}
+
+        Leaving the block commits its work together with the job's success; after an exception, a lost lease (LeaseLost)
+        or a kill, neither is committed. An exception raised after the block is kept in the history and changes nothing.
+        On SQLite the block has the only write lock, and is rolled back after 2 s (TransactionTooLong). Entering calls
+        ``check()``. Effects and steps come before the block, not in it.
+        """
+        return self._end("ctx.transaction()").transaction(lambda: self.result)
+
+    def finish(self, connection: Target) -> None:
+        """End the job with success in a transaction of your own on the jobs database; call it right before its COMMIT.
+
+        *connection*: whatever ``enqueue`` accepts. Your work and the success are committed together or not at all; a
+        handler that returns without committing has failed. ``result`` becomes the job's result. Raises LeaseLost when
+        the lease is gone: let it roll your transaction back. On PostgreSQL use READ COMMITTED, the default.
+        """
+        self._end("ctx.finish()").finish(connection, self.result)
+
+    def _end(self, what: str) -> OwnTransaction:
+        if self._ending is None:
+            raise UsageError(_NO_DATABASE.format(what=f"{what} writes"))
+        return self._ending
+
+    def _outside(self, what: str) -> None:
+        if self._ending is not None:
+            self._ending.refuse_if_over(what)
+
+    def _effects(self, what: str) -> Ledger:
+        if self._ledger is None:
+            raise UsageError(_NO_DATABASE.format(what=f"{what} records"))
+        return self._ledger
+
+
+def not_committed(ctx: Context) -> Outcome | None:
+    """The outcome if the handler left the job's success to a transaction of the user's; None: it did not."""
+    return None if ctx._ending is None else ctx._ending.not_committed()
+
+
+def result_of(ctx: Context, returned: Any) -> Any:
+    """The job's result: what the handler *returned*, or ``ctx.result`` if it ended the job in a transaction."""
+    return ctx.result if ctx._ending is not None and ctx._ending.committed else returned
+
+
+_NO_DATABASE: Final = (
+    "{what} in the jobs database, and this context has none: run the handler through a tick or "
+    '"cronjobs run", or give it one, Context(job, timeout=…, database=…), with a job that is claimed; '
+    "a worker of a cluster needs CRONJOBS_DATABASE_URL or a cronjobs.yaml for that"
+)

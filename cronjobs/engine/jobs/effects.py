@@ -1,0 +1,323 @@
+"""The effects ledger: a side effect's beginning is recorded before it, its result after it, in separate transactions.
+
+So the ledger tells apart: never begun, done, and begun without a known end, which is *unknown*: the process died in
+between, or the body raised. Then the effect's ``on_unknown`` decides. No transaction is open during the body.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from logging import Logger
+from types import TracebackType
+from typing import Any, Final, Literal, TypeVar, get_args
+
+from sqlalchemy import Connection
+
+from cronjobs.clock import Clock
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.retrying import growing_pauses, passes, patiently
+from cronjobs.engine.jobs import unsent
+from cronjobs.engine.jobs.checking import KEY_LIMIT, key_text
+from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.rules.payload import result_json
+from cronjobs.engine.store import effects as store
+from cronjobs.engine.store.effects import Record
+from cronjobs.engine.store.leases import hold, is_held
+from cronjobs.errors import (
+    BadValue,
+    Cancelled,
+    DatabaseError,
+    EffectBusy,
+    EffectNotRecorded,
+    EffectUnknown,
+    LeaseLost,
+    UsageError,
+)
+
+OnUnknown = Literal["again", "skip", "stop"]
+T = TypeVar("T")
+
+# How long to retry a database in trouble, even past the time-out: an effect done but not recorded does harm.
+LEAST_PATIENCE_S: Final = 5.0
+MOST_PATIENCE_S: Final = 60.0
+LEAST_WAIT_S: Final = 0.05  # of one try, to get a turn on SQLite; with no patience it would never get one
+MOST_WAIT_S: Final = 10.0
+
+_STEP: Final = re.compile(r"job:[0-9]+:step:")
+
+
+# --- what to do about what the ledger says ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Run the body. ``unknown``: it may have happened before; ``new``: there is no row yet."""
+
+    unknown: bool = False
+    new: bool = False
+
+
+@dataclass(frozen=True)
+class DoneEffect:
+    """There is nothing left to do. ``unknown``: whether it happened is not known, but it counts as done."""
+
+    result: Any = None
+    unknown: bool = False
+    skip: bool = False  # decided just now, so it has to be written
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A person must find out first."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Another job's attempt is in the middle of it."""
+
+    job_id: int
+
+
+Entry = Begin | DoneEffect | Stop | Wait
+
+
+def decide_entry(found: Record | None, lease: Lease, on_unknown: OnUnknown) -> Entry:
+    """What entering an effect means for the attempt with *lease*. Pure."""
+    if found is None:
+        return Begin(new=True)
+    if found.state == "recorded":
+        return DoneEffect(found.result)
+    if found.state == "skipped":  # that decision stands
+        return DoneEffect(unknown=True)
+    if found.running and found.job_id is not None and not found.is_by(lease):
+        return Wait(found.job_id)
+    match on_unknown:
+        case "skip":
+            return DoneEffect(unknown=True, skip=True)
+        case "stop":
+            return Stop()
+    return Begin(unknown=True)
+
+
+# --- one attempt's ledger ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Ledger:
+    """The effects of one attempt. ``remaining_s``: how much time is left; ``stopped``: why it has to stop, or None."""
+
+    database: Database
+    lease: Lease
+    clock: Clock
+    log: Logger
+    remaining_s: Callable[[], float]
+    stopped: Callable[[], str | None]
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[str] = set()
+
+    def open(self, key: str) -> None:
+        """Reserve *key* for one block; two at once could not tell their beginnings apart."""
+        with self._lock:
+            if key in self._open:
+                raise UsageError(f"the effect {key} is open already in this attempt: give each effect a key of its own")
+            self._open.add(key)
+
+    def close(self, key: str) -> None:
+        with self._lock:
+            self._open.discard(key)
+
+    def begin(self, key: str, on_unknown: OnUnknown) -> Entry:
+        """Decide about *key* and record the decision, while the lease is ours.
+
+        Raises LeaseLost when it is not; Cancelled when the job has to stop while the database is in trouble.
+        """
+        decided: list[Entry] = []
+
+        def write(connection: Connection) -> Entry:
+            if not hold(connection, self.lease):
+                raise LeaseLost(f"{self._whose()} does not hold its lease any more: the effect {key} is not begun")
+            while True:
+                found = store.find(connection, key)
+                if found is not None and found.is_by(self.lease) and decided and isinstance(decided[-1], Begin):
+                    return decided[-1]  # an earlier try of this entry was committed, and its reply was lost
+                decided.append(decide_entry(found, self.lease, on_unknown))
+                if self._write(connection, key, decided[-1]):
+                    return decided[-1]
+
+        entry = self._persist(write, 0.0, worth=self._is_worth_waiting)
+        match entry:
+            case Stop():
+                raise EffectUnknown(key)
+            case Wait(job_id=job_id):
+                raise EffectBusy(key, job_id)
+        return entry
+
+    def _write(self, connection: Connection, key: str, entry: Entry) -> bool:
+        """Record the decision; False if another attempt inserted the row meanwhile: read it again."""
+        match entry:
+            case Begin(new=True):
+                return store.insert_begun(connection, key, self.lease)
+            case Begin():
+                store.begin_again(connection, key, self.lease)
+            case DoneEffect(skip=True):
+                store.mark(connection, key, "skipped")
+            case Stop():
+                store.mark(connection, key, "stopped")
+        return True
+
+    def record(self, key: str, result: Any) -> None:
+        """Record that the effect was done. Raises EffectNotRecorded, or LeaseLost (whether recorded or not: see below).
+
+        The lease is not required here: the effect did happen, and it is right to record that whoever has the job now.
+        But the beginning must still be this attempt's: if a newer attempt began the effect again, that one's record
+        counts. Either way the handler is stopped once the lease is gone.
+        """
+        written, note = result_json(result)
+        if note:
+            self.log.warning("effect %s is done, but %s", key, note)
+
+        def write(connection: Connection) -> tuple[bool, bool]:
+            ours = store.record(connection, key, self.lease, written)
+            return ours, is_held(connection, self.lease)
+
+        try:
+            try:
+                ours, held = self._persist(write, LEAST_PATIENCE_S)
+            except BadValue as error:
+                self.log.warning("effect %s is done, but its result was not kept: %s", key, error)
+                written = None
+                ours, held = self._persist(write, LEAST_PATIENCE_S)
+        except DatabaseError as error:
+            raise EffectNotRecorded(key, str(error)) from error
+        if not ours:
+            raise LeaseLost(f"{self._whose()} lost its lease, and another attempt began the effect {key} meanwhile")
+        if not held:
+            raise LeaseLost(f"{self._whose()} lost its lease; that the effect {key} was done is recorded")
+
+    def withdraw(self, key: str) -> None:
+        """Remove the beginning. If the database refuses, the effect stays unknown, which is safe."""
+        try:
+            self._persist(lambda connection: store.withdraw(connection, key, self.lease), LEAST_PATIENCE_S)
+        except DatabaseError as error:
+            self.log.warning("effect %s did nothing, but stays unknown: %s", key, error)
+
+    def _is_worth_waiting(self, error: DatabaseError) -> bool:
+        reason = self.stopped()
+        if reason is not None:
+            raise Cancelled(reason) from error
+        return passes(error)
+
+    def _persist(
+        self,
+        write: Callable[[Connection], T],
+        least_s: float,
+        worth: Callable[[DatabaseError], bool] = lambda error: not isinstance(error, BadValue),
+    ) -> T:
+        """Commit what *write* does; retry it, which must be safe, while the job has time, at least for *least_s*."""
+        give_up_at = self.clock.monotonic() + min(MOST_PATIENCE_S, max(least_s, self.remaining_s()))
+
+        def commit() -> T:
+            wait_s = min(MOST_WAIT_S, max(LEAST_WAIT_S, give_up_at - self.clock.monotonic()))
+            with self.database.write(patience=wait_s) as connection:
+                return write(connection)
+
+        return patiently(commit, clock=self.clock, until=give_up_at, worth=worth, pauses=growing_pauses())
+
+    def _whose(self) -> str:
+        return f"attempt {self.lease.attempt} of job {self.lease.job_id}"
+
+
+# --- what a handler holds ---------------------------------------------------------------------------------------------
+
+
+class Effect:
+    """A side effect under a key: ``with ctx.effect(key) as effect: if not effect.done: effect.result = send(…)``.
+
+    ``done``: it was recorded before, ``result`` is what was recorded then, and leaving the block writes nothing.
+    ``unknown``: it was begun before and its end is not recorded, so it may have happened. An exception out of the block
+    leaves it begun, and so unknown, unless the handler has called ``did_nothing()``, or the exception shows that the
+    block's ``single_call`` did nothing.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        key: str,
+        on_unknown: OnUnknown,
+        check: Callable[[], None] = lambda: None,
+        *,
+        single_call: bool = False,
+    ) -> None:
+        if on_unknown not in get_args(OnUnknown):
+            raise UsageError(f"on_unknown {on_unknown!r} is not one of {', '.join(get_args(OnUnknown))}")
+        self.key = key
+        self.done = False
+        self.unknown = False
+        self.result: Any = None  # JSON; None: nothing to keep
+        self._ledger = ledger
+        self._on_unknown: OnUnknown = on_unknown
+        self._check = check
+        self._did_nothing = False
+        self._single_call = single_call
+        self._handled_before: BaseException | None = None
+
+    def __enter__(self) -> Effect:
+        self._check()
+        self._ledger.open(self.key)
+        try:
+            entry = self._ledger.begin(self.key, self._on_unknown)
+        except BaseException:
+            self._ledger.close(self.key)
+            raise
+        self.done, self.result, self._did_nothing = isinstance(entry, DoneEffect), None, False
+        self.unknown = isinstance(entry, Begin | DoneEffect) and entry.unknown
+        if isinstance(entry, DoneEffect):
+            self.result = entry.result
+        self._handled_before = sys.exception()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self.done:
+                return
+            if self._single_call and error is not None and self.result is None:
+                self._did_nothing = self._did_nothing or unsent.did_nothing(error, self._handled_before)
+            if self._did_nothing:
+                if not self.unknown:
+                    self._ledger.withdraw(self.key)
+            elif kind is None:
+                self._ledger.record(self.key, self.result)
+        finally:
+            self._handled_before = None  # it refers to frames, and they to their variables
+            self._ledger.close(self.key)
+
+    def did_nothing(self) -> None:
+        """Declare that this attempt had no effect (a provider refused before doing anything): call it, then raise.
+
+        An exception that leaves the block afterwards counts as "not done": the next attempt finds the effect never
+        begun. One that was unknown before stays unknown, since this proves nothing about the earlier attempt.
+        """
+        self._did_nothing = True
+
+
+def effect_key(key: str | tuple[object, ...]) -> str:
+    """An effect's key as it is stored; raises UsageError for an invalid one."""
+    text = key_text(key, "effect key")
+    if len(text) > KEY_LIMIT:
+        raise UsageError(f"effect key {text[:40]!r} is longer than {KEY_LIMIT} characters")
+    if _STEP.match(text):
+        raise UsageError(f"effect key {text[:40]!r} is kept for ctx.step(): choose another")
+    return text
+
+
+def step_key(job_id: int, name: str) -> str:
+    """The key of a job's own step: the same name in another job is another effect."""
+    return f"job:{job_id}:step:{key_text(name, 'name of a step')}"

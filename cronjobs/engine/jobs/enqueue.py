@@ -1,0 +1,428 @@
+"""Enqueue from wherever the user's data changes: their transaction carries the job, whichever library opened it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, Unpack, cast
+
+from sqlalchemy import Connection, Engine
+
+from cronjobs import events
+from cronjobs.clock import sleep
+from cronjobs.engine.jobs.async_targets import AsyncTargetOrEngine, is_async_engine, refuse_async, run_sync_of
+from cronjobs.engine.jobs.checking import (
+    Key,
+    Span,
+    for_handler,
+    key_text,
+    name_fault,
+    names_checked,
+    new_job,
+    no_such_argument,
+    no_target,
+)
+from cronjobs.engine.jobs.insertion import (
+    Inserted,
+    OnConflict,
+    Patience,
+    Writing,
+    check_on_conflict,
+    insert_alone,
+    wait_for_room,
+)
+from cronjobs.engine.rules.payload import check_payload
+from cronjobs.engine.store.enqueue import NewJob, row_of
+from cronjobs.engine.store.queues import count_full
+from cronjobs.engine.store.sql import json_text
+from cronjobs.errors import QueueFull, UsageError
+from cronjobs.model import Status, duration, duration_text
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, scoped_session
+
+__all__ = ["OnConflict"]
+
+WAIT: Final = timedelta(seconds=30)  # for room in a full queue
+LONGEST_WAIT: Final = timedelta(hours=1)
+
+
+_NO_PATIENCE: Final = Patience(None)
+_LOGGER: Final = logging.getLogger("cronjobs")
+
+
+class DBAPIConnection(Protocol):
+    """A connection of psycopg 3 or sqlite3, or Django's."""
+
+    def cursor(self) -> Any: ...
+
+
+Target: TypeAlias = "Connection | Session | scoped_session[Any] | DBAPIConnection"
+TargetOrEngine: TypeAlias = "Target | Engine"
+
+
+class Options(TypedDict, total=False):
+    """What ``enqueue`` takes about one job, beside its type and payload."""
+
+    run_at: datetime | None
+    delay: timedelta | str | float | None
+    queue: str
+    priority: int
+    idempotency_key: Key | None
+    concurrency_key: str | None
+    max_attempts: int | None
+    timeout: timedelta | str | float | None
+    meta: Mapping[str, str] | None
+    enqueued_by: str | None
+
+
+_OF_JOBS: Final = frozenset(Options.__annotations__)
+
+
+class EnqueueOptions(Options, total=False):
+    """All that ``enqueue`` takes by keyword: about the job, and about the call."""
+
+    on_conflict: OnConflict
+    schema: str | None
+    wait: Span | None
+
+
+Row: TypeAlias = "Mapping[str, Any] | tuple[Mapping[str, Any], Options]"
+
+
+@dataclass(frozen=True)
+class Enqueued:
+    """What became of an enqueue: the job's id, whether this call made it, and its status.
+
+    ``dropped``: its queue was full, and drops; then there is no id and no status.
+    """
+
+    id: int | None
+    new: bool
+    status: Status | None
+
+    @property
+    def dropped(self) -> bool:
+        return self.id is None
+
+
+@names_checked("enqueue")
+def enqueue(
+    target: TargetOrEngine,
+    job_type: str,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    run_at: datetime | None = None,
+    delay: timedelta | str | float | None = None,
+    queue: str = "default",
+    priority: int = 5,
+    idempotency_key: Key | None = None,
+    concurrency_key: str | None = None,
+    max_attempts: int | None = None,
+    timeout: timedelta | str | float | None = None,
+    meta: Mapping[str, str] | None = None,
+    enqueued_by: str | None = None,
+    on_conflict: OnConflict = "keep",
+    schema: str | None = None,
+    wait: Span | None = None,
+) -> Enqueued:
+    """Write a job in *target*'s transaction, which is the caller's to commit.
+
+    Args:
+        target: an SQLAlchemy Connection or Session, a connection of psycopg 3 or sqlite3, or ``django.db.connection``.
+            With an SQLAlchemy Engine the job gets a transaction of its own, committed when this returns.
+        job_type: the name of a handler or of a declared command. Whether one exists is known to ticks, not here.
+        payload: the handler's keyword arguments, as JSON: a mapping of at most 256 KiB; None: none. If the handler is
+            registered in this process, it is checked by its annotations, and may have values of their types.
+        run_at: the earliest instant to begin, aware; None: now. Not together with *delay*.
+        delay: the same as a span from the database's now: seconds, "90s" or a timedelta.
+        queue: what ``queues:``, ``pause --queue`` and ``run-due --queue`` go by.
+        priority: 0, first, to 9, last.
+        idempotency_key: text, or a tuple such as ("invoice", order.id). A second call with the same key makes no second
+            job and returns the first one's id, also after that has run.
+        concurrency_key: what ``limits:`` of the file count by.
+        max_attempts: how often it may fail before it is dead; None: as its job type says.
+        timeout: how long one attempt may take: seconds, "90s" or a timedelta; None: as its job type says.
+        meta: a few small texts to find the job by, such as a trace id.
+        enqueued_by: who, for the audit trail; None: the database's user and application; on SQLite user and program.
+        on_conflict: "keep" leaves the job that has the key as it is; "replace" rewrites it as this call says, as long
+            as no runner has had it and it is not cancelled.
+        schema: on PostgreSQL, where the tables are; None: the search_path.
+        wait: with an Engine and a queue that is full, how long to wait for room; None: 30 s.
+
+    Returns:
+        The job's id and whether this call made it; the id is None if a full queue dropped it.
+
+    Raises:
+        PayloadError: the payload or meta cannot be stored, or does not fit the handler.
+        UsageError: another argument makes no sense.
+        QueueFull: the queue holds as many jobs as the file allows, and the file says to refuse more.
+        QueueHeld: another open transaction holds the queue's count.
+        JobHeld: the job to replace is locked by another session.
+        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
+
+    The transaction stays usable after each of these.
+    """
+    _require(target, "enqueue", job_type, schema)
+    new = new_job(
+        job_type,
+        _encoded(job_type, payload),
+        run_at=run_at,
+        delay=delay,
+        queue=queue,
+        priority=priority,
+        idempotency_key=idempotency_key,
+        concurrency_key=concurrency_key,
+        max_attempts=max_attempts,
+        timeout=timeout,
+        meta=meta,
+        enqueued_by=enqueued_by,
+    )
+    row = row_of(new)
+    if isinstance(target, Engine):
+        return _enqueue(target, [row], on_conflict, schema, wait)[0]
+    _patience(wait, in_own_transaction=False)
+    check_on_conflict(on_conflict)
+    connection = connection_of(target, schema)
+    job_id = insert_alone(connection, row)
+    if job_id is not None:
+        return Enqueued(job_id, True, Status.QUEUED)
+    writing = Writing([row], on_conflict, tried=True)
+    _write(writing, connection)
+    return _results([row], writing)[0]
+
+
+def put_job(connection: Connection, new: NewJob, on_conflict: OnConflict) -> Inserted:
+    """Write one job that is checked already; raises as ``enqueue`` does."""
+    writing = Writing([row_of(new)], on_conflict)
+    _write(writing, connection)
+    [put] = writing.puts()
+    return put
+
+
+@names_checked("enqueue_async", _OF_JOBS)
+async def enqueue_async(
+    target: AsyncTargetOrEngine,
+    job_type: str,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    on_conflict: OnConflict = "keep",
+    schema: str | None = None,
+    wait: Span | None = None,
+    **options: Unpack[Options],
+) -> Enqueued:
+    """As ``enqueue``, in the transaction of an SQLAlchemy AsyncConnection or AsyncSession, or on an AsyncEngine."""
+    _require(target, "enqueue_async", job_type, schema)
+    row = row_of(new_job(job_type, _encoded(job_type, payload), **options))
+    return (await _enqueue_async(target, "enqueue_async", [row], on_conflict, schema, wait))[0]
+
+
+@names_checked("enqueue_many", _OF_JOBS)
+def enqueue_many(
+    target: TargetOrEngine,
+    job_type: str,
+    rows: Iterable[Row],
+    *,
+    on_conflict: OnConflict = "keep",
+    schema: str | None = None,
+    wait: Span | None = None,
+    **options: Unpack[Options],
+) -> list[Enqueued]:
+    """Write many jobs of one type in *target*'s transaction, a thousand in a statement; what became of each, in order.
+
+    A row is a payload, or a payload and its own options: ``({"invoice_id": 7}, {"idempotency_key": ("invoice", 7)})``.
+    Other *options* are for all rows. Of rows with one key the first counts, or with ``on_conflict="replace"`` the last.
+    Rows with a key are written in the order of their keys, so that two such calls cannot deadlock.
+    A full queue that drops takes the first that fit; one that does not refuses the call, of which nothing is written.
+    """
+    _require(target, "enqueue_many", job_type, schema)
+    return _enqueue(target, _rows(job_type, rows, options), on_conflict, schema, wait)
+
+
+@names_checked("enqueue_many_async", _OF_JOBS)
+async def enqueue_many_async(
+    target: AsyncTargetOrEngine,
+    job_type: str,
+    rows: Iterable[Row],
+    *,
+    on_conflict: OnConflict = "keep",
+    schema: str | None = None,
+    wait: Span | None = None,
+    **options: Unpack[Options],
+) -> list[Enqueued]:
+    """As ``enqueue_many``, on what ``enqueue_async`` takes."""
+    _require(target, "enqueue_many_async", job_type, schema)
+    made = _rows(job_type, rows, options)
+    return await _enqueue_async(target, "enqueue_many_async", made, on_conflict, schema, wait)
+
+
+def _require(target: object, called: str, job_type: object, schema: object) -> None:
+    """Refuse arguments in the wrong place before anything is made of them."""
+    if target is None or isinstance(target, str | bytes | Mapping):
+        raise no_target(called)
+    if fault := name_fault(job_type):
+        raise UsageError(f"job_type {job_type!r} {fault}")
+    if schema is not None and (fault := name_fault(schema)):
+        raise UsageError(f"schema {schema!r} {fault}")
+
+
+def _encoded(job_type: str, payload: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """As JSON, if the type's handler is registered here; what is no mapping is refused with what is no JSON."""
+    if payload is None:
+        payload = {}
+    is_mapping = type(payload) is dict or isinstance(payload, Mapping)  # asking an abstract class takes its time
+    return for_handler.encoded(job_type, payload) if is_mapping else payload
+
+
+def _rows(job_type: str, rows: Iterable[Row], options: Options) -> list[dict[str, Any]]:
+    if "idempotency_key" in options:
+        raise UsageError("one idempotency_key cannot be for all rows: give each its own, (payload, {…})")
+    template = row_of(new_job(job_type, {}, **options))
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+        raise UsageError(f"rows is {type(rows).__name__}: pass a list of payloads, or of (payload, {{…}})")
+    return [_row(template, row, options) for row in rows]
+
+
+def _row(template: dict[str, Any], row: Row, common: Options) -> dict[str, Any]:
+    if isinstance(row, tuple) and (len(row) != 2 or not isinstance(row[1], Mapping)):
+        raise UsageError("one of the rows is a tuple, and not (payload, {…}) with the options of its job")
+    payload, own = row if isinstance(row, tuple) else (row, Options())
+    if not own.keys() <= _OF_JOBS:
+        raise no_such_argument("enqueue_many", own, _OF_JOBS)
+    payload = _encoded(template["job_type"], payload)
+    if own.keys() - {"idempotency_key"}:
+        return row_of(new_job(template["job_type"], payload, **cast("Options", {**common, **own})))
+    made = template | {"payload": json_text(check_payload(payload))}
+    key = own.get("idempotency_key")
+    if key is not None:
+        made["idempotency_key"] = key_text(key)
+    return made
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _enqueue(
+    target: TargetOrEngine,
+    rows: Sequence[dict[str, Any]],
+    on_conflict: OnConflict,
+    schema: str | None,
+    wait: Span | None,
+) -> list[Enqueued]:
+    patience = _patience(wait, in_own_transaction=isinstance(target, Engine))
+
+    def write_all() -> list[Enqueued]:
+        writing = Writing(rows, on_conflict)
+        if isinstance(target, Engine):
+            with target.begin() as connection:
+                _write(writing, connection_of(connection, schema))
+        else:
+            _write(writing, connection_of(target, schema))
+        return _results(rows, writing)
+
+    try:
+        return wait_for_room(write_all, patience)
+    except QueueFull as full:
+        if isinstance(target, Engine):
+            with suppress(Exception), target.begin() as connection:
+                _count_refused(connection, schema, full)
+        raise
+
+
+async def _enqueue_async(
+    target: AsyncTargetOrEngine,
+    called: str,
+    rows: Sequence[dict[str, Any]],
+    on_conflict: OnConflict,
+    schema: str | None,
+    wait: Span | None,
+) -> list[Enqueued]:
+    import asyncio
+
+    is_engine = is_async_engine(target)
+    patience = _patience(wait, in_own_transaction=is_engine)
+    while True:
+        writing = Writing(rows, on_conflict)
+        try:
+            await _write_async(writing, target, called, schema)
+            return _results(rows, writing)
+        except QueueFull as full:
+            try:
+                pause_s = patience.pause_s(full)
+            except QueueFull:
+                if is_engine:
+                    with suppress(Exception):
+                        async with run_sync_of(target, called) as run_sync:
+                            await run_sync(partial(_count_refused, schema=schema, full=full))
+                raise
+            await asyncio.sleep(pause_s)
+
+
+async def _write_async(writing: Writing, target: AsyncTargetOrEngine, called: str, schema: str | None) -> None:
+    import asyncio
+
+    async with run_sync_of(target, called) as run_sync:
+        while not await run_sync(lambda sync: writing.write(connection_of(sync, schema))):
+            await asyncio.sleep(writing.pause_s())
+
+
+def _count_refused(target: Any, schema: str | None, full: QueueFull) -> None:
+    count_full(connection_of(target, schema), full.queue, "refused", full.wanted)
+
+
+def _results(rows: Sequence[dict[str, Any]], writing: Writing) -> list[Enqueued]:
+    """What the call returns; what was dropped is also logged."""
+    for queue, count in sorted(writing.dropped.items()):
+        _LOGGER.warning("%s", events.line(events.jobs_dropped(rows[0]["job_type"], queue, count)))
+    seen: set[int | None] = set()
+    results = []
+    for put in writing.puts():
+        results.append(Enqueued(put.id, put.new and put.id not in seen, put.status))
+        seen.add(put.id)
+    return results
+
+
+def _patience(wait: Span | None, *, in_own_transaction: bool) -> Patience:
+    if not in_own_transaction:
+        if wait is not None:
+            raise UsageError(
+                "wait= is for an Engine: a transaction of yours would stay open, and keep its locks, meanwhile"
+            )
+        return _NO_PATIENCE
+    try:
+        limit = WAIT if wait is None else duration(wait)
+    except ValueError as error:
+        raise UsageError(f"wait: {error}") from None
+    if not timedelta(0) <= limit <= LONGEST_WAIT:
+        raise UsageError(f"wait {duration_text(limit)} is not between 0s and {duration_text(LONGEST_WAIT)}")
+    return Patience(limit)
+
+
+def _write(writing: Writing, connection: Connection) -> None:
+    """Write all of it; raises what kept a row from being written."""
+    while not writing.write(connection):
+        sleep(writing.pause_s())
+
+
+def connection_of(target: Any, schema: str | None = None, what: str = "enqueue") -> Connection:
+    """What ``run`` executes statements on, for anything that ``enqueue`` takes; raises TypeError for the rest.
+
+    *what*: the function that was called, for the message.
+    """
+    from cronjobs.engine.database.user_connections import in_schema, no_connection, plain_connection
+
+    refuse_async(target, what, "enqueue_async" if what == "enqueue" else None)
+    if isinstance(target, Connection):
+        return in_schema(target, schema)
+    if hasattr(target, "get_bind"):  # a Session, or a scoped one
+        connection = target.connection()
+        if isinstance(connection, Connection):
+            return in_schema(connection, schema)
+    plain = plain_connection(target, schema)
+    if plain is None:
+        raise no_connection(f"{what}()", "Connection, Session or Engine", target)
+    return cast("Connection", plain)  # it has what run() asks of one

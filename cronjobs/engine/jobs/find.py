@@ -1,0 +1,289 @@
+"""Look at a job from the app that enqueued it: what became of it, or wait until that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from cronjobs.clock import SYSTEM, sleep
+from cronjobs.engine.database.column_types import from_microseconds
+from cronjobs.engine.jobs.async_targets import is_async_engine, refuse_async, run_sync_of
+from cronjobs.engine.jobs.checking import Key, Span, key_text
+from cronjobs.engine.jobs.enqueue import TargetOrEngine, connection_of
+from cronjobs.engine.jobs.insertion import naming_missing_tables
+from cronjobs.engine.rules.payload import BadJson, read_json
+from cronjobs.engine.rules.progress import HowFar, reported_of
+from cronjobs.engine.store.finding import JobName, Readiness, find_row, readiness
+from cronjobs.engine.store.meta import refuse_unsupported
+from cronjobs.errors import DatabaseError, NoSuchJob, UsageError
+from cronjobs.model import FINAL, Status, duration, duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+T = TypeVar("T")
+
+WAIT: Final = timedelta(seconds=30)
+LONGEST_WAIT: Final = timedelta(days=1)
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0  # between two looks
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    """A job as it was when ``find`` or ``wait`` looked. Instants are aware, in UTC.
+
+    ``status``: queued, running, succeeded, failed (it will be retried), dead or cancelled. ``result``: what the handler
+    returned; None, too, if that was None or the job has not succeeded. ``progress``: what the running attempt reported,
+    as ``done``, ``of`` (None: of how many is unknown) and ``note``. ``next_try``: when it is due while it waits, else
+    None. ``attempts``: how often a runner has claimed it. ``failures``: how many of these count against
+    ``max_attempts``; that is None if the enqueue left it to the job type, which only runners know, and it is not
+    running just now. What cannot be read of ``payload``, ``meta`` and ``result`` is None; once
+    the job is pruned but for its key, ``payload`` is {} and ``result`` None.
+    """
+
+    id: int
+    job_type: str
+    queue: str
+    priority: int
+    status: Status
+    payload: Any
+    meta: Any
+    result: Any
+    progress: HowFar | None
+    attempts: int
+    failures: int
+    max_attempts: int | None
+    run_at: datetime
+    next_try: datetime | None
+    enqueued_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    cancel_requested_at: datetime | None
+    last_error: str | None
+    error_type: str | None
+    idempotency_key: str | None
+    schedule: str | None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it has succeeded, is dead or is cancelled: then no tick touches it again by itself."""
+        return self.status in FINAL
+
+    @property
+    def tries(self) -> str:
+        """ "failed 3 of 10"; without the limit while that is unknown."""
+        return f"failed {self.failures}" + ("" if self.max_attempts is None else f" of {self.max_attempts}")
+
+
+def find(
+    target: TargetOrEngine, *, id: int | None = None, idempotency_key: Key | None = None, schema: str | None = None
+) -> FoundJob | None:
+    """Look a job up by its id or by its idempotency key, in *target*'s transaction.
+
+    Args:
+        target: whatever ``enqueue`` takes.
+        id: as ``enqueue`` returned it.
+        idempotency_key: as it was given to ``enqueue``; a key whose job was cancelled before it began, and that nobody
+            has used since, still finds that job.
+        schema: on PostgreSQL, where the tables are; None: the search_path.
+
+    Returns:
+        The job, or None if there is none (any more).
+
+    Raises:
+        UsageError: neither or both of *id* and *idempotency_key* are given, or one makes no sense.
+        DatabaseError: this role of the database may not read jobs.
+        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
+
+    The transaction stays usable after each of these.
+    """
+    name = job_name(id, idempotency_key)
+    return in_transaction(target, schema, "find", lambda connection: found_job(connection, name))
+
+
+def wait(
+    engine: Engine,
+    *,
+    id: int | None = None,
+    idempotency_key: Key | None = None,
+    timeout: Span = WAIT,
+    schema: str | None = None,
+) -> FoundJob:
+    """Wait until a job has succeeded, is dead or is cancelled, and return it.
+
+    It looks every 0.1 to 1 s, each time in a transaction of its own; in one of yours it might never see the end. Commit
+    what enqueued the job first. A job waits for the next tick, which begins at the full minute unless ticks linger.
+
+    Args:
+        engine: an SQLAlchemy Engine.
+        id: as ``enqueue`` returned it.
+        idempotency_key: as it was given to ``enqueue``.
+        timeout: how long to wait at most, up to a day: seconds, "90s" or a timedelta.
+        schema: on PostgreSQL, where the tables are; None: the search_path.
+
+    Raises:
+        TimeoutError: it has not ended; the message says where it is. The job goes on.
+        NoSuchJob: there is no such job (any more).
+        UsageError: an argument makes no sense.
+        DatabaseError: as ``find``.
+    """
+    refuse_async(engine, "wait", "wait_async")
+    if not isinstance(engine, Engine):
+        raise TypeError(
+            f"wait() takes an SQLAlchemy Engine, not {type(engine).__name__}: in a transaction of yours it might never "
+            "see the job's end"
+        )
+    waiting = _Waiting(job_name(id, idempotency_key), timeout)
+    while True:
+        job = find(engine, id=id, idempotency_key=idempotency_key, schema=schema)
+        if waiting.is_over(job):
+            assert job is not None
+            return job
+        sleep(waiting.pause_s(job))
+
+
+async def wait_async(
+    engine: AsyncEngine,
+    *,
+    id: int | None = None,
+    idempotency_key: Key | None = None,
+    timeout: Span = WAIT,
+    schema: str | None = None,
+) -> FoundJob:
+    """As ``wait``, on an SQLAlchemy AsyncEngine; other tasks of the event loop go on meanwhile."""
+    import asyncio
+
+    if not is_async_engine(engine):
+        raise TypeError(
+            f"wait_async() takes an SQLAlchemy AsyncEngine, not {type(engine).__name__}: in a transaction of yours it "
+            "might never see the job's end"
+        )
+    waiting = _Waiting(job_name(id, idempotency_key), timeout)
+    while True:
+        async with run_sync_of(engine, "wait_async") as run_sync:
+            job = await run_sync(lambda sync: find(sync, id=id, idempotency_key=idempotency_key, schema=schema))
+        if waiting.is_over(job):
+            assert job is not None
+            return job
+        await asyncio.sleep(waiting.pause_s(job))
+
+
+class _Waiting:
+    """How long a call waits for the end of a job, with growing pauses between its looks."""
+
+    def __init__(self, name: JobName, timeout: Span) -> None:
+        try:
+            self._limit = duration(timeout)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if self._limit > LONGEST_WAIT:
+            raise UsageError(f"timeout {duration_text(self._limit)} is above {duration_text(LONGEST_WAIT)}")
+        self._name = name
+        self._give_up_at = SYSTEM.monotonic() + self._limit.total_seconds()
+        self._pause_s: float = FIRST_PAUSE_S
+
+    def is_over(self, job: FoundJob | None) -> bool:
+        if job is None:
+            raise NoSuchJob(str(self._name))
+        return job.is_final
+
+    def pause_s(self, job: FoundJob | None) -> float:
+        """Seconds until the next look; raises TimeoutError when waiting is over."""
+        left_s = self._give_up_at - SYSTEM.monotonic()
+        if left_s <= 0:
+            assert job is not None
+            due = f", due at {job.next_try.isoformat(timespec='seconds')}" if job.next_try else ""
+            raise TimeoutError(f"{self._name} is {job.status} after {duration_text(self._limit)}{due}: it goes on")
+        pause = min(self._pause_s, left_s)
+        self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 1.5)
+        return pause
+
+
+# --- one job, on any connection ---------------------------------------------------------------------------------------
+
+
+def job_name(id_: int | None, key: Key | None) -> JobName:
+    """Which job a call means; raises UsageError."""
+    if (id_ is None) == (key is None):
+        raise UsageError("name one job: give id or idempotency_key, one of the two")
+    if key is not None:
+        return JobName(None, key_text(key))
+    if type(id_) is not int or not 1 <= id_ < 2**63:
+        raise UsageError(f"id {id_!r} is not the id of a job: a whole number of at least 1")
+    return JobName(id_, None)
+
+
+def in_transaction(target: Any, schema: str | None, what: str, do: Callable[[Connection], T]) -> T:
+    """Call *do* with a connection of *target*: an Engine's has a transaction of its own, committed at the end."""
+    if isinstance(target, Engine):
+        with target.begin() as connection, naming_missing_tables(prepared := connection_of(connection, schema, what)):
+            return do(prepared)
+    with naming_missing_tables(prepared := connection_of(target, schema, what)):
+        return do(prepared)
+
+
+def require_ready(connection: Connection) -> Readiness:
+    """Raise SchemaNotUpgraded if the tables are of a version before 0.2.0."""
+    found = readiness(connection)
+    refuse_unsupported(found.revision)
+    return found
+
+
+def found_job(connection: Connection, name: JobName) -> FoundJob | None:
+    if not require_ready(connection).may_read:
+        raise DatabaseError(
+            "this role of the database may enqueue and not read jobs: let its owner run what "
+            '"cronjobs db grants --find" prints, or look with another role'
+        )
+    row = find_row(connection, name)
+    return None if row is None else _job(row)
+
+
+def _job(row: Mapping[str, Any]) -> FoundJob:
+    status = Status(row["status"])
+    policy, reported = _json(row["policy"]), None
+    if status is Status.RUNNING:
+        reported = reported_of(_json(row["progress"]))
+    most = row["max_attempts"]
+    if most is None and isinstance(policy, dict) and type(policy.get("max_attempts")) is int:
+        most = policy["max_attempts"]
+    run_at = from_microseconds(row["run_at"])
+    return FoundJob(
+        id=row["id"],
+        job_type=row["job_type"],
+        queue=row["queue"],
+        priority=row["priority"],
+        status=status,
+        payload=_json(row["payload"]),
+        meta=_json(row["meta"]),
+        result=_json(row["result"]),
+        progress=None if reported is None or reported.progress.done is None else reported.progress,
+        attempts=row["attempts"],
+        failures=row["failures"],
+        max_attempts=most,
+        run_at=run_at,
+        next_try=run_at if status in (Status.QUEUED, Status.FAILED) else None,
+        enqueued_at=from_microseconds(row["created_at"]),
+        started_at=_instant(row["started_at"]),
+        finished_at=_instant(row["finished_at"]),
+        cancel_requested_at=_instant(row["cancel_requested_at"]),
+        last_error=row["last_error"],
+        error_type=row["error_type"],
+        idempotency_key=row["idempotency_key"] or row["released_key"],
+        schedule=row["schedule"],
+    )
+
+
+def _json(text: str | None) -> Any:
+    value = None if text is None else read_json(text)
+    return None if isinstance(value, BadJson) else value
+
+
+def _instant(micros: int | None) -> datetime | None:
+    return None if micros is None else from_microseconds(micros)

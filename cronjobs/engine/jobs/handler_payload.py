@@ -1,0 +1,165 @@
+"""What one handler's parameters ask of a payload, read from its signature once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Mapping, Set
+from typing import Any, Final, Optional
+
+from cronjobs.engine.rules.annotations import UNCHECKED, Check, Misfits, NeedsTypes, Path, plain_check, resolved, said
+from cronjobs.engine.rules.payload_written import as_json, comes_back
+
+_NOTHING: Final = frozenset[type]()
+_REST: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class HandlerPayload:
+    """The parameters of a handler, as checks; ``needs_pydantic`` names some. *typed* False: all are unchecked."""
+
+    def __init__(
+        self, handler: Callable[..., Any], signature: inspect.Signature, *, takes_ctx: bool, typed: bool = True
+    ) -> None:
+        parameters = list(signature.parameters.values())[1 if takes_ctx else 0 :]
+        annotations = _annotations(handler, parameters) if typed else {}
+        self.needs_pydantic: list[str] = []
+        self._checks: dict[str, Check] = {}
+        self._rest: Check | None = None  # of **kwargs
+        self._record: Check | None = None  # of all of them together: Unpack[SomeTypedDict]
+        required = set()
+        for parameter in parameters:
+            annotation = annotations.get(parameter.name, Any)
+            if parameter.kind in _BY_NAME:
+                self._checks[parameter.name] = self._check(parameter.name, annotation, parameter.default)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                if typing.get_origin(annotation) is typing.Unpack:
+                    self._rest = UNCHECKED
+                    self._record = self._check(parameter.name, typing.get_args(annotation)[0])
+                else:
+                    self._rest = self._check(parameter.name, annotation)
+            if parameter.default is parameter.empty and parameter.kind not in _REST:
+                required.add(parameter.name)  # also one without a name, which then nothing fits
+        self._plain = {name: check.plain for name, check in self._checks.items()}
+        self._required = frozenset(required)
+
+    def _check(self, name: str, annotation: Any, default: Any = ...) -> Check:
+        try:
+            # ``count: int = None`` means Optional, as it did to type checkers for years.
+            annotation = annotation if default is not None else Optional[annotation]  # noqa: UP045
+        except TypeError:  # of what is no type
+            return UNCHECKED
+        try:
+            return plain_check(annotation)
+        except NeedsTypes:
+            self.needs_pydantic.append(name)
+            return Check("", _read_by_pydantic(annotation))
+
+    @property
+    def fault(self) -> str | None:
+        """Why none of its payloads can be read here, or None."""
+        if not self.needs_pydantic or _has_pydantic():
+            return None
+        names = ", ".join(self.needs_pydantic)
+        return f"what its handler annotates needs pydantic 2.7 or newer ({names}): pip install 'cronjobs[types]'"
+
+    def takes_names(self, names: Set[str]) -> bool:
+        """Whether a payload with these *names* surely fits, as far as names go; if not, the signature knows."""
+        return self._rest is None and names <= self._checks.keys() and self._required <= names
+
+    def takes_as_it_is(self, payload: Mapping[str, Any]) -> bool:
+        """Whether it fits by names, and each value by its class alone: nearly every payload, in no time."""
+        plain = self._plain
+        for name, value in payload.items():
+            if value.__class__ not in plain.get(name, _NOTHING):
+                return False
+        return self._required <= payload.keys() and self._record is None
+
+    def decode(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
+        """The handler's arguments for JSON whose names fit."""
+        return self._each(payload, lambda check, value, path, misfits: check.read(value, path, misfits))
+
+    def encode(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
+        """The JSON for values that the handler takes, or for JSON that it takes."""
+        return self._each(payload, _written)
+
+    def _each(
+        self, payload: Mapping[str, Any], way: Callable[[Check, Any, Path, Misfits], Any]
+    ) -> tuple[Mapping[str, Any], Misfits]:
+        misfits = Misfits()
+        if self.takes_as_it_is(payload):
+            return payload, misfits
+        try:
+            own = {name: value for name, value in payload.items() if name in self._checks}
+            done = {name: way(self._checks[name], value, (name,), misfits) for name, value in own.items()}
+            others = {name: value for name, value in payload.items() if name not in own}
+            if self._record is not None:
+                done |= way(self._record, others, (), misfits) or {}
+            else:
+                rest = self._rest or UNCHECKED
+                done |= {name: way(rest, value, (name,), misfits) for name, value in others.items()}
+        except RecursionError:
+            misfits.add((), "is nested too deeply")
+            return payload, misfits
+        except Exception as error:  # code of the user's: an __eq__, a __hash__, a property
+            misfits.add((), f"cannot be read: {said(error)}")
+            return payload, misfits
+        return done, misfits
+
+
+def _written(check: Check, value: Any, path: Path, misfits: Misfits) -> Any:
+    if value.__class__ in check.plain:
+        return value
+    written, before = as_json(value), misfits.count
+    got = check.read(written, path, misfits)
+    if misfits.count == before and not comes_back(value, got):
+        misfits.add(path, f"would not be read as itself: {_change(value, got)}")
+    return written
+
+
+def _change(value: Any, got: Any) -> str:
+    given, read = type(value).__name__, type(got).__name__
+    return f"it is a {given}, and the handler would get a {read}" if given != read else "reading it again changes it"
+
+
+def _read_by_pydantic(annotation: Any) -> Callable[[Any, Path, Misfits], Any]:
+    @functools.cache
+    def reader() -> Any:
+        from cronjobs.engine.rules.payload_pydantic import PydanticReader  # only when such a value comes
+
+        return PydanticReader(annotation)
+
+    return lambda value, path, misfits: reader()(value, path, misfits)
+
+
+@functools.cache
+def _has_pydantic() -> bool:
+    """Whether there is one that we can use; to import it would cost each tick 0.1 s."""
+    from importlib import metadata  # only for handlers with annotations that need it
+
+    loaded = getattr(sys.modules.get("pydantic"), "VERSION", None)
+    try:
+        major, minor = (loaded or metadata.version("pydantic")).split(".")[:2]
+    except metadata.PackageNotFoundError:
+        return False
+    return (int(major), int(minor)) >= (2, 7)
+
+
+def _annotations(handler: Callable[..., Any], parameters: list[inspect.Parameter]) -> dict[str, Any]:
+    written = {each.name: each.annotation for each in parameters if each.annotation is not each.empty}
+    return resolved(written, _names_of(handler))
+
+
+def _names_of(handler: Any) -> Mapping[str, Any]:
+    """The names that the annotations of *handler* were written among."""
+    function = inspect.unwrap(handler)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    if isinstance(function, type):
+        function = vars(function).get("__init__", function)
+    elif not hasattr(function, "__globals__") and not inspect.ismethod(function):
+        function = type(function).__call__
+    names: Mapping[str, Any] | None = getattr(inspect.unwrap(function), "__globals__", None)
+    return vars(sys.modules.get(getattr(function, "__module__", ""), typing)) if names is None else names

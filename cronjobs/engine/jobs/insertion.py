@@ -1,0 +1,277 @@
+"""Inserts jobs, and deals with used keys, with rows that others have locked, and with capped queues."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
+
+from sqlalchemy import Connection
+
+from cronjobs.clock import SYSTEM, sleep
+from cronjobs.engine.rules.capacity import admit
+from cronjobs.engine.store.enqueue import Existing, has_jobs, insert_rows, look, replace_rows
+from cronjobs.engine.store.meta import database_name
+from cronjobs.engine.store.queues import count_full, count_held, locked_room
+from cronjobs.engine.store.sql import schema_of
+from cronjobs.errors import CronjobsError, JobHeld, QueueFull, QueueHeld, SchemaMissing, UsageError
+from cronjobs.model import Status, duration_text
+
+T = TypeVar("T")
+OnConflict = Literal["keep", "replace"]
+_ON_CONFLICT: Final = get_args(OnConflict)
+
+BATCH: Final = 1000  # rows of one statement
+PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)  # a runner locks what it claims for milliseconds
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.02  # between tries for the lock of a capped queue
+QUEUE_PATIENCE_S: Final = 10.0  # in all: another transaction keeps the lock until it ends
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # between looks at a full queue
+
+Place = str | int  # a job's key, or its number if it has none
+
+
+class Inserted(NamedTuple):
+    """What is in the table now for a job. ``id`` None: its queue was full, and it was dropped."""
+
+    id: int | None
+    new: bool
+    status: Status | None
+    replaced: bool = False
+
+
+DROPPED: Final = Inserted(None, False, None)
+
+
+def check_on_conflict(on_conflict: OnConflict) -> None:
+    if on_conflict not in _ON_CONFLICT:
+        raise UsageError(f"on_conflict {on_conflict!r} is not one of {', '.join(_ON_CONFLICT)}")
+
+
+def insert_alone(connection: Connection, row: dict[str, Any]) -> int | None:
+    """Insert one job and return its id, which is all there is to do for most.
+
+    None: its key is used or its queue is capped, so nothing is written, and ``Writing`` goes on from there.
+    """
+    with naming_missing_tables(connection):
+        return insert_rows(connection, [row], into_capped=False)[0]
+
+
+class Writing:
+    """Jobs (from ``row_of``) to be inserted; rows that others have locked are left for the next try.
+
+    ``dropped`` counts, by queue, the jobs that were dropped because it was full.
+    """
+
+    def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict, *, tried: bool = False) -> None:
+        """*tried*: ``insert_alone`` did not write it."""
+        check_on_conflict(on_conflict)
+        self._tried = tried
+        self._replace = on_conflict == "replace"
+        # One row for each key, as a statement cannot affect one row twice.
+        self._places: list[Place] = [row.get("idempotency_key", n) for n, row in enumerate(rows)]
+        self._left: dict[Place, dict[str, Any]] = {}
+        for place, row in zip(self._places, rows, strict=True):
+            if self._replace or place not in self._left:
+                self._left[place] = row
+        self._to_replace: dict[Place, Existing] = {}
+        self._found: dict[Place, Inserted] = {}
+        self._held: CronjobsError | None = None
+        self._tries = 0
+        self._waited_s = 0.0
+        self.dropped: Counter[str] = Counter()
+
+    def write(self, connection: Connection) -> bool:
+        """Write what is not written yet; return whether that is all.
+
+        Raises QueueFull, and has written nothing, if a job of the call meets a full queue that does not drop; QueueHeld
+        if another transaction has kept a queue's lock for too long.
+        """
+        self._held = None
+        with naming_missing_tables(connection):
+            self._to_replace = {}
+            if len({row["queue"] for row in self._left.values()}) == 1:
+                if self._tried:
+                    self._look(connection, list(self._left))
+                else:
+                    self._insert(connection, self._left, into_capped=False)
+                self._tried = False  # a key may be free again at the next try
+                if not self._left:
+                    return True
+            # Left are jobs for a queue with a cap, or for several queues of which some may have one.
+            self._pass_caps(connection)
+            self._replace_found(connection)
+        return not self._left
+
+    def pause_s(self) -> float:
+        """Seconds to wait before the next try; after the last one for a job that is locked, raises JobHeld."""
+        assert self._held is not None
+        if isinstance(self._held, QueueHeld):
+            pause = random.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S)
+            self._waited_s += pause
+            return pause
+        self._tries += 1
+        if self._tries > len(PAUSES_S):
+            raise self._held
+        return PAUSES_S[self._tries - 1]
+
+    def puts(self) -> list[Inserted]:
+        """What is in the table for each job, in the order of the call, once all is written."""
+        return [self._found[place] for place in self._places]
+
+    def _insert(self, connection: Connection, places: Iterable[Place], *, into_capped: bool) -> None:
+        for batch in _batches(sorted(places, key=_in_order_of_keys)):
+            ids = insert_rows(connection, [self._left[place] for place in batch], into_capped=into_capped)
+            for place, job_id in zip(batch, ids, strict=True):
+                if job_id is not None:
+                    self._settle(place, Inserted(job_id, True, Status.QUEUED))
+            if self._left:
+                self._look(connection, batch)
+
+    def _look(self, connection: Connection, places: Iterable[Place]) -> None:
+        """Find those of *places* whose key is already used."""
+        keyed = [place for place in places if isinstance(place, str) and place in self._left]
+        if not keyed:
+            return
+        for place, there in look(connection, [self._left[place] for place in keyed]).items():
+            if self._replace and there.not_started:
+                self._to_replace[place] = there
+            else:
+                self._settle(place, Inserted(there.id, False, there.status))
+
+    def _pass_caps(self, connection: Connection) -> None:
+        """Write jobs that need room in a queue that may be capped: new ones, and those that change their queue."""
+        if not (names := {self._left[place]["queue"] for place in self._needing_a_place()}):
+            return
+        with locked_room(connection, names) as room:
+            if room.held:
+                self._held = QueueHeld(room.held[0])
+                if self._waited_s >= QUEUE_PATIENCE_S:
+                    count_held(connection, room.held[0])
+                    raise self._held
+                return
+            for batch in _batches([place for place, row in self._left.items() if row["queue"] in room.caps]):
+                self._look(connection, batch)  # a job whose key is used, perhaps since just now, needs no room
+            asking = [(place, self._left[place]["queue"]) for place in self._needing_a_place()]
+            let_in, dropped = admit(asking, room.caps, room.waiting)
+            by_queue = Counter(self._left[place]["queue"] for place in dropped)
+            for queue, count in sorted(by_queue.items()):
+                count_full(connection, queue, "dropped", count)
+            self.dropped += by_queue
+            for place in dropped:
+                self._settle(place, DROPPED)
+            new = [place for place in let_in if place not in self._to_replace]
+            self._insert(connection, new, into_capped=True)
+            gone = [place for place in new if place in self._left and place not in self._to_replace]
+            if gone:
+                self._held = JobHeld(str(gone[0]), None)
+            self._replace_found(connection)  # while the queue's lock is ours: in autocommit it ends with this block
+
+    def _needing_a_place(self) -> list[Place]:
+        return [place for place in self._left if not self._stays(place)]
+
+    def _stays(self, place: Place) -> bool:
+        """Whether it replaces a job of its own queue, and so needs no room there."""
+        return place in self._to_replace and self._left[place]["queue"] == self._to_replace[place].queue
+
+    def _replace_found(self, connection: Connection) -> None:
+        if self._held is not None:
+            return
+        for batch in _batches(sorted(self._to_replace, key=_in_order_of_keys)):
+            rows = [self._left[place] | {"stays": int(self._stays(place))} for place in batch]
+            replaced = replace_rows(connection, rows)
+            for place in batch:
+                there = self._to_replace[place]
+                if place in replaced:
+                    self._settle(place, Inserted(there.id, False, there.status, replaced=True))
+                else:
+                    self._held = JobHeld(str(place), there.id)
+
+    def _settle(self, place: Place, put: Inserted) -> None:
+        self._found[place] = put
+        del self._left[place]
+        self._to_replace.pop(place, None)  # a runner may have claimed it since it was found
+
+
+class Patience:
+    """How long a call waits for room in a full queue whose on_full is wait (*limit* None: not at all).
+
+    It looks with growing, jittered pauses.
+    """
+
+    def __init__(self, limit: timedelta | None) -> None:
+        self._limit = limit
+        self._give_up_at = SYSTEM.monotonic() + (limit or timedelta(0)).total_seconds()
+        self._pause_s: float = FIRST_WAIT_S
+
+    def pause_s(self, full: QueueFull) -> float:
+        """Seconds until the next look; raises *full*, or the same with the time waited, when waiting is over."""
+        if self._limit is None or full.on_full != "wait" or full.wanted > full.max_waiting:
+            raise full
+        left_s = self._give_up_at - SYSTEM.monotonic()
+        if left_s <= 0:
+            raise full.after(duration_text(self._limit))
+        pause = self._pause_s * random.uniform(0.5, 1)
+        self._pause_s = min(LONGEST_WAIT_S, self._pause_s * 1.5)
+        return min(pause, left_s)
+
+
+def wait_for_room(do: Callable[[], T], patience: Patience) -> T:
+    """Call *do*, which enqueues, again while its queue is full and waits for room."""
+    while True:
+        try:
+            return do()
+        except QueueFull as full:
+            sleep(patience.pause_s(full))
+
+
+def _in_order_of_keys(place: Place) -> tuple[int, str]:
+    return (place, "") if isinstance(place, int) else (-1, place)
+
+
+def _batches(places: Iterable[Place]) -> Iterator[list[Place]]:
+    rest = iter(places)
+    while batch := list(islice(rest, BATCH)):
+        yield batch
+
+
+# PostgreSQL databases, and their schemas, in which the table was found, so that we look only once.
+_seen: set[tuple[object, str | None]] = set()
+
+
+def _database(connection: Connection) -> object:
+    """What tells databases apart, for less than rendering a URL."""
+    engine = getattr(connection, "engine", None)  # a driver's own connection has none
+    if engine is None:
+        return database_name(connection)
+    url = engine.url
+    return url.host, url.port, url.database, url.username
+
+
+@contextmanager
+def naming_missing_tables(connection: Connection) -> Iterator[None]:
+    """Raise SchemaMissing for a missing table; we ask PostgreSQL first: the error would end the transaction.
+
+    Raises SqliteTooOld where the app's SQLite cannot read our statements.
+    """
+    if connection.dialect.name == "postgresql":
+        place = _database(connection), schema_of(connection)
+        if place not in _seen:
+            if not has_jobs(connection):
+                raise SchemaMissing(database_name(connection))
+            _seen.add(place)
+    try:
+        yield
+    except Exception as error:
+        if connection.dialect.name == "sqlite":
+            from cronjobs.engine.database.connection import require_sqlite  # an app that enqueues does without it
+
+            require_sqlite(database_name(connection))
+        origin = getattr(error, "orig", None) or error
+        state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)  # Django's: its cause
+        if "no such table: cronjobs_" in str(origin) or state == "42P01":
+            raise SchemaMissing(database_name(connection)) from None  # without the statement and its payload
+        raise

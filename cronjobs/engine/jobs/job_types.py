@@ -1,0 +1,237 @@
+"""What can run here: the handlers that the file's imports register, and its declared commands, with their limits."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from cronjobs import starting
+from cronjobs.engine.config import django_project
+from cronjobs.engine.config.import_path import prepare_imports
+from cronjobs.engine.config.settings import JobTypeSettings, Leftovers, RunSettings, Settings, unknown_executor
+from cronjobs.engine.host.forks import EndingCopies
+from cronjobs.engine.jobs.around import around_attempts, hook
+from cronjobs.engine.jobs.registry import Registration, refused, registered
+from cronjobs.engine.rules.attempt_policy import RUNNER_SLACK, AttemptPolicy
+from cronjobs.loading import Loading
+from cronjobs.masking import mask
+from cronjobs.model import Durable, ExitCodes, Isolation, JobOptions, OnLost, OnShutdown, RetryPolicy
+from cronjobs.text import one_line
+
+
+@dataclass(frozen=True)
+class JobType:
+    """A job type as it runs here: exactly one of ``registration`` and ``command`` is set."""
+
+    name: str
+    timeout: timedelta
+    retry: RetryPolicy
+    registration: Registration | None = None
+    command: tuple[str, ...] | None = None
+    env: tuple[tuple[str, str], ...] = ()
+    inherit_env: tuple[str, ...] | None = None  # variables of the tick's environment that a command gets; None: all
+    stdin: str | None = None  # of a command; None: the payload as JSON, "": nothing
+    run_in: Path | None = None  # the folder of a command; None: the file's
+    leftovers: Leftovers = "end"  # what becomes of processes that a command leaves running
+    isolation: Isolation = "thread"  # "process" for every command
+    max_memory: int | None = None  # bytes; only with a process
+    on_shutdown: OnShutdown = "release"
+    on_lost: OnLost = "retry"
+    durable: Durable = "group"  # "each": its worker begins no other job before the end is committed
+    exit_codes: ExitCodes = field(default_factory=ExitCodes)  # of a command
+    timeout_declared: bool = True  # False: the timeout is the default, which says nothing about the work
+    executor: str | None = None  # of a handler: the cluster that runs it; None: this host
+    for_crashes: bool = False  # it runs in a process because runners died with it, not by its own setting
+
+    @property
+    def starts_at_once(self) -> bool:
+        """Whether its jobs are only claimed for a worker that is free: none may be lost, or wait, behind others.
+
+        On a cluster their waiting would count as that for a worker.
+        """
+        return self.on_lost == "dead" or self.executor is not None
+
+    def is_long(self, longest_in_tick: timedelta) -> bool:
+        """Whether it may take longer than a tick has time, and so gets a process that outlives the tick."""
+        return self.timeout > longest_in_tick
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something of the user's that is unusable here: ``where`` is a module or job type, ``what`` one line."""
+
+    where: str
+    what: str
+    traceback: str | None = None
+
+
+@dataclass(frozen=True)
+class JobTypes:
+    """The job types that this host can run, and what could not be loaded. Jobs of other types wait, uncharged."""
+
+    types: Mapping[str, JobType] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+    elsewhere: frozenset[str] | None = None  # types that only other hosts know; None: unknown
+
+    @property
+    def runnable(self) -> frozenset[str] | None:
+        """The types that some host can run; None: any may be."""
+        return None if self.elsewhere is None else self.elsewhere | self.types.keys()
+
+    def policy(self, job_type: str, settings: Settings) -> RetryPolicy:
+        """The retry policy of *job_type*, or the defaults' if it is not known here."""
+        known = self.types.get(job_type)
+        return known.retry if known else settings.retry.apply(RetryPolicy())
+
+    def isolating(self, names: Collection[str]) -> JobTypes:
+        """The same, with handlers of these *names* in processes of their own."""
+        types = {
+            name: replace(job_type, isolation="process", for_crashes=True) if name in names else job_type
+            for name, job_type in self.types.items()
+        }
+        return replace(self, types=types)
+
+
+def load(settings: Settings) -> JobTypes:
+    """Import the handlers' modules and assemble every job type. A module that fails stops only its own types.
+
+    Precedence, first wins: ``job_types:``, ``@job``, ``defaults:`` (rows and schedules override some of it later).
+    """
+    return assembled(settings, import_handlers(settings))
+
+
+def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
+    """The job types of the file, and of what this process has imported by now; *faults* are of the imports."""
+    types: dict[str, JobType] = {}
+    commands = {name for name, declared in settings.job_types.items() if declared.command}
+    for name in sorted(registered().keys() | commands):
+        try:
+            types[name] = _job_type(settings, name)
+        except ValueError as error:  # the file's cap is below the base in the code
+            faults.append(Fault(name, f"its retry: in the file does not go with the one in the code: {error}"))
+        except Exception as error:  # one type's fault stops no other
+            faults.append(Fault(name, one_line(f"it cannot be used: {type(error).__name__}: {error}", 500)))
+    for name, what in refused().items():  # also of two functions with one name, of which the first is registered
+        if name not in commands:
+            types.pop(name, None)
+            faults.append(Fault(one_line(name, 200), one_line(what, 500)))
+    for name, job_type in list(types.items()):
+        if name in settings.disabled_job_types:
+            del types[name]
+        elif job_type.registration is not None and (fault := job_type.registration.fault) is not None:
+            del types[name]
+            faults.append(Fault(name, fault))
+        elif job_type.max_memory is not None and job_type.isolation == "thread":
+            del types[name]
+            faults.append(Fault(name, "max_memory needs a process: write isolation: process beside it"))
+        elif job_type.executor is not None and job_type.executor not in settings.executors:
+            del types[name]
+            faults.append(Fault(name, unknown_executor(job_type.executor, settings.executors)))
+    return JobTypes(types, tuple(faults))
+
+
+def _job_type(settings: Settings, name: str) -> JobType:
+    declared = settings.job_types.get(name) or JobTypeSettings(name)
+    registration = registered().get(name) if declared.command is None else None
+    code = registration.options if registration else JobOptions()
+    retry = (registration.retry if registration else None) or settings.retry.apply(RetryPolicy())
+    timeout = declared.timeout or code.timeout
+    executor = None if declared.command else declared.executor or code.executor
+    return JobType(
+        name,
+        timeout or settings.run.default_timeout,
+        declared.retry.apply(retry),
+        registration,
+        declared.command,
+        declared.env,
+        declared.inherit_env,
+        declared.stdin,
+        declared.run_in,
+        declared.leftovers,
+        isolation="process" if declared.command or executor else declared.isolation or code.isolation or "thread",
+        max_memory=declared.max_memory or code.max_memory,
+        on_shutdown=declared.on_shutdown or code.on_shutdown or "release",
+        on_lost=declared.on_lost or code.on_lost or "retry",
+        durable=declared.durable or code.durable or "group",
+        exit_codes=_exit_codes(declared),
+        timeout_declared=timeout is not None,
+        executor=executor,
+    )
+
+
+def _exit_codes(declared: JobTypeSettings) -> ExitCodes:
+    usual = ExitCodes()
+    return ExitCodes(
+        frozenset(declared.success_exit_codes) or usual.success, usual.permanent - {*declared.retry_exit_codes}
+    )
+
+
+def import_handlers(settings: Settings) -> list[Fault]:
+    starting.end()
+    prepare_imports(settings)
+    faults: list[Fault] = []
+    if settings.setup is not None:
+        module, _, function = settings.setup.rpartition(".")
+        fault = _guarded(
+            f"setup {settings.setup}", lambda: getattr(importlib.import_module(module), function)(), settings.secrets
+        )
+        if fault:
+            return [fault]  # without it the imports would fail one by one, and hide the cause
+    for name in settings.around:
+        fault = _guarded(f"around {name}", partial(hook, name), settings.secrets)
+        if fault:
+            faults.append(fault)
+    for module in dict.fromkeys((*settings.imports, *_found())):
+        fault = _guarded(f"module {module}", partial(importlib.import_module, module), settings.secrets)
+        if fault:
+            faults.append(fault)
+    if django_project.settings_of_django() is not None:  # by ``setup:``, or by a module of the user's
+        fault = _guarded("Django's connections", lambda: around_attempts(hook(django_project.CLEAN)), settings.secrets)
+        if fault:
+            faults.append(fault)
+    return faults
+
+
+_finders: list[Callable[[], Iterable[str]]] = []
+
+
+def also_import(modules: Callable[[], Iterable[str]]) -> None:
+    """Import what *modules* names wherever handlers are imported: a framework knows where its apps have theirs."""
+    if modules not in _finders:
+        _finders.append(modules)
+
+
+def _found() -> Iterator[str]:
+    for finder in _finders:
+        yield from finder()
+
+
+def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) -> Fault | None:
+    try:
+        with EndingCopies(), Loading():
+            call()
+    except BaseException as error:  # a module may even call sys.exit; Ctrl-C is for us
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        said = one_line(f"{type(error).__name__}: {error}", 500)
+        # An import error may contain a URL with its password.
+        trace = mask("".join(traceback.format_exception(error)), secrets)
+        return Fault(where, f"cannot be imported: {mask(said, secrets)}", trace)
+    return None
+
+
+def policy_of(job_type: JobType, run: RunSettings, *, runner: timedelta | None = None) -> AttemptPolicy:
+    """The policy of an attempt of *job_type* that starts now; *runner*: the highest age its process can reach."""
+    return AttemptPolicy(
+        job_type.retry,
+        on_lost=job_type.on_lost,
+        max_losses=run.max_losses,
+        in_thread=job_type.isolation == "thread" and not job_type.is_long(run.longest_in_tick),
+        runner_s=None if runner is None else round((runner + RUNNER_SLACK).total_seconds(), 1),
+        lease_s=run.lease.total_seconds(),
+    )

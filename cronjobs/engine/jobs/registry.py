@@ -1,0 +1,421 @@
+"""``@job`` registers a handler, which then enqueues itself."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property, wraps
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    get_args,
+    overload,
+)
+
+from cronjobs.engine.jobs.async_targets import AsyncTargetOrEngine
+from cronjobs.engine.jobs.checking import (
+    LONGEST_TIMEOUT,
+    for_handler,
+    name_fault,
+    names_checked,
+    no_such_argument,
+    no_target,
+    type_fault,
+)
+from cronjobs.engine.jobs.enqueue import (
+    Enqueued,
+    EnqueueOptions,
+    TargetOrEngine,
+    enqueue,
+    enqueue_async,
+)
+from cronjobs.errors import PayloadError, UsageError
+from cronjobs.loading import Loading
+from cronjobs.model import (
+    LEAST_MEMORY,
+    Durable,
+    Isolation,
+    JobOptions,
+    OnLost,
+    OnShutdown,
+    RetryPolicy,
+    WrongPolicy,
+    duration,
+    duration_text,
+    size,
+)
+
+if TYPE_CHECKING:
+    from cronjobs.engine.jobs.context import Context
+    from cronjobs.engine.jobs.handler_payload import HandlerPayload
+    from cronjobs.engine.rules.annotations import Misfits
+
+Handler = Callable[..., Any]
+C = ParamSpec("C")  # how the function is called
+P = ParamSpec("P")  # the same without ctx: the payload
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+# The attribute of a handler that calls another function with what its payload holds, as one of Django's tasks does: a
+# function from a payload that fits by names to how its contents do not fit that other one, or None.
+INNER_FAULT: Final = "cronjobs_inner_fault"
+
+
+def signature_of(function: Handler) -> inspect.Signature:
+    """Raises what its annotations and objects raise, too."""
+    if sys.version_info >= (3, 14):  # where annotations are evaluated now, and some are for type checkers alone
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
+
+
+@dataclass(frozen=True)
+class Registration:
+    """The options of ``@job``; ``retry`` None: the configuration's defaults."""
+
+    name: str
+    handler: Handler
+    retry: RetryPolicy | None = None
+    options: JobOptions = field(default_factory=JobOptions)
+    check_types: bool = True  # False: a payload's names are checked, and its values go to the handler as they are
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        return signature_of(self.handler)
+
+    @cached_property
+    def takes_ctx(self) -> bool:
+        return next(iter(self.signature.parameters), None) == "ctx"
+
+    @cached_property
+    def fault(self) -> str | None:
+        """Why the function cannot be a handler, or None. ``@job`` does not raise it: that would stop the module."""
+        call = getattr(self.handler, "__call__", None)  # noqa: B004 of an object with a __call__ of its own
+        for function in (self.handler, call):
+            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+                return (
+                    "its handler is a generator (it has a yield): calling it would run nothing of its body; "
+                    "take the yield out, or call the generator from a handler that returns"
+                )
+        try:
+            return self.accepts.fault
+        except Exception as error:
+            return f"the signature of its handler cannot be read: {type(error).__name__}: {error}"
+
+    @cached_property
+    def accepts(self) -> HandlerPayload:
+        from cronjobs.engine.jobs.handler_payload import HandlerPayload  # which a tick of commands alone does without
+
+        return HandlerPayload(self.handler, self.signature, takes_ctx=self.takes_ctx, typed=self.check_types)
+
+    @cached_property
+    def source(self) -> str | None:
+        """A hash of the handler's source, by which two hosts compare what they would run; None: it cannot be read."""
+        from hashlib import sha256  # only for types that run on a cluster
+
+        try:
+            return sha256(inspect.getsource(inspect.unwrap(self.handler)).encode()).hexdigest()[:32]
+        except (OSError, TypeError, ValueError):
+            return None
+
+    def bind(self, payload: Mapping[str, Any]) -> str | None:
+        """How *payload* does not fit the handler's parameters, by name or by type, or None."""
+        return self.bind_names(payload) or self.type_fault(self.decoded(payload)[1])
+
+    def bind_names(self, payload: Mapping[str, Any]) -> str | None:
+        """How *payload*'s keys do not fit the handler's parameters, or None."""
+        try:
+            if not self.accepts.takes_names(payload.keys()):
+                self.signature.bind(*([None] if self.takes_ctx else []), **payload)
+        except Exception as error:  # not only TypeError: a callable object may have an unreadable signature
+            return f"payload does not fit {self.name}{self._shown_signature}: {error}"
+        inner = getattr(self.handler, INNER_FAULT, None)
+        return None if inner is None else inner(payload)
+
+    def decoded(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
+        """What the handler gets for a *payload* whose names fit, and which values do not."""
+        return self.accepts.decode(payload)
+
+    def encoded(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The JSON of a *payload*, whose values may be those that the handler gets; raises PayloadError."""
+        if self.fault is not None:
+            return payload  # nothing can run it here, so nothing is known of it
+        if self.accepts.takes_as_it_is(payload) and not hasattr(self.handler, INNER_FAULT):
+            return payload
+        fault, encoded = self.bind_names(payload), payload
+        if fault is None:
+            encoded, misfits = self.accepts.encode(payload)
+            fault = self.type_fault(misfits)
+        if fault is not None:
+            raise PayloadError(fault)
+        return encoded
+
+    def type_fault(self, misfits: Misfits) -> str | None:
+        return f"payload does not fit {self.name}: {misfits}" if misfits.count else None
+
+    @cached_property
+    def _shown_signature(self) -> str:
+        try:
+            return str(self.signature).replace("cronjobs.engine.jobs.context.Context", "cronjobs.Context")
+        except Exception:  # the repr of a default value raises
+            return "(…)"
+
+    def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call, without ctx, as keyword arguments; raises TypeError as the call would."""
+        try:
+            bound = self.signature.bind(*([None] if self.takes_ctx else []), *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}{self.signature}: {error}") from None
+        payload: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            match self.signature.parameters[name].kind:
+                case inspect.Parameter.VAR_KEYWORD:
+                    payload |= value
+                case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.POSITIONAL_ONLY:
+                    raise TypeError(f"{self.name}{self.signature}: a payload is made of names, and {name} has none")
+                case _:
+                    payload[name] = value
+        if self.takes_ctx:
+            del payload["ctx"]
+        return payload
+
+
+_NOWHERE: Final[Any] = None  # for a call that leaves the target out
+
+
+class Enqueueing(Generic[P]):
+    """Enqueues jobs of one type with its handler's own signature, without ``ctx``."""
+
+    def __init__(self, registration: Registration, options: EnqueueOptions) -> None:
+        self._registration, self._options = registration, options
+
+    def enqueue(self, target: TargetOrEngine = _NOWHERE, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """``enqueue`` in *target*'s transaction; raises TypeError for arguments that the handler does not accept."""
+        if target is None:
+            raise no_target("enqueue")
+        payload = self._registration.payload(args, kwargs)
+        return enqueue(target, self._registration.name, payload, **self._options)
+
+    async def enqueue_async(
+        self, target: AsyncTargetOrEngine = _NOWHERE, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Enqueued:
+        """``enqueue_async`` in *target*'s transaction, likewise."""
+        if target is None:
+            raise no_target("enqueue_async")
+        payload = self._registration.payload(args, kwargs)
+        return await enqueue_async(target, self._registration.name, payload, **self._options)
+
+
+class JobFunction(Protocol[C, P, R_co]):
+    """A function with ``@job``: it is called as before, and it enqueues itself.
+
+    ``send_invoice.enqueue(session, invoice_id=42)``, and with options that are no arguments of the handler
+    ``send_invoice.options(delay="5m", queue="mail").enqueue(session, invoice_id=42)``.
+    """
+
+    __name__: str
+    __qualname__: str
+
+    def __call__(self, *args: C.args, **kwargs: C.kwargs) -> R_co: ...
+
+    def enqueue(self, target: TargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
+
+    async def enqueue_async(self, target: AsyncTargetOrEngine, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
+
+    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueueing[P]: ...
+
+
+class Register(Protocol):
+    """What ``@job(…)`` makes of a function, with or without ``ctx`` as its first parameter."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Context, P], R], /
+    ) -> JobFunction[Concatenate[Context, P], P, R]: ...
+
+    @overload
+    def __call__(self, handler: Callable[P, R], /) -> JobFunction[P, P, R]: ...
+
+
+_registered: dict[str, Registration] = {}
+_refused: dict[str, str] = {}  # what a wrong argument of @job says, by the type's name or the function's
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+
+def _fault_of_its_type(job: _Decorated) -> _Decorated:
+    @wraps(job)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        name = args[0] if args else kwargs.get("name")
+        type_name = name if isinstance(name, str) else repr(name)
+        try:
+            register = job(*args, **kwargs)
+        except (UsageError, TypeError) as error:
+            if not Loading.depth:
+                raise
+            said = str(error)
+            if callable(name):  # without brackets: this is the function
+                return _refuse(name, _place(name), said)
+            return lambda handler: _refuse(handler, type_name, said)
+
+        def registered(handler: Handler) -> Handler:
+            try:
+                return cast("Handler", register(handler))
+            except UsageError as error:
+                if not Loading.depth:
+                    raise
+                return _refuse(handler, type_name, str(error))
+
+        return registered
+
+    return cast("_Decorated", checked)
+
+
+def _place(handler: Handler) -> str:
+    return f"{handler.__module__}.{getattr(handler, '__qualname__', handler)}"
+
+
+def _refuse(handler: Handler, name: str, said: str) -> Handler:
+    _refused[name] = said
+    return handler
+
+
+def refused() -> Mapping[str, str]:
+    """The job types that ``@job`` has refused in this process, and why."""
+    return _refused
+
+
+@_fault_of_its_type
+@names_checked("job")
+def job(
+    name: str,
+    *,
+    timeout: timedelta | str | float | None = None,
+    retry: RetryPolicy | None = None,
+    isolation: Isolation | None = None,
+    max_memory: int | str | None = None,
+    on_shutdown: OnShutdown | None = None,
+    on_lost: OnLost | None = None,
+    durable: Durable | None = None,
+    check_types: bool = True,
+    executor: str | None = None,
+) -> Register:
+    """Register the decorated function as the handler of job type *name*.
+
+    The function can be called as before, and enqueues itself by ``.enqueue``, ``.enqueue_async`` and ``.options`` (see
+    JobFunction).
+
+    ``timeout``: "20s", seconds or timedelta; None: min(30s, budget / 3). A timeout above ``run.budget`` less 5 s makes
+    a long job, which gets a process of its own. ``retry`` None: the configuration's defaults. ``isolation``: "thread"
+    (the default) or "process", which can be stopped whatever it does, and can have a ``max_memory`` ("512MiB", or
+    bytes). ``on_shutdown`` decides about a job that a stopping tick had claimed and not started: "release" (the
+    default) leaves it for the next tick, "drop" cancels it. ``on_lost`` decides about a job whose runner died: "retry"
+    (the default) or "dead", for work that must not be repeated automatically. ``durable`` decides when an end is
+    committed: "group" (the default) with others that ended meanwhile, "each" before its worker begins another job.
+    ``executor`` names the entry of the file's ``executors:`` on whose cluster it runs; None: on the host of the tick.
+    The file's ``job_types:`` override all of these. ``check_types`` False: the handler gets a payload's values as JSON,
+    whatever it annotates. Raises UsageError for a name that another function has, or an invalid option.
+    """
+    given_name: Any = name
+    if callable(given_name):
+        called = getattr(given_name, "__name__", "name")
+        raise UsageError(f'@job stands without brackets above {called}: write @job("app.{called}")')
+    fault = type_fault(name)
+    if fault:
+        raise UsageError(f"@job({name!r}): the name {fault}")
+    given_retry: Any = retry
+    if retry is not None and not isinstance(given_retry, RetryPolicy):
+        fields = given_retry.items() if isinstance(given_retry, Mapping) else ()
+        written = ", ".join(f"{key}={value!r}" for key, value in fields) or "…"
+        raise UsageError(f"@job({name!r}): retry {retry!r} is no policy: write retry=RetryPolicy({written})")
+    if isinstance(retry, WrongPolicy):
+        raise UsageError(f"@job({name!r}): retry: {retry.fault}")
+    if not isinstance(check_types, bool):
+        raise UsageError(f"@job({name!r}): check_types {check_types!r} is neither True nor False")
+    limit = _read(name, "timeout", timeout, duration)
+    if limit is not None and limit <= timedelta(0):
+        raise UsageError(f"@job({name!r}): timeout must be above zero")
+    if limit is not None and limit > LONGEST_TIMEOUT:
+        raise UsageError(f"@job({name!r}): timeout {timeout!r} is above {duration_text(LONGEST_TIMEOUT)}")
+    for what, value, words in (
+        ("isolation", isolation, get_args(Isolation)),
+        ("on_shutdown", on_shutdown, get_args(OnShutdown)),
+        ("on_lost", on_lost, get_args(OnLost)),
+        ("durable", durable, get_args(Durable)),
+    ):
+        if value is not None and value not in words:
+            raise UsageError(f"@job({name!r}): {what} {value!r} is not one of {', '.join(words)}")
+    memory = _read(name, "max_memory", max_memory, size)
+    if memory is not None and memory < size(LEAST_MEMORY):
+        raise UsageError(f"@job({name!r}): max_memory {max_memory!r} is below {LEAST_MEMORY}")
+    if executor is not None and (name_fault(executor) is not None or isolation == "thread"):
+        why = name_fault(executor) or 'is a cluster, where a handler always has a process: leave isolation="thread" out'
+        raise UsageError(f"@job({name!r}): executor {executor!r} {why}")
+    if memory is not None and isolation != "process" and executor is None:
+        raise UsageError(f'@job({name!r}): max_memory needs a process: write isolation="process" too')
+    given = JobOptions(
+        timeout=limit,
+        isolation=isolation,
+        max_memory=memory,
+        on_shutdown=on_shutdown,
+        on_lost=on_lost,
+        durable=durable,
+        executor=executor,
+    )
+
+    def register(handler: Handler) -> Handler:
+        there = _registered.get(name)
+        if there and _place(there.handler) != _place(handler):
+            raise UsageError(f"@job({name!r}) is registered twice: by {_place(there.handler)} and by {_place(handler)}")
+        _refused.pop(name, None)
+        _registered[name] = Registration(name, handler, retry, given, check_types)
+        _give_enqueue(_registered[name])
+        return handler
+
+    return cast("Register", register)
+
+
+def _give_enqueue(registration: Registration) -> None:
+    def options(**options: Unpack[EnqueueOptions]) -> Enqueueing[...]:
+        """Take what ``enqueue`` takes by keyword, for the jobs that the result enqueues."""
+        if not EnqueueOptions.__annotations__.keys() >= options.keys():
+            raise no_such_argument("options", options, EnqueueOptions.__annotations__.keys())
+        return Enqueueing(registration, options)
+
+    handler: Any = registration.handler
+    plain: Enqueueing[...] = options()
+    with suppress(AttributeError, TypeError):  # a callable object may refuse attributes
+        handler.enqueue, handler.enqueue_async, handler.options = plain.enqueue, plain.enqueue_async, options
+
+
+def _read(name: str, what: str, value: Any, read: Callable[[Any], R]) -> R | None:
+    try:
+        return None if value is None else read(value)
+    except ValueError as error:
+        raise UsageError(f"@job({name!r}): {what}: {error}") from None
+
+
+def _encoded(job_type: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    registration = _registered.get(job_type)
+    return payload if registration is None else registration.encoded(payload)
+
+
+for_handler.encoded = _encoded
+
+
+def registered() -> Mapping[str, Registration]:
+    """Every handler that ``@job`` has registered in this process."""
+    return _registered

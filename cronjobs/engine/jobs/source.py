@@ -1,0 +1,46 @@
+"""The version of the user's code: a hash of the source of what this process has imported of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.registry import registered
+from cronjobs.engine.probe.inputs import blake2b
+from cronjobs.version import __version__
+
+_INSTALLED: Final = ("/site-packages/", "/dist-packages/")
+
+
+def source_hash(settings: Settings) -> str:
+    """The same for hosts that would run the same code, whatever they are called; another one after each deploy.
+
+    The user's code is the packages of the handlers, and what lies in the file's folder or on its import path. Of
+    libraries only our own version counts.
+    """
+    packages = {handler.handler.__module__.partition(".")[0] for handler in registered().values()} - {"cronjobs"}
+    packages |= {module.partition(".")[0] for module in settings.imports}
+    folders = tuple(f"{folder}/" for folder in (settings.folder, *settings.python_path))
+    total = blake2b(__version__.encode(), digest_size=16)
+    for name, module in sorted(sys.modules.copy().items()):
+        file = _file(module)
+        if name.partition(".")[0] in packages or (file.startswith(folders) and not any(x in file for x in _INSTALLED)):
+            content = _content(file)
+            total.update(f"{name}:{len(content)}:".encode())
+            total.update(content)
+    return total.hexdigest()
+
+
+def _file(module: ModuleType) -> str:
+    file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) else ""
+
+
+def _content(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes() if file else b""
+    except OSError:  # in an archive, or removed since
+        return b""

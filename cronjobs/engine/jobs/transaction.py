@@ -1,0 +1,104 @@
+"""An attempt that ends its own job: its success is the last statement of the transaction that did its work.
+
+Both are committed or neither, so the work happens exactly once. The statement contains the fence: an attempt that lost
+its lease rolls its work back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+
+from cronjobs.clock import Clock
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.enqueue import Target, connection_of
+from cronjobs.engine.rules.ending import NOT_COMMITTED, decide_end
+from cronjobs.engine.rules.lease import Finish
+from cronjobs.engine.store.leases import finish_here
+from cronjobs.errors import LeaseLost, UsageError
+from cronjobs.model import Failed, Finished, Job, RetryPolicy, Succeeded
+
+
+@dataclass
+class OwnTransaction:
+    """How an attempt writes its own end. ``check`` raises when the job has to stop; ``worker``: its thread's name."""
+
+    database: Database
+    job: Job
+    clock: Clock
+    check: Callable[[], None]
+    remaining_s: Callable[[], float]
+    worker: str = ""
+    is_open: bool = False
+    committed: bool = False  # by ``transaction``
+    given: bool = False  # to a transaction of the user's own, which they commit
+
+    def __post_init__(self) -> None:
+        self.started = self.clock.monotonic()
+
+    @contextmanager
+    def transaction(self, result: Callable[[], Any]) -> Iterator[Connection]:
+        """One transaction on the jobs database; *result* is called at its end.
+
+        Raises LeaseLost or TransactionTooLong instead of committing.
+        """
+        self.refuse_if_over("ctx.transaction()")
+        self.check()
+        self.is_open = True
+        try:
+            with self.database.handler_transaction(self.remaining_s()) as (connection, end):
+                yield connection
+                end()
+                self._write(self.database.with_tables(connection), result())
+            self.committed = True
+        finally:
+            self.is_open = False
+
+    def finish(self, target: Target, result: Any) -> None:
+        """Write the success on *target*, in the transaction that is open there. Raises LeaseLost."""
+        self.refuse_if_over("ctx.finish()")
+        from cronjobs.engine.database.user_connections import commits_by_itself  # both dialects, for few jobs
+
+        self.check()
+        connection = connection_of(target, self.database.address.schema, "ctx.finish")
+        if commits_by_itself(connection):
+            raise UsageError("ctx.finish() belongs into a transaction: begin one, and do the work in it, too")
+        self._write(connection, result)
+        self.given = True
+
+    def _write(self, connection: Connection, result: Any) -> None:
+        if not finish_here(connection, self._success(result)):
+            raise LeaseLost(
+                f"attempt {self.job.attempt} of job {self.job.id} does not hold its lease any more, or this is not "
+                "the jobs database: its transaction is not to be committed"
+            )
+
+    def _success(self, result: Any) -> Finish:
+        ran = timedelta(seconds=max(0.0, self.clock.monotonic() - self.started))
+        finished = Finished(self.job, Succeeded(result), ran, self.worker)
+        return decide_end(finished, RetryPolicy(), self.clock.now(), max_losses=1).finish
+
+    def refuse_if_over(self, what: str) -> None:
+        """Raise UsageError if *what* is used inside, or after, the transaction that ends the job."""
+        if self.is_open:
+            raise UsageError(
+                f"{what} inside ctx.transaction(): it needs a transaction of its own. Do effects and steps before it, "
+                "and in it only what the database can take back"
+            )
+        if self.committed or self.given:
+            raise UsageError(f"{what} after the job's success was written: nothing of it could be recorded any more")
+
+    def not_committed(self) -> Failed | None:
+        """The outcome of a handler that returned without committing its success; None: it did not call ``finish``.
+
+        If it was committed, the row shows that, and the fence keeps this outcome from being written.
+        """
+        if not self.given:
+            return None
+        said = "ctx.finish() was called and its transaction not committed: commit it before the handler returns"
+        return Failed(said, NOT_COMMITTED)

@@ -1,0 +1,167 @@
+"""An idle tick from start to end; whatever else a tick is, the full one decides, and it alone prints and logs."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from cronjobs.engine.probe import here, state_files, timer
+from cronjobs.engine.probe.inputs import METRICS_EVERY_S, Inputs, Start
+from cronjobs.engine.probe.question import MANY_QUEUES
+from cronjobs.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from cronjobs.engine.probe.postgresql import ServerSession
+    from cronjobs.engine.probe.sqlite import FileSession
+
+NO_ALARM = (None, b"", b"{}")
+
+
+def settle_tick(arguments: Sequence[str]) -> int | None:
+    """Start the tick's time limit; then, if there is nothing to do, record that and return the exit code.
+
+    Never raises. None: the full tick has to look. With ``linger`` the process stays for its
+    minute, and starts full ticks as processes of their own.
+    """
+    begun = time.monotonic() - timer.start()
+    try:
+        return _settle(arguments, begun)
+    except Exception:
+        # A file that changes, a database that is away, an error of ours: the full tick meets it too, and reports it.
+        return None
+
+
+def _settle(arguments: Sequence[str], begun: float) -> int | None:
+    folder = state_files.lasting_folder()
+    if folder is None or os.isatty(1) or os.isatty(2):
+        return None
+    start = Start(arguments)
+    descriptor = state_files.open_folder(folder)
+    try:
+        content = state_files.read_file(descriptor, start.name)
+        inputs = None if content is None else Inputs.from_bytes(content, start)
+        if inputs is None:
+            return None
+        # An alarm that may be over, or something to print: that is for a full tick.
+        quiet = _kept(descriptor, inputs["alarm"]) in NO_ALARM and _kept(descriptor, inputs["word"]) is None
+        quiet = quiet and not _metrics_are_due(inputs["metrics_by"]) and not state_files.spooled(inputs["spool"])
+    finally:
+        os.close(descriptor)
+    lingers = bool(float(inputs["linger_s"])) and not timer.is_given()
+    if not quiet and not lingers:
+        return None
+    probe = Probe(inputs, place_here())
+    try:
+        idle = quiet and probe.settle(age_s=time.monotonic() - begun)
+        if lingers:
+            from cronjobs.engine.probe.linger import stay_here
+
+            return stay_here(probe.look_again, inputs, arguments, begun=begun, idle=idle)
+        return 0 if idle else None
+    finally:
+        probe.close()
+
+
+def _metrics_are_due(by: str) -> bool:
+    """Whether a full tick has to write them; also if the clock was set back."""
+    return bool(by) and not 0 < float(by) - time.time() <= METRICS_EVERY_S
+
+
+def _kept(folder: int, name: str) -> bytes | None:
+    try:
+        return state_files.read_file(folder, name)
+    except FileNotFoundError:
+        return None
+
+
+def place_here() -> str:
+    """How ``locked_by`` begins for all processes of this host, boot and pid namespace."""
+    return f"{here.host_name()}:{here.boot_id()}:{here.pid_namespace()}:"
+
+
+class Probe:
+    """The question to the configured database, on one connection. Every method raises whatever goes wrong."""
+
+    def __init__(self, inputs: Inputs, place: str) -> None:
+        self.inputs = inputs
+        self._place = place
+        self._session: FileSession | ServerSession | None = None
+
+    def settle(self, **more: Any) -> bool:
+        """If the tick is idle, write its row and return True; *more* as in ``facts``."""
+        return self._connected().settle(self.facts(**more), self._all_alive)
+
+    def look(self, **more: Any) -> str | None:
+        """What there is to do, as a text that changes with it; None: nothing."""
+        return self._connected().look(self.facts(**more), self._all_alive)
+
+    def look_again(self) -> str | None:
+        """``look`` for who looks often: where it fails there is nothing to do until the next time."""
+        try:
+            return self.look()
+        except Exception:
+            # Next minute's tick reports it; until then the database may be back.
+            self.close()
+            return None
+
+    def close(self) -> None:
+        """Close the connection; the next question opens another."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _connected(self) -> FileSession | ServerSession:
+        if self._session is None:
+            inputs = self.inputs
+            if inputs["database"] == "sqlite":
+                from cronjobs.engine.probe.sqlite import FileSession
+
+                self._session = FileSession(inputs["path"])
+            else:
+                from cronjobs.engine.probe.postgresql import ServerSession
+
+                url = "postgresql://" + inputs["address"]
+                self._session = ServerSession(url, inputs["schema"] or None, inputs["libpq"])
+        return self._session
+
+    def facts(self, age_s: float = 0, host_s: float | None = None, shift_s: float = 0) -> dict[str, object]:
+        """The parameters of the question and of the tick's row.
+
+        *age_s* is how long ago the tick began. In tests: *host_s* is this host's clock, *shift_s* added to a server's.
+        """
+        host, boot_id, _ = self._place.split(":", 2)
+        now_s = time.time() if host_s is None else host_s
+        facts: dict[str, object] = {
+            "tick": os.urandom(6).hex(),
+            "host": host,
+            "boot_id": boot_id,
+            "pid": os.getpid(),
+            "version": __version__,
+            "age_s": round(age_s, 6),
+            "host_s": now_s,
+            "now_": round(now_s * 1_000_000) if self.inputs["database"] == "sqlite" else shift_s,
+            "place": self._place,
+            "place_length": len(self._place),
+            "most_branches": MANY_QUEUES,
+            "beyond_s": float(self.inputs["beyond_s"]),
+            "defines_nothing": int(self.inputs["defines_nothing"]),
+            "alerts": int(self.inputs["alerts"]),
+        }
+        for name in ("project", "environment", "fingerprint", "schema_revision", "oldest_code"):
+            facts[name] = self.inputs[name]
+        return facts
+
+    def _all_alive(self, holders: str) -> bool:
+        return here.UNKNOWN not in self._place.split(":") and all(map(is_alive, holders.split("\n")))
+
+
+def is_alive(locked_by: str) -> bool:
+    """Whether a process of this host, by its ``locked_by``, is proven to run; see ``host.identity`` for the rest."""
+    fields = locked_by.split(":")
+    if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal():
+        return False
+    return fields[4] != "0" and here.process_started(int(fields[3])) == fields[4]

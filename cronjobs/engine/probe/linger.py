@@ -1,0 +1,127 @@
+"""A tick that stays for its minute: it asks every second, and starts a full tick once there is something to do.
+
+The full tick is a process of its own. So this one never loads what takes long, nor code of the user's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from _signal import SIG_DFL, SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal  # type: ignore[import-not-found]
+
+from cronjobs.engine.probe import timer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cronjobs.engine.probe.inputs import Inputs
+
+LEAST_S = 2.0  # with less left in the minute a full tick could not begin anything
+FIRST_PAUSE_S = 2.0  # before a full tick looks again at what the one before left; then twice that, and so on
+LONGEST_PAUSE_S = 16.0
+GOES_ON = (0, 1)  # 1: a job died. After any other exit code the next minute decides
+SAME_SIGNAL_S = 1.0
+AFTER_CHILD_S = 0.8  # a full tick that has to be killed is gone before this process
+
+
+def stay_here(
+    look: Callable[[], str | None], inputs: Inputs, arguments: Sequence[str], *, begun: float, idle: bool
+) -> int:
+    """Stay until the tick that began at *begun* has to be gone; return the exit code. *idle*: nothing was to do."""
+    now = time.monotonic()
+    until = timer.deadline(
+        started_wall=time.time() - (now - begun),
+        started=begun,
+        budget_s=float(inputs["budget_s"]),
+        every_s=float(inputs["every_s"]),
+    )
+    timer.give(until)  # also if it has to become a full tick itself, as no process can be started
+    timer.stand_at(until + timer.PAST_DEADLINE_S + AFTER_CHILD_S)
+    return stay(
+        look,
+        lambda: full_tick(arguments, until),
+        found=None if idle else "?",
+        until=until,
+        poll_s=float(inputs["linger_s"]),
+        monotonic=time.monotonic,
+        sleep=time.sleep,
+    )
+
+
+def stay(
+    look: Callable[[], str | None],
+    run: Callable[[], int],
+    *,
+    found: str | None,
+    until: float,
+    poll_s: float,
+    monotonic: Callable[[], float],
+    sleep: Callable[[float], object],
+) -> int:
+    """Look every *poll_s* seconds and *run* a full tick for what is found; return the exit code.
+
+    What a full tick leaves undone (a paused queue, a limit that is reached) does not start another one each second:
+    that waits longer and longer, until something else is found.
+    """
+    code = 0
+    left_undone: str | None = None
+    again_at, pause_s = monotonic(), FIRST_PAUSE_S
+    while True:
+        if found is not None and until - monotonic() >= LEAST_S and (found != left_undone or monotonic() >= again_at):
+            pause_s = FIRST_PAUSE_S if found != left_undone else min(2 * pause_s, LONGEST_PAUSE_S)
+            ended = run()
+            if ended not in GOES_ON:
+                return ended
+            code = code or ended
+            left_undone, again_at = look(), monotonic() + pause_s
+        if until - monotonic() <= poll_s:
+            return code
+        sleep(poll_s)
+        found = look()
+        if found is None:
+            left_undone = None
+
+
+def full_tick(arguments: Sequence[str], until: float) -> int:
+    """Run this command line as a full tick that ends at *until*; return its exit code, 128 + n for a signal.
+
+    Signals that are to end this process are passed on.
+    """
+    asked: list[int] = []
+    asked_at = 0.0
+    child = 0
+
+    def pass_on(number: int, _frame: object) -> None:
+        nonlocal asked_at
+        # To a process group, a signal often comes twice; a second one would cut the grace of the first.
+        again = number in asked and time.monotonic() - asked_at < SAME_SIGNAL_S
+        asked.append(number)
+        if child and not again:
+            asked_at = time.monotonic()
+            try:
+                os.kill(child, number)
+            except ProcessLookupError:  # it has just ended
+                pass
+
+    before = {}
+    for number in (SIGTERM, SIGINT, SIGHUP):
+        if getsignal(number) != SIG_IGN:  # as nohup has it
+            before[number] = signal(number, pass_on)
+    # -P: the working folder is no place to import from, unless this process does so, too.
+    safe = () if getattr(sys.modules["__main__"], "__spec__", None) else ("-P",)
+    argv = [sys.executable, *safe, "-m", "cronjobs", *arguments]
+    environ = {**os.environ, timer.UNTIL: f"{until:.3f}"}
+    try:
+        # A process group of its own: what is sent to ours reaches it once, passed on.
+        child = os.posix_spawn(sys.executable, argv, environ, setpgroup=0)
+        if asked:
+            os.kill(child, asked[-1])
+        _, status = os.waitpid(child, 0)
+    finally:
+        for number, handler in before.items():
+            signal(number, SIG_DFL if handler is None else handler)
+    ended = os.waitstatus_to_exitcode(status)
+    code = 128 - ended if ended < 0 else ended
+    return (code or 128 + asked[-1]) if asked else code

@@ -1,0 +1,148 @@
+"""The question to PostgreSQL by libpq's C API, and the tick's row in the same statement.
+
+libpq's functions are those of its documentation, "C Library"; importing psycopg takes ten times as long as asking.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import select
+import time
+
+from cronjobs.engine.probe.question import LOOK, fill
+from cronjobs.engine.probe.server_session import CONNECT_TIMEOUT_S, KEEPALIVES, SET_SETTINGS, TIMEOUTS, begin
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ANSWER_TIMEOUT_S = 3.0  # then the full tick asks, and reports it
+READING, WRITING, CONNECTED = 1, 2, 3  # PostgresPollingStatusType
+COMMAND_OK, TUPLES_OK = 1, 2  # ExecStatusType
+BAD = 1  # ConnStatusType
+
+
+ASK = (
+    "{verdict}, written AS ({row} FROM verdict WHERE idle AND holders IS NULL RETURNING 1) "
+    "SELECT idle, holders, EXISTS (SELECT 1 FROM written) FROM verdict"
+)
+
+
+def bound(sql: str, facts: Mapping[str, object], literal: Callable[[str], str]) -> str:
+    """*sql* with its ``:name`` parameters as literals: a simple query may be several statements, one round trip."""
+    first, *pieces = sql.split(":")
+    found = [first]
+    for piece in pieces:
+        end = 0
+        while end < len(piece) and (piece[end].isalnum() or piece[end] == "_"):
+            end += 1
+        if end == 0:  # a colon in a comment
+            found.append(f":{piece}")
+            continue
+        value = facts[piece[:end]]
+        found += [literal(value) if isinstance(value, str) else str(value), piece[end:]]
+    return "".join(found)
+
+
+class ServerSession:
+    """One connection. Every method raises OSError if the server, the network or libpq refuses."""
+
+    def __init__(self, url: str, schema: str | None, libpq: str) -> None:
+        self._schema = schema
+        self._pq = pq = ctypes.CDLL(libpq)
+        for name in ("PQconnectStartParams", "PQgetResult", "PQescapeLiteral", "PQgetvalue"):
+            getattr(pq, name).restype = ctypes.c_void_p
+        options = {"client_encoding": "UTF8"} | KEEPALIVES  # the URL, which comes after them, goes before them
+        names = [*map(str.encode, options), b"dbname", None]
+        values = [*(str(value).encode() for value in options.values()), url.encode(), None]
+        array = ctypes.c_char_p * len(names)
+        expand_url = 1
+        self._connection = ctypes.c_void_p(pq.PQconnectStartParams(array(*names), array(*values), expand_url))
+        # Otherwise libpq prints warnings of the server on stderr, and cron mails them.
+        self._quiet = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda _argument, _result: None)
+        pq.PQsetNoticeReceiver(self._connection, self._quiet, None)
+        self._connect()
+
+    def _connect(self) -> None:
+        give_up_at = time.monotonic() + CONNECT_TIMEOUT_S
+        state = WRITING if self._pq.PQstatus(self._connection) != BAD else 0
+        while state in (READING, WRITING):
+            waiting = select.poll()
+            waiting.register(self._pq.PQsocket(self._connection), select.POLLIN if state == READING else select.POLLOUT)
+            left_s = give_up_at - time.monotonic()
+            if left_s <= 0 or not waiting.poll(left_s * 1000):
+                state = 0
+            else:
+                state = self._pq.PQconnectPoll(self._connection)
+        if state != CONNECTED:
+            self.close()
+            raise OSError("the server does not answer")
+
+    def settle(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> bool:
+        """Write an idle tick's row if *facts*, the database and, of lease holders here, *alive* say that it is one.
+
+        One round trip; two if there are holders.
+        """
+        idle, holders, written = self._run(ASK, facts)
+        if idle != "t" or (holders is not None and not alive(holders)):
+            return False
+        if written != "t":
+            self._run("{row} RETURNING 1", facts)
+        return True
+
+    def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
+        """What there is to do, as a text that changes with it; None: nothing."""
+        idle, answers, holders = self._run(LOOK, facts)
+        return None if idle == "t" and (holders is None or alive(holders)) else f"{answers} {holders}"
+
+    def _run(self, template: str, facts: Mapping[str, object]) -> list[str | None]:
+        """Run a statement in a transaction of its own, and return its one row."""
+        sql = bound(fill(template, True, self._schema), facts, self._literal)
+        text = f"{begin(TIMEOUTS, *SET_SETTINGS)}; {sql}; COMMIT"
+        if not self._pq.PQsendQuery(self._connection, text.encode()):
+            raise OSError("the query cannot be sent")
+        rows: list[list[str | None]] = []
+        good = True
+        give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
+        while result := self._result(give_up_at):
+            pointer = ctypes.c_void_p(result)
+            status = self._pq.PQresultStatus(pointer)
+            good = good and status in (COMMAND_OK, TUPLES_OK)
+            rows += [self._row(pointer, row) for row in range(self._pq.PQntuples(pointer))]
+            self._pq.PQclear(pointer)
+        if not good or len(rows) != 1:
+            raise OSError("the server refused")
+        return rows[0]
+
+    def _result(self, give_up_at: float) -> int | None:
+        """The next result; None: there is no more. A server that has frozen would keep PQgetResult for ever."""
+        while self._pq.PQisBusy(self._connection):
+            waiting = select.poll()
+            waiting.register(self._pq.PQsocket(self._connection), select.POLLIN)
+            left_s = give_up_at - time.monotonic()
+            if left_s <= 0 or not waiting.poll(left_s * 1000) or not self._pq.PQconsumeInput(self._connection):
+                raise OSError("the server does not answer")
+        found: int | None = self._pq.PQgetResult(self._connection)
+        return found
+
+    def _row(self, result: ctypes.c_void_p, row: int) -> list[str | None]:
+        return [
+            None
+            if self._pq.PQgetisnull(result, row, column)
+            else ctypes.string_at(self._pq.PQgetvalue(result, row, column)).decode(errors="replace")
+            for column in range(self._pq.PQnfields(result))
+        ]
+
+    def _literal(self, text: str) -> str:
+        """*text* as a quoted literal of SQL."""
+        plain = text.encode()
+        pointer = self._pq.PQescapeLiteral(self._connection, plain, ctypes.c_size_t(len(plain)))
+        if not pointer:
+            raise OSError("this text cannot be sent")
+        try:
+            return ctypes.string_at(pointer).decode()
+        finally:
+            self._pq.PQfreemem(ctypes.c_void_p(pointer))
+
+    def close(self) -> None:
+        self._pq.PQfinish(self._connection)

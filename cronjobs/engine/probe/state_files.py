@@ -1,0 +1,96 @@
+"""Small files in the user's state folder, only if it is ours alone, opened without following links."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+
+try:
+    from _blake2 import blake2b  # hashlib's, without OpenSSL
+except ImportError:  # pragma: no cover - a Python without it
+    from hashlib import blake2b
+
+LONGEST = 1 << 20  # of a file; a longer one is not ours
+SPOOL = "exec-spool"  # a folder in it: runs of "cronjobs exec" that wait for the database
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def lasting_folder() -> str | None:
+    """$XDG_STATE_HOME/cronjobs, or ~/.local/state/cronjobs by the password file, as cron may set no HOME; or None."""
+    named = os.environ.get("XDG_STATE_HOME")
+    if named and named.startswith("/"):
+        return f"{named}/cronjobs"
+    home = os.environ.get("HOME") or ""
+    if not home:
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            return None
+    return f"{home}/.local/state/cronjobs" if home and os.access(home, os.W_OK) else None
+
+
+def folder_here() -> str:
+    """The lasting folder, or one that a restart of the host may take away; see ``host.state_folder``."""
+    return lasting_folder() or f"{os.environ.get('TMPDIR') or '/tmp'}/cronjobs-{os.getuid()}"
+
+
+def spool_address(config: str | None, url: str | None) -> str:
+    """What marks the spooled runs of one project: its file, and a database URL given elsewhere."""
+    # Not the resolved path: a deploy moves /srv/shop/current.
+    file = os.path.normpath(config) if config else ""
+    return blake2b(os.fsencode(f"{file}\0{url or ''}"), digest_size=8).hexdigest()
+
+
+def spooled(address: str | None) -> list[str]:
+    """The names of the files that wait for the project with this address, or None: for any; never failing."""
+    try:
+        folder = open_spool()
+    except OSError:
+        return []
+    try:
+        prefix = "" if address is None else f"{address}-"
+        names = (name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("."))
+        return sorted(name for name in names if name.startswith(prefix))
+    except OSError:
+        return []
+    finally:
+        os.close(folder)
+
+
+def spooled_at(name: str) -> float:
+    """When the run in a file of the spool began, in seconds since 1970; 0.0 if its name is none of ours."""
+    began_us = name.partition("-")[2].partition("-")[0]
+    return int(began_us) / 1e6 if began_us.isascii() and began_us.isdecimal() else 0.0
+
+
+def open_spool() -> int:
+    """The descriptor of the spool's folder. Raises OSError if there is none, or others may write in it."""
+    state = folder_here()
+    os.close(open_folder(state))
+    return open_folder(f"{state}/{SPOOL}")
+
+
+def open_folder(path: str) -> int:
+    """The folder's descriptor: files are opened in the folder that was checked, even if it is renamed.
+
+    Raises OSError if it does not exist, or others may write in it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid() or found.st_mode & OTHERS_MAY_WRITE:
+        os.close(descriptor)
+        raise PermissionError(f"{path} is not ours alone")
+    return descriptor
+
+
+def read_file(folder: int, name: str) -> bytes | None:
+    """The content of one file of an open folder; None if it is no regular file of ours. Raises OSError."""
+    # NONBLOCK: otherwise open() would wait on a FIFO.
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with open(descriptor, "rb", buffering=0) as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            return None
+        content = file.read(LONGEST + 1)
+    return content if len(content) <= LONGEST else None

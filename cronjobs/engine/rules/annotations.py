@@ -1,0 +1,292 @@
+"""From a handler's annotation to the check of a payload's value. Pure.
+
+Annotations that JSON itself has (``int``, ``list[str]``, ``dict[str, float] | None``) are checked here, without an
+import. Dates, dataclasses, models and the like are read by pydantic (``payload_pydantic``), of the extra
+``cronjobs[types]``. What we do not know, or cannot resolve, is unchecked and never an error.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import json
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Final, Literal, NamedTuple, Union
+from uuid import UUID
+
+from cronjobs.text import one_line
+
+Path = tuple[str | int, ...]
+Read = Callable[[Any, Path, "Misfits"], Any]  # what the handler gets for a JSON value; never raises for a misfit
+
+MOST_NAMED: Final = 3  # misfits of one payload that its error names
+SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None)})
+ANY_JSON: Final = SCALARS | {list, dict}
+
+
+class Misfit(NamedTuple):
+    """One value that does not fit: where, and what is wrong with it. Never the value, which may be a secret."""
+
+    path: Path
+    what: str
+
+    @property
+    def where(self) -> str:
+        return "payload" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path)
+
+    def __str__(self) -> str:
+        return f"{one_line(self.where, 200)} {self.what}"
+
+
+class Misfits:
+    """What was found in one payload; the first few, and how many there are."""
+
+    def __init__(self) -> None:
+        self.found: list[Misfit] = []
+        self.count = 0
+
+    def add(self, path: Path, what: str) -> None:
+        """Note a misfit; returns None, which then stands in the value's place."""
+        self.count += 1
+        if len(self.found) < MOST_NAMED:
+            self.found.append(Misfit(path, one_line(what, 300)))
+
+    def __str__(self) -> str:
+        more = self.count - len(self.found)
+        return "; ".join([*map(str, self.found), *([f"and {more:,} more"] if more else [])])
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one annotation asks. ``plain``: classes of JSON values that the handler gets as they are."""
+
+    words: str
+    read: Read
+    plain: frozenset[type] = frozenset()
+
+
+class NeedsTypes(Exception):
+    """Raised by ``plain_check`` for an annotation that only pydantic reads."""
+
+
+UNCHECKED: Final = Check("anything", lambda value, path, misfits: value, ANY_JSON)
+
+
+def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    """*annotations* with names in place of text; what cannot be resolved is ``Any``, and leaves the others alone."""
+    found = {}
+    for name, annotation in annotations.items():
+        one = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            found[name] = typing.get_type_hints(one, dict(names), {}, include_extras=True)[name]
+        except Exception:  # a name that only the type checker has, text that is no type
+            found[name] = Any
+    return found
+
+
+def plain_check(annotation: Any) -> Check:
+    """The check for an annotation whose names are resolved; raises NeedsTypes, and nothing else."""
+    try:
+        return _check(annotation)
+    except (NeedsTypes, RecursionError):  # type Tree = list[Tree]
+        raise NeedsTypes from None
+    except Exception:  # no type at all
+        return UNCHECKED
+
+
+def _check(annotation: Any) -> Check:
+    origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
+    if origin is Union or origin is types.UnionType:
+        return _union([_check(one) for one in arguments])
+    if origin is Literal:
+        return _literal(arguments)
+    if origin is Annotated:
+        if any(_is_constraint(one) for one in arguments[1:]):
+            raise NeedsTypes
+        return _check(arguments[0])
+    if annotation is typing.LiteralString:
+        return _SIMPLE[str]
+    if isinstance(annotation, typing.NewType):
+        return _check(annotation.__supertype__)
+    if type(annotation).__name__ == "TypeAliasType":  # type X = …, since 3.12
+        return _check(annotation.__value__)
+    if origin in _SIMPLE:
+        return _SIMPLE[origin]
+    if origin in _LISTS:
+        return _list(_check(arguments[0]) if arguments else UNCHECKED)
+    if origin in _DICTS:
+        key, value = arguments or (Any, Any)
+        if _check(key) not in (_SIMPLE[str], UNCHECKED):  # an int, which has to be read from text
+            raise NeedsTypes
+        return _dict(_check(value))
+    if origin is tuple:
+        if (not arguments and annotation is tuple) or (len(arguments) == 2 and arguments[1] is Ellipsis):
+            return _list(_check(arguments[0]) if arguments else UNCHECKED, tuple)
+        return _tuple([_check(one) for one in arguments])
+    if _is_rich(origin):
+        raise NeedsTypes
+    return UNCHECKED
+
+
+_LISTS: Final = frozenset(
+    {
+        list,
+        collections.abc.Sequence,
+        collections.abc.MutableSequence,
+        collections.abc.Collection,
+        collections.abc.Iterable,
+    }
+)
+_DICTS: Final = frozenset({dict, collections.abc.Mapping, collections.abc.MutableMapping})
+_SETS: Final = frozenset({set, frozenset, collections.abc.Set, collections.abc.MutableSet})
+_BYTES: Final = frozenset({bytes, bytearray, memoryview})
+_WRITTEN_AS_TEXT: Final = (date, datetime, time, timedelta, Decimal, UUID)
+_PYDANTIC: Final = ("pydantic", "pydantic_core", "annotated_types")
+_HOOK: Final = "__get_pydantic_core_schema__"  # of models, and of classes that say themselves how they are read
+
+
+def _is_rich(cls: Any) -> bool:
+    """Whether pydantic turns JSON into it: a class of one of the kinds that docs/payloads.md names."""
+    if cls in _SETS or cls in _WRITTEN_AS_TEXT:
+        return True
+    if not isinstance(cls, type):
+        return False
+    if issubclass(cls, Enum) or typing.is_typeddict(cls) or hasattr(cls, "__dataclass_fields__"):
+        return True
+    return hasattr(cls, _HOOK) or cls.__module__.partition(".")[0] in _PYDANTIC
+
+
+def _is_constraint(metadata: Any) -> bool:
+    return hasattr(metadata, _HOOK) or type(metadata).__module__.partition(".")[0] in _PYDANTIC
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _exact(cls: type, words: str) -> Check:
+    """str, int, bool and None. A bool is no int here, though Python says so."""
+
+    def read(value: Any, path: Path, misfits: Misfits) -> Any:
+        return value if value.__class__ is cls else misfits.add(path, f"is not {words}")
+
+    return Check(words, read, frozenset({cls}))
+
+
+def _read_float(value: Any, path: Path, misfits: Misfits) -> Any:
+    if value.__class__ is float and math.isfinite(value):
+        return value
+    if value.__class__ is int:  # PostgreSQL gives 1e16 back as 10000000000000000
+        try:
+            return float(value)
+        except OverflowError:
+            return misfits.add(path, "is too large for a float")
+    return misfits.add(path, "is not a float")
+
+
+def _read_bytes(value: Any, path: Path, misfits: Misfits) -> Any:
+    return misfits.add(path, f"cannot be {NO_BYTES}")
+
+
+NO_BYTES: Final = "bytes, which JSON has not: annotate it str, and pass base64"
+_NULL: Final = _exact(type(None), "null")
+_FLOAT: Final = Check("a float", _read_float, frozenset({float}))
+_SIMPLE: Final[dict[Any, Check]] = {
+    str: _exact(str, "a str"),
+    int: _exact(int, "an int"),
+    bool: _exact(bool, "a bool"),
+    type(None): _NULL,
+    None: _NULL,
+    float: _FLOAT,
+    **dict.fromkeys(_BYTES, Check("bytes", _read_bytes)),
+}
+
+
+def _list(item: Check, make: type | None = None) -> Check:
+    def read(value: Any, path: Path, misfits: Misfits) -> Any:
+        if value.__class__ is not list:
+            return misfits.add(path, "is not a list")
+        if not all([each.__class__ in item.plain for each in value]):  # noqa: C419 a generator costs twice
+            value = [item.read(each, (*path, n), misfits) for n, each in enumerate(value)]
+        return value if make is None else make(value)
+
+    return Check("a list", read)
+
+
+def _tuple(items: Sequence[Check]) -> Check:
+    words = f"a list of {len(items)}"
+
+    def read(value: Any, path: Path, misfits: Misfits) -> Any:
+        if value.__class__ is not list or len(value) != len(items):
+            return misfits.add(path, f"is not {words}")
+        pairs = enumerate(zip(items, value, strict=True))
+        return tuple([item.read(each, (*path, n), misfits) for n, (item, each) in pairs])
+
+    return Check(words, read)
+
+
+def _dict(item: Check) -> Check:
+    def read(value: Any, path: Path, misfits: Misfits) -> Any:
+        if value.__class__ is not dict:
+            return misfits.add(path, "is not an object")
+        return {key: item.read(each, (*path, key), misfits) for key, each in value.items()}
+
+    return Check("an object", read)
+
+
+def _literal(values: Sequence[Any]) -> Check:
+    if any(value.__class__ not in SCALARS for value in values):
+        raise NeedsTypes  # members of an Enum
+    words, among = one_of(values), {(value.__class__, value) for value in values}
+
+    def read(value: Any, path: Path, misfits: Misfits) -> Any:
+        fits = value.__class__ in SCALARS and (value.__class__, value) in among
+        return value if fits else misfits.add(path, f"is not {words}")
+
+    return Check(words, read)
+
+
+def one_of(values: Sequence[Any]) -> str:
+    named = [one_line(json.dumps(value, ensure_ascii=False), 60) for value in values[:6]]
+    return f"one of {', '.join(named[:5])}{', …' if len(named) > 5 else ''}"
+
+
+def _union(members: Sequence[Check]) -> Check:
+    """The first of several that a value fits, in the order written; an int is one before it is a float."""
+    members = sorted(members, key=lambda member: member is _FLOAT)
+    words = " or ".join(dict.fromkeys(member.words for member in members))
+    others = [member for member in members if member is not _NULL]
+
+    def read(value: Any, path: Path, misfits: Misfits) -> Any:
+        if len(others) == 1 and value is not None and value.__class__ not in SCALARS:
+            return others[0].read(value, path, misfits)  # of a list it is said what is wrong inside
+        for member in members:
+            trial = Misfits()
+            got = member.read(value, path, trial)
+            if not trial.count:
+                return got
+        return misfits.add(path, f"is not {words}")
+
+    # Of a list another member may make a tuple.
+    return Check(words, read, SCALARS & frozenset().union(*(member.plain for member in members)))
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def a(name: str) -> str:
+    return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"
+
+
+def said(error: BaseException) -> str:
+    """What an exception of the user's code says, whatever its ``__str__`` does."""
+    try:
+        words = "".join([str(error)])[:200]
+    except Exception:
+        words = "(its message could not be read)"
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -1,0 +1,360 @@
+"""What becomes of a job after an attempt: its next state, how long a retry waits, and the row that is written.
+
+Pure, but for the random part of a wait.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from cronjobs.engine.rules.attempt_policy import NOT_READ, AttemptPolicy
+from cronjobs.engine.rules.lease import Expired, Finish, lease_of
+from cronjobs.engine.rules.misfits import WAIT, Refusals, is_misfit
+from cronjobs.engine.rules.payload import result_json
+from cronjobs.model import (
+    OUTCOME_WORDS,
+    CancelledByRequest,
+    Failed,
+    Finished,
+    Interrupted,
+    Job,
+    Lost,
+    Outcome,
+    Released,
+    RetryPolicy,
+    Snoozed,
+    Status,
+    Succeeded,
+    TimedOut,
+    Transition,
+    duration,
+)
+from cronjobs.text import ERROR_LIMIT, OUTPUT_LIMIT, cap, clean, one_line
+
+NOT_COMMITTED: Final = "NotCommitted"  # the error type if success depended on a transaction of the user's
+
+
+class Decided(NamedTuple):
+    """An attempt's end, its job's next state, and the row to write."""
+
+    finished: Finished
+    transition: Transition
+    finish: Finish
+
+
+def decide_end(
+    finished: Finished,
+    policy: RetryPolicy,
+    now: datetime,
+    *,
+    ended_ago: timedelta = timedelta(0),
+    max_losses: int,
+    every: timedelta = timedelta(minutes=1),
+    misfits: Refusals | None = None,
+) -> Decided:
+    """Decide about one ended attempt; *now* is the database's clock, *ended_ago* how long the end waited for us."""
+    job, outcome = finished.job, finished.outcome
+    transition = decide(
+        job, outcome, policy, now, random.uniform(-1, 1), max_losses=max_losses, every=every, misfits=misfits
+    )
+    if misfits is not None and isinstance(outcome, Failed) and (why := misfits.end(now)) is not None:
+        said = f"{one_line(outcome.error, ERROR_LIMIT - len(why) - 2)}; {why}"
+        finished = finished._replace(outcome=replace(outcome, error=said))
+    return Decided(finished, transition, _finish(finished, transition, ended_ago))
+
+
+def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) -> Finish:
+    outcome = finished.outcome
+    status, failures, losses, interruptions, run_at, *_ = transition
+    finish = Finish(
+        lease_of(finished.job),
+        status,
+        failures,
+        losses,
+        interruptions,
+        OUTCOME_WORDS.get(type(outcome)),
+        run_at,
+        ended_ago,
+        finished.duration,
+        finished.worker or None,
+    )
+    result, error = None, getattr(outcome, "error", None)
+    if isinstance(outcome, Succeeded):
+        if outcome.result is None and outcome.note is None and finished.output is None:
+            return finish  # as most do
+        result, note = result_json(outcome.result)
+        error = outcome.note or note
+    return finish._replace(
+        error_type=_error_type(outcome),
+        error=_stored(error),
+        traceback=_stored(getattr(outcome, "traceback", None)),
+        output=_stored(finished.output),
+        result=result,
+    )
+
+
+def as_stopped(outcome: Outcome, reason: str | None, *, process: bool, late: TimedOut | None) -> Outcome:
+    """The outcome that counts, given why the attempt had been asked to stop; None: it had not been.
+
+    *process*: it ran in one. *late*: it was recorded as timed out while it still ran. A result counts in any case.
+    """
+    if reason == "cancelled" and isinstance(outcome, Failed | Interrupted | TimedOut):
+        return CancelledByRequest()  # it was cancelled, so what it raised on its way out does not matter
+    if reason == "shutdown" and process and _was_terminated(outcome):
+        return Interrupted()  # stopping a whole service (systemd) also signals the runner's children
+    if late is not None and isinstance(outcome, Failed | Interrupted):
+        return late
+    return outcome
+
+
+def _was_terminated(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failed) and outcome.error_type in ("SIGTERM", "SIGINT")
+
+
+def plain_end(finished: Finished, why: str) -> Finished:
+    """The same end in plain values of our own, for one that could not be decided about or written as it is.
+
+    Work that was done stays done; anything else is a failure, which the default policy retries.
+    """
+    said = f"its end could not be recorded as it was: {why}"
+    match finished.outcome:
+        case Succeeded():
+            outcome: Outcome = Succeeded(None, said)
+        case Released() | CancelledByRequest():
+            outcome = finished.outcome
+        case other:
+            permanent = isinstance(other, Failed) and other.permanent
+            outcome = Failed(said, "EndNotRecorded", permanent=permanent)
+    return finished._replace(outcome=outcome, output=None)
+
+
+def as_cancelled(decided: Decided, said: str) -> Decided:
+    """The same end for a job that was cancelled meanwhile: it is cancelled, whatever the attempt's outcome was."""
+    return decided._replace(
+        finished=decided.finished._replace(outcome=CancelledByRequest(said)),
+        transition=decided.transition._replace(status=Status.CANCELLED, run_at=None, delay=None),
+    )
+
+
+def succeeded_itself(decided: Decided) -> Decided:
+    """The same end for a job whose own attempt had committed its success: what came after changes nothing."""
+    outcome, note = decided.finished.outcome, None
+    error = getattr(outcome, "error", None)
+    if isinstance(outcome, Succeeded):
+        note = outcome.note
+    elif error is not None and not _is_moot(decided.finish):
+        note = f"its transaction was committed; then: {error}"
+    return decided._replace(
+        finished=decided.finished._replace(outcome=Succeeded(None, note)),
+        transition=decided.transition._replace(status=Status.SUCCEEDED, run_at=None, delay=None, permanent=False),
+    )
+
+
+def late_output(finish: Finish) -> Finish | None:
+    """What *finish* adds to the history of an attempt that succeeded by its own transaction; None: nothing."""
+    if _is_moot(finish) or finish.outcome == "succeeded":
+        finish = finish._replace(error=None, error_type=None, traceback=None)
+    return finish if finish.error or finish.output else None
+
+
+def _is_moot(finish: Finish) -> bool:
+    return finish.error_type == NOT_COMMITTED
+
+
+def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str) -> Finish:
+    """The history row of an attempt that still runs, for the next tick to read after its lease has expired."""
+    unchanged = Transition(Status.RUNNING, job.failures, job.losses, job.interruptions)
+    return _finish(Finished(job, outcome, duration, worker), unchanged, timedelta(0))
+
+
+def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every: timedelta) -> Decided:
+    """Decide about an attempt whose runner is gone, by *policy* alone: the recovering host may not know its type."""
+    job = expired.job._replace(retry_until=policy.retry_until)
+    finished = Finished(job, outcome_of_expired(expired))
+    end = decide_end(finished, policy.retry, now, max_losses=policy.most_losses, every=every)
+    # The history row has its start; without one, the best guess is when it was claimed.
+    finish = end.finish._replace(outcome=None if expired.outcome else end.finish.outcome, duration=None)
+    return end._replace(finish=finish)
+
+
+def outcome_of_expired(expired: Expired) -> Outcome:
+    """The outcome in the history row of an attempt whose lease expired; if there is none, it is lost."""
+    match expired.outcome:
+        case None if expired.unbegun:
+            return Released()
+        case None if expired.policy is not None and expired.policy.unread:
+            return Failed(NEVER_READ, NOT_READ, permanent=True) if expired.doubtful else FIRST_UNREAD
+        case None | "lost":
+            return Lost()
+        case "timed_out":
+            return TimedOut(expired.error or "timed out")
+        case "interrupted":
+            return Interrupted(expired.error or "interrupted by shutdown")
+        case other:
+            # Written by a newer version: the attempt did end, so it is charged as a failure and not simply run again.
+            return Failed(expired.error or f"ended as {other}", expired.error_type or "Unknown")
+
+
+FIRST_UNREAD: Final = Released(
+    "a tick died while it read this job's row, or could not read it in time; it is claimed again by itself, after all "
+    "others",
+    timedelta(0),
+    NOT_READ,
+)
+NEVER_READ: Final = (
+    "a tick died while it read this job's row, or could not read it in time, and so did a later one that claimed it "
+    "by itself"
+)
+
+
+def in_words(outcome: Outcome) -> str:
+    """The outcome and its error in one line, for a person who waits for it."""
+    error = getattr(outcome, "error", None)
+    return OUTCOME_WORDS.get(type(outcome), "released") + (f": {one_line(error, 1000)}" if error else "")
+
+
+def without_texts(finish: Finish) -> Finish:
+    """The same end without texts of people or programs, for when one of them is a value that the database refuses."""
+    error = (
+        "its error, output or result could not be stored" if finish.error or finish.output or finish.result else None
+    )
+    return finish._replace(error=error, traceback=None, output=None, result=None)
+
+
+def _error_type(outcome: Outcome) -> str | None:
+    match outcome:
+        case Failed(error_type=error_type) | Released(error_type=str(error_type)):
+            return clean(error_type)[:200]
+        case TimedOut():
+            return "TimedOut"
+        case Lost():
+            return "Lost"
+        case _:
+            return None
+
+
+def _stored(text: str | None) -> str | None:
+    return None if text is None else cap(text, OUTPUT_LIMIT)
+
+
+# --- the next state, and how long a retry waits -----------------------------------------------------------------------
+
+FREE_INTERRUPTIONS: Final = 3  # in a row; the next is charged, or a job longer than the time between deploys never ends
+SOONEST_RETRY: Final = timedelta(seconds=1)  # no retry is instant, even if the next occurrence is now
+
+
+def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
+    """The delay after the *failures*-th charged failure (from 1); *jitter* is a random number in [-1, 1].
+
+    min(base * factor**(failures-1), cap), or the list of delays, whose last entry repeats; then ± policy.jitter.
+    Clamped before the power is taken: 2.0**1100 and timedelta(2**60) both raise.
+    """
+    if policy.delays is not None:
+        delay = duration(policy.delays[min(failures, len(policy.delays)) - 1])
+    else:
+        base, cap = duration(policy.base), duration(policy.cap)
+        steps = failures - 1
+        steps_to_cap = math.log(cap / base, policy.factor) if policy.factor > 1 else math.inf
+        delay = cap if steps >= steps_to_cap else min(base * policy.factor**steps, cap)
+    return delay * (1 + policy.jitter * max(-1.0, min(1.0, jitter)))
+
+
+def permanent(policy: RetryPolicy, outcome: Outcome) -> bool:
+    """Whether *outcome* ends the job even if tries are left, by its own flag or by the policy's lists.
+
+    A name matches a kind that it equals or that ends with it after a dot. ``give_up_on`` wins over ``retry_on``. The
+    lists do not apply to outcomes without kinds (GiveUp, RetryLater, a signature mismatch, a command that could not be
+    started).
+    """
+    match outcome:
+        case Failed(permanent=True):
+            return True
+        case TimedOut():
+            return _named(("TimedOut",), policy.give_up_on)
+        case Failed(kinds=kinds) if kinds:
+            return _named(kinds, policy.give_up_on) or not (policy.retry_on is None or _named(kinds, policy.retry_on))
+    return False
+
+
+def _named(kinds: Sequence[str], names: Iterable[object]) -> bool:
+    return any(kind == name or kind.endswith(f".{name}") for name in names for kind in kinds)
+
+
+def decide(
+    job: Job,
+    outcome: Outcome,
+    policy: RetryPolicy,
+    now: datetime,
+    jitter: float,
+    *,
+    max_losses: int = 10,
+    every: timedelta = timedelta(minutes=1),
+    misfits: Refusals | None = None,
+) -> Transition:
+    """The next state of *job* after an attempt ended with *outcome*.
+
+    *now* is the database's clock; *jitter* a random number in [-1, 1]; *every* the time between ticks. Only failures
+    and time-outs are charged (and interruptions after the third in a row); losses, snoozes and misfits prove nothing.
+    *misfits*: what is known of a payload that does not fit; None: too little to give it up.
+    """
+    failures, losses = job.failures, job.losses
+    match outcome:
+        case Succeeded():
+            return Transition(Status.SUCCEEDED, failures, losses, interruptions=0)
+        case CancelledByRequest():
+            return Transition(Status.CANCELLED, failures, losses, interruptions=0)
+        case Released(error=None) | Interrupted(by_hand=True):  # proves nothing: it is due when it was
+            return Transition(Status.QUEUED, failures, losses, job.interruptions)
+        case Released(after=after):
+            return Transition(Status.QUEUED, failures, losses, job.interruptions, run_at=now + after, delay=after)
+        case Snoozed(until=until):
+            wait = max(until - now, SOONEST_RETRY)
+            return Transition(Status.QUEUED, failures, losses, interruptions=0, run_at=now + wait, delay=wait)
+        case Lost():
+            losses += 1
+            status = Status.DEAD if losses >= max_losses else Status.FAILED
+            run_at = None if status is Status.DEAD else now
+            return Transition(status, failures, losses, interruptions=0, run_at=run_at, delay=timedelta(0))
+        case Interrupted() if job.interruptions < FREE_INTERRUPTIONS:
+            return Transition(Status.QUEUED, failures, losses, job.interruptions + 1, run_at=now)
+        case Failed() if is_misfit(outcome):
+            if misfits is not None and misfits.end(now) is not None:
+                return Transition(Status.DEAD, failures, losses, interruptions=0)
+            return Transition(Status.FAILED, failures, losses, interruptions=0, run_at=now + WAIT, delay=WAIT)
+        case Failed() | TimedOut() if permanent(policy, outcome):
+            return Transition(Status.DEAD, failures + 1, losses, interruptions=0, permanent=True)
+        case Failed() | TimedOut() | Interrupted():
+            failures += 1
+            if failures >= (job.max_attempts or policy.max_attempts):
+                return Transition(Status.DEAD, failures, losses, interruptions=0)
+            delay = _retry_delay(job, outcome, policy, failures, now, jitter)
+            if job.gives_up_at is not None and next_tick(now + delay, every) >= job.gives_up_at:
+                return Transition(Status.DEAD, failures, losses, interruptions=0)
+            return Transition(Status.FAILED, failures, losses, interruptions=0, run_at=now + delay, delay=delay)
+
+
+def _retry_delay(
+    job: Job, outcome: Outcome, policy: RetryPolicy, failures: int, now: datetime, jitter: float
+) -> timedelta:
+    if isinstance(outcome, Failed) and outcome.retry_after is not None:
+        return max(outcome.retry_after, SOONEST_RETRY)
+    delay = backoff(policy, failures, jitter)
+    if isinstance(outcome, Failed) and outcome.at_least is not None:
+        return max(delay, outcome.at_least)
+    if job.next_occurrence is not None and job.gives_up_at is None:
+        # A nightly schedule whose provider is back must not sleep through its next run (design: overlap).
+        delay = min(delay, job.next_occurrence - now)
+    return max(delay, SOONEST_RETRY)
+
+
+def next_tick(instant: datetime, every: timedelta) -> datetime:
+    """When the tick starts that runs what is due at *instant*: cron starts ticks at the multiples of *every*."""
+    return instant + (-(instant - _EPOCH) % every)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

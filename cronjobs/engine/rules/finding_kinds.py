@@ -1,0 +1,42 @@
+"""The kinds of findings, by which the file and people name them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Every kind, and what it says. docs/findings.md tells more about each.
+FINDING_KINDS: Final = {
+    "foreign": "the database belongs to another project",
+    "no_tick": "no tick reaches the database",
+    "host": "a host has stopped ticking, others tick",
+    "ending": "the ticks of a host are killed, or end with a fault",
+    "clock": "the clock of a host is wrong",
+    "config": "a file has a bad entry, or a module cannot be imported",
+    "refused": "a host refuses its file",
+    "files": "hosts carry different files",
+    "schedules_off": "no tick fires schedules",
+    "behind": "a schedule was due, and ticks do not fire it",
+    "schedule": "a schedule has not run within its grace",
+    "failing": "the last runs of a schedule failed",
+    "failing_type": "the last runs of a job type failed",
+    "missed": "a schedule missed runs",
+    "not_run": "a schedule has not run since it was due",
+    "dropped": "occurrences beyond catch_up_limit will not run",
+    "slower": "a run takes much longer than usual",
+    "pause": "a pause holds back something of a schedule, or was forgotten",
+    "late": "jobs are late",
+    "out_of_reach": "due jobs that the options of every tick exclude",
+    "unresolved": "due jobs or schedules of a type that nobody knows",
+    "misfit": "payloads that do not fit their handler",
+    "dead": "dead jobs that nobody has dealt with",
+    "pruned": "retention removed dead jobs that nobody had dealt with",
+    "absent": "a run of cronjobs exec did not come",
+    "overlapped": "a run of cronjobs exec began while the one before still ran",
+    "unwatched": "cronjobs exec runs under more names than are watched",
+    "full": "a queue is full, or nearly",
+    "crashing": "a job type takes its runners down",
+    "lease": "runs are long for their lease",
+    "extra": "an extra is not installed, or cannot say what is wrong",
+    "threshold": "more died or failed than alerts.thresholds allows",
+    "alert": "an alert cannot be delivered",
+}

@@ -1,0 +1,298 @@
+"""Annotations that pydantic reads, strictly and from JSON text. The only module that imports it, when a payload comes.
+
+pydantic reads containers, unions, dataclasses, TypedDicts and models. Its schema is changed where docs/payloads.md asks
+for something else: the texts that dates and the like are written as, no float for a Decimal, the order of a union.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, Flag
+from functools import cached_property, partial
+from typing import Any, Final
+from uuid import UUID
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic._internal import _generate_schema
+from pydantic.errors import PydanticUndefinedAnnotation
+from pydantic_core import PydanticCustomError, SchemaValidator
+from pydantic_core.core_schema import CoreConfig, any_schema, chain_schema, no_info_plain_validator_function
+
+from cronjobs.engine.rules.annotations import NO_BYTES, SCALARS, Misfits, Path, a, one_of, said
+from cronjobs.model import duration
+
+Schema = dict[str, Any]
+
+MOST_TRIALS: Final = 200_000  # more than the largest payload needs, unless a type contains two unions of itself
+OURS: Final = "cronjobs"  # the type of an error whose words are ours
+CONFIG: Final = CoreConfig(strict=True, allow_inf_nan=False)
+
+
+class TooManyTrials(Exception):
+    """A union in a union in a union: trying all combinations would take hours."""
+
+
+class PydanticReader:
+    """Reads the values of one annotation. A validator is made when the first value comes, which takes milliseconds."""
+
+    def __init__(self, annotation: Any) -> None:
+        self._annotation = annotation
+        self._trials = 0  # threads share it: what one of them may try is a rough limit
+
+    def __call__(self, value: Any, path: Path, misfits: Misfits) -> Any:
+        self._trials = 0
+        try:
+            # In a list, as a place before the first name keeps errors of the whole value and of its parts alike.
+            return self._validator.validate_json(json.dumps([value]))[0]
+        except ValidationError as error:
+            for each in error.errors(include_url=False, include_input=False):
+                misfits.add((*path, *_place(each["loc"])), _words(each))
+        except TooManyTrials:
+            misfits.add(path, "has too many alternatives to try")
+        except Exception as error:  # code of the user's, or an annotation that pydantic cannot read
+            misfits.add(path, f"is refused: {said(error)}")
+        return None
+
+    @cached_property
+    def _validator(self) -> SchemaValidator:
+        schema = self._changed(_schema_of(self._annotation))
+        return SchemaValidator(schema, CONFIG)
+
+    def _changed(self, schema: Any, *, is_key: bool = False) -> Any:
+        """*schema* with what is ours; what pydantic's models and dataclasses contain is left to pydantic."""
+        if isinstance(schema, list | tuple):
+            return type(schema)([self._changed(each) for each in schema])
+        if not isinstance(schema, dict):
+            return schema  # the label of a union's member
+        kind = schema.get("type")
+        if not isinstance(kind, str):  # fields, or the members of a tagged union, by name
+            return {name: self._changed(each) for name, each in schema.items()}
+        if kind == "model" or (kind == "dataclass" and hasattr(schema["cls"], "__pydantic_validator__")):
+            return schema
+        if kind in _LEAVES or (kind == "int" and is_key):
+            leaf = _INT_KEY if kind == "int" else _LEAVES[kind](schema)
+            return {**leaf, "ref": schema["ref"]} if "ref" in schema else leaf
+        changed = {**schema, **{key: self._changed(schema[key]) for key in _NESTED & schema.keys()}}
+        match kind:
+            case "dict":
+                changed["keys_schema"] = self._changed(schema.get("keys_schema", any_schema()), is_key=True)
+            case "union":
+                changed |= self._union(changed["choices"])
+            case "dataclass" | "dataclass-args" | "typed-dict":
+                changed |= {"config": {**schema.get("config", {}), **CONFIG}, "extra_behavior": "forbid"}
+            case "default" if schema.get("default", ...) is None:  # count: int = None
+                changed["schema"] = {"type": "nullable", "schema": changed["schema"]}
+        return changed
+
+    def _union(self, choices: Sequence[Any]) -> Schema:
+        """The first that fits, in the order written; an int is one before it is a float."""
+        members = [choice[0] if isinstance(choice, tuple) else choice for choice in choices]
+        members.sort(key=lambda member: bool(member["type"] == "float"))
+        return {
+            "mode": "left_to_right",
+            "choices": [no_info_plain_validator_function(self._count), *members],
+            "custom_error_type": OURS,
+            "custom_error_message": f"is not {' or '.join(dict.fromkeys(map(_name, members)))}",
+        }
+
+    def _count(self, value: Any) -> Any:
+        self._trials += 1
+        if self._trials > MOST_TRIALS:
+            raise TooManyTrials
+        raise ValueError
+
+
+# Where schemas contain others. Not "serialization", and not what the user wrote: defaults, metadata.
+_NESTED: Final = frozenset(
+    {"schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "arguments_schema", "json_schema"}
+    | {"python_schema", "lax_schema", "strict_schema", "choices", "fields", "steps", "definitions"}
+)
+
+
+def _schema_of(annotation: Any) -> Any:
+    """pydantic's schema. A name in a dataclass that only the type checker has counts as ``Any``."""
+    config = ConfigDict(arbitrary_types_allowed=True)
+    known: set[str] = set()
+    while True:
+        # pydantic looks for names among the variables of the function that calls it.
+        sys._getframe().f_locals.update(dict.fromkeys(known, Any))
+        try:
+            with _typed_dicts_of_typing():
+                adapter: Any = TypeAdapter(list[annotation], config=config)
+                if hasattr(adapter, "rebuild"):  # since 2.10, which else raises no error here
+                    adapter.rebuild(raise_errors=True)
+            return adapter.core_schema
+        except PydanticUndefinedAnnotation as error:
+            if not error.name or error.name in known:
+                raise
+            known.add(error.name)
+
+
+@contextmanager
+def _typed_dicts_of_typing() -> Iterator[None]:
+    """Before Python 3.12 pydantic refuses these, as it could not see validators in their bases. Such have none."""
+    before = _generate_schema._SUPPORTS_TYPEDDICT
+    _generate_schema._SUPPORTS_TYPEDDICT = True
+    try:
+        yield
+    finally:
+        _generate_schema._SUPPORTS_TYPEDDICT = before
+
+
+# --- what is read by us -----------------------------------------------------------------------------------------------
+
+
+def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) -> Any:
+    """A schema of *read*, which raises ValueError for what is not *words*; *then* checks its result further."""
+
+    def checked(value: Any) -> Any:
+        try:
+            return read(value)
+        except PydanticCustomError:  # it says more
+            raise
+        except (ValueError, ArithmeticError):  # Decimal's errors are the latter
+            raise PydanticCustomError(OURS, "{what}", {"what": f"is not {words}"}) from None
+
+    plain = no_info_plain_validator_function(checked)
+    schema: Any = plain if then is None else chain_schema([plain, {**then, "strict": False}])
+    return {**schema, "metadata": {OURS: words}}
+
+
+def _matching(pattern: str, parse: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """Python's own readers take more than one would write by intention, such as "20260102" or "1_000"."""
+    expression = re.compile(pattern)
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str) or not expression.fullmatch(value):
+            raise ValueError
+        return parse(value)
+
+    return read
+
+
+_DATE: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME: Final = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?"
+_UUID: Final = "[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}"
+_NUMBER: Final = r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,9})?"
+_decimal_of_text: Final = _matching(_NUMBER, Decimal)
+
+
+def _decimal(value: Any) -> Decimal:
+    if value.__class__ is float:
+        raise PydanticCustomError(OURS, 'is a float, which may have lost digits: write a Decimal as text, "19.99"')
+    return Decimal(value) if value.__class__ is int else _decimal_of_text(value)
+
+
+def _span(value: Any) -> timedelta:
+    if value.__class__ not in (str, int, float):
+        raise ValueError
+    return duration(value) if isinstance(value, str) else timedelta(seconds=value)
+
+
+def _no_bytes(value: Any) -> Any:
+    raise PydanticCustomError(OURS, f"cannot be {NO_BYTES}")
+
+
+def _enum(schema: Schema) -> Any:
+    cls = schema["cls"]
+    return _one_of(list(cls), cls if issubclass(cls, Flag) else None)
+
+
+def _one_of(members: Sequence[Any], flags: Callable[[int], Any] | None = None) -> Any:
+    """An Enum, by value, or a Literal. ``True`` is no ``1`` here."""
+    values = [member.value if isinstance(member, Enum) else member for member in members]
+    known: dict[Any, Any] = {}
+    for value, member in zip(values, members, strict=True):
+        if value.__class__ in SCALARS:
+            known.setdefault((value.__class__, value), member)
+
+    def read(value: Any) -> Any:
+        key = (value.__class__, value) if value.__class__ in SCALARS else None
+        if key in known:
+            return known[key]
+        if flags is None or value.__class__ is not int:
+            raise ValueError
+        return flags(value)
+
+    return _leaf(one_of([value for _, value in known]) if known else _NO_VALUES, read)
+
+
+_NO_VALUES: Final = "a member, of which none has a value that JSON has: give it a text or a number"
+_LEAVES: Final[dict[str, Callable[[Schema], Any]]] = {
+    "date": partial(_leaf, 'a date like "2026-11-23"', _matching(_DATE, date.fromisoformat)),
+    "datetime": partial(
+        _leaf, 'an instant like "2026-11-23T09:30:00+01:00"', _matching(f"{_DATE}[T ]{_TIME}", datetime.fromisoformat)
+    ),
+    "time": partial(_leaf, 'a time like "09:30"', _matching(_TIME, time.fromisoformat)),
+    "timedelta": partial(_leaf, 'a span like "90s", or a number of seconds', _span),
+    "decimal": partial(_leaf, 'a Decimal like "19.99"', _decimal),
+    "uuid": partial(_leaf, "a UUID", _matching(_UUID, UUID)),
+    "enum": _enum,
+    "literal": lambda schema: _one_of(schema["expected"]),
+    "bytes": lambda schema: no_info_plain_validator_function(_no_bytes),
+    "is-instance": lambda schema: any_schema(),  # a class of the user's
+    "callable": lambda schema: any_schema(),
+    "generator": lambda schema: {**schema, "type": "list"},  # Iterable
+}
+_INT_KEY: Final = _leaf("a whole number", _matching("-?(0|[1-9][0-9]{0,999})", int))
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def _place(loc: tuple[int | str, ...]) -> Path:
+    return tuple(part for part in loc[1:] if part != "[key]")
+
+
+_WORDS: Final = {
+    "missing": "is missing",
+    "unexpected_keyword_argument": "is an unknown field",
+    "extra_forbidden": "is an unknown field",
+    "none_required": "is not null",
+    "string_type": "is not a str",
+    "dict_type": "is not an object",
+    "tuple_type": "is not a list",
+    "set_type": "is not a list",
+    "frozen_set_type": "is not a list",
+    "set_item_not_hashable": "cannot be compared, so it cannot be in a set",
+}
+_LIMITS: Final = frozenset(
+    {"gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "max_digits", "decimal_places", "pattern"}
+    | {"expected", "expected_tags"}
+)
+
+
+def _words(error: Any) -> str:
+    """What is wrong, from the error's type and what the annotation says: pydantic's own words may have the value."""
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == OURS:
+        return str(error["msg"])
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if "class_name" in context:
+        return f"is not {a(context['class_name'])}"
+    if isinstance(context.get("error"), Exception):  # a validator's of the user's
+        return f"is refused: {said(context['error'])}"
+    name, _, how = kind.rpartition("_")
+    if how in ("type", "parsing"):
+        return f"is not {a(name.replace('_', ' '))}"
+    limits = ", ".join(f"{key} {context[key]}" for key in sorted(_LIMITS & context.keys()))
+    return f"does not fit: {kind.replace('_', ' ')}" + (f" ({limits})" if limits else "")
+
+
+def _name(schema: Any) -> str:
+    """A member of a union, for an error."""
+    if words := (schema.get("metadata") or {}).get(OURS):
+        return str(words)
+    if cls := schema.get("cls"):
+        return a(cls.__name__)
+    kind = schema["type"]
+    if kind == "definition-ref":  # "shop_jobs.Line:94107"
+        return a(re.split(r"[:\[]", schema["schema_ref"])[0].rpartition(".")[2])
+    return {"str": "a str", "dict": "an object", "none": "null", "any": "anything"}.get(kind) or a(kind)

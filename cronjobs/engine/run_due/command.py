@@ -1,0 +1,112 @@
+"""The tick as a command: its settings, its log, what it prints or mails, and its exit code.
+
+Typer is not imported here: an idle tick that cron starts does without it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+from datetime import timedelta
+from importlib import import_module
+from typing import Final, NoReturn
+
+from cronjobs.clock import SYSTEM
+from cronjobs.engine.execution.output import divert_logging, divert_streams
+from cronjobs.engine.host.forks import keep_streams_from_copies
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.run_due import fault, leaving
+from cronjobs.engine.run_due.database import ready_database
+from cronjobs.engine.run_due.options import SHOWS_PROGRESS, TickOptions
+from cronjobs.engine.run_due.printing import echo_json, is_terminal
+from cronjobs.engine.run_due.report import CronMail, as_object, summary
+from cronjobs.engine.run_due.settings import fires_schedules, tick_settings
+from cronjobs.engine.tick import deadline
+from cronjobs.engine.tick.tick import Tick
+from cronjobs.errors import CronjobsError
+
+PROGRESS_EVERY_S: Final = 5.0
+DRY_RUN: Final = "cronjobs.desk.cli.dry_run"  # no part of a tick: imported where it is asked for
+
+
+def _progress_every_s() -> float:
+    try:
+        return max(0.1, float(os.environ.get(SHOWS_PROGRESS, PROGRESS_EVERY_S)))
+    except ValueError:
+        return PROGRESS_EVERY_S
+
+
+def run_tick(given: TickOptions) -> NoReturn:
+    """Run one tick and end the process with its exit code."""
+    armed = deadline.arm()
+    talk = not given.quiet and not given.as_json and (given.verbose or is_terminal())
+    mail = CronMail(given.config_path, throttle=not (talk or given.as_json or given.dry_run))
+    fault.circumstances.mailed_for = mail.config if mail.throttle else None
+    settings, until = None, armed.watchdog.instant
+    try:
+        settings, budget = tick_settings(given)
+        fires = fires_schedules()
+        until = armed.limit(budget, settings.run.every)
+        if given.dry_run:
+            show = import_module(DRY_RUN).show
+            show(settings, queue=given.queue, only=given.only, as_json=given.as_json, fires=fires)
+            leaving.leave(3 if settings.problems else 0, stuck=False)
+        database = ready_database(settings)
+        atexit.register(database.close)
+        reporter = mail.reporter(settings.log, talk)
+        if not is_terminal():
+            keep_streams_from_copies()
+        divert_streams()
+        divert_logging()
+        tick = Tick(
+            settings=settings,
+            database=database,
+            identity=Identity.here(),
+            clock=SYSTEM,
+            watchdog=armed.watchdog,
+            began=armed.began,
+            deadline=until,
+            emit=reporter.note,
+            limits=given.limits,
+            say_not_started=talk or given.as_json,
+            tells_each=talk or given.as_json or settings.log is not None,
+            say_progress_s=_progress_every_s() if talk else math.inf,
+            waits_for_long_jobs=given.wait,
+            code_at_fault=mail.code_at_fault(),
+            fire_schedules=fires,
+            start=armed.start,
+            spool=given.spool,
+        )
+        result = tick.run()
+    except CronjobsError as error:
+        mail.not_started(error)
+        if settings is not None and not given.dry_run:
+            mail.tell_elsewhere(settings, error, until)
+        if given.as_json:
+            echo_json({"exit_code": error.exit_code, "error": str(error)})
+        leaving.leave(error.exit_code, stuck=False)
+    took = timedelta(seconds=SYSTEM.monotonic() - armed.began)
+    reporter.ended(result, took, given.verbose)
+    code = result.exit_code(given.fail_on)
+    leaving.end_anyway(code)
+    if given.as_json:
+        echo_json(as_object(settings, str(database.address), result, code, took, reporter))
+    elif talk:
+        reporter.outlet.say(summary(result, took))
+    for problem in settings.problems:
+        mail.trouble(str(problem))
+    if not talk:
+        mail.tell(reporter)
+    mail.send(knows_code=tick.knows_the_code)
+    if code == 0 and fires and not mail.said and not talk and not given.as_json:
+        tick.leave_inputs()
+    if given.wait and tick.long_jobs:
+        if talk:
+            reporter.outlet.say(
+                "waiting for a long job" if len(tick.long_jobs) == 1 else f"waiting for {len(tick.long_jobs)} long jobs"
+            )
+        reporter.outlet.end()
+        leaving.stay_for(tick.long_jobs, mail.config, code, count_dead=given.fail_on != "never")
+    reporter.outlet.end()
+    leaving.leave(code, stuck=result.stuck)

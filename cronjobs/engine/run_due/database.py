@@ -1,0 +1,30 @@
+"""The jobs database of a project, opened."""
+
+from __future__ import annotations
+
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.known_databases import remember, require_still_there
+from cronjobs.engine.run_due.fault import circumstances
+from cronjobs.engine.schema.ready import require_tables
+
+
+def open_database(settings: Settings) -> Database:
+    """The configured database, not connected yet; raises DatabaseVanished for a SQLite file that was there."""
+    address = parse_url(settings.database, settings.schema)
+    require_still_there(settings, address)
+    circumstances.database = address
+    return Database(address, connections=settings.run.workers + 1)
+
+
+def ready_database(settings: Settings) -> Database:
+    """An open database whose tables this code knows."""
+    database = open_database(settings)
+    try:
+        require_tables(database)
+        remember(settings, database.address)
+    except BaseException:
+        database.close()
+        raise
+    return database

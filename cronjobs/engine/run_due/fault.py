@@ -1,0 +1,100 @@
+"""How an error ends a command; one that nobody expected becomes one line and exit code 70.
+
+The line has the version and says where the traceback is: in the log of the configuration, if that was read and names
+one; else it follows on stderr, as it does with -v.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from cronjobs import events
+from cronjobs.clock import SYSTEM
+from cronjobs.engine.run_due import leaving
+from cronjobs.engine.run_due.printing import complain
+from cronjobs.engine.tick.log import Log
+from cronjobs.engine.tick.mail_throttle import Alarm
+from cronjobs.engine.tick.trouble import place
+from cronjobs.errors import EX_SOFTWARE, CronjobsError, DatabaseError
+from cronjobs.text import one_line
+
+if TYPE_CHECKING:
+    from cronjobs.engine.database.address import Address
+
+VERBOSE: Final = ("-v", "--verbose")
+LONGEST: Final = 1000
+TRACEBACK_LINES: Final = 200  # of a recursion that never ended, head and tail
+
+
+@dataclass
+class Circumstances:
+    """What is known of the command that runs. ``mailed_for``: the configuration of a tick that nobody watches.
+
+    ``database``: the one that it opened last.
+    """
+
+    log: Path | None = None
+    mailed_for: Path | None = None
+    database: Address | None = None
+
+
+circumstances: Final = Circumstances()
+
+
+def guarded(command: Callable[[], object]) -> None:
+    """Run *command*; a CronjobsError becomes its sentence on stderr and its exit code, a bug 70."""
+    try:
+        command()
+    except CronjobsError as error:
+        for line in error.lines:
+            complain(line)
+        leaving.leave(error.exit_code, stuck=False)
+    except BrokenPipeError:
+        leaving.leave(0, stuck=False)
+    except Exception as error:
+        if (odd := _odd_value()) is not None:
+            complain(str(odd))
+            leaving.leave(odd.exit_code, stuck=False)
+        end(error)
+
+
+def _odd_value() -> DatabaseError | None:
+    """What another program wrote into SQLite, where no code of ours expects it; None: the error is ours."""
+    address = circumstances.database
+    if address is None or not address.is_sqlite:
+        return None
+    from cronjobs.engine.database.connection import Database
+    from cronjobs.engine.store.odd_values import odd_value
+
+    with closing(Database(address)) as database:
+        return odd_value(database)
+
+
+def end(error: Exception) -> NoReturn:
+    """Report *error* and end with 70; a tick of cron's says the same only as often as ``Alarm`` does."""
+    event = events.fault_of_ours(error, place(error))
+    log = Log(circumstances.log)
+    log.write(event, text_of(error))
+    kept = circumstances.log is not None and log.fault is None
+    line = f"{one_line(event.facts['error'], LONGEST)}, at {event.facts['where']}"
+    config = circumstances.mailed_for
+    if config is None or Alarm(config).worth_telling(line, SYSTEM.now()):
+        complain(line + (f"; its traceback is in {circumstances.log}" if kept else ""))
+        if not kept or {*VERBOSE} & {*sys.argv}:
+            complain(text_of(error))
+    leaving.leave(EX_SOFTWARE, stuck=False)
+
+
+def text_of(error: Exception) -> str:
+    """Its traceback, as whoever is to mend it wants it."""
+    lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+    if len(lines) > TRACEBACK_LINES:
+        half = TRACEBACK_LINES // 2
+        lines[half:-half] = [f"… {len(lines) - TRACEBACK_LINES} lines …"]
+    return "\n".join(lines)

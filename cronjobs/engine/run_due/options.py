@@ -1,0 +1,129 @@
+"""The options of ``run-due``, declared once, and cron's command line, read without typer: its import takes a third of
+a tick.
+
+Whatever is not plain (a help text, a mistake, ``--option=value``) is typer's to read and to explain; ``cli.run_due``
+makes typer's options of the same fields.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, get_type_hints
+
+from cronjobs.engine.probe.state_files import spool_address
+from cronjobs.engine.tick.result import TickFilter
+
+SHOWS_PROGRESS: Final = "CRONJOBS_PROGRESS_EVERY_S"  # dev sets it for its ticks: it has a line for what they say
+
+
+class FailOn(StrEnum):
+    DEAD = "dead"
+    ANY = "any"
+    NEVER = "never"
+
+
+class Option(NamedTuple):
+    """How an option is typed. ``read`` makes its value of the text that follows; None: it is a flag."""
+
+    words: str
+    read: Callable[[str], Any] | None = None
+    metavar: str | None = None
+    least: int | None = None
+    most: int | None = None
+    before: bool = False  # whether it may also stand before "run-due"
+    help: str = ""
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):  # int() takes more, some of which typer refuses
+        raise ValueError(text)
+    return int(text)
+
+
+@dataclass(frozen=True)
+class TickOptions:
+    """What the command line of run-due may say."""
+
+    # These two are options of every command: cli.options has their help.
+    config: Annotated[Path | None, Option("--config", Path, before=True)] = None
+    database_url: Annotated[str | None, Option("--database-url", str, before=True)] = None
+
+    workers: Annotated[
+        int | None, Option("--workers", _number, "N", least=1, most=64, help="Jobs at once. Default: run.workers.")
+    ] = None
+    budget: Annotated[
+        str | None, Option("--budget", str, "DURATION", help="Time for this tick, e.g. 30s. Default: run.budget.")
+    ] = None
+    queue: Annotated[str | None, Option("--queue", str, help="Only jobs of this queue.")] = None
+    only: Annotated[str | None, Option("--only", str, "TYPE", help="Only jobs of this type.")] = None
+    limit: Annotated[int | None, Option("--limit", _number, "N", least=1, help="Start at most this many jobs.")] = None
+    dry_run: Annotated[bool, Option("--dry-run", help="Print what would run; change nothing.")] = False
+    wait: Annotated[bool, Option("--wait", help="Stay until the long jobs that this tick began have ended.")] = False
+    as_json: Annotated[bool, Option("--json", help="Print what the tick did as one object.")] = False
+    fail_on: Annotated[
+        FailOn,
+        Option("--fail-on", FailOn, "WHICH", help="Which failures make the exit code 1: dead, any or never."),
+    ] = FailOn.DEAD
+    verbose: Annotated[bool, Option("-v --verbose", before=True, help="A line per event, also without a terminal.")] = (
+        False
+    )
+    quiet: Annotated[bool, Option("-q --quiet", before=True, help="Print nothing but errors, also on a terminal.")] = (
+        False
+    )
+
+    @property
+    def config_path(self) -> Path:
+        return Path(self.config or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml").absolute()
+
+    @property
+    def spool(self) -> str:
+        """What marks the runs of exec that wait for this tick's database."""
+        return spool_address(str(self.config_path), self.database_url or os.environ.get("CRONJOBS_DATABASE_URL"))
+
+    @property
+    def limits(self) -> TickFilter:
+        return TickFilter(queue=self.queue, only=self.only, jobs=self.limit)
+
+
+KINDS: Final = get_type_hints(TickOptions, include_extras=True)
+OPTIONS: Final[dict[str, Option]] = {name: kind.__metadata__[0] for name, kind in KINDS.items()}
+_NAMES: Final = {word: name for name, option in OPTIONS.items() for word in option.words.split()}
+
+
+def tick_options(arguments: Sequence[str]) -> TickOptions | None:
+    """The options of a plain ``run-due``; None: this is for typer."""
+    if "_CRONJOBS_COMPLETE" in os.environ:  # a shell that asks for completions
+        return None
+    found: dict[str, Any] = {}
+    named = False
+    words = iter(arguments)
+    for word in words:
+        if word == "run-due" and not named:
+            named = True
+            continue
+        name = _NAMES.get(word)
+        if name is None or not (named or OPTIONS[name].before):
+            return None
+        found[name] = _value(OPTIONS[name], words)
+        if found[name] is None:
+            return None
+    return TickOptions(**found) if named else None
+
+
+def _value(option: Option, words: Iterator[str]) -> Any:
+    """True for a flag, else the value, taken from *words*; None: typer may refuse it, or read something else in it."""
+    if option.read is None:
+        return True
+    text = next(words, "")
+    if not text or text.startswith("-"):
+        return None
+    try:
+        value = option.read(text)
+    except ValueError:
+        return None
+    least, most = option.least, option.most
+    return None if (least is not None and value < least) or (most is not None and value > most) else value

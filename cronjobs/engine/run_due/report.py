@@ -1,0 +1,235 @@
+"""What a tick says: on a terminal as it goes, to its log, as JSON, or in the mail that cron sends."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from cronjobs import events, masking
+from cronjobs.clock import SYSTEM
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.rules.failed_job import absolute
+from cronjobs.engine.run_due import fault
+from cronjobs.engine.run_due.printing import coloured, complain
+from cronjobs.engine.tick.log import Log
+from cronjobs.engine.tick.mail_throttle import CODE, DATABASE, Alarm, known_log, remember_log, take_word
+from cronjobs.engine.tick.result import NOTHING_DUE, Result, did_in_words
+from cronjobs.errors import CronjobsError, DatabaseError
+
+MOST_WAITING: Final = 256 * 1024  # bytes
+AT_ONCE: Final = 512  # POSIX: a pipe that is ready takes so many without blocking, PIPE_BUF
+PATIENCE_S: Final = 0.5  # at the end
+MOST_KEPT: Final = 1000  # events of mere information, for --json
+OF_DATABASE: Final = "database.trouble"
+OF_CODE: Final = ("config.fault", "jobs.unknown_type")
+DEATHS_TOLD: Final = 10  # in one mail; the rest is counted
+
+
+class Outlet:
+    """Prints what fits, keeps the rest for the next time, and counts what it had to leave out.
+
+    It never waits for a reader: a pipe that nobody reads (``run-due -v | less``, left alone) and a terminal after
+    Ctrl-S take no more at some point, and a tick's loop has leases to renew meanwhile.
+    """
+
+    def __init__(self, descriptor: int = 1) -> None:
+        self._descriptor = descriptor
+        self._encoding = getattr(sys.__stdout__, "encoding", None) or "utf-8"
+        self._waiting = bytearray()
+        self._left_out = 0
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLOUT)
+
+    def say(self, text: str) -> None:
+        if len(self._waiting) < MOST_WAITING:
+            self._waiting += (masking.hide(text) + "\n").encode(self._encoding, "backslashreplace")
+        else:
+            self._left_out += 1
+        self._write(0)
+
+    def end(self) -> None:
+        """Give the reader a last chance."""
+        if self._left_out:
+            self._waiting += f"({self._left_out} more lines were left out: nobody read them)\n".encode()
+            self._left_out = 0
+        self._write(PATIENCE_S)
+
+    def _write(self, patience_s: float) -> None:
+        give_up_at = SYSTEM.monotonic() + patience_s
+        try:
+            while self._waiting and self._poll.poll(max(0.0, give_up_at - SYSTEM.monotonic()) * 1000):
+                del self._waiting[: os.write(self._descriptor, self._waiting[:AT_ONCE])]
+        except OSError:  # the reader has left, or the disk is full: nobody is waiting for this
+            self._waiting.clear()
+
+
+class Reporter:
+    """Takes a tick's events to the log, the terminal, and what is told at the end."""
+
+    def __init__(self, log: Log, talk: bool) -> None:
+        self.log = log
+        self.talk = talk
+        self.outlet = Outlet()
+        self.told: list[events.Event] = []
+        self._succeeded: set[str] = set()  # job types of which a job did
+
+    def note(self, event: events.Event) -> None:
+        if event.name == "job.progress":  # of use only while it is on the screen
+            if self.talk:
+                self._print(event)
+            return
+        self.log.write(event)
+        if event.name == "job.succeeded":
+            self._succeeded.add(event.facts["job_type"])
+        keep = event.level != events.INFO or len(self.told) < MOST_KEPT
+        if not event.told or not (keep or self.talk):  # nobody reads it: a drain has thousands of these
+            return
+        event = event._replace(facts=masking.hide_in(event.facts))
+        if keep:
+            self.told.append(event)
+        if self.talk:
+            self._print(event)
+
+    def _print(self, event: events.Event) -> None:
+        colour = {events.WARNING: "yellow", events.ERROR: "red"}.get(event.level)
+        name, _, facts = events.line(event).partition(" ")
+        self.outlet.say(f"{coloured(name, colour)} {facts}")
+
+    @property
+    def well(self) -> set[str]:
+        """Job types of which a job succeeded."""
+        return {masking.hide(name) for name in self._succeeded}
+
+    def ended(self, result: Result, took: timedelta, verbose: bool) -> None:
+        if result.did() or result.ended != NOTHING_DUE:  # an idle tick has its row; 1,440 lines a day say no more
+            self.note(events.tick_ended(result.did(), result.ended, took))
+        if result.fault is not None:
+            text = fault.text_of(result.fault)
+            self.log.write(events.traceback_of_ours(), text)
+            if verbose:
+                complain(text)
+
+
+@dataclass
+class CronMail:
+    """What goes to stderr when nobody watches: cron mails it."""
+
+    config: Path
+    throttle: bool
+
+    def __post_init__(self) -> None:
+        self._causes: dict[str, str] = {}  # what was said of each
+        self._about: dict[str, str] = {}  # CODE or DATABASE, of those that only a tick that knows it can see
+        self._lines: list[str] = []
+        self._well: set[str] = set()
+        self.said = False  # whether anything was, or would have been if it were not repeated
+
+    def reporter(self, log: Path | None, talk: bool) -> Reporter:
+        """The tick's reporter. Its *log* is remembered for a tick that cannot read the configuration any more."""
+        remember_log(self.config, log)
+        return Reporter(Log(log), talk)
+
+    def not_started(self, error: CronjobsError) -> None:
+        log = Log(fault.circumstances.log or known_log(self.config))
+        for line in error.lines:
+            log.write(events.tick_not_started(line))
+            self.trouble(line, error.cause if isinstance(error, DatabaseError) else line)
+            if isinstance(error, DatabaseError):
+                self._about[error.cause] = DATABASE
+        self.send()
+
+    def tell_elsewhere(self, settings: Settings, error: CronjobsError, until: float) -> None:
+        """Report a tick that did not start by the file's alerts and ping, until that instant of the monotonic clock."""
+        from cronjobs.engine.tick import extras
+
+        extras.not_started(settings, error, until)
+
+    def trouble(self, said: str, cause: str | None = None) -> None:
+        """Something that will be the same next minute until someone mends it; *cause*, if what is said may differ."""
+        self._causes.setdefault(cause or said, said)
+
+    def tell(self, reporter: Reporter) -> None:
+        self._well = reporter.well
+        self._tell_deaths([event for event in reporter.told if event.name == "job.dead"])
+        for event in reporter.told:
+            if event.level == events.ERROR and event.name != "job.dead":
+                self.trouble(line := events.line(event), event.cause)
+                if event.name in OF_CODE:
+                    self._about[event.cause or line] = CODE
+                if event.name == OF_DATABASE:
+                    self._about[event.cause or line] = DATABASE
+        if reporter.log.fault:
+            self.trouble(reporter.log.fault)
+
+    def _tell_deaths(self, dead: list[events.Event]) -> None:
+        """Those whose cause is new, or was told long enough ago; the others are in the log, and in "status"."""
+        causes: dict[str, list[events.Event]] = {}
+        for event in dead:
+            causes.setdefault(events.death_cause(event), []).append(event)
+        told, lines = 0, []
+        alarm, now = Alarm(self.config), SYSTEM.now()
+        for cause, died in causes.items():
+            job_type = died[0].facts["job_type"]
+            if self.throttle and not alarm.worth_telling(cause, now, job_type=job_type, times=len(died)):
+                continue
+            told += len(died)
+            lines += [f"  {events.death_line(event, self.config)}" for event in died]
+            if self.throttle and (untold := alarm.untold(cause)):
+                lines.append(f"  and {untold} more of this cause since it was last told")
+        if told:
+            jobs = "1 job is dead" if told == 1 else f"{told} jobs are dead"
+            self._lines.append(f"cronjobs: {jobs} ({self.config})")
+            self._lines += lines[:DEATHS_TOLD]
+            if len(lines) > DEATHS_TOLD:
+                self._lines.append(f"  … and {len(lines) - DEATHS_TOLD} more")
+            self._lines.append(f"  all: {absolute('cronjobs jobs list --status dead', self.config)}")
+
+    def code_at_fault(self) -> bool:
+        """Whether a fault of the code was mailed, and is not over."""
+        return self.throttle and Alarm(self.config).code_at_fault()
+
+    def send(self, *, knows_code: bool = False) -> None:
+        """Mail what is worth it. *knows_code*: the tick has loaded the handlers, so it knows which faults are over."""
+        now = SYSTEM.now()
+        lines = [*self._lines, *(f"cronjobs: {word}" for word in take_word(self.config))]
+        self.said = bool(lines or self._causes)
+        for line in lines:
+            complain(line)
+        alarm = Alarm(self.config)
+        for cause, said in self._causes.items():
+            if not self.throttle or alarm.worth_telling(cause, now, said=said, about=self._about.get(cause)):
+                complain(said)
+        if self.throttle:
+            # While a database is away, nobody knows whether its disk is still full.
+            unknown = {DATABASE} & {*self._about.values()} | (set() if knows_code else {CODE})
+            for sentence in alarm.over(set(self._causes), now, self._well, unknown=unknown):
+                complain(f"cronjobs: {sentence}")
+
+
+def as_object(
+    settings: Settings, database: str, result: Result, code: int, took: timedelta, reporter: Reporter
+) -> dict[str, Any]:
+    return {
+        "exit_code": code,
+        "ended": result.ended,
+        "database": database,
+        "config": str(settings.file),
+        "duration_ms": round(took.total_seconds() * 1000),
+        **vars(result.counts),
+        "recovered": result.recovered,
+        "occurrences": result.occurrences,
+        "pruned": result.pruned,
+        "trouble": result.trouble,
+        "problems": [str(problem) for problem in settings.problems],
+        "events": [{"event": event.name} | event.facts for event in reporter.told],
+    }
+
+
+def summary(result: Result, took: timedelta) -> str:
+    text = f"{did_in_words(vars(result.counts)) or 'no job ran'} in {took.total_seconds():.2f} s; {result.ended}"
+    return coloured(text, "red" if result.counts.dead or result.trouble else "green")

@@ -1,0 +1,61 @@
+"""From the command line and the environment to settings; without the database, which many who read them do not need."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from cronjobs import masking
+from cronjobs.engine.config import trust
+from cronjobs.engine.config.load import load
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.run_due.fault import circumstances
+from cronjobs.engine.run_due.options import TickOptions
+from cronjobs.errors import UsageError
+from cronjobs.model import duration
+
+
+def read_settings(
+    config: Path | None, url: str | None, need_database: bool = True, *, only_database: bool = False
+) -> Settings:
+    """Read the configuration, and keep its secrets out of whatever is printed from now on."""
+    masking.remember(masking.named_secrets({**os.environ, "": url or ""}))
+    settings = load(
+        config, environ=os.environ, database_url=url, need_database=need_database, only_database=only_database
+    )
+    masking.remember(settings.secrets)
+    circumstances.log = settings.log
+    return settings
+
+
+def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:
+    """The settings of a tick that may run here, and its budget."""
+    # Python reads other bytes of the command line as text that no database and no log takes.
+    for option, value in (("queue", given.queue), ("only", given.only), ("database-url", given.database_url)):
+        try:
+            (value or "").encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"--{option} is not UTF-8") from None
+    settings = read_settings(given.config, given.database_url)
+    budget = settings.run.budget
+    if given.budget is not None:
+        try:
+            budget = duration(given.budget)
+            if budget < timedelta(seconds=1):
+                raise ValueError("a tick needs a budget of at least 1s")
+        except ValueError as error:
+            raise UsageError(f"--budget: {error}") from None
+    if given.workers is not None:
+        settings = replace(settings, run=replace(settings.run, workers=given.workers))
+    trust.require(settings, os.environ)
+    return settings, budget
+
+
+def fires_schedules() -> bool:
+    """Whether this process is to fire schedules; a spelling that is not known stops it rather than firing them."""
+    said = os.environ.get("CRONJOBS_SCHEDULES", "").lower()
+    if said not in ("", "on", "off"):
+        raise UsageError("CRONJOBS_SCHEDULES is neither on nor off: write off to run jobs without firing schedules")
+    return said != "off"

@@ -1,0 +1,41 @@
+"""Whether a tick puts its file in force."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.schedules.definition import fingerprint
+from cronjobs.engine.store import ticks
+from cronjobs.engine.store.ticks import Overview
+
+LEAST_SILENCE: Final = timedelta(minutes=5)
+
+
+def silence_after(settings: Settings) -> timedelta:
+    """If no tick of some kind came for so long, there is none any more: five minutes if cron starts one each minute."""
+    return max(LEAST_SILENCE, 2 * settings.run.every)
+
+
+def applies(connection: Connection, seen: Overview, settings: Settings, *, host: str) -> bool:
+    """Whether a tick of *host* applies its file.
+
+    It does if no host has applied it yet, or if this host's last tick had another file (a deploy or a roll-back);
+    otherwise hosts in the middle of a deploy would take turns. A host that never ticked before, such as a container
+    with a new name, cannot know: it applies its file once no tick has had the one in force for a while. An interrupted
+    sync is completed by the host that began it, by a host with the same file, and after the same while by any host.
+    """
+    mark = fingerprint(settings)
+    if not seen.fingerprint_known or seen.last_fingerprint not in (None, mark):
+        return True
+    silence = silence_after(settings)
+    begun = ticks.unfinished_sync(connection) if seen.sync_unfinished else None
+    if begun is not None:
+        return begun.subject == mark or begun.host == host or seen.now - begun.at > silence
+    if seen.last_fingerprint is not None:
+        return False
+    in_force = ticks.file_in_force(connection)
+    return in_force not in (None, mark) and not ticks.carried_since(connection, str(in_force), seen.now - silence)

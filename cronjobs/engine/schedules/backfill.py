@@ -1,0 +1,194 @@
+"""Runs that a person asks for: a schedule now (trigger), and a range of its past (backfill)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.config.settings import ScheduleSettings
+from cronjobs.engine.crontime.timing import Timing, count_between, timing
+from cronjobs.engine.rules.occurrences import BACKFILLED, overlap
+from cronjobs.engine.schedules.decide import job_for
+from cronjobs.engine.schedules.definition import schedule_from_definition
+from cronjobs.engine.schedules.pauses import owed_by
+from cronjobs.engine.schedules.planning import MICROSECOND, occurrences
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store.enqueue import NewJob, insert_jobs
+from cronjobs.engine.store.job_types import runnable_types
+from cronjobs.engine.store.overlap import unfinished_jobs
+from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.store.ticks import record
+from cronjobs.errors import CronjobsError, UsageError
+from cronjobs.model import duration_text
+
+MOST: Final = 10_000  # occurrences in one backfill
+# In a job's meta: it does not wait for the other jobs of its schedule. The claim reads this.
+FORCED: Final = {"cronjobs.overlap": "allow"}
+
+
+class UnknownSchedule(CronjobsError):
+    """The database has no schedule of this name, or no tick has put it in force yet."""
+
+    def __init__(self, name: str, near: Sequence[str]) -> None:
+        hint = f"; do you mean {' or '.join(near)}?" if near else ': see "cronjobs schedules list"'
+        super().__init__(f'there is no schedule "{name}" in force{hint}')
+
+
+class NotYetInForce(CronjobsError):
+    """The file has the schedule, and the database does not."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f'"{name}" is in the file, but not in force yet: "cronjobs sync" applies it, as a tick does')
+
+
+class ScheduleBusy(CronjobsError):
+    """Overlap: the schedule has an unfinished job, so no other one may be made."""
+
+    def __init__(self, name: str, job_id: int) -> None:
+        super().__init__(f'job {job_id} of "{name}" is not finished; with --force a second one runs beside it')
+
+
+def find(connection: Connection, name: str) -> StoredSchedule:
+    """The active schedule *name*; raises UnknownSchedule."""
+    active = {schedule.name: schedule for schedule in store.all_schedules(connection) if schedule.status == "active"}
+    if name not in active:
+        raise UnknownSchedule(name, difflib.get_close_matches(name, active, 2))
+    return active[name]
+
+
+def definition_in_force(connection: Connection, name: str) -> ScheduleSettings:
+    """What the database has of the active schedule *name*; raises UnknownSchedule."""
+    return schedule_from_definition(name, find(connection, name).definition)
+
+
+def trigger(connection: Connection, name: str, *, force: bool, actor: str, host: str) -> int:
+    """Make one job of the schedule now, outside its timing: ledger and watermark do not move. Return its id.
+
+    ``scheduled_for`` is now. Overlap is obeyed (raises ScheduleBusy) unless *force*.
+    """
+    store.wait_for_schedule(connection, name)  # a tick that settles it now makes jobs that only its commit shows
+    schedule = schedule_from_definition(name, find(connection, name).definition)
+    unfinished = unfinished_jobs(connection, name, runnable_types(connection))
+    placed = overlap(schedule.overlap, unfinished)
+    if placed.outcome != "enqueued" and not force:
+        raise ScheduleBusy(name, placed.job_id or 0)
+    now = database_now(connection)
+    job = _job(schedule, now, now, f"trigger {actor}", FORCED if force else {})
+    [job_id] = insert_jobs(connection, [job])
+    detail = {"job_id": job_id, "force": force}
+    record(connection, action="trigger", subject=name, actor=actor, host=host, detail=detail, at=now)
+    return job_id
+
+
+def _job(
+    schedule: ScheduleSettings, scheduled_for: datetime, run_at: datetime, by: str, meta: dict[str, str]
+) -> NewJob:
+    return replace(job_for(schedule, scheduled_for), run_at=run_at, enqueued_by=by, meta=meta)
+
+
+# --- backfill ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Filling:
+    """What a backfill would do: ``run`` these, oldest first; ``done`` had run, or another run stood for them.
+
+    ``gone`` are ledger rows that lose occurrences to the backfill, ``left`` what remains of them.
+    """
+
+    run: tuple[datetime, ...]
+    done: int
+    gone: tuple[LedgerRow, ...]
+    left: tuple[LedgerRow, ...]
+
+
+def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first: datetime, last: datetime) -> Filling:
+    """Decide which occurrences from *first* to *last* still have to run, given the ledger's rows of that range.
+
+    Enqueued ones ran, and coalesced ones had a run that stood for them. Missed and skipped ones, and those without a
+    row (from before the schedule existed), are run. Raises UsageError for too many, or for rows of another timing that
+    cannot be split.
+    """
+    when = timing(schedule.cron, schedule.every, schedule.timezone)
+    count, _, _ = count_between(when, first - MICROSECOND, last)
+    if count > MOST:
+        raise UsageError(f"{count:,} occurrences lie in that range, more than {MOST:,}: fill it in parts")
+    instants = list(takewhile(last.__ge__, when.after(first - MICROSECOND)))
+    spent = [row for row in ledger if row.outcome in ("enqueued", "coalesced")]
+    run = tuple(instant for instant in instants if not any(row.first_for <= instant <= row.last_for for row in spent))
+    gone, left = [], []
+    for row in ledger:
+        taken = [instant for instant in run if row.first_for <= instant <= row.last_for]
+        if row.outcome in ("missed", "skipped") and taken:
+            gone.append(row)
+            left += _remains(when, row, taken)
+    return Filling(run, len(instants) - len(run), tuple(gone), tuple(left))
+
+
+def _remains(when: Timing, row: LedgerRow, taken: list[datetime]) -> list[LedgerRow]:
+    if count_between(when, row.first_for - MICROSECOND, row.last_for)[0] != row.count:
+        raise UsageError(
+            f"the {row.count} occurrences from {row.first_for.isoformat()} to {row.last_for.isoformat()} were due "
+            "under another definition of the schedule: fill a range that ends before or begins after them"
+        )
+    before = occurrences(when, row.first_for - MICROSECOND, taken[0] - MICROSECOND)
+    after = occurrences(when, taken[-1], row.last_for)
+    return [replace(row, first_for=it.first, last_for=it.last, count=it.count) for it in (before, after) if it]
+
+
+def backfill(
+    connection: Connection,
+    name: str,
+    first: datetime,
+    last: datetime,
+    *,
+    retention: timedelta,
+    actor: str,
+    host: str,
+    dry_run: bool,
+) -> Filling:
+    """Run the occurrences of a range that did not run, through the same ledger, so that none runs twice.
+
+    The jobs are due now, oldest first, and run one at a time unless the schedule allows overlap. Raises UsageError for
+    a range that ends after the watermark, or begins before *retention*, where the ledger no longer shows what ran.
+    """
+    stored = find(connection, name)
+    now = database_now(connection)
+    if first > last:
+        raise UsageError("--from lies after --to")
+    if first < now - retention:
+        raise UsageError(
+            f"the ledger reaches back {duration_text(retention)} (retention.occurrences): what ran before "
+            f"{(now - retention).isoformat(timespec='minutes')} is not known any more"
+        )
+    if last > stored.seen_until:
+        raise UsageError(
+            f"ticks have settled {name} up to {stored.seen_until.isoformat(timespec='seconds')}: "
+            "what comes after is theirs to run"
+        )
+    if any(piece.start < last and first <= piece.end for piece in owed_by(stored).pieces):
+        raise UsageError('a part of that range is held back by a pause: "cronjobs resume" lets ticks run it')
+    if not dry_run and stored.id not in store.lock_schedules(connection, [stored]):
+        raise CronjobsError(f'a tick is at work on "{name}" at this moment: try again')
+    schedule = schedule_from_definition(name, stored.definition)
+    filling = plan_filling(schedule, store.ledger_between(connection, stored.id, first, last), first, last)
+    if dry_run or not filling.run:
+        return filling
+    jobs = [_job(schedule, instant, now, f"backfill {actor}", {}) for instant in filling.run]
+    ids = insert_jobs(connection, jobs)
+    store.forget_occurrences(connection, filling.gone, filling.left)
+    rows = [
+        LedgerRow(stored.id, instant, instant, 1, "enqueued", f"{BACKFILLED} {actor}", job_id)
+        for instant, job_id in zip(filling.run, ids, strict=True)
+    ]
+    store.record_occurrences(connection, [*filling.left, *rows], now)
+    detail = {"from": first.isoformat(), "to": last.isoformat(), "jobs": len(ids)}
+    record(connection, action="backfill", subject=name, actor=actor, host=host, detail=detail, at=now)
+    return filling

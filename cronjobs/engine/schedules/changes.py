@@ -1,0 +1,89 @@
+"""What applying a file would change of schedules and caps: the file and what is in force, compared. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.rules.capacity import Cap
+from cronjobs.engine.schedules.definition import definition
+from cronjobs.engine.schedules.planning import TIMING
+from cronjobs.engine.store.schedules import StoredSchedule
+
+
+@dataclass(frozen=True)
+class SyncPlan:
+    """What applying a file would change, by name. ``refused``: why a person has to confirm it first, or None.
+
+    ``cap``: new or changed caps of queues; ``uncap``: queues that lose theirs.
+    """
+
+    add: tuple[str, ...] = ()
+    change: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    rename: tuple[tuple[str, str], ...] = ()  # from, to
+    refused: str | None = None
+    retimed: frozenset[str] = field(default_factory=frozenset)
+    cap: tuple[Cap, ...] = ()
+    uncap: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not (self.add or self.change or self.remove or self.rename or self.cap or self.uncap)
+
+    @property
+    def detail(self) -> dict[str, Any]:
+        """For the audit trail and the log."""
+        detail = {
+            "add": list(self.add),
+            "change": list(self.change),
+            "remove": list(self.remove),
+            "rename": [f"{old} → {new}" for old, new in self.rename],
+        }
+        if changed := [*map(str, self.cap), *(f"{name}: no cap" for name in self.uncap)]:
+            detail["queues"] = changed
+        return detail
+
+
+def compare(settings: Settings, stored: Iterable[StoredSchedule], caps: Mapping[str, Cap]) -> SyncPlan:
+    """Compare the definitions and *caps* in force with a file's; for broken entries they stay as they are.
+
+    Retiring more than half of the active schedules (and at least three) is refused: a file that was truncated or
+    mounted empty must not silence the night.
+    """
+    wanted = settings.schedules
+    known = {schedule.name: schedule for schedule in stored}
+    active = {name: schedule for name, schedule in known.items() if schedule.status == "active"}
+    rename = tuple(
+        (schedule.renamed_from, name)
+        for name, schedule in wanted.items()
+        if schedule.renamed_from in active and schedule.renamed_from not in wanted and name not in known
+    )
+    for old, new in rename:
+        active[new] = active.pop(old)
+    add, change, retimed = [], [], set()
+    for name, schedule in wanted.items():
+        there = active.get(name)
+        written = definition(schedule)
+        if there is None:
+            add.append(name)
+        elif there.definition != written:
+            change.append(name)
+            before = there.definition if isinstance(there.definition, dict) else {}  # else it is unreadable
+            if any(before.get(key) != written.get(key) for key in TIMING):
+                retimed.add(name)
+    remove = tuple(name for name in active if name not in wanted and name not in settings.disabled_schedules)
+    refused = None
+    if (len(remove) >= 3 and len(remove) * 2 > len(active)) or (remove and not wanted):
+        refused = (
+            f"the file would retire {len(remove)} of {len(active)} schedules ({', '.join(remove[:5])}"
+            f'{", …" if len(remove) > 5 else ""}): if that is meant, run "cronjobs sync --allow-removals"'
+        )
+    todo = SyncPlan(tuple(add), tuple(change), remove, rename, refused, frozenset(retimed))
+    if settings.queues is None:
+        return todo
+    cap = tuple(cap for name, cap in settings.queues.items() if caps.get(name) != cap)
+    kept = settings.queues.keys() | settings.disabled_queues
+    return replace(todo, cap=cap, uncap=tuple(name for name in caps if name not in kept))

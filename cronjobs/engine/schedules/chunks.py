@@ -1,0 +1,81 @@
+"""Many rows in few transactions: how much goes into one, and how to find the row that the database refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from cronjobs.engine.database.retrying import fails_every_statement
+from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, TransientTrouble
+
+T = TypeVar("T")
+
+CHUNK: Final = 500  # schedules in one transaction, at most
+CHUNK_JOBS: Final = 2_000  # jobs that one transaction makes, unless a single schedule makes more
+CHUNK_BYTES: Final = 8_000_000  # of payloads in them, with the same exception
+LOCKS_IN_A_ROW: Final = 2  # met by single schedules in their own transactions: then the whole table is locked
+PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)  # pauses while an enqueuer has the lock of a capped queue
+
+
+def chunks(items: Sequence[T], weigh: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:
+    """Split *items* into what one transaction takes; *weigh* returns how many jobs and bytes an item makes."""
+    chunk: list[T] = []
+    jobs = size = 0
+    for item in items:
+        more_jobs, more_bytes = weigh(item)
+        if chunk and (len(chunk) >= CHUNK or jobs + more_jobs > CHUNK_JOBS or size + more_bytes > CHUNK_BYTES):
+            yield chunk
+            chunk, jobs, size = [], 0, 0
+        chunk.append(item)
+        jobs, size = jobs + more_jobs, size + more_bytes
+    if chunk:
+        yield chunk
+
+
+class InParts:
+    """Writes chunk after chunk; a chunk that fails is tried again in parts, down to the row that causes it.
+
+    ``refused`` is called with a row whose values the database refuses, and why. A transient error is kept in
+    ``trouble`` to the end, so that the other rows are still written; a caller that repeats the whole finds only what is
+    left.
+    """
+
+    def __init__(self, *, is_sqlite: bool) -> None:
+        self.is_sqlite = is_sqlite
+        self.trouble: DatabaseError | None = None
+        self._locks = 0
+
+    def write(
+        self, chunk: Sequence[T], write: Callable[[Sequence[T]], None], refused: Callable[[T, str], None]
+    ) -> None:
+        """Call *write* with *chunk*, or with parts of it. Raises errors that concern all rows alike."""
+        try:
+            write(chunk)
+        except (BadValue, TransientTrouble) as error:
+            if fails_every_statement(error, is_sqlite=self.is_sqlite) or not chunk:
+                raise
+            if len(chunk) > 1:
+                for part in _parts(chunk, error):
+                    self.write(part, write, refused)
+            elif isinstance(error, BadValue):
+                # Without the row: it may hold secrets, and differs from minute to minute.
+                refused(chunk[0], str(error).partition(" DETAIL:")[0])
+            else:
+                self.trouble = error
+                self._locks += isinstance(error, DatabaseBusy)
+                if self._locks >= LOCKS_IN_A_ROW:
+                    raise
+        else:
+            self._locks = 0
+
+
+def _parts(chunk: Sequence[T], error: DatabaseError) -> list[Sequence[T]]:
+    """How to retry a failed chunk: by halves, which finds one bad row among many in a few tries.
+
+    If it met a lock, its first and its last row come first, alone: each try takes as long as a lock is waited for, and
+    if the table is locked no other part would fare better.
+    """
+    half = len(chunk) // 2
+    if isinstance(error, DatabaseBusy) and len(chunk) > 3:
+        return [chunk[:1], chunk[-1:], chunk[1:half], chunk[half:-1]]
+    return [chunk[:half], chunk[half:]]

@@ -1,0 +1,244 @@
+"""What becomes of one schedule's due occurrences: facts in, rows to write out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Final
+
+from cronjobs import events
+from cronjobs.engine.config.settings import ScheduleSettings
+from cronjobs.engine.rules.capacity import Cap, admit
+from cronjobs.engine.rules.occurrences import Busy, Placed, Range, overlap
+from cronjobs.engine.schedules.pauses import owed_by, pauses_of
+from cronjobs.engine.schedules.planning import MICROSECOND, Held, Part, Piece, cut, occurrences, read, settle
+from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
+from cronjobs.engine.store.enqueue import NewJob
+from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule
+
+CROWDED_OUT: Final = Placed("skipped", "full: as many jobs wait in its queue as may (max_waiting)")
+
+
+@dataclass(frozen=True)
+class Due:
+    """A schedule's plan, made outside any transaction from the row that was read: its parts, oldest first.
+
+    ``told``: events to emit. ``unreadable``: nothing can be planned, and nothing is written. ``ahead``: the watermark
+    was in the future, so the ledger is wrong about later occurrences. ``pieces``: what earlier definitions owe
+    afterwards; ``held``: what a pause that is over had held back. All that is planned lies after ``since``.
+    """
+
+    stored: StoredSchedule
+    parts: tuple[Part, ...]
+    seen_until: datetime
+    next_at: datetime | None
+    since: datetime
+    told: tuple[events.Event, ...] = ()
+    unreadable: bool = False
+    ahead: bool = False
+    pieces: tuple[Piece, ...] | None = None  # None: unchanged
+    held: tuple[Held, ...] = ()
+
+
+def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) -> Due | None:
+    """Plan a schedule's occurrences up to *now*; None when there is nothing to write.
+
+    *leaving*: its definition is about to end. What a pause holds back of it becomes a piece, to settle when the pause
+    is over.
+    """
+    if stored.seen_until - now > FUTURE_WATERMARK:
+        return _ahead(stored, now)
+    if stored.seen_until > now and not stored.owed:
+        return None  # a clock was set back a little: nothing is due until it has caught up
+    unread = None
+    try:
+        owed = owed_by(stored)
+    except ValueError as error:
+        owed, unread = owed_by(replace(stored, owed=None)), str(error)
+    plan = settle(owed, pauses_of(stored), now, leaving=leaving)
+    if plan is None:
+        return None
+    # A newer version or a person wrote it: keep it, so nothing is lost once it can be read.
+    faults = [*plan.faults, *([unread] if unread else [])]
+    broken = [events.schedule_broken(stored.name, f"its stored definition cannot be read: {fault}") for fault in faults]
+    return Due(
+        stored,
+        plan.parts,
+        plan.seen_until,
+        stored.next_at if plan.seen_until == stored.seen_until else plan.next_at,
+        min([stored.seen_until, *(piece.start for piece in owed.pieces)]),
+        told=tuple(broken),
+        unreadable=bool(faults) and not plan.parts and plan.seen_until == stored.seen_until,
+        pieces=None if unread else plan.pieces,
+        held=plan.held,
+    )
+
+
+def _ahead(stored: StoredSchedule, now: datetime) -> Due:
+    """The plan when the watermark lies in the future, because a clock was wrong."""
+    try:
+        read(stored.name, stored.definition)
+        pieces = cut(owed_by(stored).pieces, now)
+    except ValueError as error:
+        broken = events.schedule_broken(stored.name, f"its stored definition cannot be read: {error}")
+        return Due(stored, (), stored.seen_until, stored.next_at, now, told=(broken,), unreadable=True)
+    reset = events.watermark_reset(stored.name, stored.seen_until)
+    return Due(stored, (), now, stored.next_at, now, told=(reset,), ahead=True, pieces=pieces)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the database knows about a schedule: its ``ledger`` above the watermark, its ``busy`` jobs."""
+
+    ledger: Sequence[LedgerRow] = ()
+    busy: Sequence[Busy] = ()
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What is written about one schedule. A row with an index into ``jobs`` gets the id of that job."""
+
+    rows: tuple[tuple[LedgerRow, int | None], ...] = ()
+    jobs: tuple[NewJob, ...] = ()
+
+
+def to_run(part: Part, known: Known) -> list[datetime]:
+    """The occurrences of *part* that need a job: not those that the ledger already has."""
+    return [at for at in part.run if not any(row.first_for <= at <= row.last_for for row in known.ledger)]
+
+
+def wants_room(due: Due, known: Known) -> set[str]:
+    """The queues in which jobs will be made if there is room."""
+    return {
+        part.schedule.queue
+        for part in due.parts
+        if to_run(part, known) and overlap(part.schedule.overlap, known.busy).made
+    }
+
+
+@dataclass(frozen=True)
+class _Put:
+    """The decision about an occurrence; ``made``: the index of its job among the new ones, or None."""
+
+    placed: Placed
+    made: int | None
+
+
+def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str, int]) -> Settled:
+    """Decide about each due occurrence; *caps* and numbers of *waiting* jobs are those of its queues."""
+    jobs: list[NewJob] = []
+    puts: dict[datetime, _Put] = {}
+    waiting = dict(waiting)
+    for part in due.parts:
+        run = to_run(part, known)
+        for instant, placed in zip(run, _place(part.schedule, run, known.busy, caps, waiting), strict=True):
+            puts[instant] = _Put(placed, len(jobs) if placed.made else None)
+            if placed.made:
+                jobs.append(job_for(part.schedule, instant))
+                waiting[part.schedule.queue] = waiting.get(part.schedule.queue, 0) + 1
+    rows: list[tuple[LedgerRow, int | None]] = []
+    for part in due.parts:
+        for outcome, span, reason, put in _told(part, puts):
+            for new in _unknown(part.schedule, span, known.ledger):
+                row = LedgerRow(due.stored.id, new.first, new.last, new.count, outcome, reason, put.placed.job_id)
+                rows.append((row, put.made))
+    return Settled(tuple(rows), tuple(jobs))
+
+
+def decide_all(
+    mine: Sequence[Due], known: Mapping[int, Known], caps: Mapping[str, Cap], waiting: Mapping[str, int]
+) -> list[tuple[Due, Settled]]:
+    """Decide about each of *mine*; jobs that one makes take room from the next. *known* is by schedule id."""
+    waiting = dict(waiting)
+    settled = []
+    for due in mine:
+        decided = decide(due, known[due.stored.id], caps, waiting)
+        for job in decided.jobs:
+            waiting[job.queue] = waiting.get(job.queue, 0) + 1
+        settled.append((due, decided))
+    return settled
+
+
+def _told(part: Part, puts: Mapping[datetime, _Put]) -> Iterator[tuple[str, Range, str | None, _Put]]:
+    """The outcome of each span of *part*, with the reason and the decision that it refers to."""
+    nothing = _Put(Placed("missed"), None)
+    if part.skipped:
+        yield "skipped", part.skipped, part.why, nothing
+    if part.missed:
+        yield "missed", part.missed, part.why, nothing
+    if part.dropped:
+        yield "missed", part.dropped, part.why_dropped, nothing
+    if part.coalesced and part.into is not None and part.into in puts:
+        put = puts[part.into]
+        reason = put.placed.reason or f"the occurrence of {part.into.isoformat()} stands for it"
+        yield ("coalesced" if put.placed.made else put.placed.outcome), part.coalesced, reason, put
+    elif part.coalesced:
+        yield "missed", part.coalesced, part.why, nothing
+    for instant in part.run:
+        if instant in puts:
+            yield puts[instant].placed.outcome, Range(instant, instant, 1), puts[instant].placed.reason, puts[instant]
+
+
+def _place(
+    schedule: ScheduleSettings,
+    run: Sequence[datetime],
+    busy: Sequence[Busy],
+    caps: Mapping[str, Cap],
+    waiting: Mapping[str, int],
+) -> list[Placed]:
+    """What becomes of each occurrence of *run*, oldest first."""
+    if not run:
+        return []
+    placed = overlap(schedule.overlap, busy)
+    if not placed.made:
+        return [placed] * len(run)
+    dropping = {name: replace(cap, on_full="drop") for name, cap in caps.items() if name == schedule.queue}
+    let_in, _ = admit([(instant, schedule.queue) for instant in run], dropping, waiting)
+    return [placed if instant in let_in else CROWDED_OUT for instant in run]
+
+
+def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow]) -> list[Range]:
+    """The parts of *span* that no row of *ledger* (which is sorted) covers.
+
+    There are no rows above a watermark unless it was set back (by a clock, a restored table, a person): then what the
+    ledger already has is neither run nor recorded again.
+    """
+    if not any(row.first_for <= span.last and row.last_for >= span.first for row in ledger):
+        return [span]
+    from cronjobs.engine.crontime.timing import timing
+
+    when = timing(schedule.cron, schedule.every, schedule.timezone)
+    parts, after = [], span.first - MICROSECOND
+    known = [(row.first_for, row.last_for) for row in ledger]
+    for first, last in [*known, (span.last + MICROSECOND, span.last)]:
+        if first > after:
+            new = occurrences(when, after, min(first - MICROSECOND, span.last))
+            parts += [new] if new else []
+        after = max(after, last)
+    return parts
+
+
+def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
+    """The job of one occurrence; limits that the schedule sets go into the row, where they take precedence."""
+    return NewJob(
+        job_type=schedule.job,
+        payload=schedule.payload,
+        run_at=scheduled_for + spread_offset(schedule),
+        queue=schedule.queue,
+        priority=schedule.priority,
+        max_attempts=schedule.max_attempts,
+        timeout_s=None if schedule.timeout is None else schedule.timeout.total_seconds(),
+        schedule=schedule.name,
+        scheduled_for=scheduled_for,
+        enqueued_by=f"schedule {schedule.name}",
+    )
+
+
+def spread_offset(schedule: ScheduleSettings) -> timedelta:
+    """The schedule's own share of its ``spread``: the same each time and on each host, and evenly spread over names."""
+    if schedule.spread is None:
+        return timedelta(0)
+    share = int.from_bytes(sha256(schedule.name.encode()).digest()[:8]) / 2**64
+    return timedelta(seconds=int(schedule.spread.total_seconds() * share))

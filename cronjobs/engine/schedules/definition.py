@@ -1,0 +1,108 @@
+"""A schedule as JSON, which sync writes, compares and reads back; and a file's fingerprint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, Final
+
+from cronjobs.engine.config.settings import ScheduleSettings, Settings
+from cronjobs.engine.rules.payload import BadJson
+
+_SPANS: Final = (
+    "every",
+    "timeout",
+    "catch_up_within",
+    "spread",
+    "grace",
+)  # timedelta in Settings, seconds under "…_s" in JSON
+_PLAIN: Final = (
+    "job",
+    "cron",
+    "timezone",
+    "payload",
+    "queue",
+    "priority",
+    "max_attempts",
+    "catch_up",
+    "catch_up_limit",
+    "overlap",
+    "retry_until",
+    "warn_after_failures",
+)
+
+
+def definition(schedule: ScheduleSettings) -> dict[str, Any]:
+    """All of *schedule* except its name, as JSON; the same schedule always gives the same JSON.
+
+    Unset values are left out, so that a key added by a later version changes no definition that does not use it.
+    """
+    plain = {name: getattr(schedule, name) for name in _PLAIN}
+    spans = {f"{name}_s": _seconds(getattr(schedule, name)) for name in _SPANS}
+    return {key: value for key, value in (plain | spans).items() if value is not None}
+
+
+def schedule_from_definition(name: str, stored: object) -> ScheduleSettings:
+    """The schedule from which ``definition`` made *stored*.
+
+    Another version may have written it: unknown keys, and values that this version cannot hold, are replaced by
+    defaults. Raises ValueError if it is not a JSON object.
+    """
+    if not isinstance(stored, dict):
+        raise ValueError(stored.reason if isinstance(stored, BadJson) else "it is not a JSON object")
+    known: dict[str, Any] = {key: stored[key] for key in _PLAIN if key in stored and _FITS.get(key, _text)(stored[key])}
+    spans: dict[str, Any] = {
+        key: timedelta(seconds=stored[f"{key}_s"]) for key in _SPANS if _is_span(stored.get(f"{key}_s"))
+    }
+    return ScheduleSettings(name, **({"job": name} | known | spans))
+
+
+def fingerprint(settings: Settings) -> str:
+    """16 hex digits that change when what sync would apply changes: definitions, caps, names of disabled entries."""
+    applied: dict[str, Any] = {
+        "schedules": {name: definition(schedule) for name, schedule in settings.schedules.items()},
+        "disabled": sorted(settings.disabled_schedules),
+    }
+    if settings.queues != {} or settings.disabled_queues:
+        applied["queues"] = {name: [cap.max_waiting, cap.on_full] for name, cap in (settings.queues or {}).items()}
+        applied["disabled_queues"] = None if settings.queues is None else sorted(settings.disabled_queues)
+    return sha256(canonical(applied).encode()).hexdigest()[:16]
+
+
+def canonical(value: Any) -> str:
+    """The canonical JSON text of *value*: keys sorted, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def _seconds(span: timedelta | None) -> int | float | None:
+    """Whole seconds as an int, so that the JSON does not depend on how the duration was computed."""
+    if span is None:
+        return None
+    return int(span.total_seconds()) if not span.microseconds else span.total_seconds()
+
+
+def _is_span(seconds: Any) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < 1e10
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_FITS: Final[dict[str, Callable[[Any], bool]]] = {
+    "cron": lambda value: value is None or isinstance(value, str),
+    "payload": lambda value: isinstance(value, dict),
+    "priority": _whole,
+    "max_attempts": lambda value: value is None or _whole(value),
+    "catch_up": lambda value: value in ("none", "latest", "all"),
+    "catch_up_limit": _whole,
+    "overlap": lambda value: value in ("skip", "wait", "allow"),
+    "retry_until": lambda value: value in (None, "next_occurrence"),
+    "warn_after_failures": lambda value: value is None or _whole(value),
+}

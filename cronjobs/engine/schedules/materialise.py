@@ -1,0 +1,300 @@
+"""From a schedule's watermark to ledger rows and jobs: what was due, and what becomes of each occurrence.
+
+Pure functions decide about each schedule by itself; the results for many are written together, in one short transaction
+with a handful of statements. So the distance to the database costs time per chunk, not per schedule.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.clock import sleep
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.schedules.chunks import CHUNK, PAUSES_S, InParts, chunks
+from cronjobs.engine.schedules.decide import Due, Known, decide_all, plan_for, wants_room
+from cronjobs.engine.schedules.planning import joined, read, stored_pieces
+from cronjobs.engine.schedules.wrong_clock import undo
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store.enqueue import insert_jobs
+from cronjobs.engine.store.job_types import REMEMBERED, runnable_types
+from cronjobs.engine.store.overlap import busy_schedules
+from cronjobs.engine.store.queues import Room, locked_room
+from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule, Watermark
+
+
+@dataclass
+class Materialised:
+    """What one pass did: occurrences by outcome; ``busy`` names schedules that another transaction was settling.
+
+    ``left``: time was up, and more are due.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    busy: list[str] = field(default_factory=list)
+    left: bool = False
+
+
+# --- many schedules ---------------------------------------------------------------------------------------------------
+
+
+def materialise(
+    database: Database,
+    emit: Callable[[events.Event], None],
+    *,
+    but: Collection[str] = (),
+    put_aside: str | None = None,
+    within: timedelta = REMEMBERED,
+    before_writing: Callable[[Connection], int | None] = lambda _: None,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Materialised:
+    """Settle every due occurrence, the longest due first, many schedules in each transaction.
+
+    Each schedule's ledger rows, jobs and new watermark are written in one transaction. *but* names schedules to leave
+    alone (their entry in the file is broken). When *go_on* returns False, the rest is left to the next call. If the
+    database refuses one schedule, that is reported as an event, and the others are still settled. *within*: how far
+    back overlap counts the job types that ticks knew. *before_writing* begins each transaction, and returns the id of
+    the tick that settles. *put_aside*, a schedule's name or "" for all: before a pause that
+    skips is changed, record what it skipped, and turn what another pause holds back into a piece.
+    """
+    settling = Settling(database, emit, before_writing, go_on, within)
+    done = settling.done
+    for _ in range(2):
+        _look(settling, but, put_aside)
+        if not settling.set_right:  # a watermark was in the future: only now do we know what is due
+            break
+    settling.settle_held()
+    if done.left:
+        emit(events.schedules_left())
+    if settling.in_parts.trouble is not None:
+        raise settling.in_parts.trouble
+    return done
+
+
+def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> None:
+    """Settle what is due now, in one pass over all schedules."""
+    last: StoredSchedule | None = None
+    while True:
+        with settling.database.read() as connection:
+            if put_aside is None:
+                stored = store.due_schedules(connection, but, after=last, limit=CHUNK)
+            else:
+                stored = [each for each in store.all_schedules(connection) if put_aside in ("", each.name)]
+        if not stored:
+            break
+        last, now = stored[-1], stored[0].read_at
+        assert now is not None
+        leaving = put_aside is not None
+        planned = [found for schedule in stored if (found := plan_for(schedule, now, leaving=leaving)) is not None]
+        if planned and not settling.go_on():
+            settling.done.left = True
+            break
+        for event in [event for found in planned for event in found.told]:
+            settling.emit(event)
+        settling.settle([found for found in planned if not found.unreadable], now)
+        if put_aside is not None:
+            break
+
+
+def weight(due: Due) -> tuple[int, int]:
+    """How many jobs *due* makes at most, and roughly how many bytes their payloads have."""
+    jobs = [(len(part.run), len(repr(part.schedule.payload))) for part in due.parts]
+    return sum(count for count, _ in jobs), sum(count * size for count, size in jobs)
+
+
+@dataclass
+class Settling:
+    """Writes chunk after chunk; ``held``: plans whose rows or queues others had locked, with the now of each plan."""
+
+    database: Database
+    emit: Callable[[events.Event], None]
+    before_writing: Callable[[Connection], int | None]
+    go_on: Callable[[], bool]
+    within: timedelta
+
+    def __post_init__(self) -> None:
+        self.done = Materialised()
+        self.in_parts = InParts(is_sqlite=self.database.is_sqlite)
+        self.held: list[tuple[Due, datetime]] = []
+        self.set_right = False
+
+    def settle(self, planned: Sequence[Due], now: datetime) -> None:
+        for chunk in chunks(planned, weight):
+            self.in_parts.write(chunk, lambda part: self._write(part, now), self._refused)
+
+    def _write(self, part: Sequence[Due], now: datetime) -> None:
+        if not self.go_on():
+            self.done.left = True
+            return
+        with self.database.write() as connection:
+            tick = self.before_writing(connection)
+            written = write(connection, part, now, self.within, tick=tick)
+        self.done.busy += written.busy
+        self.held += [(due, now) for due in written.held]
+        self.set_right = self.set_right or written.set_right
+        tell(written, self.emit, self.done)
+
+    def _refused(self, due: Due, why: str) -> None:
+        self.emit(events.schedule_broken(due.stored.name, f"the database refuses what it makes: {why}"))
+
+    def settle_held(self) -> None:
+        """Retry the schedules that others had locked, usually for a moment; longer locks are not waited for."""
+        for pause in PAUSES_S:
+            if not self.held or not self.go_on():
+                break
+            sleep(pause)
+            again, self.held = self.held, []
+            for now in sorted({now for _, now in again}):
+                self.settle([due for due, then in again if then == now], now)
+        self.done.busy += [due.stored.name for due, _ in self.held]
+
+
+def tell(written: SettledChunk, emit: Callable[[events.Event], None], done: Materialised) -> None:
+    for name, row in written.rows:
+        done.counts[row.outcome] += row.count
+        emit(
+            events.occurrence_recorded(name, row.outcome, row.count, row.last_for, reason=row.reason, job_id=row.job_id)
+        )
+    for event in written.told:
+        emit(event)
+
+
+# --- many schedules: write --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SettledChunk:
+    """The ledger rows of a chunk, with their schedules' names, and events to emit; none of ``busy`` and ``held``.
+
+    ``busy``: another tick has settled them since they were read. ``held``: another session has locked their row or
+    their queue (an enqueuer's open transaction), usually for a moment.
+    """
+
+    rows: tuple[tuple[str, LedgerRow], ...]
+    busy: tuple[str, ...]
+    held: tuple[Due, ...]
+    told: tuple[events.Event, ...] = ()
+    set_right: bool = False  # watermarks were in the future: look again at what is due by now
+
+
+def write(
+    connection: Connection,
+    chunk: Sequence[Due],
+    now: datetime,
+    within: timedelta = REMEMBERED,
+    *,
+    tick: int | None = None,
+) -> SettledChunk:
+    """Settle the schedules of *chunk* that no other session has locked, in as many statements as one schedule takes."""
+    # The comparison makes it safe to write in the transaction what was computed outside it.
+    locked = store.lock_rows(connection, [due.stored.id for due in chunk])
+    mine = [due for due in chunk if locked.get(due.stored.id) == due.stored.settled]
+    busy = tuple(
+        due.stored.name for due in chunk if locked.get(due.stored.id, due.stored.settled) != due.stored.settled
+    )
+    taken = tuple(due for due in chunk if due.stored.id not in locked)
+    if not mine:
+        return SettledChunk((), busy, taken)
+    known = known_about(connection, mine, within)
+    wanted = {due.stored.id: wants_room(due, known[due.stored.id]) for due in mine}
+    queues = set().union(*wanted.values())
+    with locked_room(connection, queues) if queues else nullcontext(Room({}, {})) as room:
+        if room.held and (free := queues.difference(room.held)):
+            # The lock is all or nothing: ask for the other queues without those.
+            with locked_room(connection, free) as rest:
+                room = Room(rest.caps, rest.waiting, (*room.held, *rest.held))
+        held = tuple(due for due in mine if wanted[due.stored.id].intersection(room.held))
+        settled = [due for due in mine if due not in held]
+        rows = _write(connection, [due for due in settled if not due.ahead], known, room, now, tick)
+        told = [_held_back(due) for due in settled if due.held]
+        ahead = [due for due in settled if due.ahead]
+        told += _set_right(connection, ahead, now) if ahead else []
+    return SettledChunk(rows, busy, (*taken, *held), tuple(told), set_right=bool(ahead))
+
+
+def known_about(connection: Connection, mine: Sequence[Due], within: timedelta) -> dict[int, Known]:
+    """What the database knows about each of *mine*, by schedule id."""
+    ledger = store.ledger_above(connection, {due.stored.id: due.since for due in mine if not due.ahead})
+    names = {due.stored.name for due in mine if any(part.run for part in due.parts)}
+    busy = busy_schedules(connection, names, runnable_types(connection, within)) if names else {}
+    return {due.stored.id: Known(ledger.get(due.stored.id, ()), busy.get(due.stored.name, ())) for due in mine}
+
+
+def _write(
+    connection: Connection,
+    mine: Sequence[Due],
+    known: Mapping[int, Known],
+    room: Room,
+    now: datetime,
+    tick: int | None,
+) -> tuple[tuple[str, LedgerRow], ...]:
+    settled = decide_all(mine, known, room.caps, room.waiting)
+    ids = insert_jobs(connection, [job for _, decided in settled for job in decided.jobs])
+    rows: list[tuple[str, LedgerRow]] = []
+    first = 0
+    for due, decided in settled:
+        rows += [
+            (due.stored.name, row if place is None else replace(row, job_id=ids[first + place]))
+            for row, place in decided.rows
+        ]
+        first += len(decided.jobs)
+    store.record_occurrences(connection, [row for _, row in rows], now, tick)
+    _note_dropped(connection, mine, rows, now)
+    store.move_watermarks(connection, [Watermark(due.stored.id, due.seen_until, due.next_at) for due in mine])
+    _put_pieces(connection, mine)
+    return tuple(rows)
+
+
+def _note_dropped(
+    connection: Connection, mine: Sequence[Due], rows: Sequence[tuple[str, LedgerRow]], now: datetime
+) -> None:
+    """Nothing makes up for what ``catch_up: all`` drops beyond its limit, so a person is to know of it."""
+    reasons = {part.why_dropped for due in mine for part in due.parts if part.dropped}
+    found: dict[str, dict[str, object]] = {}
+    for name, row in rows if reasons else ():
+        if row.outcome == "missed" and row.reason in reasons:
+            before = found.get(name, {"count": 0, "from": row.first_for.isoformat()})
+            count = int(str(before["count"])) + row.count
+            found[name] = before | {"count": count, "to": row.last_for.isoformat()}
+    if found:
+        from cronjobs.engine.store.given_up import DROPPED, give_up
+
+        give_up(connection, DROPPED, found, now)
+
+
+def _put_pieces(connection: Connection, settled: Sequence[Due]) -> None:
+    for due in settled:
+        if due.pieces is not None and (owed := stored_pieces(due.pieces)) != due.stored.owed:
+            store.put_owed(connection, due.stored.id, owed)
+
+
+def _held_back(due: Due) -> events.Event:
+    what = joined([each.what for each in due.held])
+    assert what is not None
+    by = "; ".join(dict.fromkeys(each.by for each in due.held))
+    return events.held_back(due.stored.name, what.count, what.first, what.last, by)
+
+
+def _set_right(connection: Connection, ahead: Sequence[Due], now: datetime) -> list[events.Event]:
+    """Undo what a clock that ran ahead did; the next look finds what is due by now."""
+    from cronjobs.engine.crontime.timing import next_after
+
+    timed = {due.stored.id: read(due.stored.name, due.stored.definition) for due in ahead}
+    seen_until, told = undo(connection, timed, now)
+    moved = [
+        Watermark(
+            due.stored.id, seen_until[due.stored.id], next_after(timed[due.stored.id].when, seen_until[due.stored.id])
+        )
+        if due.stored.status == "active"
+        else Watermark(due.stored.id, now, None)
+        for due in ahead
+    ]
+    store.move_watermarks(connection, moved)
+    _put_pieces(connection, ahead)
+    return told

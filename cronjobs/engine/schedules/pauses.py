@@ -1,0 +1,43 @@
+"""Turns rows of pauses and schedules into what ``planning`` needs, and finds what pauses hold back now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.rules.occurrences import Range
+from cronjobs.engine.schedules.planning import Owed, Pause, held_back, pieces_from
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store.schedules import StoredSchedule
+from cronjobs.engine.store.sql import database_now
+
+
+def pauses_of(stored: StoredSchedule) -> list[Pause]:
+    """The pauses, in force or over, that stop or stopped a schedule."""
+    return [Pause(row.paused_at, row.until, bool(row.skip), row.said) for row in stored.pauses]
+
+
+def owed_by(stored: StoredSchedule) -> Owed:
+    """What a schedule owes. Raises ValueError for unreadable pieces."""
+    # JSON's null is an unreadable definition, not a retired schedule.
+    definition = None if stored.status != "active" else {} if stored.definition is None else stored.definition
+    return Owed(stored.name, definition, stored.seen_until, pieces_from(stored.owed))
+
+
+def held_back_now(connection: Connection, schedules: Sequence[StoredSchedule] | None = None) -> dict[str, Range]:
+    """By schedule name: the occurrences that a pause in force holds back."""
+    now = database_now(connection)
+    found = {}
+    for stored in store.all_schedules(connection) if schedules is None else schedules:
+        if stored.paused is None or (stored.owed is None and (stored.next_at is None or stored.next_at > now)):
+            continue
+        try:
+            owed = owed_by(stored)
+        except ValueError:
+            owed = owed_by(replace(stored, owed=None))
+        held = held_back(owed, pauses_of(stored), now)
+        if held is not None:
+            found[stored.name] = held
+    return found

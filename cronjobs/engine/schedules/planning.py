@@ -1,0 +1,361 @@
+"""What a schedule owes, and what becomes of it: watermark, pauses and older definitions in, a plan out. Pure.
+
+A pause postpones: while one is in force its schedules are not settled, and when it is over ``catch_up`` decides once
+about the whole span, as after an outage. If a definition ends in the meantime, because its timing changes or its
+schedule is removed, it leaves a ``Piece``: the span that it still owes. A pause with ``skip`` does not postpone: what
+becomes due while it is in force is recorded as skipped, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from cronjobs.engine.config.settings import ScheduleSettings
+from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, Range, dropped_reason, ledger_reason
+from cronjobs.engine.schedules.definition import schedule_from_definition
+from cronjobs.errors import CronjobsError
+
+if TYPE_CHECKING:  # computing occurrences is imported on use: an idle tick does not need it
+    from cronjobs.engine.crontime.timing import Timing
+
+TIMING: Final = ("cron", "every_s", "timezone")  # these move occurrences; other edits keep the watermark
+MICROSECOND: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A pause of everything or of a schedule, in force or over: it covers [``since``, ``until``)."""
+
+    since: datetime
+    until: datetime | None  # None: until someone resumes
+    skip: bool
+    said: str  # "paused by ada: deploy"
+
+    def in_force(self, now: datetime) -> bool:
+        return self.until is None or self.until > now
+
+    def covers(self, instant: datetime) -> bool:
+        return self.since <= instant and (self.until is None or instant < self.until)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a schedule owes by an earlier definition: its occurrences in (``start``, ``end``]."""
+
+    definition: Mapping[str, Any]
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True)
+class Owed:
+    """A schedule's state: all up to ``seen_until`` is settled, except what the ``pieces`` (oldest first) cover.
+
+    After that ``definition`` is in force; None: the schedule is retired.
+    """
+
+    name: str
+    definition: Mapping[str, Any] | None
+    seen_until: datetime
+    pieces: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """What becomes of one span, by its definition: ``missed``, ``coalesced`` into ``into``, then ``run``.
+
+    ``run`` is oldest first; each becomes one job, if overlap allows it. ``skipped`` stands alone. ``dropped`` are those
+    that ``catch_up: all`` was to run, beyond its limit: they are missed, too, and a person is to know.
+    """
+
+    schedule: ScheduleSettings
+    missed: Range | None = None
+    coalesced: Range | None = None
+    into: datetime | None = None  # the occurrence whose run stands for them, in this part or a later one
+    run: tuple[datetime, ...] = ()
+    skipped: Range | None = None
+    why: str = ""  # why missed, or skipped
+    dropped: Range | None = None
+    why_dropped: str = ""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.missed or self.dropped or self.coalesced or self.run or self.skipped)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a pause had held back; ``by`` describes the pause."""
+
+    what: Range
+    by: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to write: the ``parts`` (oldest first), and the schedule's state afterwards.
+
+    ``held``: what pauses that are now over had held back, for the log. ``faults``: why definitions are unreadable; they
+    keep what they owe.
+    """
+
+    parts: tuple[Part, ...]
+    seen_until: datetime
+    next_at: datetime | None
+    pieces: tuple[Piece, ...]
+    held: tuple[Held, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool = False) -> Plan | None:
+    """Decide about everything up to *now*; None: there is nothing to write.
+
+    *pauses* are those of the schedule and of everything, including past ones. *leaving*: the definition is about to
+    end, so what a pause holds back of it becomes a piece.
+    """
+    from cronjobs.engine.crontime.timing import next_after
+
+    pauses = list(pauses)
+    in_force = [pause for pause in pauses if pause.in_force(now)]
+    if any(not pause.skip for pause in in_force) and not leaving:
+        return None
+    faults: list[str] = []
+    current = None if owed.definition is None else _read(owed.name, owed.definition, faults)
+    spans = [] if current is None else _spans(current, owed.seen_until, now, pauses)
+    skipped = [part for span in spans if (part := _skipped(span)) is not None]
+    if in_force and not leaving and not any(span.skip for span in spans):
+        return None  # no job starts while a pause is in force, not even one that was due before it
+    due = [span for span in spans if span.skip is None]
+    kept: list[Piece] = []
+    held: list[Held] = []
+    parts: list[Part] = []
+    if in_force:
+        kept = [
+            *owed.pieces,
+            *(Piece(span.timed.definition, span.start, span.end) for span in due if span.all is not None),
+        ]
+    else:
+        old, kept = _old(owed, now, faults)
+        held = _held([*old, *due], pauses)
+        parts = _caught_up([*old, *due], held, now)
+    seen_until = owed.seen_until if current is None else max(now, owed.seen_until)
+    return Plan(
+        parts=tuple(sorted([*skipped, *parts], key=_begin)),
+        seen_until=seen_until,
+        next_at=None if current is None else next_after(current.when, seen_until),
+        pieces=tuple(kept),
+        held=tuple(held),
+        faults=tuple(faults),
+    )
+
+
+def held_back(owed: Owed, pauses: Iterable[Pause], now: datetime) -> Range | None:
+    """What a pause in force keeps from being settled now; None: nothing, or no pause is in force."""
+    pauses = list(pauses)
+    if not any(pause.in_force(now) for pause in pauses):
+        return None
+    faults: list[str] = []
+    old, _ = _old(owed, now, faults)
+    current = None if owed.definition is None else _read(owed.name, owed.definition, faults)
+    spans = [] if current is None else _spans(current, owed.seen_until, now, pauses)
+    return joined([found for span in [*old, *spans] if span.skip is None and (found := span.all) is not None])
+
+
+def joined(ranges: Sequence[Range]) -> Range | None:
+    """One range from the first occurrence to the last, with their number; others may lie in between."""
+    if not ranges:
+        return None
+    count = sum(each.count for each in ranges)
+    return Range(min(each.first for each in ranges), max(each.last for each in ranges), count)
+
+
+# --- spans ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A definition that is readable."""
+
+    definition: Mapping[str, Any]
+    schedule: ScheduleSettings
+    when: Timing
+
+
+@dataclass(frozen=True)
+class _Span:
+    """The occurrences in (``start``, ``end``] by one definition; ``skip``: the pause by which they are skipped."""
+
+    timed: Timed
+    start: datetime
+    end: datetime
+    skip: Pause | None = None
+    was_held: bool = False  # a piece: only a pause leaves one
+
+    @property
+    def all(self) -> Range | None:
+        return self.count(self.start, self.end)
+
+    def count(self, after: datetime, until: datetime) -> Range | None:
+        return occurrences(self.timed.when, after, until)
+
+
+def occurrences(when: Timing, after: datetime, until: datetime) -> Range | None:
+    """The occurrences in (*after*, *until*]; None: there is none."""
+    from cronjobs.engine.crontime.timing import count_between
+
+    count, first, last = count_between(when, after, until)
+    return None if first is None or last is None else Range(first, last, count)
+
+
+def read(name: str, definition: Mapping[str, Any]) -> Timed:
+    """Read a definition. Raises ValueError if this version cannot, because a newer one or a person wrote it."""
+    from cronjobs.engine.crontime.timing import timing
+
+    try:
+        schedule = schedule_from_definition(name, definition)
+        return Timed(definition, schedule, timing(schedule.cron, schedule.every, schedule.timezone))
+    except (CronjobsError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _read(name: str, definition: Mapping[str, Any], faults: list[str]) -> Timed | None:
+    try:
+        return read(name, definition)
+    except ValueError as error:
+        faults.append(str(error))
+        return None
+
+
+def cut(pieces: Sequence[Piece], now: datetime) -> tuple[Piece, ...]:
+    """The pieces up to *now*: a clock that was ahead may have made them longer."""
+    return tuple(replace(piece, end=min(piece.end, now)) for piece in pieces if piece.start < now)
+
+
+def _old(owed: Owed, now: datetime, faults: list[str]) -> tuple[list[_Span], list[Piece]]:
+    """The pieces as spans, and the unreadable ones, which are kept so that nothing is lost."""
+    spans, unread = [], []
+    for piece in cut(owed.pieces, now):
+        timed = _read(owed.name, piece.definition, faults)
+        if timed is None:
+            unread.append(piece)
+        else:
+            spans.append(_Span(timed, piece.start, piece.end, was_held=True))
+    return spans, unread
+
+
+def _spans(current: Timed, start: datetime, now: datetime, pauses: Sequence[Pause]) -> list[_Span]:
+    """(*start*, *now*], cut where a pause that skips begins or ends."""
+    skips = [pause for pause in pauses if pause.skip and pause.since <= now]
+    edges = {edge - MICROSECOND for pause in skips for edge in (pause.since, pause.until) if edge is not None}
+    cuts = [start, *sorted(edge for edge in edges if start < edge < now), now]
+    return [
+        _Span(current, after, until, next((pause for pause in skips if pause.covers(until)), None))
+        for after, until in pairwise(cuts)
+        if after < until
+    ]
+
+
+# --- what becomes of them ---------------------------------------------------------------------------------------------
+
+
+def _skipped(span: _Span) -> Part | None:
+    found = span.all
+    return None if span.skip is None or found is None else Part(span.timed.schedule, skipped=found, why=span.skip.said)
+
+
+def _held(spans: Sequence[_Span], pauses: Sequence[Pause]) -> list[Held]:
+    """What a pause that is now over held back of *spans*; each occurrence is counted once."""
+    over = sorted((pause for pause in pauses if not pause.skip), key=lambda pause: pause.since)
+    found = []
+    for span in spans:
+        if span.was_held:
+            by = [pause.said for pause in over if pause.covers(span.end)]
+            found += [Held(all_, by[0] if by else "paused")] if (all_ := span.all) else []
+            continue
+        after = span.start
+        for pause in over:
+            until = span.end if pause.until is None else min(span.end, pause.until - MICROSECOND)
+            after = max(after, pause.since - MICROSECOND)
+            if after < until:
+                found += [Held(held, pause.said)] if (held := span.count(after, until)) else []
+                after = until
+    return found
+
+
+def _caught_up(spans: Sequence[_Span], held: Sequence[Held], now: datetime) -> list[Part]:
+    """What to run of the occurrences of *spans*, oldest first.
+
+    An occurrence that is at most two minutes old is on time. Of older ones ``latest`` runs the newest within
+    ``catch_up_within`` and coalesces the others within it into that run; ``all`` runs the newest ``catch_up_limit`` of
+    them, oldest first; ``none`` runs none. Anything older is missed. Spans that differ only in their timing are decided
+    about together; a change of anything else between two spans begins a new decision.
+    """
+    from cronjobs.engine.crontime.timing import newest_between
+
+    parts: list[Part] = []
+    work, left, into = None, 0, None
+    for span in reversed(spans):
+        schedule = span.timed.schedule
+        if work != (work := {key: value for key, value in span.timed.definition.items() if key not in TIMING}):
+            left, into = schedule.catch_up_limit if schedule.catch_up == "all" else 1, None
+        reach = ON_TIME_WITHIN if schedule.catch_up == "none" else max(schedule.catch_up_within, ON_TIME_WITHIN)
+        reach_from = min(max(span.start, now - reach), span.end)
+        run = tuple(newest_between(span.timed.when, reach_from, span.end, left))
+        left -= len(run)
+        into = run[0] if run else into
+        before_run = run[0] - MICROSECOND if run else span.end
+        missed, rest = span.count(span.start, reach_from), span.count(reach_from, before_run)
+        dropped, coalesced = (rest, None) if schedule.catch_up == "all" else (None, rest if into else None)
+        parts.append(
+            Part(
+                schedule,
+                missed,
+                coalesced,
+                into,
+                run,
+                why=ledger_reason(schedule.catch_up, paused=_was_held(missed, held)),
+                dropped=dropped,
+                why_dropped=dropped_reason(paused=_was_held(dropped, held)),
+            )
+        )
+    return [part for part in reversed(parts) if not part.empty]
+
+
+def _was_held(what: Range | None, held: Sequence[Held]) -> bool:
+    return what is not None and any(each.what.first <= what.last <= each.what.last for each in held)
+
+
+def _begin(part: Part) -> datetime:
+    ranges = (part.skipped, part.missed, part.dropped, part.coalesced)
+    return min([found.first for found in ranges if found is not None] + list(part.run[:1]))
+
+
+# --- pieces as JSON ---------------------------------------------------------------------------------------------------
+
+
+def pieces_from(stored: Any) -> tuple[Piece, ...]:
+    """The pieces from which ``stored_pieces`` made *stored*. Raises ValueError for anything else."""
+    try:
+        return tuple(
+            Piece(dict(each["definition"]), _instant(each["from"]), _instant(each["to"])) for each in stored or ()
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"the pieces in owed cannot be read: {error!r}") from error
+
+
+def stored_pieces(pieces: Sequence[Piece]) -> list[dict[str, Any]] | None:
+    return [
+        {"definition": dict(piece.definition), "from": piece.start.isoformat(), "to": piece.end.isoformat()}
+        for piece in pieces
+    ] or None
+
+
+def _instant(text: str) -> datetime:
+    instant = datetime.fromisoformat(text)
+    if instant.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return instant

@@ -1,0 +1,268 @@
+"""Bring the file's schedules and caps of queues into the database: plan it as data, apply it in chunks.
+
+A chunk is some whole schedules. For each schedule, one transaction settles what was due under the old definition and
+replaces it, so that no occurrence is lost or done twice wherever a sync is interrupted. The file counts as applied with
+the last chunk; until then any host that has it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.clock import sleep
+from cronjobs.engine.config.settings import ScheduleSettings, Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.schedules.changes import SyncPlan, compare
+from cronjobs.engine.schedules.chunks import PAUSES_S, InParts, chunks
+from cronjobs.engine.schedules.decide import Due, plan_for
+from cronjobs.engine.schedules.definition import definition, fingerprint
+from cronjobs.engine.schedules.materialise import Materialised, SettledChunk, tell, weight, write
+from cronjobs.engine.store import queues, ticks
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store.job_types import remembered
+from cronjobs.engine.store.schedules import Definition, StoredSchedule
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.store.ticks import AuditAct
+
+
+@dataclass(frozen=True)
+class Synced:
+    """``applied`` False: the plan was refused, or some schedules and queues (``left``) are still to be done."""
+
+    applied: bool
+    plan: SyncPlan
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Edit:
+    """The change of one schedule: *was* is its row in force, perhaps under another name; *due* what to settle first.
+
+    ``wanted`` None: it is retired. ``due`` None: nothing, also where the definition in force is unreadable.
+    """
+
+    name: str
+    wanted: ScheduleSettings | None
+    was: StoredSchedule | None
+    due: Due | None
+
+
+def sync(
+    database: Database,
+    settings: Settings,
+    emit: Callable[[events.Event], None],
+    *,
+    host: str,
+    actor: str,
+    allow_removals: bool = False,
+    before_writing: Callable[[Connection], int | None] = lambda _: None,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Synced:
+    """Apply the file's schedules and caps. What was due under an old definition is settled first, by that definition.
+
+    When *go_on* returns False, the rest is left to the next sync of this file; so is what others have locked.
+    """
+    applying = Applying(database, settings, emit, host, actor, before_writing, go_on)
+    first = SyncPlan()
+    for pause in (*PAUSES_S, None):
+        with database.read() as connection:
+            # First: what another host applies between these reads is then newer than what we know, and we plan again.
+            applying.last_sync = ticks.last_sync(connection)
+            now = database_now(connection)
+            stored = store.all_schedules(connection)
+            caps = queues.caps_in_force(connection)
+            begun = ticks.unfinished_sync(connection)
+            in_force = ticks.file_in_force(connection)
+        todo = compare(settings, stored, caps)
+        if applying.rounds == 0:
+            # Removals that a person allowed stay allowed until the file is applied.
+            if begun is not None and begun.subject == applying.mark and (begun.detail or {}).get("removals"):
+                allow_removals = True
+            if todo.refused and not allow_removals:
+                return Synced(False, todo)
+            first = todo
+        elif todo.empty and begun is None and in_force == applying.mark:
+            return Synced(True, replace(first, refused=None))  # another tick has applied the same file, and logged it
+        if applying.apply(todo, stored, now, removals=allow_removals) or applying.stopped:
+            break
+        if pause is None or not go_on() or applying.refused.issuperset(applying.left):
+            break
+        sleep(pause)
+    if applying.applied and not first.empty:
+        emit(events.schedules_applied(applying.mark, first.detail))
+    elif applying.left:
+        emit(events.sync_unfinished(applying.mark, applying.left))
+        if applying.in_parts.trouble is not None:
+            raise applying.in_parts.trouble
+    return Synced(applying.applied, replace(first, refused=None), tuple(applying.left))
+
+
+@dataclass
+class Applying:
+    """Applies one file. ``left``: names of what was not done in the last round.
+
+    ``stopped``: time is up, or another sync is running. ``refused``: schedules that the database refuses.
+    """
+
+    database: Database
+    settings: Settings
+    emit: Callable[[events.Event], None]
+    host: str
+    actor: str
+    before_writing: Callable[[Connection], int | None]
+    go_on: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self.mark = fingerprint(self.settings)
+        self.in_parts = InParts(is_sqlite=self.database.is_sqlite)
+        self.last_sync = 0  # the newest audit entry that we know: our own, once we have begun
+        self.begun = False
+        self.rounds = 0
+        self.applied = self.stopped = False
+        self.left: dict[str, None] = {}
+        self.refused: set[str] = set()
+
+    def apply(self, todo: SyncPlan, stored: Sequence[StoredSchedule], now: datetime, *, removals: bool) -> bool:
+        """Do *todo*, which was planned at *now*; return whether all of it is done."""
+        self.todo, self.now, self.removals = todo, now, removals
+        self.rounds += 1
+        edits = [edit for edit in _edits(todo, stored, self.settings, now) if edit.name not in self.refused]
+        self.left = dict.fromkeys(
+            [
+                *(edit.name for edit in edits),
+                *self.refused,
+                *map(_queue, [*(cap.queue for cap in todo.cap), *todo.uncap]),
+            ]
+        )
+        self.done = Materialised()
+        for chunk in list(chunks(edits, lambda edit: weight(edit.due) if edit.due else (0, 0))) or [[]]:
+            if self.stopped:
+                break
+            self.in_parts.write(chunk, self._write, self._refuse)
+        return self.applied
+
+    def _refuse(self, edit: Edit, why: str) -> None:
+        self.refused.add(edit.name)
+        self.emit(events.schedule_broken(edit.name, f"the database refuses it: {why}"))
+
+    def _write(self, chunk: Sequence[Edit]) -> None:
+        if self.stopped or not self.go_on():
+            self.stopped = True
+            return
+        with self.database.write() as connection:
+            tick = self.before_writing(connection)
+            if not store.lock_definitions(connection) or not self._is_ours(connection):
+                return
+            done, written = self._settle(connection, chunk, tick)
+            capped = queues.put_caps(connection, self.todo.cap, self.todo.uncap)
+            acts = [*self._cap_acts(capped), *self._define(connection, done)]
+            over = {*(edit.name for edit in done), *map(_queue, capped)}
+            left = [name for name in self.left if name not in over]
+            if not left:
+                acts.append(AuditAct("sync", self.mark, self.actor, self.todo.detail))
+            ticks.record_all(connection, acts, host=self.host, at=self.now)
+            begun = None
+            if left and not self.begun:
+                begun = ticks.begin_sync(
+                    connection, self.mark, actor=self.actor, host=self.host, at=self.now, removals=self.removals
+                )
+        # Only now, after the commit.
+        if begun is not None:
+            self.begun, self.last_sync = True, begun
+        self.left, self.applied = dict.fromkeys(left), not left
+        self.todo = replace(
+            self.todo,
+            cap=tuple(cap for cap in self.todo.cap if cap.queue not in capped),
+            uncap=tuple(name for name in self.todo.uncap if name not in capped),
+        )
+        tell(written, self.emit, self.done)
+        for edit in done:
+            for event in edit.due.told if edit.due is not None else ():
+                self.emit(event)
+
+    def _is_ours(self, connection: Connection) -> bool:
+        """Whether no other host has applied a file, or begun to, since this was planned."""
+        if ticks.last_sync(connection) == self.last_sync:
+            return True
+        # The same file, before we began: plan what is left again.
+        begun = ticks.unfinished_sync(connection)
+        newest = begun.subject if begun is not None else ticks.file_in_force(connection)
+        self.stopped = self.begun or newest != self.mark
+        return False
+
+    def _settle(
+        self, connection: Connection, chunk: Sequence[Edit], tick: int | None
+    ) -> tuple[list[Edit], SettledChunk]:
+        """Settle what was due under the definitions that end; return the edits that may be made now.
+
+        The others wait: a tick is settling their rows or has done so since they were read, or an enqueuer has locked
+        their queue.
+        """
+        locked = store.lock_schedules(connection, [edit.was for edit in chunk if edit.was is not None])
+        free = [edit for edit in chunk if edit.was is None or edit.was.id in locked]
+        due = [edit.due for edit in free if edit.due is not None]
+        within = remembered(self.settings.run.every)
+        written = write(connection, due, self.now, within, tick=tick) if due else SettledChunk((), (), ())
+        waiting = {found.stored.id for found in written.held}
+        # One whose watermark was in the future has to be looked at again, too.
+        waiting |= {found.stored.id for found in due if found.ahead or found.stored.name in written.busy}
+        return [edit for edit in free if edit.was is None or edit.was.id not in waiting], written
+
+    def _define(self, connection: Connection, edits: Sequence[Edit]) -> list[AuditAct]:
+        renamed = {edit.was.name: edit.name for edit in edits if edit.was is not None and edit.was.name != edit.name}
+        changed = {*self.todo.add, *self.todo.change}
+        define = [_definition(edit, self.mark, self.now) for edit in edits if edit.wanted and edit.name in changed]
+        retire = [edit.name for edit in edits if edit.wanted is None]
+        store.rename(connection, renamed)
+        store.put_definitions(connection, define)
+        store.retire(connection, retire)
+        return [
+            *(AuditAct("rename", new, self.actor, {"from": old}) for old, new in renamed.items()),
+            *(AuditAct("define", each.name, "file", each.definition) for each in define),
+            *(AuditAct("retire", name, self.actor) for name in retire),
+        ]
+
+    def _cap_acts(self, capped: Collection[str]) -> list[AuditAct]:
+        return [
+            *(
+                AuditAct("cap", cap.queue, self.actor, {"max_waiting": cap.max_waiting, "on_full": cap.on_full})
+                for cap in self.todo.cap
+                if cap.queue in capped
+            ),
+            *(AuditAct("uncap", name, self.actor) for name in self.todo.uncap if name in capped),
+        ]
+
+
+def _edits(todo: SyncPlan, stored: Sequence[StoredSchedule], settings: Settings, now: datetime) -> list[Edit]:
+    rows = {schedule.name: schedule for schedule in stored if schedule.status == "active"}
+    was = {new: old for old, new in todo.rename}
+    edits = []
+    for name in dict.fromkeys((*was, *todo.add, *todo.change, *todo.remove)):
+        row = rows.get(was.get(name, name))
+        # What a pause holds back of a definition that ends becomes a piece, so that no pause stops a deploy.
+        ends = name in todo.retimed or name in todo.remove
+        due = None if row is None else plan_for(row, now, leaving=ends)
+        settled = None if due is None or due.unreadable else due
+        edits.append(Edit(name, None if name in todo.remove else settings.schedules[name], row, settled))
+    return edits
+
+
+def _definition(edit: Edit, mark: str, now: datetime) -> Definition:
+    from cronjobs.engine.crontime.timing import next_after, timing
+
+    assert edit.wanted is not None
+    # A schedule that is new, or comes back, never fires for the past. If the definition in force is unreadable, the one
+    # that fixes it settles from the old watermark on, so nothing is lost.
+    seen_until = now if edit.was is None else edit.was.seen_until if edit.due is None else edit.due.seen_until
+    when = timing(edit.wanted.cron, edit.wanted.every, edit.wanted.timezone)
+    return Definition(edit.name, definition(edit.wanted), mark, seen_until, next_after(when, seen_until))
+
+
+def _queue(name: str) -> str:
+    """A queue's name among the names of what is left to do."""
+    return f"queue {name}"

@@ -1,0 +1,113 @@
+"""If a clock that ran ahead moved a schedule's watermark into the future, undo what it did too early.
+
+A job that was made for an instant still to come is cancelled if it has not started, and made again when its time comes.
+One that has started stays the occurrence's only job: its ledger row records that, and the tick reports it once. What
+the clock only recorded is deleted, and what of it has passed by now is decided again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.engine.rules.occurrences import RAN_EARLY
+from cronjobs.engine.schedules.planning import MICROSECOND, Timed, occurrences
+from cronjobs.engine.store import operating
+from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store.schedules import LedgerRow
+
+if TYPE_CHECKING:
+    from cronjobs.engine.crontime.timing import Timing
+
+FUTURE_WATERMARK: Final = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Undo:
+    """``gone`` rows are deleted, and ``left`` remains of them; ``early`` are rows of jobs that started, with a reason.
+
+    ``seen_until``: the watermark, from where occurrences are decided again.
+    """
+
+    gone: tuple[LedgerRow, ...]
+    left: tuple[LedgerRow, ...]
+    early: tuple[LedgerRow, ...]
+    seen_until: datetime
+
+
+def decide(
+    rows: Sequence[LedgerRow], taken_back: Collection[int], begun: Collection[int], when: Timing, now: datetime
+) -> Undo:
+    """What becomes of ledger *rows* that a clock wrote while it was ahead.
+
+    *taken_back* and *begun* are jobs that were made for instants still to come. A job that is in neither (someone
+    cancelled it, or has locked its row) is fine: it is due in its time.
+    """
+    gone, left, early = [], [], []
+    seen_until = now
+    for row in rows:
+        stays = row.job_id is not None and row.job_id not in taken_back
+        if row.outcome == "enqueued" and stays:
+            if row.job_id in begun:
+                early.append(replace(row, reason=_ran_early(row, now)))
+            continue
+        gone.append(row)
+        past = occurrences(when, row.first_for - MICROSECOND, min(row.last_for, now))
+        if past is not None and row.outcome == "coalesced" and stays:
+            left.append(replace(row, first_for=past.first, last_for=past.last, count=past.count))
+        elif past is not None:
+            seen_until = min(seen_until, past.first - MICROSECOND)
+    return Undo(tuple(gone), tuple(left), tuple(early), seen_until)
+
+
+def _ran_early(row: LedgerRow, now: datetime) -> str:
+    """The ledger's reason. When exactly it ran is unknown: before *now* by a right clock, as shown by a wrong one."""
+    shown = "" if row.decided_at is None else f", when it showed {row.decided_at.isoformat(timespec='seconds')}"
+    return f"{RAN_EARLY} {now.isoformat(timespec='seconds')} or before, wrong clock{shown}"
+
+
+def undo(
+    connection: Connection, ahead: Mapping[int, Timed], now: datetime
+) -> tuple[dict[int, datetime], list[events.Event]]:
+    """Undo what was done too early for *ahead*, by schedule id; return the new watermarks, and events to emit."""
+    # Anything older than catch_up_within would not be caught up in any case.
+    limits = {id_: now - timed.schedule.catch_up_within for id_, timed in ahead.items()}
+    rows = {
+        schedule_id: [row for row in rows if row.last_for > now or _decided_ahead(row, now)]
+        for schedule_id, rows in store.ledger_above(connection, limits).items()
+    }
+    to_come = {
+        row.job_id
+        for several in rows.values()
+        for row in several
+        if row.outcome == "enqueued" and row.job_id is not None and row.last_for > now
+    }
+    why = "a clock that was ahead made it before its time; it is made again when that comes"
+    taken_back = operating.take_back(
+        connection, to_come, operating.OperatorAction("cancel", "tick", "", why, {"clock": "ahead"})
+    )
+    begun = operating.begun(connection, to_come - taken_back) if to_come - taken_back else frozenset()
+    found = {id_: decide(rows.get(id_, ()), taken_back, begun, timed.when, now) for id_, timed in ahead.items()}
+    left = [row for undo in found.values() for row in (*undo.left, *undo.early)]
+    store.forget_occurrences(connection, [row for undo in found.values() for row in (*undo.gone, *undo.early)], left)
+    store.record_occurrences(connection, left, now)
+    told = [events.jobs_taken_back(len(taken_back))] if taken_back else []
+    told += [
+        events.ran_early(
+            ahead[schedule_id].schedule.name,
+            [row.last_for for row in undo.early],
+            [row.job_id for row in undo.early if row.job_id is not None],
+        )
+        for schedule_id, undo in found.items()
+        if undo.early
+    ]
+    return {schedule_id: undo.seen_until for schedule_id, undo in found.items()}, told
+
+
+def _decided_ahead(row: LedgerRow, now: datetime) -> bool:
+    return row.decided_at is not None and row.decided_at - now > FUTURE_WATERMARK

@@ -1,0 +1,131 @@
+"""Take our tables, views and functions out of the database, and nothing else; only while nobody works with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import repeat
+from typing import Any, Final, cast
+
+from sqlalchemy import Connection, Row
+
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.retrying import passes, patiently
+from cronjobs.engine.database.tables import SCHEMA_REVISION
+from cronjobs.engine.schema import migrations
+from cronjobs.engine.store import dropping as store
+from cronjobs.engine.store.dropping import Kind, LastTick, Relation
+from cronjobs.engine.store.listing import last_ticks
+from cronjobs.engine.store.meta import is_ours, read_meta
+from cronjobs.engine.store.sql import database_now
+from cronjobs.errors import CronjobsError, SchemaTooNew
+from cronjobs.model import duration_text
+
+PAUSE_S: Final = 0.5
+LOCK_TRIES: Final = 20
+SHOWN: Final = 3
+
+_MADE: Final = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|VIEW|FUNCTION) (cronjobs_\w+)", re.MULTILINE)
+
+
+class InUse(CronjobsError):
+    """Somebody works with the tables: nothing was dropped."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Content:
+    """What would go: the ``relations``, and how many jobs that somebody may still want, by status.
+
+    ``hosts``: those that have ticked, and are not forgotten yet. ``is_shared_file``: others have tables in the SQLite
+    file. ``in_django``: Django remembers our migrations.
+    """
+
+    relations: Sequence[Relation]
+    jobs: dict[str, int]
+    hosts: Sequence[str]
+    is_shared_file: bool
+    in_django: bool
+
+
+def look(database: Database, settings: Settings, *, force: bool, quiet: timedelta) -> Content:
+    """What there is to drop. Raises as ``drop`` does; changes nothing."""
+    made = _made(database)
+    with database.read() as connection:
+        return _look(connection, made, settings, force=force, quiet=quiet)
+
+
+def drop(
+    database: Database, settings: Settings, *, force: bool, quiet: timedelta, before: Callable[[Content], object]
+) -> Content:
+    """Drop it all in one transaction; *before* is called first, and may raise to keep it.
+
+    Raises InUse while a job runs, or a host has ticked within *quiet*, unless *force*; SchemaMissing, ForeignDatabase,
+    and SchemaTooNew for tables of a later version, of which this one does not know all.
+    """
+    before(look(database, settings, force=force, quiet=quiet))
+    made = _made(database)  # it takes a while, in which nobody is to wait for a lock
+
+    def dropped() -> Content:
+        with migrations.transaction(database) as connection:
+            read_meta(connection)  # somebody else may have dropped them
+            store.keep_out(connection)
+            found = _look(connection, made, settings, force=force, quiet=quiet)  # again: now nobody can begin
+            store.drop(connection, found.relations)
+            return found
+
+    return patiently(dropped, worth=passes, pauses=repeat(PAUSE_S, LOCK_TRIES))
+
+
+def _look(
+    connection: Connection, made: set[tuple[Kind, str]], settings: Settings, *, force: bool, quiet: timedelta
+) -> Content:
+    found = read_meta(connection)
+    is_ours(settings, found.project, found.environment)
+    if found.schema_revision > SCHEMA_REVISION:
+        raise SchemaTooNew(found=found.schema_revision, known=SCHEMA_REVISION, oldest_code=found.schema_revision)
+    ticks = last_ticks(connection)
+    if not force:
+        _require_quiet(connection, ticks, quiet)
+    hosts = sorted({row.host for row in ticks})
+    relations = store.existing(connection, made)
+    return Content(
+        relations,
+        store.unfinished(connection),
+        hosts,
+        store.is_shared_file(connection, relations),
+        store.django_has_migrated(connection),
+    )
+
+
+def _made(database: Database) -> set[tuple[Kind, str]]:
+    """What the migrations make, by their own SQL."""
+    return {(cast("Kind", kind.lower()), name) for kind, name in _MADE.findall(migrations.sql(database.address))}
+
+
+def _require_quiet(connection: Connection, ticks: Sequence[Row[Any]], quiet: timedelta) -> None:
+    force = "--force drops the tables all the same. Nothing was dropped"
+    if leased := store.live_leases(connection, SHOWN + 1):
+        said = ", ".join(f"job {row.id} ({row.job_type[:60]}) by {row.locked_by[:60]}" for row in leased[:SHOWN])
+        more = " and others" if len(leased) > SHOWN else ""
+        raise InUse(
+            f'jobs run: {said}{more}. Wait for them ("cronjobs pause --all --wait 5m"), or cancel them; {force}'
+        )
+    if ticking := store.hosts_that_tick(ticks, database_now(connection), quiet):
+        raise InUse(
+            f"ticks still come: {_listed(ticking)}. Take away what starts them on each of these hosts "
+            f'("cronjobs crontab remove"; a systemd timer; a container), and wait {duration_text(quiet)}; {force}'
+        )
+
+
+def _listed(ticking: Sequence[LastTick]) -> str:
+    said = ", ".join(f"{each.host} {duration_text(_whole(each.ago))} ago" for each in ticking[:SHOWN])
+    return said + (f" and {len(ticking) - SHOWN} more hosts" if len(ticking) > SHOWN else "")
+
+
+def _whole(span: timedelta) -> timedelta:
+    return timedelta(seconds=max(0, round(span.total_seconds())))

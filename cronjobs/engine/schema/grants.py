@@ -1,0 +1,158 @@
+"""The least rights on PostgreSQL of each kind of program: those that migrate, run, enqueue and read.
+
+Written as SQL for the database's owner; ``statements`` opens no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Final
+
+from cronjobs.engine.database.tables import VERSION_TABLE, metadata
+from cronjobs.engine.schema.drift import APP_FUNCTIONS, FUNCTIONS, VIEWS, WORKER_FUNCTIONS
+
+
+class Role(StrEnum):
+    """``migrate`` owns the tables; ``run`` is for ticks and operators, ``enqueue`` for apps, ``read`` for people.
+
+    ``token`` is for the workers of a cluster.
+    """
+
+    MIGRATE = "migrate"
+    RUN = "run"
+    ENQUEUE = "enqueue"
+    READ = "read"
+    TOKEN = "token"
+
+
+DEFAULT_NAMES: Final[Mapping[Role, str]] = {role: f"cronjobs_{role}" for role in Role}
+
+RELATIONS: Final = (*sorted(metadata.tables), VERSION_TABLE, *VIEWS)
+
+HELD: Final = "cronjobs_queues_held"  # a sequence, which its table's owner owns
+
+_EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
+
+RUN: Final[Mapping[str, str]] = {
+    "cronjobs_jobs": _EVERYTHING,
+    "cronjobs_job_runs": _EVERYTHING,
+    "cronjobs_schedules": "SELECT, INSERT, UPDATE",
+    "cronjobs_occurrences": "SELECT, INSERT, UPDATE (reason), DELETE",  # no row can be locked without an UPDATE right
+    "cronjobs_ticks": _EVERYTHING,
+    "cronjobs_job_type_lists": _EVERYTHING,
+    "cronjobs_crashing_types": _EVERYTHING,
+    "cronjobs_effects": _EVERYTHING,
+    "cronjobs_queues": _EVERYTHING,
+    HELD: "SELECT",
+    "cronjobs_pauses": _EVERYTHING,
+    "cronjobs_audit": "SELECT, INSERT",  # a trail: roles that write it cannot change it
+    "cronjobs_totals": _EVERYTHING,
+    "cronjobs_acks": _EVERYTHING,
+    "cronjobs_findings": _EVERYTHING,
+    "cronjobs_alerts": _EVERYTHING,
+    "cronjobs_quarters": _EVERYTHING,
+    "cronjobs_tokens": _EVERYTHING,
+    "cronjobs_meta": "SELECT, UPDATE (project, environment, pruned_at, prune_from, look_at)",
+    VERSION_TABLE: "SELECT",
+}
+
+# What a caller may set of a job. Not its status, tries or lease, which are the runners'. Nor its schedule: an
+# unfinished row with a schedule makes that schedule's next occurrences give way (overlap).
+_GIVEN: Final = (
+    "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, idempotency_key, concurrency_key, "
+    "enqueued_by, created_at"
+)
+# What on_conflict="replace" writes.
+_REPLACED: Final = (
+    "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, concurrency_key, enqueued_by"
+)
+ENQUEUE: Final[Mapping[str, str]] = {
+    # Columns needed to look up a key's row, to return its status, and to count a full queue.
+    "cronjobs_jobs": f"SELECT (id, status, attempts, idempotency_key, queue), INSERT ({_GIVEN})",
+    # No right to change it, which is one to lock its rows, too: functions lock them and count.
+    "cronjobs_queues": "SELECT",
+    # "cronjobs enqueue" reports that a job will have to wait.
+    "cronjobs_pauses": "SELECT (scope, name, until)",
+    "cronjobs_meta": "SELECT",
+}
+REPLACE: Final = f"UPDATE ({_REPLACED})"
+
+CALLS: Final[Mapping[Role, tuple[str, ...]]] = {
+    Role.RUN: FUNCTIONS,
+    Role.ENQUEUE: APP_FUNCTIONS,
+    Role.TOKEN: WORKER_FUNCTIONS,
+}
+
+READ: Final[Mapping[str, str]] = dict.fromkeys((*RELATIONS, HELD), "SELECT")
+
+
+def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False, find: bool = False) -> str:
+    """The SQL, one transaction, safe to repeat: a role loses what rights on our tables it no longer needs.
+
+    *names*: which roles to grant, and what they are called; *replace*: enqueuers may also replace a job that has not
+    started; *find*: they may also read jobs, with their payloads and results.
+    """
+    schema = quoted(schema)
+    lines = [
+        "-- The least rights of cronjobs' roles. Run it again after an upgrade: new tables come without rights.",
+        "BEGIN;",
+    ]
+    for role, name in names.items():
+        lines += ["", f"-- {role}: {_FOR[role]}", *_make_role(name)]
+        if role is Role.MIGRATE:
+            lines += _own(schema, name)
+        else:
+            lines += _grant(schema, name, _rights(role, replace=replace, find=find))
+            lines += [f"GRANT EXECUTE ON FUNCTION {schema}.{each} TO {quoted(name)};" for each in CALLS.get(role, ())]
+    return "\n".join([*lines, "", "COMMIT;"])
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+_FOR: Final[Mapping[Role, str]] = {
+    Role.MIGRATE: 'owns the tables, for "cronjobs db upgrade" and "cronjobs db copy"',
+    Role.RUN: 'for "cronjobs run-due" and the commands of operators',
+    Role.ENQUEUE: "for apps: enqueue(), cancel() and reschedule(); they see keys and states, no payload",
+    Role.READ: "for people and dashboards; payloads too",
+    Role.TOKEN: "for the workers of a cluster: two functions, and no table",
+}
+
+
+def _rights(role: Role, *, replace: bool, find: bool) -> Mapping[str, str]:
+    if role is Role.ENQUEUE:
+        more = f", {REPLACE}" * replace + ", SELECT" * find
+        return {**ENQUEUE, "cronjobs_jobs": ENQUEUE["cronjobs_jobs"] + more}
+    rights: Mapping[Role, Mapping[str, str]] = {Role.RUN: {**RUN, **dict.fromkeys(VIEWS, "SELECT")}, Role.READ: READ}
+    return rights.get(role, {})
+
+
+def _make_role(name: str) -> Iterator[str]:
+    # Roles belong to the whole server, and CREATE ROLE has no IF NOT EXISTS.
+    literal = "'" + name.replace("'", "''") + "'"
+    body = f"BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = {literal}) THEN CREATE ROLE {quoted(name)}; "
+    yield f"DO $cronjobs$ {body}END IF; END $cronjobs$;"
+
+
+def _own(schema: str, name: str) -> Iterator[str]:
+    yield f"CREATE SCHEMA IF NOT EXISTS {schema};"
+    yield f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {quoted(name)};"
+    for relation in RELATIONS:
+        yield f"ALTER TABLE IF EXISTS {schema}.{relation} OWNER TO {quoted(name)};"  # views too
+    for function in FUNCTIONS:
+        literal = "'" + f"{schema}.{function}".replace("'", "''") + "'"
+        yield (
+            f"DO $cronjobs$ BEGIN IF to_regproc({literal}) IS NOT NULL THEN "
+            f"ALTER FUNCTION {schema}.{function} OWNER TO {quoted(name)}; END IF; END $cronjobs$;"
+        )
+
+
+def _grant(schema: str, name: str, rights: Mapping[str, str]) -> Iterator[str]:
+    role = quoted(name)
+    ours = ", ".join(f"{schema}.{relation}" for relation in (*RELATIONS, HELD))
+    yield f"REVOKE ALL ON {ours} FROM {role};"
+    yield f"GRANT USAGE ON SCHEMA {schema} TO {role};"
+    for relation, privileges in rights.items():
+        yield f"GRANT {privileges} ON {schema}.{relation} TO {role};"

@@ -1,0 +1,28 @@
+"""Make sure that a database has our tables: SQLite's are made on first use, PostgreSQL's by "cronjobs db upgrade"."""
+
+from __future__ import annotations
+
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.retrying import first_look
+from cronjobs.engine.store.meta import require_schema
+from cronjobs.errors import SchemaMissing, SchemaTooOld
+
+
+def require_tables(database: Database, *, migrates: bool = True) -> None:
+    """Raise unless this code runs on the tables. Of a SQLite file they are made, or migrated.
+
+    Without *migrates*, for code in an app, tables of an older revision are left alone: SchemaTooOld.
+    """
+
+    def look() -> None:
+        with database.read() as connection:
+            require_schema(connection)
+
+    try:
+        first_look(look, database.clock)
+    except (SchemaMissing, SchemaTooOld) as error:
+        if not database.is_sqlite or (isinstance(error, SchemaTooOld) and not migrates):
+            raise
+        from cronjobs.engine.schema import migrations  # and alembic, which an idle tick does without
+
+        migrations.upgrade(database)

@@ -1,0 +1,382 @@
+"""Findings as they were, who was alerted of them, and when to look again: the tables behind ``alerts:``.
+
+``look_at`` in the meta row is also the token of a look: who looks sets it, and writes what it saw only if nobody has
+changed it since. Whoever writes facts sets it to now, so a look that may have missed them is discarded and done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection, delete, select, update
+
+from cronjobs.engine.database.tables import alerts, findings
+from cronjobs.engine.probe.question import after_now
+from cronjobs.engine.store import unresolved  # noqa: F401  its fragment: undealt
+from cronjobs.engine.store.sql import define, inserted_into, run
+
+LEASE: Final = timedelta(minutes=2)  # of a message that is being sent
+LOOKING_S: Final = 30.0  # after that somebody else looks
+
+define(
+    looking_until=after_now(":looking_s"),
+    lease_end=after_now(":lease_s"),
+    skip_locked=lambda postgresql: "FOR NO KEY UPDATE SKIP LOCKED" if postgresql else "",
+)
+
+
+# --- when to look -----------------------------------------------------------------------------------------------------
+
+
+def look_soon(connection: Connection) -> None:
+    """Let the next tick that sends alerts look: facts have changed. Waits for nobody who has the meta row locked."""
+    run(
+        connection,
+        "UPDATE {meta} SET look_at = {now} WHERE id = "
+        "(SELECT m.id FROM {meta} m WHERE m.id = 1 AND m.look_at > {now} {skip_locked})",
+    )
+
+
+def begin_look(connection: Connection, *, anyway: bool) -> datetime | None:
+    """Begin to look, if that is due or *anyway*; return the token for ``end_look``, None: others look, or it is early.
+
+    To be committed before the facts are read.
+    """
+    due = "" if anyway else "AND (look_at IS NULL OR look_at <= {soon} OR look_at >= {ahead_3600})"
+    row = run(
+        connection,
+        f"UPDATE {{meta}} SET look_at = {{looking_until}} WHERE id = 1 {due} RETURNING look_at",
+        looking_s=LOOKING_S,
+    ).first()
+    return None if row is None else row.look_at
+
+
+def end_look(connection: Connection, token: datetime, next_at: datetime) -> bool:
+    """Say when to look next; False: facts have changed since, or somebody else looks, and nothing is to be written."""
+    statement = "UPDATE {meta} SET look_at = :next_at WHERE id = 1 AND look_at = :token RETURNING id"
+    return run(connection, statement, token=token, next_at=next_at).first() is not None
+
+
+def look_at(connection: Connection) -> datetime | None:
+    at: datetime | None = run(connection, "SELECT m.look_at FROM {meta} m WHERE m.id = 1").scalar()
+    return at
+
+
+# --- findings ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A finding from when it was found to its end. ``host``: that alone can see whether it is over; "": any."""
+
+    id: int
+    finding: str
+    kind: str
+    severity: str
+    text: str
+    command: str | None
+    rows: Sequence[str]
+    host: str
+    began_at: datetime
+    found_at: datetime
+    ended_at: datetime | None
+
+
+def open_episodes(connection: Connection) -> list[Episode]:
+    """Those that last, the first found first."""
+    rows = connection.execute(select(findings).where(findings.c.ended_at.is_(None)).order_by(findings.c.id))
+    return [_episode(row) for row in rows]
+
+
+def open_of(connection: Connection, host: str) -> bool:
+    """Whether one lasts that only *host* can end."""
+    statement = "SELECT 1 FROM {findings} f WHERE f.ended_at IS NULL AND f.host = :host LIMIT 1"
+    return run(connection, statement, host=host).first() is not None
+
+
+def _episode(row: Any) -> Episode:
+    found = {name: getattr(row, name) for name in Episode.__dataclass_fields__}
+    rows = found["rows"]
+    return Episode(**found | {"rows": tuple(map(str, rows)) if isinstance(rows, list) else ()})
+
+
+def open_episode(connection: Connection, **values: Any) -> Episode | None:
+    """Write a new one; None: somebody else did so at the same time."""
+    new = inserted_into(connection, findings).values(values).on_conflict_do_nothing()
+    row = connection.execute(new.returning(*findings.c)).first()
+    return None if row is None else _episode(row)
+
+
+def change_episode(connection: Connection, id_: int, **values: Any) -> None:
+    connection.execute(update(findings).where(findings.c.id == id_).values(values))
+
+
+def episodes_since(connection: Connection, since: datetime) -> dict[str, int]:
+    """By finding, how many episodes ended since then."""
+    rows = run(
+        connection,
+        "SELECT f.finding, count(*) AS episodes FROM {findings} f WHERE f.ended_at >= :since GROUP BY f.finding",
+        since=since,
+    )
+    return {row.finding: row.episodes for row in rows}
+
+
+# --- who was alerted --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AlertState:
+    """Of one episode and channel. ``rows`` and ``severity``: as the last message had them."""
+
+    finding_id: int
+    channel: str
+    due_at: datetime | None = None
+    over: bool = False
+    severity: str | None = None
+    rows: Sequence[str] = ()
+    first_at: datetime | None = None
+    sent_at: datetime | None = None
+    sent: int = 0
+    failures: int = 0
+    locked_until: datetime | None = None
+
+
+def states_of(connection: Connection, finding_ids: Collection[int]) -> dict[tuple[int, str], AlertState]:
+    rows = connection.execute(select(alerts).where(alerts.c.finding_id.in_(sorted(finding_ids))))
+    return {(row.finding_id, row.channel): _state(row) for row in rows}
+
+
+def _state(row: Any) -> AlertState:
+    found = {name: getattr(row, name) for name in AlertState.__dataclass_fields__}
+    return AlertState(**found | {"over": bool(row.over), "rows": tuple(row.rows or ())})
+
+
+def put_state(connection: Connection, finding_id: int, channel: str, due_at: datetime | None, *, over: bool) -> None:
+    """Say when the next message of this episode is due; the rest of the row stays."""
+    values = {"due_at": due_at, "over": int(over)}
+    new = inserted_into(connection, alerts).values(values | {"finding_id": finding_id, "channel": channel})
+    connection.execute(new.on_conflict_do_update(index_elements=[alerts.c.finding_id, alerts.c.channel], set_=values))
+
+
+def delivered(connection: Connection) -> frozenset[str]:
+    """The channels by which a message has arrived."""
+    statement = "SELECT DISTINCT a.channel FROM {alerts} a WHERE a.sent_at IS NOT NULL"
+    return frozenset(run(connection, statement).scalars())
+
+
+@dataclass(frozen=True)
+class DueAlert:
+    """What one channel has to say about one episode, leased to who asked."""
+
+    state: AlertState
+    episode: Episode
+
+
+def lease_due(connection: Connection, channel: str, locked_by: str) -> list[DueAlert]:
+    """Lease all that is due on *channel*, and that nobody else is sending; the first found first."""
+    leased = run(
+        connection,
+        """
+        WITH mine AS MATERIALIZED (SELECT a.finding_id FROM {alerts} a WHERE a.due_at IS NOT NULL AND a.due_at <= {soon}
+          AND a.channel = :channel AND (a.locked_until IS NULL OR a.locked_until < {now}) {skip_locked})
+        UPDATE {alerts} SET locked_by = :locked_by, locked_until = {lease_end}
+        WHERE channel = :channel AND finding_id IN (SELECT finding_id FROM mine) RETURNING finding_id""",
+        channel=channel,
+        locked_by=locked_by,
+        lease_s=LEASE.total_seconds(),
+    )
+    ids = sorted(leased.scalars())
+    if not ids:
+        return []
+    rows = connection.execute(select(findings).where(findings.c.id.in_(ids)).order_by(findings.c.id))
+    states = states_of(connection, ids)
+    return [DueAlert(states[row.id, channel], _episode(row)) for row in rows]
+
+
+def mark_sent(connection: Connection, alert: DueAlert, locked_by: str, now: datetime, next_at: datetime | None) -> bool:
+    """Note that it was sent; False: the lease ran out, and somebody else sends it again.
+
+    If the finding has ended while the message was on its way, that it is over is to be said now.
+    """
+    marked = run(
+        connection,
+        """
+        UPDATE {alerts} SET sent = sent + 1, sent_at = :now, first_at = coalesce(first_at, :now), severity = :severity,
+          rows = CAST(:told AS {json_type}), failed_at = NULL, failures = 0, error = NULL, locked_by = NULL,
+          locked_until = NULL, due_at = CASE WHEN over = :over THEN CAST(:next_at AS {instant_type}) ELSE :now END
+        WHERE finding_id = :finding_id AND channel = :channel AND locked_by = :locked_by RETURNING finding_id""",
+        now=now,
+        next_at=next_at,
+        severity=alert.episode.severity,
+        told=list(alert.episode.rows),
+        over=int(alert.state.over),
+        **_whose(alert, locked_by),
+    )
+    return marked.first() is not None
+
+
+def mark_failed(connection: Connection, alert: DueAlert, locked_by: str, now: datetime, **again: Any) -> None:
+    """Note that it could not be delivered; *again*: ``next_at`` and the ``error``."""
+    run(
+        connection,
+        """
+        UPDATE {alerts} SET failures = failures + 1, failed_at = coalesce(failed_at, :now), error = :error,
+          locked_by = NULL, locked_until = NULL, due_at = :next_at
+        WHERE finding_id = :finding_id AND channel = :channel AND locked_by = :locked_by""",
+        now=now,
+        **again,
+        **_whose(alert, locked_by),
+    )
+
+
+def _whose(alert: DueAlert, locked_by: str) -> dict[str, Any]:
+    return {"finding_id": alert.episode.id, "channel": alert.state.channel, "locked_by": locked_by}
+
+
+def due_channels(connection: Connection) -> frozenset[str]:
+    """The channels on which a message is due."""
+    statement = "SELECT DISTINCT a.channel FROM {alerts} a WHERE a.due_at IS NOT NULL AND a.due_at <= {soon}"
+    return frozenset(run(connection, statement).scalars())
+
+
+def something_waits(connection: Connection, channels: Collection[str]) -> bool:
+    """Whether a message for one of these channels is due, or was tried and is to be tried again, or is being sent."""
+    rows = run(connection, "SELECT DISTINCT a.channel FROM {alerts} a WHERE a.due_at IS NOT NULL")
+    return any(name in channels for name in rows.scalars())
+
+
+@dataclass(frozen=True)
+class Undelivered:
+    """A channel by which alerts cannot be delivered, since when, and why as the last try had it."""
+
+    channel: str
+    since: datetime
+    error: str
+    messages: int
+
+
+def undelivered(connection: Connection, channels: Collection[str]) -> list[Undelivered]:
+    """Which of *channels* are in trouble; those that were taken out of the file are nobody's trouble."""
+    rows = run(
+        connection,
+        """
+        SELECT a.channel, min(a.failed_at) AS failed_at, count(*) AS messages, max(a.error) AS error FROM {alerts} a
+        WHERE a.due_at IS NOT NULL AND a.failed_at IS NOT NULL GROUP BY a.channel ORDER BY a.channel""",
+    )
+    return [
+        Undelivered(row.channel, row.failed_at, row.error or "", row.messages)
+        for row in rows
+        if row.channel in channels
+    ]
+
+
+# --- what messages tell -----------------------------------------------------------------------------------------------
+
+
+def died_or_failed(connection: Connection, of: str, within: timedelta, job_type: str | None, most: int) -> int:
+    """How many jobs died, or attempts failed, within that time before now; counts to *most* and no further."""
+    statement = (
+        """SELECT 1 AS one FROM {jobs} j WHERE j.finished_at IS NOT NULL AND j.status = 'dead'
+             AND j.finished_at >= {some_ago} AND {of_type} LIMIT :most"""
+        if of == "dead"
+        else """SELECT 1 AS one FROM {job_runs} r WHERE r.finished_at >= {some_ago}
+             AND r.outcome IN ('failed', 'timed_out', 'lost')
+             AND (CAST(:job_type AS text) IS NULL
+               OR EXISTS (SELECT 1 FROM {jobs} j WHERE j.id = r.job_id AND {of_type}))
+             LIMIT :most"""
+    )
+    found: int = run(
+        connection,
+        f"SELECT count(*) FROM ({statement}) AS counted",
+        ago_s=-within.total_seconds(),
+        job_type=job_type,
+        most=most,
+    ).scalar_one()
+    return found
+
+
+define(
+    of_type="(CAST(:job_type AS text) IS NULL OR j.job_type = CAST(:job_type AS text))",
+    some_ago=after_now(":ago_s"),
+)
+
+
+@dataclass(frozen=True)
+class FailedJob:
+    """What a message says of a job: its last attempt, as far as it was recorded."""
+
+    id: int
+    job_type: str
+    schedule: str | None
+    failures: int
+    error_type: str | None
+    error: str | None
+    traceback: str | None
+    output: str | None
+
+
+def failed_jobs(connection: Connection, ids: Collection[int]) -> list[FailedJob]:
+    rows = run(
+        connection,
+        """
+        SELECT j.id, j.job_type, j.schedule, j.failures + j.losses AS failures, j.error_type, j.last_error AS error,
+          r.traceback, r.output
+        FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = (
+          SELECT max(l.attempt) FROM {job_runs} l WHERE l.job_id = j.id)
+        WHERE j.id {among_ids} ORDER BY j.id""",
+        ids=sorted(ids),
+    )
+    return [FailedJob(**row._mapping) for row in rows]
+
+
+def newest_dead(connection: Connection, most: int) -> list[int]:
+    """The ids of the dead jobs that nobody has dealt with, the last to die first."""
+    rows = run(
+        connection,
+        "SELECT j.id FROM {jobs} j WHERE {undealt} ORDER BY j.finished_at DESC LIMIT :most",
+        most=most,
+    )
+    return list(rows.scalars())
+
+
+def newest_failed(connection: Connection, schedules: Collection[str], most: int) -> list[int]:
+    """The ids of the newest jobs of these schedules, one of each, as far as the ledger names them."""
+    rows = run(
+        connection,
+        """
+        SELECT (SELECT c.job_id FROM {occurrences} c WHERE c.schedule_id = s.id AND c.job_id IS NOT NULL
+          ORDER BY c.last_for DESC LIMIT 1) AS job_id
+        FROM {schedules} s WHERE s.name {among_names} ORDER BY s.name LIMIT :most""",
+        names=sorted(schedules),
+        most=most,
+    )
+    return [id_ for id_ in rows.scalars() if id_ is not None]
+
+
+# --- pruning ----------------------------------------------------------------------------------------------------------
+
+
+def remove_findings(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
+    """Remove up to *limit* episodes that ended in that time, and who was alerted of them; return when they ended."""
+    chosen = select(findings.c.id, findings.c.ended_at).where(findings.c.ended_at < before)
+    if after is not None:
+        chosen = chosen.where(findings.c.ended_at >= after)
+    rows = connection.execute(chosen.order_by(findings.c.ended_at).limit(limit).with_for_update(skip_locked=True)).all()
+    ids = [row.id for row in rows]
+    if ids:
+        connection.execute(delete(alerts).where(alerts.c.finding_id.in_(ids)))
+        connection.execute(delete(findings).where(findings.c.id.in_(ids)))
+    return [row.ended_at for row in rows]
+
+
+def past_findings(connection: Connection, before: datetime) -> tuple[int, datetime | None]:
+    """How many episodes ended before that, and when the first of them did."""
+    row = run(
+        connection,
+        "SELECT count(*) AS episodes, min(f.ended_at) AS ended_at FROM {findings} f WHERE f.ended_at < :before",
+        before=before,
+    ).one()
+    return row.episodes, row.ended_at

@@ -1,0 +1,159 @@
+"""An app cancels or moves one job in its own transaction, on whatever connection it has.
+
+On PostgreSQL two functions do that, with the rights of the tables' owner: so a role that may only enqueue can call
+them, from any language. SQLite has no functions; there these statements do the same, and a test compares the rows.
+
+Neither wakes the looks for findings, as an operator's command does: an app's transaction may stay open for long, and
+ticks would wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.database.column_types import from_microseconds
+from cronjobs.engine.database.encoding import fitted
+from cronjobs.engine.host.caller import caller
+from cronjobs.engine.probe.question import after_now
+from cronjobs.engine.store.finding import JobName, cannot_be_there
+from cronjobs.engine.store.operating import CANCELLED
+from cronjobs.engine.store.sql import define, is_postgresql, run
+
+LOCKED: Final = "locked"  # where a status is expected: another transaction has the row
+
+define(
+    # On SQLite: the job that has the key, else the newest that gave it back.
+    named="""j.id = CASE WHEN :id IS NOT NULL THEN :id ELSE coalesce(
+      (SELECT k.id FROM {jobs} k WHERE k.idempotency_key = :key),
+      (SELECT max(k.id + 0) FROM {jobs} k WHERE k.released_key = :key)) END""",
+    moved_to="coalesce(CAST(:run_at AS {instant_type}), {moved_by})",
+    moved_by=after_now("CAST(:delay_s AS double precision)"),
+)
+
+
+def cancel_one(connection: Connection, name: JobName, reason: str | None) -> str | None:
+    """Cancel a waiting job, ask a running one to stop; return the status that it has then, ``LOCKED``, or None."""
+    if cannot_be_there(connection, name):
+        return None
+    if is_postgresql(connection):
+        return _call(connection, "{cancel}({named_here})", name, reason)
+    with _one_transaction(connection):
+        return _cancel_on_sqlite(connection, name, reason)
+
+
+def _cancel_on_sqlite(connection: Connection, name: JobName, reason: str | None) -> str | None:
+    actor, place = caller(), name._asdict()
+    # UPDATE comes first: a transaction that begins with a SELECT cannot always write.
+    changed = run(
+        connection,
+        f"UPDATE {{jobs}} AS j SET {CANCELLED} WHERE {{named}} AND {{can_cancel}} RETURNING id",
+        error=f"cancelled by {actor}" + (f": {reason}" if reason else ""),
+        **place,
+    ).all()
+    if not changed:
+        changed = run(
+            connection,
+            """UPDATE {jobs} AS j SET cancel_requested_at = coalesce(j.cancel_requested_at, {now})
+               WHERE {named} AND {runs} RETURNING id""",
+            **place,
+        ).all()
+    if changed:
+        _record(connection, "cancel", changed[0].id, actor, reason)
+    return _status(connection, name)
+
+
+def reschedule_one(
+    connection: Connection, name: JobName, run_at: datetime | None, delay_s: float, reason: str | None
+) -> str | None:
+    """Let a queued or failed job be due at *run_at*, or *delay_s* from now; return its status, ``LOCKED``, or None."""
+    if cannot_be_there(connection, name):
+        return None
+    if is_postgresql(connection):
+        at = None if run_at is None else run_at.isoformat()
+        call = "{reschedule}({named_here}, run_at => {moved_to})"
+        return _call(connection, call, name, reason, run_at=at, delay_s=delay_s)
+    with _one_transaction(connection):
+        return _reschedule_on_sqlite(connection, name, {"run_at": run_at, "delay_s": delay_s}, reason)
+
+
+def _reschedule_on_sqlite(
+    connection: Connection, name: JobName, due: Mapping[str, Any], reason: str | None
+) -> str | None:
+    place = name._asdict()
+    # It changes nothing yet: with the write lock, it says when the job was due.
+    before = run(
+        connection,
+        "UPDATE {jobs} AS j SET run_at = j.run_at WHERE {named} AND {can_cancel} RETURNING id, run_at AS was_due",
+        **place,
+    ).all()
+    if before:
+        [moved] = run(
+            connection,
+            "UPDATE {jobs} AS j SET run_at = {moved_to} WHERE {named} AND {can_cancel} RETURNING id, run_at AS now_due",
+            **due,
+            **place,
+        ).all()
+        instants = {"from": before[0].was_due, "to": moved.now_due}
+        detail = {word: from_microseconds(at).isoformat(timespec="microseconds") for word, at in instants.items()}
+        _record(connection, "reschedule", moved.id, caller(), reason, detail)
+    return _status(connection, name)
+
+
+@contextmanager
+def _one_transaction(connection: Connection) -> Iterator[None]:
+    """One of ours, if on the app's connection each statement would be a transaction of its own (autocommit)."""
+    from cronjobs.engine.database.user_connections import commits_by_itself  # both dialects, for few jobs
+
+    if not commits_by_itself(connection):
+        yield
+        return
+    run(connection, "BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        run(connection, "ROLLBACK")
+        raise
+    run(connection, "COMMIT")
+
+
+def _call(connection: Connection, call: str, name: JobName, reason: str | None, **values: Any) -> str | None:
+    # Texts travel as JSON, in ASCII: the app's connection may have an encoding without some character.
+    arguments = """id => CAST(:id AS bigint), idempotency_key => CAST(:texts AS json) ->> 0,
+      reason => CAST(:texts AS json) ->> 1"""
+    statement = f"SELECT {call.replace('{named_here}', arguments)} AS state"
+    texts = [name.key, None if reason is None else fitted(connection, reason)]
+    state: str | None = run(connection, statement, id=name.id, texts=texts, **values).scalar_one()
+    return state
+
+
+def _status(connection: Connection, name: JobName) -> str | None:
+    found = run(connection, "SELECT j.status FROM {jobs} j WHERE {named}", **name._asdict()).all()
+    return found[0].status if found else None
+
+
+def _record(
+    connection: Connection,
+    action: str,
+    job_id: int,
+    actor: str,
+    reason: str | None,
+    detail: dict[str, str] | None = None,
+) -> None:
+    run(
+        connection,
+        """INSERT INTO {audit} (at, actor, host, action, subject, why, detail)
+           VALUES ({now}, :actor, :host, :action, :subject, :why, :detail)""",
+        actor=actor,
+        host=socket.gethostname(),
+        action=action,
+        subject=f"job {job_id}",
+        why=reason,
+        detail=None if detail is None else json.dumps(detail, separators=(",", ":")),
+    )

@@ -1,0 +1,74 @@
+"""The table ``cronjobs_crashing_types``: job types that crash their runners, as ``rules.crashing_types`` decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, delete, select
+
+from cronjobs.engine.database.tables import crashing_types
+from cronjobs.engine.rules.crashing_types import FOR_AT_MOST, Crashing, EndCounts, after_death, ends_needed
+from cronjobs.engine.store.sql import database_now, define, group, inserted_into, run
+
+define(
+    ends_by_type=group("ends", {"job_type": "text", "clean": "int", "crashed": "int"}),
+    lock_type=lambda postgresql: "FOR UPDATE OF c SKIP LOCKED" if postgresql else "",
+)
+
+
+def crashing(connection: Connection) -> list[Crashing]:
+    """The types whose jobs run in child processes now."""
+    return [each for each in watched(connection) if not each.suspected]
+
+
+def watched(connection: Connection) -> list[Crashing]:
+    """The crashing types, and the suspected ones."""
+    now = database_now(connection)
+    return [each for each in _all(connection).values() if each.holds(now)]
+
+
+def _all(connection: Connection) -> dict[str, Crashing]:
+    rows = connection.execute(select(crashing_types).order_by(crashing_types.c.job_type)).all()
+    return {row.job_type: Crashing(**dict(row._mapping) | {"suspected": bool(row.suspected)}) for row in rows}
+
+
+def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Crashing]:
+    """Record that runners died with these job types (type → runner); return the types that now count as crashing."""
+    now = database_now(connection)
+    known = _all(connection)
+    connection.execute(delete(crashing_types).where(crashing_types.c.found_at < now - FOR_AT_MOST))
+    found = []
+    for job_type, runner in sorted(runners.items()):
+        after = after_death(known.get(job_type), job_type, runner, now)
+        if after is None:
+            continue
+        values = vars(after) | {"suspected": int(after.suspected)}
+        insert = inserted_into(connection, crashing_types).values(values)
+        connection.execute(insert.on_conflict_do_update(index_elements=[crashing_types.c.job_type], set_=values))
+        found += [] if after.suspected else [after]
+    return found
+
+
+def note_ends(connection: Connection, ends: Mapping[str, EndCounts]) -> list[str]:
+    """Count how jobs of watched types ended; return the types that ended cleanly often enough and are cleared.
+
+    A row that another session has locked is skipped: the next end counts.
+    """
+    rows = [{"job_type": name, "clean": each.clean, "crashed": int(each.crashed)} for name, each in ends.items()]
+    parameters = {"ends": rows}
+    counted = run(
+        connection,
+        """
+        SELECT c.job_type, c.suspected, CASE WHEN e.crashed = 1 THEN 0 ELSE c.clean_ends END + e.clean AS clean_ends
+        FROM {ends_by_type} AS e JOIN {crashing_types} c ON c.job_type = e.job_type
+        ORDER BY c.job_type {lock_type}""",
+        **parameters,
+    ).all()
+    cleared = [row.job_type for row in counted if row.clean_ends >= ends_needed(bool(row.suspected))]
+    for row in counted:
+        whose = crashing_types.c.job_type == row.job_type
+        if row.job_type in cleared:
+            connection.execute(delete(crashing_types).where(whose))
+        else:
+            connection.execute(crashing_types.update().where(whose).values(clean_ends=row.clean_ends))
+    return cleared

@@ -1,0 +1,141 @@
+"""What "db drop" asks before it takes our tables away, and how it does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from sqlalchemy import Connection, Row, text
+
+from cronjobs.engine.store.meta import qualified
+from cronjobs.engine.store.sql import run
+
+Kind = Literal["view", "function", "table"]
+ORDER: Final[tuple[Kind, ...]] = ("view", "function", "table")  # what needs something goes before it
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Something of ours in the database; ``sql``: its name as a statement has it, of a function with its arguments."""
+
+    kind: Kind
+    name: str
+    sql: str
+
+
+def existing(connection: Connection, names: Collection[tuple[Kind, str]]) -> list[Relation]:
+    """Those of *names* that are there, in the order in which they can be dropped."""
+    if connection.dialect.name == "sqlite":
+        there = connection.execute(text("SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view')"))
+        found = [Relation(kind, name, f'"{name}"') for kind, name in there if (kind, name) in names]
+    else:
+        found = [each for kind, name in names for each in _in_our_schema(connection, kind, name)]
+    return sorted(found, key=lambda each: (ORDER.index(each.kind), each.name))
+
+
+_RELATION: Final = """
+SELECT format('%I.%I', n.nspname, c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = :name AND c.relkind = ANY(:kinds) AND {home}"""
+_FUNCTION: Final = """
+SELECT format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid))
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE p.proname = :name AND {home}"""
+# Where the meta table is: another schema of the search_path may have tables of the same names.
+_HOME: Final = "n.oid = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass(:meta))"
+
+
+def _in_our_schema(connection: Connection, kind: Kind, name: str) -> list[Relation]:
+    parameters: dict[str, object] = {"name": name, "meta": qualified(connection, "cronjobs_meta")}
+    if kind != "function":
+        parameters["kinds"] = ["v"] if kind == "view" else ["r", "p"]
+    statement = (_FUNCTION if kind == "function" else _RELATION).format(home=_HOME)
+    return [Relation(kind, name, sql) for sql in connection.execute(text(statement), parameters).scalars()]
+
+
+def keep_out(connection: Connection) -> None:
+    """Wait until nobody writes jobs, and let nobody begin before this transaction ends. SQLite's writer is alone."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"LOCK TABLE {qualified(connection, 'cronjobs_jobs')} IN ACCESS EXCLUSIVE MODE"))
+
+
+def drop(connection: Connection, relations: Sequence[Relation]) -> None:
+    """Without CASCADE: what somebody built on them, a view or a foreign key, makes it fail."""
+    for kind in ORDER:
+        names = [each.sql for each in relations if each.kind == kind]
+        if not names:
+            continue
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"DROP {kind.upper()} {', '.join(names)}")
+            continue
+        for name in names:
+            connection.exec_driver_sql(f"DROP {kind.upper()} {name}")
+
+
+# --- who else is in the database --------------------------------------------------------------------------------------
+
+
+def is_shared_file(connection: Connection, ours: Collection[Relation]) -> bool:
+    """Whether a SQLite file has tables or views of somebody else, too."""
+    if connection.dialect.name != "sqlite":
+        return False
+    names = {each.name for each in ours}
+    there = connection.execute(text("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")).scalars()
+    return any(name not in names and not name.startswith("sqlite_") for name in there)
+
+
+_DJANGOS: Final = """
+SELECT format('%I.%I', n.nspname, c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE c.relname = 'django_migrations' AND c.relkind = 'r' AND a.attname = 'app'
+  AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')"""
+
+
+def django_has_migrated(connection: Connection) -> bool:
+    """Whether Django's own record has our migrations; its "migrate" would not make the tables again."""
+    if connection.dialect.name == "sqlite":
+        asked = "SELECT 'django_migrations' FROM pragma_table_info('django_migrations') WHERE name = 'app'"
+    else:
+        asked = _DJANGOS
+    return any(
+        connection.execute(text(f"SELECT 1 FROM {table} WHERE app = 'cronjobs' LIMIT 1")).first()
+        for table in connection.execute(text(asked)).scalars().all()
+    )
+
+
+# --- what speaks against it -------------------------------------------------------------------------------------------
+
+
+def live_leases(connection: Connection, limit: int) -> Sequence[Row[tuple[int, str, str]]]:
+    """Jobs that somebody runs: id, job_type, locked_by."""
+    return run(
+        connection,
+        "SELECT j.id, j.job_type, j.locked_by FROM {jobs} j WHERE j.locked_until > {now} ORDER BY j.id LIMIT :limit",
+        limit=limit,
+    ).all()
+
+
+def unfinished(connection: Connection) -> dict[str, int]:
+    """How many jobs there are that somebody may still want, by status."""
+    rows = run(
+        connection,
+        "SELECT j.status, count(*) AS jobs FROM {jobs} j "
+        "WHERE j.status IN ('queued', 'failed', 'running', 'dead') GROUP BY j.status",
+    )
+    return {row.status: row.jobs for row in rows}
+
+
+@dataclass(frozen=True)
+class LastTick:
+    """The last sign of a tick of one host, and how long ago that is."""
+
+    host: str
+    ago: timedelta
+
+
+def hosts_that_tick(ticks: Collection[Row[Any]], now: datetime, within: timedelta) -> list[LastTick]:
+    """Of the last *ticks* of each host those that gave a sign *within* this time; pure."""
+    signs = [(row.host, max(each for each in (row.started_at, row.finished_at) if each)) for row in ticks]
+    return [LastTick(host, now - at) for host, at in signs if now - at <= within]

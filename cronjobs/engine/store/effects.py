@@ -1,0 +1,162 @@
+"""Every statement about an effect: its beginning, its end, and what operators list and resolve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.rules.payload import BadJson
+from cronjobs.engine.store.sql import define, run
+
+define(
+    wait_for_effect=lambda postgresql: "FOR NO KEY UPDATE OF e" if postgresql else "",
+    # The attempt that began the effect has not ended: each claim has its own attempt number.
+    its_attempt="j.id = e.job_id AND j.attempts = e.attempt AND j.status = 'running'",
+    standing="""CASE WHEN e.state = 'recorded' THEN 'done' WHEN e.state <> 'begun' THEN e.state
+      WHEN j.id IS NULL THEN 'unknown' ELSE 'running' END""",
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """An effect as the ledger has it. ``running``: the attempt that began it has not ended."""
+
+    key: str
+    state: str  # begun, recorded, skipped, stopped
+    job_id: int | None
+    attempt: int | None
+    running: bool
+    result: Any = None
+
+    def is_by(self, lease: Lease) -> bool:
+        return (self.job_id, self.attempt) == (lease.job_id, lease.attempt)
+
+
+# --- the beginning ----------------------------------------------------------------------------------------------------
+
+
+def insert_begun(connection: Connection, key: str, lease: Lease) -> bool:
+    """Record that this attempt begins *key*, unless there is a row already; return whether it did."""
+    made = run(
+        connection,
+        """INSERT INTO {effects} (key, job_id, attempt, state, begun_at)
+           VALUES (:key, :job_id, :attempt, 'begun', {now}) ON CONFLICT DO NOTHING RETURNING key""",
+        **_ours(key, lease),
+    )
+    return made.first() is not None
+
+
+def find(connection: Connection, key: str) -> Record | None:
+    """Read an effect, and lock it until this transaction ends."""
+    # Lock first, then read: the second statement sees what was committed while the first one waited.
+    run(connection, "SELECT 1 FROM {effects} e WHERE e.key = :key {wait_for_effect}", key=key).first()
+    row = run(
+        connection,
+        """SELECT e.key, e.state, e.job_id, e.attempt, e.result, j.id IS NOT NULL AS running
+           FROM {effects} e LEFT JOIN {jobs} j ON {its_attempt} WHERE e.key = :key""",
+        key=key,
+    ).first()
+    if row is None:
+        return None
+    result = None if isinstance(row.result, BadJson) else row.result
+    return Record(row.key, row.state, row.job_id, row.attempt, bool(row.running), result)
+
+
+def begin_again(connection: Connection, key: str, lease: Lease) -> None:
+    """Let this attempt take over an effect that was begun and has no end."""
+    run(
+        connection,
+        """UPDATE {effects} SET job_id = :job_id, attempt = :attempt, state = 'begun', begun_at = {now}
+           WHERE key = :key""",
+        **_ours(key, lease),
+    )
+
+
+def mark(connection: Connection, key: str, state: str) -> None:
+    """Write "skipped" or "stopped"; the row keeps its attempt, so that a late end of that attempt is still accepted."""
+    run(connection, "UPDATE {effects} SET state = :state WHERE key = :key", key=key, state=state)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def record(connection: Connection, key: str, lease: Lease, result: str | None) -> bool:
+    """Record that this attempt did the effect; *result* is JSON text. False: a newer attempt has begun it since.
+
+    Repeating it changes nothing, so it is simply called again if a reply was lost.
+    """
+    # An INSERT, as the row may be gone if someone resolved it as not done too early; the attempt itself knows better.
+    written = run(
+        connection,
+        """INSERT INTO {effects} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)
+           VALUES (:key, :job_id, :attempt, 'recorded', {now}, {now}, CAST(:result AS {json_type}))
+           ON CONFLICT (key) DO UPDATE SET state = 'recorded', recorded_at = excluded.recorded_at,
+             result = excluded.result
+           WHERE e.job_id = excluded.job_id AND e.attempt = excluded.attempt RETURNING key""",
+        result=result,
+        **_ours(key, lease),
+    )
+    return written.first() is not None
+
+
+def withdraw(connection: Connection, key: str, lease: Lease) -> None:
+    """Remove this attempt's beginning, as if it had never been."""
+    run(
+        connection,
+        "DELETE FROM {effects} WHERE key = :key AND job_id = :job_id AND attempt = :attempt AND state = 'begun'",
+        **_ours(key, lease),
+    )
+
+
+def _ours(key: str, lease: Lease) -> dict[str, Any]:
+    return {"key": key, "job_id": lease.job_id, "attempt": lease.attempt}
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+def settle(connection: Connection, key: str, result: str | None) -> None:
+    """Record an effect as done because an operator confirmed it; *result* is JSON text."""
+    run(
+        connection,
+        """UPDATE {effects} SET state = 'recorded', recorded_at = {now}, result = CAST(:result AS {json_type})
+           WHERE key = :key""",
+        key=key,
+        result=result,
+    )
+
+
+def remove(connection: Connection, key: str) -> None:
+    """Forget that an effect was ever begun."""
+    run(connection, "DELETE FROM {effects} WHERE key = :key", key=key)
+
+
+def list_effects(connection: Connection, *, standing: str | None, prefix: str | None, limit: int) -> Sequence[Row[Any]]:
+    """Effects with the columns of the table and ``standing``, newest beginning first; None: no filter."""
+    return run(
+        connection,
+        """SELECT e.key, e.job_id, e.attempt, e.state, e.begun_at, e.recorded_at, e.result, {standing} AS standing
+           FROM {effects} e LEFT JOIN {jobs} j ON {its_attempt}
+           WHERE (CAST(:standing AS text) IS NULL OR {standing} = CAST(:standing AS text))
+             AND substr(e.key, 1, :length) = :prefix
+           ORDER BY e.begun_at DESC, e.key LIMIT :limit""",
+        limit=limit,
+        standing=standing,
+        prefix=prefix or "",
+        length=len(prefix or ""),
+    ).all()
+
+
+def dead_of(connection: Connection, error: str) -> list[int]:
+    """The jobs that died of *error*, the message of an EffectUnknown."""
+    rows = run(
+        connection,
+        """SELECT id FROM {jobs} WHERE status = 'dead' AND finished_at IS NOT NULL AND error_type = 'EffectUnknown'
+           AND last_error = :error ORDER BY id""",
+        error=error,
+    )
+    return list(rows.scalars())

@@ -1,0 +1,259 @@
+"""Insert jobs, in a transaction that belongs to the caller."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, select
+
+from cronjobs.engine.database.encoding import UTF8, from_ascii, in_ascii, server_encoding, unfit_character
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.host.caller import caller
+from cronjobs.engine.probe.question import after_now
+from cronjobs.engine.store.meta import qualified
+from cronjobs.engine.store.sql import (
+    define,
+    group,
+    group_value,
+    is_postgresql,
+    json_text,
+    kinds,
+    run,
+    shaped,
+    shaped_rows,
+)
+from cronjobs.errors import PayloadError
+from cronjobs.model import Status
+
+_COLUMNS: Final = {"delay_s": "float8"} | kinds(
+    jobs,
+    *("job_type", "payload", "meta", "queue", "priority", "run_at", "max_attempts", "timeout_s", "idempotency_key"),
+    *("concurrency_key", "schedule", "scheduled_for", "enqueued_by"),
+)
+_JSON_TEXTS: Final = ("payload",)
+
+define(
+    replacing_rows=group("rows", _COLUMNS | {"stays": "int"}),
+    # Room was made for a job that is moved; for one that stays there is room only while it is there.
+    has_room="(r.stays = 0 OR j.queue = r.queue)",
+    # The column's default, for callers that give no name. SQLite does not know who is connected, so we pass it.
+    caller=lambda postgresql: (
+        "concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))"
+        if postgresql
+        else ":caller_"
+    ),
+    # PostgreSQL's ON CONFLICT waits for an open transaction that has updated the row of that key, as each claim does. A
+    # scalar subquery, not NOT EXISTS: that is planned as a join, and if statistics show an empty table, as a loop over
+    # all of it for each row.
+    not_there=lambda postgresql: (
+        "(SELECT j.id FROM {jobs} j WHERE j.idempotency_key = r.idempotency_key) IS NULL" if postgresql else "true"
+    ),
+    due_at="coalesce(r.run_at, {due_after})",
+    due_after=after_now("coalesce(r.delay_s, 0)"),
+    # In ASCII: the caller's connection may have an encoding without one of the characters, and reading it would fail.
+    key_told=in_ascii("idempotency_key"),
+    row_key_told=in_ascii("j.idempotency_key"),
+    queue_told=in_ascii("j.queue"),
+    # Unchanged since it was enqueued: no runner has had it, and nobody has cancelled or retried it.
+    not_started="j.status = 'queued' AND j.attempts = 0",
+)
+
+# Statements begin with INSERT or UPDATE where possible: by that word Python's sqlite3, in its legacy transaction
+# control, knows that it has to open a transaction. PostgreSQL assigns ids in the order of such a SELECT.
+# https://www.postgresql.org/message-id/29386.1528813619%40sss.pgh.pa.us
+_INSERT: Final = """
+  INSERT INTO {jobs} (job_type, payload, meta, queue, priority, run_at, created_at, max_attempts, timeout_s,
+                      idempotency_key, concurrency_key, enqueued_by)
+  SELECT r.job_type, CAST(r.payload AS {json_type}), CAST(r.meta AS {json_type}), r.queue, r.priority, {due_at}, {now},
+         r.max_attempts, r.timeout_s, r.idempotency_key, r.concurrency_key, coalesce(r.enqueued_by, {caller})
+  FROM {shaped_rows} r WHERE true"""
+# A statement of its own: apps may not write these columns, or one row of theirs could block a schedule for ever.
+_INSERT_OF_SCHEDULE: Final = _INSERT.replace("enqueued_by)", "enqueued_by, schedule, scheduled_for)").replace(
+    "{caller})", "{caller}), r.schedule, r.scheduled_for"
+)
+
+_REPLACED: Final = """
+  job_type = r.job_type, payload = CAST(r.payload AS {json_type}), meta = CAST(r.meta AS {json_type}),
+  queue = r.queue, priority = r.priority, run_at = {due_at}, max_attempts = r.max_attempts, timeout_s = r.timeout_s,
+  concurrency_key = r.concurrency_key, enqueued_by = coalesce(r.enqueued_by, {caller})"""
+
+REPLACE_SQLITE: Final = f"""
+  UPDATE {{jobs}} AS j SET {_REPLACED} FROM {{replacing_rows}} r
+  WHERE j.idempotency_key = r.idempotency_key AND {{not_started}} AND {{has_room}}
+  RETURNING {{key_told}} AS idempotency_key"""
+
+# Skips rows that another session has locked: usually a runner that claims it, else a transaction that may never end.
+REPLACE_POSTGRESQL: Final = f"""
+  WITH there AS MATERIALIZED (
+    SELECT j.id FROM {{jobs}} j WHERE j.idempotency_key {{among_keys}} AND {{not_started}}
+    ORDER BY j.idempotency_key FOR NO KEY UPDATE OF j SKIP LOCKED
+  )
+  UPDATE {{jobs}} j SET {_REPLACED} FROM there, {{replacing_rows}} r
+  WHERE j.id = there.id AND j.idempotency_key = r.idempotency_key AND {{has_room}}
+  RETURNING {{row_key_told}} AS idempotency_key"""
+
+LOOK: Final = """
+  SELECT j.id, j.status, {queue_told} AS queue, {row_key_told} AS idempotency_key,
+    CASE WHEN {not_started} THEN 1 ELSE 0 END AS not_started
+  FROM {jobs} j WHERE j.idempotency_key {among_keys}"""
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """A job about to be written, with texts and JSON already checked. ``run_at`` None: now plus ``delay_s``.
+
+    Its fields are named as the rows of ``_COLUMNS``.
+    """
+
+    job_type: str
+    payload: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, str] = field(default_factory=dict)
+    run_at: datetime | None = None
+    delay_s: float | None = None
+    queue: str = "default"
+    priority: int = 5
+    max_attempts: int | None = None
+    timeout_s: float | None = None
+    idempotency_key: str | None = None
+    concurrency_key: str | None = None
+    schedule: str | None = None
+    scheduled_for: datetime | None = None
+    enqueued_by: str | None = None
+
+
+class Existing(NamedTuple):
+    """A row that already has the key. ``not_started``: no runner has had it, so it may be replaced."""
+
+    id: int
+    status: Status
+    queue: str
+    not_started: bool
+
+
+def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_capped: bool) -> list[int | None]:
+    """Insert jobs (from ``row_of``) with distinct keys in one statement; return the new ids in order.
+
+    None: not written, because the key is used (never an error, which would spoil the caller's transaction) or, unless
+    *into_capped*, because the queue is capped; then all rows must be for one queue. It waits only for an open
+    transaction that inserts or deletes the same key, as any unique key must.
+    """
+    values = _by_column(_storable(connection, rows))
+    # Of many rows the payloads always come from JSON: it is what makes the rows, even of equal ones.
+    from_json = _JSON_TEXTS if len(rows) > 1 else ()
+    parameters, bound, varying = shaped(connection, values, from_json=from_json, as_json=_JSON_TEXTS)
+    statement = _insert(is_postgresql(connection), bound, varying, into_capped)
+    if not into_capped:
+        parameters["queue"] = rows[0]["queue"]
+    made = run(connection, statement, **parameters, **_caller(connection)).all()
+    if len(rows) == 1:
+        return [made[0].id if made else None]
+    by_key = {}
+    if any("idempotency_key" in row for row in rows):
+        by_key = {
+            from_ascii(connection, row.idempotency_key): row.id for row in made if row.idempotency_key is not None
+        }
+    unkeyed = sorted(row.id for row in made if not by_key or row.idempotency_key is None)  # in the order of the rows
+    places = iter(unkeyed)
+    return [by_key.get(row["idempotency_key"]) if "idempotency_key" in row else next(places, None) for row in rows]
+
+
+def _by_column(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The values of *rows*, for each column that one of them has."""
+    if len(rows) == 1:
+        return {name: [value] for name, value in rows[0].items()}
+    named = set().union(*rows)
+    return {name: [row.get(name) for row in rows] for name in _COLUMNS if name in named}
+
+
+@lru_cache(maxsize=128)
+def _insert(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...], into_capped: bool) -> str:
+    """The INSERT of rows that have one value in each of the columns *bound*, and none in those not named."""
+    statement = _INSERT
+    if {"schedule", "scheduled_for"}.intersection(bound + varying):
+        statement = _INSERT_OF_SCHEDULE
+    if not into_capped:
+        statement += " AND NOT {is_capped}"  # rows of one queue: its cap is checked once, not for each row
+    keyed = "idempotency_key" in bound + varying
+    statement += " AND {not_there}" if keyed else ""
+    statement += " ORDER BY r.n" if varying else ""
+    statement += " ON CONFLICT (idempotency_key) DO NOTHING" if keyed else ""
+    statement += " RETURNING id" + (", {key_told} AS idempotency_key" if keyed and varying else "")
+    return statement.replace("{shaped_rows}", shaped_rows(postgresql, _COLUMNS, bound, varying, _JSON_TEXTS))
+
+
+def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Existing]:
+    """The existing rows that have the keys of *rows*."""
+    return {
+        from_ascii(connection, row.idempotency_key): Existing(
+            row.id, Status(row.status), from_ascii(connection, row.queue), bool(row.not_started)
+        )
+        for row in run(connection, LOOK, keys=_keys(rows)).all()
+    }
+
+
+def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[str]:
+    """Overwrite the rows with these keys that no runner has had; return the keys that were replaced.
+
+    ``stays`` 1 in a row: only if the job is still in the row's queue.
+    """
+    parameters = {"rows": group_value(connection, _storable(connection, rows))} | _caller(connection)
+    statement = REPLACE_SQLITE
+    if is_postgresql(connection):
+        statement = REPLACE_POSTGRESQL
+        parameters["keys"] = _keys(rows)
+    return {from_ascii(connection, row.idempotency_key) for row in run(connection, statement, **parameters).all()}
+
+
+def _storable(connection: Connection, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """*rows* as the database takes them; raises PayloadError for a character that it cannot store.
+
+    If the database refused it instead, the caller's transaction would be lost.
+    """
+    encoding = server_encoding(connection)
+    if encoding == UTF8:
+        return rows
+    written = [row | {name: json.loads(row[name]) for name in ("payload", "meta")} for row in rows]
+    character = unfit_character(encoding, json.dumps(written, ensure_ascii=False, default=str))
+    if character is not None:
+        raise PayloadError(f"{character!r} cannot be stored: the encoding of this database is {encoding}")
+    return rows
+
+
+def _caller(connection: Connection) -> dict[str, str]:
+    return {} if is_postgresql(connection) else {"caller_": caller()}
+
+
+def _keys(rows: Sequence[dict[str, Any]]) -> str:
+    return json.dumps([row["idempotency_key"] for row in rows])
+
+
+def row_of(job: NewJob) -> dict[str, Any]:
+    """*job* as a row of the JSON parameter; missing columns are NULL."""
+    row = {name: value for name, value in vars(job).items() if value is not None}
+    row["payload"] = json_text(job.payload)
+    row["meta"] = json_text(job.meta) if job.meta else "{}"
+    return row
+
+
+def insert_jobs(connection: Connection, new: Sequence[NewJob]) -> list[int]:
+    """Insert jobs without idempotency keys in one statement, even into full queues; return their ids in order."""
+    if not new:
+        return []
+    ids = insert_rows(connection, [row_of(job) for job in new], into_capped=True)
+    return [id_ for id_ in ids if id_ is not None]
+
+
+def job_status(connection: Connection, job_id: int) -> Status | None:
+    status = connection.execute(select(jobs.c.status).where(jobs.c.id == job_id)).scalar()
+    return None if status is None else Status(status)
+
+
+def has_jobs(connection: Connection) -> bool:
+    """Whether the jobs table exists, by PostgreSQL's catalogue, so that a missing one does not end the transaction."""
+    there = run(connection, "SELECT to_regclass(:name) IS NOT NULL AS there", name=qualified(connection, jobs.name))
+    return bool(there.scalar_one())

@@ -1,0 +1,183 @@
+"""What ``doctor`` reads from the database itself: its size and statistics, rights, its file, the ticks of one host."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, text
+
+from cronjobs.engine.store.meta import qualified
+from cronjobs.engine.store.sql import run
+
+TABLE_RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+TICKS_LOOKED_AT: Final = 120
+
+
+# --- PostgreSQL -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """``pooled``: a pooler is between us and the server, which gave us another process number than its own."""
+
+    version: int  # 170002
+    user: str
+    superuser: bool
+    autovacuum: bool
+    pooled: bool
+
+
+def server(connection: Connection) -> ServerFacts:
+    row = connection.execute(
+        text(
+            """SELECT current_setting('server_version_num')::int AS version, current_user AS "user",
+                 (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) AS superuser,
+                 current_setting('autovacuum')::bool AS autovacuum, pg_backend_pid() AS pid"""
+        )
+    ).one()
+    driver: Any = connection.connection.driver_connection
+    named = driver.info.backend_pid if driver is not None else row.pid
+    return ServerFacts(row.version, row.user, bool(row.superuser), bool(row.autovacuum), named != row.pid)
+
+
+@dataclass(frozen=True)
+class TableStatistics:
+    """What the server knows about a table; the instants are of the last vacuum and analyze, by hand or by itself."""
+
+    name: str
+    live: int
+    dead: int
+    changed: int  # rows since the last analyze
+    size: int  # bytes, with indexes
+    vacuumed_at: datetime | None
+    analyzed_at: datetime | None
+    autovacuum: bool
+
+
+def table_statistics(connection: Connection, names: Collection[str]) -> list[TableStatistics]:
+    """Of those of our tables that there are."""
+    found = []
+    for name in names:
+        row = connection.execute(
+            text(
+                """SELECT s.n_live_tup, s.n_dead_tup, s.n_mod_since_analyze, pg_total_relation_size(c.oid),
+                     greatest(s.last_vacuum, s.last_autovacuum), greatest(s.last_analyze, s.last_autoanalyze),
+                     NOT coalesce(array_to_string(c.reloptions, ',') ~* 'autovacuum_enabled=(false|off|0|no)', false)
+                   FROM pg_class c JOIN pg_stat_user_tables s ON s.relid = c.oid WHERE c.oid = to_regclass(:name)"""
+            ),
+            {"name": qualified(connection, name)},
+        ).first()
+        if row is not None:
+            found.append(TableStatistics(name, *row))
+    return found
+
+
+@dataclass(frozen=True)
+class HeldRights:
+    """What a role may do with one of our tables; ``partly``: with some of its columns. ``owner``: everything."""
+
+    relation: str
+    rights: frozenset[str]
+    partly: frozenset[str]
+    owner: bool
+
+
+def rights_of(connection: Connection, role: str, relations: Collection[str]) -> list[HeldRights]:
+    """The rights of *role*, those of its groups included, "public" is everybody's; of the relations that there are."""
+    found = []
+    for name in relations:
+        whole = ", ".join(f"has_table_privilege(:role, c.oid, '{right}')" for right in TABLE_RIGHTS)
+        columns = ("SELECT", "INSERT", "UPDATE")
+        parts = ", ".join(f"has_any_column_privilege(:role, c.oid, '{right}')" for right in columns)
+        row = connection.execute(
+            text(
+                f"""SELECT (SELECT pg_has_role(r.oid, c.relowner, 'USAGE') FROM pg_roles r WHERE r.rolname = :role),
+                  {whole}, {parts} FROM pg_class c WHERE c.oid = to_regclass(:name)"""
+            ),
+            {"role": role, "name": qualified(connection, name)},
+        ).first()
+        if row is None:
+            continue
+        owner, *may = row
+        held = frozenset(right for right, yes in zip(TABLE_RIGHTS, may[: len(TABLE_RIGHTS)], strict=True) if yes)
+        partly = frozenset(right for right, yes in zip(columns, may[len(TABLE_RIGHTS) :], strict=True) if yes)
+        found.append(HeldRights(name, held, partly, bool(owner)))
+    return found
+
+
+def roles_left_behind(connection: Connection, relations: Collection[str]) -> dict[str, list[str]]:
+    """Roles that were given the right to read the audit trail, by name, and which *relations* they may not read.
+
+    Who reads that one reads all of them, by ``db grants``: so these are what a migration added since.
+    """
+    rows = connection.execute(
+        text(
+            """SELECT r.rolname, o.name FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
+              JOIN pg_roles r ON r.oid = a.grantee CROSS JOIN unnest(CAST(:names AS text[]), CAST(:places AS text[])) AS
+              o(name, place)
+            WHERE c.oid = to_regclass(:audit) AND a.privilege_type = 'SELECT' AND a.grantee <> c.relowner
+              AND to_regclass(o.place) IS NOT NULL AND NOT has_table_privilege(r.oid, to_regclass(o.place), 'SELECT')
+            ORDER BY r.rolname, o.name"""
+        ),
+        {
+            "audit": qualified(connection, "cronjobs_audit"),
+            "names": list(relations),
+            "places": [qualified(connection, name) for name in relations],
+        },
+    )
+    found: dict[str, list[str]] = {}
+    for role, name in rows:
+        found.setdefault(role, []).append(name)
+    return found
+
+
+def existing_roles(connection: Connection, names: Collection[str]) -> dict[str, bool]:
+    """Those of *names* that there are, and whether the session's user is, or belongs to, each."""
+    rows = connection.execute(
+        text("SELECT r.rolname, pg_has_role(r.oid, 'USAGE') FROM pg_roles r WHERE r.rolname = ANY(:names)"),
+        {"names": list(names)},
+    )
+    return {name: bool(mine) for name, mine in rows}
+
+
+# --- SQLite -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SqliteFile:
+    """``pages`` of ``page_size`` bytes, of which ``free`` are empty."""
+
+    journal_mode: str
+    pages: int
+    free: int
+    page_size: int
+
+
+def sqlite_file(connection: Connection) -> SqliteFile:
+    asked = ("journal_mode", "page_count", "freelist_count", "page_size")
+    return SqliteFile(*(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in asked))
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+def migrated_by_an_app(connection: Connection) -> bool:
+    """Whether another program's alembic keeps its version in this database."""
+    if connection.dialect.name == "sqlite":
+        statement = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
+    else:
+        statement = "SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'p') AND relname = 'alembic_version'"
+    return bool(connection.exec_driver_sql(statement).scalar())
+
+
+def ticks_of_host(connection: Connection, host: str) -> Sequence[Row[Any]]:
+    """The last ticks of *host*: started_at, finished_at, pid; newest first."""
+    return run(
+        connection,
+        "SELECT t.started_at, t.finished_at, t.pid FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",
+        host=host,
+        most=TICKS_LOOKED_AT,
+    ).all()

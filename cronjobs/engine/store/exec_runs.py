@@ -1,0 +1,208 @@
+"""Runs of ``cronjobs exec``: rows that no tick made and none may claim, one per run, known by its token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.probe.question import after_now
+from cronjobs.engine.rules.attempt_policy import AttemptPolicy
+from cronjobs.engine.rules.lease import Finish
+from cronjobs.engine.store import leases
+from cronjobs.engine.store.sql import define, run
+from cronjobs.model import Status
+
+define(
+    began_ago=after_now("-:began_ago"),
+    lease_later=after_now("-:began_ago + :lease_s"),
+)
+
+
+@dataclass(frozen=True)
+class ExecRow:
+    """What is known of a run from its beginning. ``began_ago``: before the database's now."""
+
+    key: str
+    job_type: str
+    locked_by: str
+    began_ago: timedelta
+    lease: timedelta
+    policy: AttemptPolicy
+    meta: Mapping[str, str]
+    enqueued_by: str
+    scheduled_for: datetime | None = None
+
+
+# A run has one key for ever, so that it is written once, whoever writes it and how often.
+_BEGIN: Final = """
+  INSERT INTO {jobs} (job_type, payload, meta, status, run_at, created_at, started_at, attempts, max_attempts,
+                      locked_by, locked_until, idempotency_key, policy, enqueued_by)
+  SELECT CAST(:job_type AS text), CAST(:empty AS {json_type}), CAST(:meta AS {json_type}), 'running', {began_ago},
+    {began_ago}, {began_ago}, 1, 1, CAST(:locked_by AS text), {lease_later}, CAST(:key AS text),
+    CAST(:policy AS {json_type}), CAST(:enqueued_by AS text)
+  WHERE true ON CONFLICT (idempotency_key) DO NOTHING RETURNING id"""
+
+
+def begin(connection: Connection, row: ExecRow) -> int | None:
+    """Insert the row of a running job; None: the run has one."""
+    found: int | None = run(
+        connection,
+        _BEGIN,
+        job_type=row.job_type,
+        empty="{}",
+        meta=json.dumps(dict(row.meta)),
+        began_ago=max(0.0, row.began_ago.total_seconds()),
+        lease_s=row.lease.total_seconds(),
+        locked_by=row.locked_by,
+        key=row.key,
+        policy=row.policy.text(),
+        enqueued_by=row.enqueued_by,
+    ).scalar()
+    return found
+
+
+class ExecState(NamedTuple):
+    """A run's row. ``guessed``: recovery took it for lost, and now its end is known after all."""
+
+    id: int
+    status: Status
+    guessed: bool
+
+
+def find(connection: Connection, key: str) -> ExecState:
+    row = run(
+        connection, "SELECT j.id, j.status, j.error_type FROM {jobs} j WHERE j.idempotency_key = :key", key=key
+    ).one()
+    return ExecState(row.id, Status(row.status), row.status == Status.DEAD and row.error_type == "Lost")
+
+
+def end(connection: Connection, state: ExecState, row: ExecRow, finish: Finish) -> bool:
+    """Write how a run ended; False: its row is locked just now, so nothing was written."""
+    if state.guessed:
+        run(
+            connection,
+            """UPDATE {jobs} SET status = 'running', locked_by = :locked_by, locked_until = {lease_later},
+                 finished_at = NULL, losses = 0, last_error = NULL, error_type = NULL, last_failed_at = NULL
+               WHERE id = :id AND status = 'dead' AND error_type = 'Lost'""",
+            id=state.id,
+            locked_by=row.locked_by,
+            began_ago=0.0,
+            lease_s=row.lease.total_seconds(),
+        )
+    return state.id in leases.finish(connection, [finish]).written
+
+
+_PRUNE: Final = """
+  DELETE FROM {jobs} WHERE id IN (
+    SELECT j.id FROM {jobs} j WHERE j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < {kept_since}
+    ORDER BY j.finished_at LIMIT 500) RETURNING id"""
+define(kept_since=after_now("-:kept_s"))
+
+
+def prune(connection: Connection, kept: Mapping[Status, timedelta]) -> int:
+    """Delete old runs, and their history by its foreign key; for the database of no project, which no tick prunes."""
+    return sum(
+        len(run(connection, _PRUNE, status=status.value, kept_s=span.total_seconds()).all())
+        for status, span in kept.items()
+    )
+
+
+def running_here(connection: Connection, host: str) -> list[Any]:
+    """The runs of *host* that no end was recorded of: id, locked_by, started_at."""
+    return list(
+        run(
+            connection,
+            """SELECT j.id, j.job_type, j.locked_by, j.started_at, j.attempts FROM {jobs} j
+               WHERE j.locked_until IS NOT NULL AND {is_exec} AND substr(j.locked_by, 1, :length) = :prefix
+               ORDER BY j.id LIMIT 200""",
+            prefix=f"{host}:",
+            length=len(host) + 1,
+        ).all()
+    )
+
+
+# --- what came lately -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LatestRun:
+    """One of the two newest runs of a name. ``meta``: as exec wrote it, if nobody else did."""
+
+    id: int
+    job_type: str
+    status: str
+    started_at: datetime
+    finished_at: datetime | None
+    meta: Mapping[str, str]
+
+
+MOST_NAMES: Final = 1000  # whose runs are looked at; that there are more is a finding
+_NAMES: Final = """
+  WITH RECURSIVE name(job_type, place) AS (
+    SELECT (SELECT min(j.job_type) FROM {jobs} j WHERE {began_by_exec}), 1
+    UNION ALL
+    SELECT (SELECT min(j.job_type) FROM {jobs} j WHERE {began_by_exec} AND j.job_type > n.job_type), n.place + 1
+    FROM name n WHERE n.job_type IS NOT NULL AND n.place < :most),
+  newest AS (
+    SELECT {nth_run_0} AS id, {nth_run_1} AS before FROM name n WHERE n.job_type IS NOT NULL)
+  SELECT id, before FROM newest"""
+define(
+    # Only exec writes rows that have begun. As the predicate of the index, or the planner may not use it.
+    began_by_exec="({is_exec} AND j.started_at IS NOT NULL)",
+    **{
+        f"nth_run_{nth}": "(SELECT j.id FROM {jobs} j WHERE {began_by_exec} AND j.job_type = n.job_type "
+        f"ORDER BY j.run_at DESC, j.id DESC LIMIT 1 OFFSET {nth})"
+        for nth in (0, 1)
+    },
+)
+
+
+def latest(connection: Connection) -> dict[str, list[LatestRun]]:
+    """The two newest runs of each name, by job type, the newest first; of one name more than ``MOST_NAMES``, if any."""
+    rows = run(connection, _NAMES, most=MOST_NAMES + 1).all()
+    return _by_type(connection, [id_ for row in rows for id_ in (row.id, row.before) if id_ is not None])
+
+
+def latest_of(connection: Connection, job_type: str) -> int | None:
+    """The newest run of one name."""
+    statement = "SELECT {nth_run_0} AS id FROM (SELECT CAST(:job_type AS text) AS job_type) n"
+    found: int | None = run(connection, statement, job_type=job_type).scalar()
+    return found
+
+
+def _by_type(connection: Connection, ids: list[int]) -> dict[str, list[LatestRun]]:
+    if not ids:
+        return {}
+    rows = run(
+        connection,
+        """SELECT j.id, j.job_type, j.status, j.started_at, j.finished_at, j.meta FROM {jobs} j
+           WHERE j.id {among_ids}""",
+        ids=ids,
+    )
+    found: dict[str, list[LatestRun]] = {}
+    for row in rows:
+        meta = {str(key): str(value) for key, value in row.meta.items()} if isinstance(row.meta, dict) else {}
+        each = LatestRun(row.id, row.job_type, row.status, row.started_at, row.finished_at, meta)
+        found.setdefault(row.job_type, []).append(each)
+    return {name: sorted(runs, key=lambda run: run.started_at, reverse=True) for name, runs in found.items()}
+
+
+def expect_no_more(connection: Connection, ids: list[int]) -> None:
+    """Forget when these names should run: no line of the crontab has them any more."""
+    run(
+        connection,
+        """UPDATE {jobs} SET meta = """
+        "{without_cron}"
+        """ WHERE id IN (SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND {is_exec})""",
+        ids=ids,
+    )
+
+
+define(
+    without_cron=lambda postgresql: "meta - 'cron'" if postgresql else "json_remove(meta, '$.cron')",
+)

@@ -1,0 +1,123 @@
+"""Leases that expired, or whose runners are gone: who has which, and which may be settled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.rules.attempt_policy import NOT_READ, read_policy, seconds
+from cronjobs.engine.rules.lease import Expired, Lease
+from cronjobs.engine.store.job_rows import job_from
+from cronjobs.engine.store.sql import (
+    among,
+    database_now,
+    define,
+    run,
+)
+from cronjobs.model import Job
+from cronjobs.text import BrokenText
+
+
+def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
+    """Each ``locked_by`` that begins with *prefix*, the runners of one host and boot, and the highest age it can reach.
+
+    Each runner wrote that age itself, in seconds; None: plain SQL did, and wrote none.
+    """
+    statement = """
+        SELECT DISTINCT j.locked_by, {runner_s} AS runner_s FROM {jobs} j
+        WHERE j.locked_until IS NOT NULL AND substr(j.locked_by, 1, :length) = :prefix ORDER BY j.locked_by"""
+    found: dict[str, float | None] = {}
+    for row in run(connection, statement, prefix=prefix, length=len(prefix)):
+        said = seconds(row.runner_s)
+        found[row.locked_by] = max(
+            (each for each in (found.get(row.locked_by), said) if each is not None), default=None
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Leased:
+    """A lease, when it ends, and the length of its runner's leases in seconds; None: unknown."""
+
+    lease: Lease
+    job_type: str
+    locked_until: datetime
+    lease_s: float | None
+
+
+def far_leases(connection: Connection, beyond: timedelta, limit: int) -> list[Leased]:
+    """Leases that end later than *beyond* from now."""
+    rows = run(
+        connection,
+        """
+        SELECT j.id, j.attempts, j.locked_by, j.job_type, j.locked_until, {lease_length_s} AS lease_s
+        FROM {jobs} j WHERE j.locked_until IS NOT NULL AND j.locked_until > {beyond} AND NOT {is_exec}
+        ORDER BY j.locked_until DESC LIMIT :limit""",
+        beyond_s=beyond.total_seconds(),
+        limit=limit,
+    )
+    return [
+        Leased(Lease(row.id, row.attempts, row.locked_by), row.job_type, row.locked_until, seconds(row.lease_s))
+        for row in rows
+    ]
+
+
+def expired_leases(
+    connection: Connection,
+    limit: int,
+    dead: Sequence[str] = (),
+    *,
+    working: Sequence[str] = (),
+) -> tuple[datetime, list[Expired]]:
+    """Lock up to *limit* jobs whose lease expired by the database's clock, or that one of *dead* has leased.
+
+    It skips rows that others have locked, and jobs of *working* runners.
+    """
+    rows = run(
+        connection,
+        """
+        SELECT {facts_unread}, {now} AS now, j.policy, j.cancel_requested_at, r.outcome, r.error,
+          r.error_type AS run_error_type, j.error_type
+        FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
+        WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {runs_far}
+        ORDER BY j.locked_until LIMIT :limit {lock}""",
+        limit=limit,
+        dead=list(dead),
+        working=list(working),
+    ).all()
+    found = [
+        Expired(
+            _with_a_fence(connection, job_from(row)),
+            row.outcome,
+            row.error,
+            row.run_error_type,
+            read_policy(row.policy),
+            row.cancel_requested_at is not None,
+            doubtful=row.error_type == NOT_READ,
+        )
+        for row in rows
+    ]
+    return (rows[0].now if rows else database_now(connection)), found
+
+
+def _with_a_fence(connection: Connection, job: Job) -> Job:
+    """*job*, whose row is locked, with a ``locked_by`` that can be compared: plain SQL may have written any bytes."""
+    if isinstance(job.locked_by, BrokenText):
+        clean = str(job.locked_by)
+        run(connection, "UPDATE {jobs} SET locked_by = :clean WHERE id = :id", id=job.id, clean=clean)
+        return job._replace(locked_by=clean)
+    return job
+
+
+define(
+    given_up="(j.locked_until < {now} OR j.locked_by {among_dead}) AND NOT (j.locked_by {among_working})",
+    # On a cluster its handler may run until then, whatever became of its supervisor.
+    runs_far="""
+      EXISTS (SELECT 1 FROM {tokens} t
+              WHERE t.job_id = j.id AND t.attempt = j.attempts AND t.permitted_until > {now})""",
+    among_dead=among("dead"),
+    among_working=among("working"),
+)

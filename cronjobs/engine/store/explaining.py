@@ -1,0 +1,328 @@
+"""Every statement of ``explain``: what the ledger, the ticks, the audit trail and the jobs show about one question.
+
+Each uses an index, so that an answer from the far end of the retention costs no more than one from today; a test checks
+the plans on both databases. Questions about many occurrences go into one statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select
+
+from cronjobs.engine.database.tables import audit, occurrences, pauses, schedules, ticks
+from cronjobs.engine.probe.question import shifted
+from cronjobs.engine.store import (
+    claims,  # noqa: F401  its fragments: plain, timed
+    shown,  # noqa: F401  its fragments: job_type_shown and the like
+    tailing,  # noqa: F401  its fragment: job_progress
+)
+from cronjobs.engine.store.schedules import StoredSchedule  # and its fragment: schedule_columns
+from cronjobs.engine.store.sql import define, group, run
+
+TICKS_READ = 200
+LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun so long before a decision that it took
+
+
+define(
+    moments=group("moments", {"number": "int", "due_at": "timestamptz", "decided_at": "timestamptz"}),
+    longest_before=shifted("o.decided_at", "-:longest_s"),
+    # Jobs that were chosen by filters have one audit row for the whole batch.
+    has_id=lambda postgresql: (
+        "a.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))"
+        if postgresql
+        else "CASE WHEN json_valid(a.detail) "
+        "THEN EXISTS (SELECT 1 FROM json_each(a.detail, '$.ids') WHERE value = :id) ELSE 0 END"
+    ),
+    # Each by the index of its kind of waiting jobs.
+    type_plain="j.job_type = :job_type AND j.{plain}",
+    type_timed="j.job_type = :job_type AND j.{timed}",
+    first_plain="SELECT j.id, j.run_at FROM {jobs} j WHERE {type_plain} ORDER BY j.run_at, j.id LIMIT 1",
+    first_timed="SELECT j.id, j.run_at FROM {jobs} j WHERE {type_timed} ORDER BY j.run_at, j.id LIMIT 1",
+    lists_type=lambda postgresql: (
+        "l.names @> to_jsonb(CAST(:job_type AS text))"
+        if postgresql
+        else "CASE WHEN json_valid(l.names) THEN EXISTS (SELECT 1 FROM json_each(l.names) WHERE value = :job_type) "
+        "ELSE 0 END"
+    ),
+    a_second_before=shifted("o.decided_at", "-1"),
+    a_second_after=shifted("o.decided_at", "1"),
+)
+
+
+# --- the schedule -----------------------------------------------------------------------------------------------------
+
+
+def schedule_named(connection: Connection, name: str) -> StoredSchedule | None:
+    row = run(connection, "SELECT {schedule_columns} FROM {schedules} j WHERE j.name = :name", name=name).first()
+    return None if row is None else StoredSchedule(**row._mapping)
+
+
+def schedule_names(connection: Connection) -> list[str]:
+    return list(connection.execute(select(schedules.c.name).order_by(schedules.c.name)).scalars())
+
+
+def renames(connection: Connection) -> list[tuple[datetime, str, str]]:
+    """Every renaming, oldest first: when, from, to."""
+    rows = connection.execute(select(audit).where(audit.c.action == "rename").order_by(audit.c.at, audit.c.id)).all()
+    return [
+        (row.at, str(row.detail["from"]), row.subject)
+        for row in rows
+        if isinstance(row.detail, dict) and "from" in row.detail
+    ]
+
+
+def trail(connection: Connection, actions: Collection[str], subjects: Collection[str]) -> Sequence[Row[Any]]:
+    """The audit trail of these subjects, oldest first: of "define" and "retire" names, of "pause" as "queue mail"."""
+    return connection.execute(
+        select(audit)
+        .where(audit.c.action.in_(list(actions)), audit.c.subject.in_(list(subjects)))
+        .order_by(audit.c.at, audit.c.id)
+    ).all()
+
+
+def pause_rows(connection: Connection) -> Sequence[Row[Any]]:
+    """The pauses in the table, including those that have expired."""
+    return connection.execute(select(pauses).order_by(pauses.c.scope, pauses.c.name)).all()
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
+
+
+def row_from(connection: Connection, schedule_id: int, at: datetime) -> Row[Any] | None:
+    """The row that ends first at or after *at*: if it begins no later than *at*, it covers *at*."""
+    return connection.execute(
+        select(occurrences)
+        .where(occurrences.c.schedule_id == schedule_id, occurrences.c.last_for >= at)
+        .order_by(occurrences.c.last_for)
+        .limit(1)
+    ).first()
+
+
+def rows_between(
+    connection: Connection, schedule_id: int, begin: datetime, end: datetime, limit: int
+) -> Sequence[Row[Any]]:
+    """The newest *limit* rows that end in [*begin*, *end*], oldest first."""
+    rows = connection.execute(
+        select(occurrences)
+        .where(occurrences.c.schedule_id == schedule_id, occurrences.c.last_for >= begin, occurrences.c.last_for <= end)
+        .order_by(occurrences.c.last_for.desc())
+        .limit(limit)
+    ).all()
+    return rows[::-1]
+
+
+def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str | None = None) -> Sequence[Row[Any]]:
+    """Ledger rows that name these jobs (made, given way to, coalesced into), with their schedules' names."""
+    return run(
+        connection,
+        """
+        SELECT c.*, s.name AS schedule, s.definition FROM {occurrences} c
+        JOIN {schedules} s ON s.id = c.schedule_id
+        WHERE c.job_id IS NOT NULL AND c.job_id {among_ids}
+          AND (CAST(:outcome AS text) IS NULL OR c.outcome = CAST(:outcome AS text))
+        ORDER BY c.last_for""",
+        ids=list(job_ids),
+        outcome=outcome,
+    ).all()
+
+
+def job_of_key(connection: Connection, key: str) -> int | None:
+    """The job that has the key, else the newest that gave it back."""
+    statement = """SELECT coalesce((SELECT j.id FROM {jobs} j WHERE j.idempotency_key = :key),
+      (SELECT max(j.id + 0) FROM {jobs} j WHERE j.released_key = :key)) AS id"""
+    found: int | None = run(connection, statement, key=key).scalar()
+    return found
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
+    """Jobs without their large columns."""
+    return run(
+        connection,
+        """
+        SELECT j.id, {job_type_shown}, {queue_shown}, j.status, j.run_at, j.attempts, j.failures, j.losses,
+          j.max_attempts, j.timeout_s, {locked_by_shown}, j.locked_until, {idempotency_key_shown}, {released_key_shown},
+          {concurrency_key_shown}, {schedule_shown}, j.scheduled_for, {last_error_shown},
+          {enqueued_by_shown}, j.cancel_requested_at, j.misfit_since, j.created_at, j.started_at, j.finished_at,
+          {job_progress} AS progress
+        FROM {jobs} j WHERE j.id {among_ids}""",
+        ids=list(job_ids),
+    ).all()
+
+
+def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
+    """Every recorded attempt of these jobs, in order, without traceback and output."""
+    return run(
+        connection,
+        """
+        SELECT j.job_id, j.attempt, j.outcome, j.started_at, j.finished_at, {runner_shown}, {error_type_shown},
+          {error_shown}
+        FROM {job_runs} j WHERE j.job_id {among_ids} ORDER BY j.job_id, j.attempt""",
+        ids=list(job_ids),
+    ).all()
+
+
+def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
+    """What people did to a job, alone or in a batch: cancel, retry, release, reschedule, settle."""
+    return run(
+        connection,
+        """
+        SELECT a.* FROM {audit} a WHERE a.action IN ('cancel', 'retry', 'release', 'reschedule', 'settle')
+          AND a.subject IN (:id_text, :name, 'jobs') AND (a.subject <> 'jobs' OR {has_id}) ORDER BY a.at, a.id""",
+        id=job_id,
+        id_text=str(job_id),
+        name=f"job {job_id}",
+    ).all()
+
+
+def jobs_of_type(connection: Connection, job_type: str) -> Row[Any]:
+    """How many jobs of a type wait, how many of them are due, and the id of the one that is due first."""
+    return run(
+        connection,
+        """
+        SELECT count(*) AS waiting, count(CASE WHEN w.run_at <= {now} THEN 1 END) AS due,
+          (SELECT o.id FROM (SELECT * FROM ({first_plain}) p UNION ALL SELECT * FROM ({first_timed}) t) AS o
+           ORDER BY o.run_at, o.id LIMIT 1) AS oldest
+        FROM (SELECT j.run_at FROM {jobs} j WHERE {type_plain}
+              UNION ALL SELECT j.run_at FROM {jobs} j WHERE {type_timed}) AS w""",
+        job_type=job_type,
+    ).one()
+
+
+def schedules_of_type(connection: Connection, job_type: str) -> list[str]:
+    """The active schedules whose jobs have this type."""
+    return list(
+        run(
+            connection,
+            "SELECT s.name FROM {schedules} s WHERE s.status = 'active' AND {present_type} = :job_type ORDER BY s.name",
+            job_type=job_type,
+        ).scalars()
+    )
+
+
+# --- ticks ------------------------------------------------------------------------------------------------------------
+
+
+def newest_tick(connection: Connection) -> Row[Any] | None:
+    return run(connection, "SELECT t.* FROM {ticks} t ORDER BY t.started_at DESC, t.id DESC LIMIT 1").first()
+
+
+def newest_ticks(connection: Connection, limit: int) -> Sequence[Row[Any]]:
+    """The ticks that began last, newest first."""
+    return run(
+        connection, "SELECT t.* FROM {ticks} t ORDER BY t.started_at DESC, t.id DESC LIMIT :limit", limit=limit
+    ).all()
+
+
+def first_tick_at(connection: Connection) -> datetime | None:
+    """When the oldest tick began that is still kept."""
+    found: datetime | None = connection.execute(select(func.min(ticks.c.started_at))).scalar()
+    return found
+
+
+def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> dict[int, tuple[int | None, int | None]]:
+    """For each moment's number: the last tick that began by its ``due_at``, and the first one that began after it."""
+    rows = run(
+        connection,
+        """
+        SELECT o.number,
+          (SELECT t.id FROM {ticks} t WHERE t.started_at <= o.due_at ORDER BY t.started_at DESC, t.id DESC LIMIT 1)
+            AS before_id,
+          (SELECT t.id FROM {ticks} t WHERE t.started_at > o.due_at ORDER BY t.started_at, t.id LIMIT 1) AS after_id
+        FROM {moments} AS o""",
+        moments=list(moments),
+    ).all()
+    return {row.number: (row.before_id, row.after_id) for row in rows}
+
+
+def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
+    """Pairs of a moment's number and the id of a tick that was working at its ``decided_at``.
+
+    Up to a second off is accepted: a tick derives its start and end from another reading of the database's clock.
+    """
+    # CROSS JOIN: SQLite keeps the order, so that each moment is one step into the index of ticks.
+    rows = run(
+        connection,
+        """
+        SELECT o.number, t.id FROM {moments} AS o CROSS JOIN {ticks} t
+        WHERE t.started_at <= {a_second_after} AND t.started_at >= {longest_before}
+          AND (t.finished_at IS NULL OR t.finished_at >= {a_second_before}) ORDER BY o.number, t.started_at, t.id""",
+        moments=list(moments),
+        longest_s=LONGEST_TICK.total_seconds(),
+    ).all()
+    return [(row.number, row.id) for row in rows]
+
+
+def records_between(connection: Connection, begin: datetime, end: datetime) -> Sequence[Any]:
+    """Ended ticks that began in [*begin*, *end*], newest first; at most TICKS_READ are looked at."""
+    lately = (
+        select(ticks)
+        .where(ticks.c.started_at >= begin, ticks.c.started_at <= end)
+        .order_by(ticks.c.started_at.desc(), ticks.c.id.desc())
+        .limit(TICKS_READ)
+        .subquery()
+    )
+    found = connection.execute(
+        select(lately.c.host, lately.c.started_at, lately.c.finished_at, lately.c.did, lately.c.not_started)
+        .where(lately.c.finished_at.is_not(None))
+        .order_by(lately.c.started_at.desc(), lately.c.id.desc())
+    )
+    return found.all()
+
+
+def last_tick_that_knew(connection: Connection, job_type: str) -> Row[Any] | None:
+    """The newest tick whose recorded job types have this one."""
+    names = (
+        run(connection, "SELECT l.hash FROM {job_type_lists} l WHERE {lists_type}", job_type=job_type).scalars().all()
+    )
+    if not names:
+        return None
+    return run(
+        connection,
+        "SELECT t.* FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.job_types {among_names} "
+        "ORDER BY t.started_at DESC LIMIT 1",
+        names=list(names),
+    ).first()
+
+
+def next_tick_with_types(connection: Connection, after: datetime) -> datetime | None:
+    """When the first tick after *after* began that recorded its job types."""
+    at: datetime | None = run(
+        connection,
+        "SELECT t.started_at FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.started_at > :after "
+        "ORDER BY t.started_at LIMIT 1",
+        after=after,
+    ).scalar()
+    return at
+
+
+def newest_ticks_with_types(connection: Connection) -> Sequence[Row[Any]]:
+    """The last ticks that recorded their job types, newest first."""
+    return run(
+        connection,
+        "SELECT t.host, t.started_at, t.did FROM {ticks} t WHERE t.job_types IS NOT NULL "
+        "ORDER BY t.started_at DESC LIMIT :most",
+        most=TICKS_READ,
+    ).all()
+
+
+def ticks_of(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
+    rows = run(connection, "SELECT j.* FROM {ticks} j WHERE j.id {among_ids}", ids=list(ids)).all()
+    return {row.id: row for row in rows}
+
+
+def workers_of(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
+    """Where the attempts of these jobs run that are on a cluster; "": no worker has begun it."""
+    rows = run(
+        connection,
+        """
+        SELECT t.job_id, t.holder FROM {tokens} t JOIN {jobs} j ON j.id = t.job_id AND j.attempts = t.attempt
+        WHERE t.job_id {among_ids} AND j.status = 'running'""",
+        ids=sorted(job_ids),
+    )
+    return {row.job_id: (row.holder or "").partition(" ")[0] for row in rows}

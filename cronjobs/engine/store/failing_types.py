@@ -1,0 +1,98 @@
+"""Job types whose last runs all failed, of jobs that no schedule made; a schedule's own are judged by its ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.database.tables import LONGEST_NAME
+from cronjobs.engine.store.sql import define, run
+
+IN_A_ROW: Final = 3
+TYPES: Final = 100  # those with the most failures
+JOBS: Final = 3  # the last so many failures are of no more jobs
+ATTEMPTS: Final = 100  # of a job, its newest: it may have snoozed for a year
+SUCCESSES: Final = 5000  # the newest, of all types
+
+define(
+    # Only what waits for another try: what died is a finding already.
+    fails_on="j.{waiting} AND j.status = 'failed' AND j.schedule IS NULL",
+)
+
+
+@dataclass(frozen=True)
+class FailingType:
+    """Its last IN_A_ROW attempts, and more, failed since ``since``; ``jobs`` of it wait for another try."""
+
+    job_type: str
+    jobs: int
+    since: datetime
+
+
+def failing_types(connection: Connection) -> list[FailingType]:
+    """By name. It reads what waits, once, and for those in doubt a few attempts and the newest successes."""
+    rows = run(
+        connection,
+        """
+        SELECT j.job_type AS name, count(*) AS waiting FROM {jobs} j WHERE {fails_on}
+        GROUP BY j.job_type HAVING sum(j.failures + j.losses) >= :least
+        ORDER BY sum(j.failures + j.losses) DESC, j.job_type LIMIT :most""",
+        least=IN_A_ROW,
+        most=TYPES,
+    ).all()
+    found = []
+    for row in rows:
+        failed = _last_failures(connection, row.name)
+        if len(failed) == IN_A_ROW:
+            found.append(FailingType(row.name, row.waiting, min(failed)))
+    if not found:
+        return []
+    well = _last_successes(connection, min(each.since for each in found))
+    return sorted(
+        (each for each in found if (at := well.get(each.job_type)) is None or at < each.since),
+        key=lambda each: each.job_type,
+    )
+
+
+def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
+    """When the last IN_A_ROW failures of its jobs ended; fewer, if the history has no more."""
+    return list(
+        run(
+            connection,
+            """
+            SELECT r.finished_at FROM (
+              SELECT j.id, j.attempts FROM {jobs} j WHERE {fails_on} AND j.job_type = :job_type
+              ORDER BY j.last_failed_at DESC, j.id DESC LIMIT :jobs) f
+            JOIN {job_runs} r ON r.job_id = f.id AND r.attempt > f.attempts - :attempts
+            WHERE r.outcome IN ('failed', 'timed_out', 'lost') ORDER BY r.finished_at DESC LIMIT :least""",
+            job_type=job_type,
+            jobs=JOBS,
+            attempts=ATTEMPTS,
+            least=IN_A_ROW,
+        ).scalars()
+    )
+
+
+def _last_successes(connection: Connection, since: datetime) -> dict[str, datetime]:
+    """By job type, when a run of it last succeeded since *since*.
+
+    The type is looked up for each of them: of a join PostgreSQL may make a walk over all jobs.
+    """
+    rows = run(
+        connection,
+        """
+        SELECT job_type, max(finished_at) AS finished_at FROM (
+          SELECT l.finished_at,
+            (SELECT substr(j.job_type, 1, :longest) FROM {jobs} j WHERE j.id = l.job_id) AS job_type
+          FROM (
+            SELECT job_id, finished_at FROM {job_runs} WHERE outcome = 'succeeded' AND finished_at >= :since
+            ORDER BY finished_at DESC LIMIT :last) l) r
+        WHERE job_type IS NOT NULL GROUP BY job_type""",
+        since=since,
+        last=SUCCESSES,
+        longest=LONGEST_NAME,
+    )
+    return {row.job_type: row.finished_at for row in rows}

@@ -1,0 +1,119 @@
+"""One job as an app asks for it, on whatever connection the app has: by its id, or by its key."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.database.encoding import from_ascii, in_ascii, server_encoding, unfit_character
+from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.store.meta import database_name, qualified
+from cronjobs.engine.store.sizes import if_not_too_large
+from cronjobs.engine.store.sql import Fragment, among, define, is_postgresql, run
+from cronjobs.errors import SchemaMissing
+from cronjobs.text import decoded
+
+LONGEST: Final = 4000  # characters of a text; more than any that cronjobs writes
+_JSON: Final = ("payload", "meta", "result", "progress", "policy")
+_TEXTS: Final = (
+    *("job_type", "queue", "status", "last_error", "error_type", "idempotency_key", "released_key", "schedule"),
+)
+_INSTANTS: Final = ("run_at", "cancel_requested_at", "created_at", "started_at", "finished_at")
+_NUMBERS: Final = ("id", "priority", "attempts", "failures", "max_attempts")
+
+
+class JobName(NamedTuple):
+    """Which job is meant: by its id or, if that is None, by its idempotency key."""
+
+    id: int | None
+    key: str | None
+
+    def __str__(self) -> str:
+        return f"job {self.id}" if self.key is None else f'the job with idempotency key "{self.key[:200]}"'
+
+
+# The app's connection decides how a driver reads instants, JSON and texts. So they travel as numbers, and as the bytes
+# of texts in hexadecimal digits, which are the same on every connection.
+def _text(column: str) -> Fragment:
+    shown = f"substr({column}, 1, {LONGEST})"
+    return lambda postgresql: (
+        in_ascii(shown)(True) if postgresql else f"CASE WHEN {column} IS NOT NULL THEN hex({shown}) END"
+    )
+
+
+def _json(column: str) -> Fragment:
+    fetched = if_not_too_large(column)
+    assert callable(fetched)
+    return lambda postgresql: (
+        in_ascii(f"CAST({fetched(True)} AS text)")(True)
+        if postgresql
+        else f"CASE WHEN {column} IS NOT NULL THEN hex({fetched(False)}) END"
+    )
+
+
+def _micros(column: str) -> Fragment:
+    return lambda postgresql: (
+        f"CASE WHEN isfinite({column}) THEN CAST(extract(epoch FROM {column}) * 1000000 AS bigint) END"
+        if postgresql
+        else column
+    )
+
+
+define(
+    among_keys=among("keys"),
+    **{f"told_{name}": _json(f"j.{name}") for name in _JSON},
+    **{f"told_{name}": _text(f"j.{name}") for name in _TEXTS},
+    **{f"told_{name}": _micros(f"j.{name}") for name in _INSTANTS},
+    **{f"told_{name}": f"j.{name}" for name in _NUMBERS},
+)
+_COLUMNS: Final = (*_NUMBERS, *_TEXTS, *_INSTANTS, *_JSON)
+_SELECT: Final = "SELECT " + ", ".join(f"{{told_{name}}} AS told_{name}" for name in _COLUMNS) + " FROM {jobs} j WHERE "
+_BY_ID: Final = "j.id = CAST(:id AS bigint)"
+# Who has the key, else who had it last. "+ 0": for the largest id PostgreSQL may walk back through all of them.
+_BY_KEY: Final = """j.id = coalesce((SELECT k.id FROM {jobs} k WHERE k.idempotency_key {among_keys}),
+  (SELECT max(k.id + 0) FROM {jobs} k WHERE k.released_key {among_keys}))"""
+
+
+def find_row(connection: Connection, name: JobName) -> dict[str, Any] | None:
+    """The columns of a job: texts, JSON as its text, instants as microseconds since 1970; None: there is none."""
+    if cannot_be_there(connection, name):
+        return None
+    if name.id is not None:
+        found = run(connection, _SELECT + _BY_ID, id=name.id).all()
+    else:
+        found = run(connection, _SELECT + _BY_KEY, keys=[name.key]).all()
+    if not found:
+        return None
+    row = dict(zip(_COLUMNS, found[0], strict=True))
+    for column in (*_TEXTS, *_JSON):
+        if row[column] is not None:
+            row[column] = _read(connection, row[column])
+    return row
+
+
+def _read(connection: Connection, digits: str) -> str:
+    return from_ascii(connection, digits) if is_postgresql(connection) else decoded(bytes.fromhex(digits))
+
+
+def cannot_be_there(connection: Connection, name: JobName) -> bool:
+    """Whether the key has a character that this database cannot hold: to ask for it would end the transaction."""
+    return name.key is not None and unfit_character(server_encoding(connection), name.key) is not None
+
+
+class Readiness(NamedTuple):
+    """What decides whether a call can be made. The database's own refusal would end the app's transaction."""
+
+    revision: str
+    may_read: bool  # this connection's role may read whole jobs
+
+
+def readiness(connection: Connection) -> Readiness:
+    """Raises SchemaMissing if the meta row is missing."""
+    may, values = "true", {}
+    if is_postgresql(connection):
+        may, values = "has_table_privilege(CAST(:name AS text), 'SELECT')", {"name": qualified(connection, jobs.name)}
+    found = run(connection, f"SELECT m.schema_revision, {may} AS may_read FROM {{meta}} m", **values).all()
+    if not found:
+        raise SchemaMissing(database_name(connection))
+    return Readiness(str(found[0].schema_revision), bool(found[0].may_read))

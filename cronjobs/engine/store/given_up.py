@@ -1,0 +1,89 @@
+"""What cronjobs itself gave up for good: the audit trail has it, and it is a finding until a person acknowledges it.
+
+Such an entry is one fact, and nothing ends it but the ack: later runs do not bring back what did not run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.store.sql import run
+from cronjobs.engine.store.ticks import AuditAct, record_all
+
+# Kinds of findings, and the actions of their entries.
+DROPPED: Final = "dropped"  # occurrences beyond catch_up_limit, by schedule
+PRUNED: Final = "pruned"  # dead jobs that nobody had dealt with, by job type
+KINDS: Final = (DROPPED, PRUNED)
+BY: Final = "cronjobs"
+READ: Final = 1000  # entries of a kind
+ACKS_READ: Final = 100
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """Entries that nobody has acknowledged: their ids, oldest first, how many by name, and since when.
+
+    ``more``: there are more entries than these.
+    """
+
+    ids: tuple[int, ...]
+    by_name: Mapping[str, int]
+    since: datetime
+    more: bool = False
+
+
+def give_up(connection: Connection, kind: str, found: Mapping[str, Mapping[str, Any]], at: datetime) -> None:
+    """Record what is given up, by the name of its schedule or job type; each has a "count"."""
+    acts = [AuditAct(kind, name, BY, dict(detail)) for name, detail in sorted(found.items())]
+    record_all(connection, acts, host=None, at=at)
+
+
+def given_up(connection: Connection, kind: str) -> GivenUp | None:
+    """What was given up and is not acknowledged; None: nothing."""
+    # The oldest, as an ack covers all up to the newest that it is shown. "+ 0", or PostgreSQL may walk the whole trail.
+    rows = run(
+        connection,
+        "SELECT a.id, a.subject, a.at, a.detail FROM {audit} a WHERE a.action = :kind AND a.id > :after "
+        "ORDER BY a.id + 0 LIMIT :most",
+        kind=kind,
+        after=_acknowledged_up_to(connection, kind),
+        most=READ + 1,
+    ).all()
+    if not rows:
+        return None
+    counts: Counter[str] = Counter()
+    for row in rows[:READ]:
+        counts[row.subject] += _count(row.detail)
+    return GivenUp(tuple(row.id for row in rows[:READ]), counts, min(row.at for row in rows[:READ]), len(rows) > READ)
+
+
+def _count(detail: Any) -> int:
+    count = detail.get("count") if isinstance(detail, Mapping) else None
+    return count if isinstance(count, int) else 1
+
+
+def _acknowledged_up_to(connection: Connection, kind: str) -> int:
+    """The newest entry that is acknowledged; what came after it is not. An ack that was taken back counts no more."""
+    rows: Sequence[Any] = run(
+        connection,
+        "SELECT a.id, a.action, a.detail FROM {audit} a WHERE a.action IN ('ack', 'unack') AND a.subject = :kind "
+        "ORDER BY a.id DESC LIMIT :most",
+        kind=kind,
+        most=ACKS_READ,
+    ).all()
+    taken_back = 0
+    for row in rows:
+        if row.action == "unack":
+            taken_back += 1
+        elif taken_back:
+            taken_back -= 1
+        else:
+            up_to = row.detail.get("up_to") if isinstance(row.detail, Mapping) else None
+            return up_to if isinstance(up_to, int) else row.id
+    return 0

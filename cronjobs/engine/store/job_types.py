@@ -1,0 +1,171 @@
+"""Which job types the hosts can run: each tick that loads handlers records their names, and all decide by that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from hashlib import sha256
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.database.tables import job_type_lists
+from cronjobs.engine.probe.question import after_now, shifted
+from cronjobs.engine.store.overlap import runnable_value
+from cronjobs.engine.store.sql import define, inserted_into, run
+
+REMEMBERED: Final = timedelta(minutes=10)  # a type that no tick has known for so long is unknown
+
+MOST_NAMED: Final = 100  # of schedules
+
+define(
+    within_ago=after_now("-:within_s"),
+    within_ahead=after_now(":within_s"),  # a clock may have been set back
+    before_newest=shifted("n.at", "-:within_s"),
+)
+
+
+def remembered(every: timedelta) -> timedelta:
+    """How far back the ticks' lists count if cron starts a tick each *every*."""
+    return max(REMEMBERED, 2 * every)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a tick has loaded: the names of its job types, and the hash of their source ("": not known)."""
+
+    names: Collection[str]
+    source: str = ""
+
+    @cached_property
+    def hash(self) -> str:
+        """The version of the code, by which a tick's row refers to it."""
+        return sha256(
+            json.dumps([*sorted(self.names), *([{"": self.source}] if self.source else ())]).encode()
+        ).hexdigest()[:32]
+
+
+def record_types(connection: Connection, loaded: Loaded) -> str:
+    """Store the list of job types, once for each version of the code; return its hash."""
+    row = {"hash": loaded.hash, "names": sorted(loaded.names)}
+    connection.execute(inserted_into(connection, job_type_lists).values(row).on_conflict_do_nothing())
+    return loaded.hash
+
+
+def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> dict[str, list[str]]:
+    """Job types of active schedules that are not *runnable*, with the schedules' names."""
+    rows = run(
+        connection,
+        # An unreadable definition has no type (NULL): that is reported when the schedule is due.
+        """SELECT {present_type} AS job_type, s.name FROM {schedules} s WHERE s.status = 'active'
+           AND NOT ({present_type} {among_runnable}) ORDER BY s.name LIMIT :most""",
+        runnable=runnable_value(connection, runnable),
+        most=MOST_NAMED,
+    ).all()
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(row.job_type, []).append(row.name)
+    return found
+
+
+def types_recorded_at(connection: Connection) -> datetime | None:
+    """When the last tick began that recorded its job types."""
+    found: datetime | None = run(
+        connection, "SELECT max(t.started_at) AS started_at FROM {ticks} t WHERE t.job_types IS NOT NULL"
+    ).scalar()
+    return found
+
+
+def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
+    """The job types that some host may still run, as ticks of the last *within* recorded them; None: no tick has.
+
+    For claims and schedules: a tick that began before a deploy may still be running jobs of types that are gone.
+
+    Idle ticks load no handlers. So the last list of each host that still ticks counts as well, and if no tick has
+    loaded handlers for longer, the lists of the last ones that did.
+    """
+    rows = run(
+        connection,
+        """
+        WITH newest AS (
+          SELECT max(t.started_at) AS at FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.started_at <= {now})
+        SELECT l.names FROM {job_type_lists} l WHERE l.hash IN (
+          SELECT t.job_types FROM {ticks} t WHERE t.job_types IS NOT NULL
+            AND t.started_at >= (SELECT {before_newest} FROM newest n) AND t.started_at <= {within_ahead}
+          UNION
+          SELECT (SELECT t.job_types FROM {ticks} t WHERE t.host = h.host AND t.job_types IS NOT NULL
+                  ORDER BY t.id DESC LIMIT 1)
+          FROM (SELECT DISTINCT t.host FROM {ticks} t
+                WHERE t.started_at >= {within_ago} AND t.started_at <= {within_ahead}) h)""",
+        within_s=within.total_seconds(),
+    ).all()
+    if not rows:
+        return None
+    return frozenset(str(name) for row in rows if isinstance(row.names, list) for name in row.names)
+
+
+@dataclass(frozen=True)
+class ListUse:
+    """That ticks of *host* recorded one list of job types, from the row *first* to the row *last*."""
+
+    host: str
+    hash: str
+    first: float
+    last: float
+
+
+def present_types(
+    connection: Connection, within: timedelta = REMEMBERED, here: tuple[str, Loaded] | None = None
+) -> frozenset[str] | None:
+    """As ``runnable_types``, without the types that a deploy has removed or renamed: for what people are shown.
+
+    *here*: a host and what its tick has just loaded.
+    """
+    rows = run(
+        connection,
+        """
+        WITH newest AS (
+          SELECT max(t.started_at) AS at FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.started_at <= {now}),
+        used AS (
+          SELECT t.id, t.host, t.job_types FROM {ticks} t WHERE t.job_types IS NOT NULL
+            AND t.started_at >= (SELECT {before_newest} FROM newest n) AND t.started_at <= {within_ahead}
+          UNION
+          SELECT (SELECT t.id FROM {ticks} t WHERE t.host = h.host AND t.job_types IS NOT NULL
+                  ORDER BY t.id DESC LIMIT 1),
+            h.host,
+            (SELECT t.job_types FROM {ticks} t WHERE t.host = h.host AND t.job_types IS NOT NULL
+             ORDER BY t.id DESC LIMIT 1)
+          FROM (SELECT DISTINCT t.host FROM {ticks} t
+                WHERE t.started_at >= {within_ago} AND t.started_at <= {within_ahead}) h),
+        uses AS (SELECT u.host, u.job_types, min(u.id) AS first, max(u.id) AS last FROM used u
+                 GROUP BY u.host, u.job_types)
+        SELECT u.*, l.names FROM uses u JOIN {job_type_lists} l ON l.hash = u.job_types""",
+        within_s=within.total_seconds(),
+    ).all()
+    if not (rows or here):
+        return None
+    uses = [ListUse(row.host, row.job_types, row.first, row.last) for row in rows]
+    names: dict[str, Collection[str]] = {row.job_types: row.names for row in rows if isinstance(row.names, list)}
+    if here is not None:
+        host, loaded = here
+        names[loaded.hash] = loaded.names
+        uses = with_list(uses, host, loaded.hash)
+    return frozenset(str(name) for hash_ in in_use(uses) for name in names.get(hash_, ()))
+
+
+def with_list(uses: Iterable[ListUse], host: str, hash_: str) -> list[ListUse]:
+    """*uses* after *host* has loaded this list once more."""
+    now = float("inf")
+    first = min((use.first for use in uses if (use.host, use.hash) == (host, hash_)), default=now)
+    return [*(use for use in uses if (use.host, use.hash) != (host, hash_)), ListUse(host, hash_, first, now)]
+
+
+def in_use(uses: Collection[ListUse]) -> set[str]:
+    """The lists that no deploy has replaced: none of their host's lists came up only after their last use.
+
+    Two lines of one host's crontab with different handlers take turns; so both of their lists are in use.
+    """
+    return {use.hash for use in uses if not any(other.host == use.host and other.first > use.last for other in uses)}

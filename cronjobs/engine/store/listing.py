@@ -1,0 +1,526 @@
+"""Every statement of the commands that only read: status, jobs, schedules, history. Nothing here writes.
+
+A million finished jobs must not make them slow, so each uses an index, sometimes by a hint to the planner in the
+statement's shape; a test checks the plans on both databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Executable,
+    Row,
+    Select,
+    Text,
+    and_,
+    cast,
+    func,
+    literal_column,
+    or_,
+    select,
+    text,
+    union_all,
+)
+
+from cronjobs.engine.database.tables import job_runs, jobs, occurrences, schedules
+from cronjobs.engine.probe.question import WAITING_SQL, after_now, shifted
+from cronjobs.engine.store import claims  # noqa: F401  its fragments: plain, timed
+from cronjobs.engine.store.shown import LONGEST, beginning, fetched, shown
+from cronjobs.engine.store.sql import define, run
+from cronjobs.model import FINAL, Status
+
+HOSTS_AT_MOST: Final = 200  # if every tick has its own host name (containers), the newest tick has to do
+STREAM_BATCH: Final = 2000  # rows in memory at once
+ERROR_SHOWN: Final = 400  # characters that are enough to tell errors apart
+DID_NOT_RUN: Final = ("missed", "skipped", "coalesced")
+
+
+def _due(kind: str) -> str:
+    """Due jobs of the *kind* that an index by type has, by type and queue."""
+    return f"""
+      SELECT j.queue, j.job_type, count(*) AS due, count(CASE WHEN j.run_at <= {{late_before}} THEN 1 END) AS late,
+        min(j.run_at) AS run_at
+      FROM {{jobs}} j WHERE j.{{{kind}}} AND j.run_at <= {{now}} GROUP BY j.job_type, j.queue"""
+
+
+define(
+    # For a condition that no index has: PostgreSQL would compute it for each row.
+    now_once=lambda postgresql: "(SELECT {now})" if postgresql else "{now}",
+    late_before=after_now(":late_s"),
+    due_by_type=_due("plain"),
+    due_by_type_timed=_due("timed"),
+    an_hour_ago=after_now("-3600"),
+    a_day_ago=after_now("-86400"),
+    # Not "l.host = h.name": for a host that ticks no more PostgreSQL would read back through all later ticks.
+    last_of_host="(SELECT l.id FROM {ticks} l WHERE l.host <= h.name ORDER BY l.host DESC, l.id DESC LIMIT 1)",
+    run_seconds=lambda postgresql: (
+        "extract(epoch FROM r.finished_at - r.started_at)" if postgresql else "(r.finished_at - r.started_at) / 1e6"
+    ),
+    next_minus_gap=shifted("next_at", "-:gap_s"),
+)
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+MOST_QUEUES: Final = 1000  # that are read one by one; the rest is counted
+MOST_GROUPS: Final = 1000  # of due jobs, by queue and type
+
+# Anyone who enqueues makes queues and types, so no reader takes all of them: the rest is in sums over all.
+_BY_QUEUE: Final = """
+  WITH each AS (
+    SELECT j.queue, count(*) AS waiting, count(*) FILTER (WHERE j.status = 'failed') AS failed,
+      count(*) FILTER (WHERE j.run_at <= {now_once}) AS due,
+      min(j.run_at) FILTER (WHERE j.run_at <= {now_once}) AS run_at
+    FROM {jobs} j WHERE j.{waiting} GROUP BY j.queue)
+  SELECT queue, waiting, failed, due, run_at, count(*) OVER () AS queues, CAST(sum(waiting) OVER () AS bigint) AS waits,
+    CAST(sum(failed) OVER () AS bigint) AS fails, CAST(sum(due) OVER () AS bigint) AS dues,
+    min(run_at) OVER () AS read_at
+  FROM each ORDER BY (
+    SELECT count(*) FROM {queues} q WHERE q.name = each.queue AND q.max_waiting IS NOT NULL) DESC, waiting DESC, queue
+  LIMIT :limit"""
+
+
+class WaitingQueue(NamedTuple):
+    """What waits in a queue: how many jobs, how many that failed, that are due, and the oldest ``run_at`` of those."""
+
+    queue: str
+    waiting: int
+    failed: int
+    due: int
+    run_at: datetime | None
+
+
+class WaitingQueues(NamedTuple):
+    """Capped queues and the fullest others, by name; ``others``: how many more there are, and what waits in these."""
+
+    queues: list[WaitingQueue]
+    others: int
+    in_others: WaitingQueue
+    oldest_due_at: datetime | None
+
+
+def waiting_by_queue(connection: Connection) -> WaitingQueues:
+    """One pass over the index of waiting jobs by queue.
+
+    No index has the status, so each row is looked up; in the order of this index neighbours are often rows that were
+    enqueued together, in that by type they are not.
+    """
+    rows = run(connection, _BY_QUEUE, limit=MOST_QUEUES).all()
+    found = [WaitingQueue(row.queue, row.waiting, row.failed, row.due, row.run_at) for row in rows]
+    if not rows:
+        return WaitingQueues([], 0, WaitingQueue("", 0, 0, 0, None), None)
+    whole = rows[0]
+    waiting, failed, due = (sum(getattr(each, what) for each in found) for what in ("waiting", "failed", "due"))
+    rest = WaitingQueue("", whole.waits - waiting, whole.fails - failed, whole.dues - due, None)
+    return WaitingQueues(sorted(found), whole.queues - len(found), rest, whole.read_at)
+
+
+# Known types first, then the oldest: what a stranger enqueues today hides nothing that has waited longer.
+_DUE_GROUPS: Final = """
+  WITH each AS (
+    SELECT w.queue, w.job_type, CAST(sum(w.due) AS bigint) AS due, CAST(sum(w.late) AS bigint) AS late,
+      min(w.run_at) AS run_at, max(CASE WHEN w.job_type {among_names} THEN 1 ELSE 0 END) AS known
+    FROM ({due_by_type} UNION ALL {due_by_type_timed}) AS w GROUP BY w.queue, w.job_type)
+  SELECT queue, job_type, due, late, run_at, known,
+    CAST(coalesce(sum(late) FILTER (WHERE known = 1) OVER (), 0) AS bigint) AS lates,
+    CAST(coalesce(sum(due) FILTER (WHERE known = 0) OVER (), 0) AS bigint) AS unknown_due,
+    (SELECT count(DISTINCT u.job_type) FROM each u WHERE u.known = 0) AS unknown_types
+  FROM each ORDER BY known DESC, run_at, queue, job_type LIMIT :limit"""
+
+
+class DueGroups(NamedTuple):
+    """Due jobs by queue and type: how many, how many late, the oldest ``run_at``; ``known``: the type was given.
+
+    Of those that were not read: ``late`` jobs of given types, and how many ``types`` that were not given have how many
+    ``due`` jobs.
+    """
+
+    groups: Sequence[Row[Any]]
+    late: int = 0
+    types: int = 0
+    due: int = 0
+
+
+def due_groups(connection: Connection, late: timedelta, known: Collection[str]) -> DueGroups:
+    """By the indexes of waiting jobs by type, whose order needs no sorting; the rows themselves are not read."""
+    rows = run(connection, _DUE_GROUPS, late_s=-late.total_seconds(), names=sorted(known), limit=MOST_GROUPS).all()
+    if not rows:
+        return DueGroups(rows)
+    strange = [row for row in rows if not row.known]
+    return DueGroups(
+        rows,
+        rows[0].lates - sum(row.late for row in rows if row.known),
+        rows[0].unknown_types - len({row.job_type for row in strange}),
+        rows[0].unknown_due - sum(row.due for row in strange),
+    )
+
+
+def running_jobs(
+    connection: Connection, limit: int, queue: str | None = None, *, with_exec: bool = True
+) -> Sequence[Row[Any]]:
+    """Leased jobs, of one *queue* or of all, the longest running first; *with_exec*: runs of exec, too."""
+    return run(
+        connection,
+        """
+        SELECT id, job_type, queue, schedule, attempts, failures, max_attempts, started_at, locked_by, locked_until,
+          cancel_requested_at FROM {jobs} j
+        WHERE locked_until IS NOT NULL AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
+          AND (:with_exec OR NOT {is_exec})
+        ORDER BY started_at, id LIMIT :limit""",
+        limit=limit,
+        queue=queue,
+        with_exec=with_exec,
+    ).all()
+
+
+def running_count(connection: Connection) -> tuple[int, int]:
+    """How many jobs are leased, and how many of these leases have expired."""
+    row = run(
+        connection,
+        "SELECT count(*) AS leased, count(CASE WHEN locked_until < {now} THEN 1 END) AS overdue FROM {jobs} "
+        "WHERE locked_until IS NOT NULL",
+    ).one()
+    return row.leased, row.overdue
+
+
+def dead_counts(connection: Connection) -> dict[str, int]:
+    """How many jobs are dead: in all, of the last 24 hours, of the last hour."""
+    row = run(
+        connection,
+        """
+        SELECT count(*) AS total, count(CASE WHEN finished_at >= {a_day_ago} THEN 1 END) AS last_24h,
+          count(CASE WHEN finished_at >= {an_hour_ago} THEN 1 END) AS last_1h
+        FROM {jobs} WHERE status = 'dead' AND finished_at IS NOT NULL""",
+    ).one()
+    return dict(row._mapping)
+
+
+def typical_runs(connection: Connection, last: int) -> dict[str, timedelta]:
+    """The average duration by job type, over the *last* runs that succeeded.
+
+    The type is looked up for each of them: of a join PostgreSQL may make a walk over all jobs.
+    """
+    rows = run(
+        connection,
+        """
+        SELECT job_type, avg({run_seconds}) AS seconds FROM (
+          SELECT started_at, finished_at,
+            (SELECT substr(j.job_type, 1, :longest) FROM {jobs} j WHERE j.id = last.job_id) AS job_type
+          FROM (
+            SELECT job_id, started_at, finished_at FROM {job_runs} WHERE outcome = 'succeeded'
+            ORDER BY finished_at DESC LIMIT :last) last) r
+        WHERE job_type IS NOT NULL GROUP BY job_type ORDER BY job_type""",
+        last=last,
+        longest=LONGEST,
+    )
+    return {row.job_type: timedelta(seconds=float(row.seconds)) for row in rows}
+
+
+def last_ticks(connection: Connection) -> list[Row[Any]]:
+    """The last tick of each host, newest first.
+
+    One index step per host, however many ticks there are; of more than 200 hosts the first 200 by name, and the newest
+    tick in any case.
+    """
+    found = run(
+        connection,
+        """
+        WITH RECURSIVE host(name, number) AS (
+          SELECT min(t.host), 1 FROM {ticks} t
+          UNION ALL
+          SELECT (SELECT min(t.host) FROM {ticks} t WHERE t.host > h.name), h.number + 1 FROM host h
+          WHERE h.name IS NOT NULL AND h.number < :hosts)
+        SELECT t.* FROM host h JOIN {ticks} t ON t.id = {last_of_host}""",
+        hosts=HOSTS_AT_MOST,
+    ).all()
+    newest = run(connection, "SELECT t.* FROM {ticks} t WHERE t.id = (SELECT max(id) FROM {ticks})").all()
+    ticks = {row.id: row for row in (*newest, *found)}
+    return sorted(ticks.values(), key=lambda row: (row.started_at, row.id), reverse=True)
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which jobs to list; None: any. ``since``: created, begun, failed or ended no earlier."""
+
+    job_type: str | None = None
+    status: Status | None = None
+    queue: str | None = None
+    schedule: str | None = None
+    since: datetime | None = None
+    error_type: str | None = None
+
+
+def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Row[Any]]:
+    """Up to *limit* jobs, newest first; with a final status the last ended first.
+
+    Status and ``since`` use the indexes of waiting, running and ended jobs; for the other filters it reads back from
+    the newest until *limit* are found.
+    """
+
+    def query(with_json: bool) -> Select[Any]:
+        return _filtered(wanted, shown(connection, jobs.c, with_json=with_json), limit).limit(limit)
+
+    return fetched(connection, query)
+
+
+def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int) -> Select[Any]:
+    chosen: Select[Any] = select(*columns).where(*_plainly(wanted))
+    if wanted.status in FINAL:
+        ended = [*_in_status(wanted.status, wanted.since), *_plainly(wanted)]
+        # The index has no id: from ``since`` on there are few rows to sort. Without statistics PostgreSQL sorted all.
+        last = select(jobs.c.finished_at).where(*ended).order_by(jobs.c.finished_at.desc()).limit(limit).subquery()
+        since = select(func.min(last.c.finished_at)).scalar_subquery()
+        return chosen.where(*ended, jobs.c.finished_at >= since).order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
+    chosen = chosen.order_by(jobs.c.id.desc())
+    if wanted.status is None and wanted.since is None:
+        return chosen
+    # In a subquery, and "+ 0": given both an order by id and this condition, either database may walk the whole table.
+    statuses = list(Status) if wanted.status is None else [wanted.status]
+    found = _of_statuses(wanted, statuses, jobs.c.id).subquery()
+    newest = select(found.c.id).order_by((found.c.id + 0).desc()).limit(limit)
+    return chosen.where(jobs.c.id.in_(newest))
+
+
+def _plainly(wanted: Filter) -> list[ColumnElement[bool]]:
+    """The conditions that have no index."""
+    plain = {"job_type": wanted.job_type, "queue": wanted.queue, "schedule": wanted.schedule}
+    return [
+        jobs.c[column] == value
+        for column, value in (plain | {"error_type": wanted.error_type}).items()
+        if value is not None
+    ]
+
+
+def _in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool]]:
+    """In *status*, and active or ended since, by the index of waiting, running or ended jobs."""
+    # Literal, never bound: a bound value hides a partial index from the planner.
+    exactly = jobs.c.status == literal_column(f"'{status}'")
+    if status in FINAL:
+        return [jobs.c.finished_at.is_not(None), exactly, *([] if since is None else [jobs.c.finished_at >= since])]
+    index = jobs.c.locked_until.is_not(None) if status is Status.RUNNING else and_(text(WAITING_SQL), exactly)
+    if since is None:
+        return [index]
+    return [index, or_(jobs.c.created_at >= since, jobs.c.started_at >= since, jobs.c.last_failed_at >= since)]
+
+
+def choose(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
+    """Every job in *statuses* that also passes *wanted*, from one snapshot: id, type, status, locked_by, when it ended.
+
+    Streamed: a hundred thousand rows are never in memory at once.
+    """
+    columns = shown(
+        connection,
+        (jobs.c.id, jobs.c.job_type, jobs.c.status, jobs.c.locked_by, jobs.c.finished_at, jobs.c.dismissed_at),
+    )
+    return _stream(connection, _of_statuses(wanted, statuses, *columns))
+
+
+def error_groups(
+    connection: Connection, wanted: Filter, statuses: Collection[Status], limit: int
+) -> Iterator[Row[Any]]:
+    """Jobs by kind and text of their last error and by type, most frequent first: how many, seen when, one id.
+
+    At most *limit* rows; ``all_jobs``: how many there are in all.
+    """
+    seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
+    # Only the beginning, which shows what went wrong; kilobytes do not belong in a grouping key.
+    error = cast(func.substr(jobs.c.last_error, 1, ERROR_SHOWN), Text).label("error")
+    kind = shown(connection, (jobs.c.id, jobs.c.job_type, jobs.c.error_type))
+    each = _of_statuses(wanted, statuses, *kind, error, seen_at).subquery()
+    key = (each.c.error_type, each.c.error, each.c.job_type)
+    count = func.count().label("jobs")
+    first, last = func.min(each.c.seen_at).label("first_seen_at"), func.max(each.c.seen_at).label("last_seen_at")
+    in_all = func.sum(func.count()).over().label("all_jobs")
+    grouped = select(*key, count, in_all, first, last, func.max(each.c.id).label("sample_job_id")).group_by(*key)
+    return _stream(connection, grouped.order_by(count.desc(), literal_column("sample_job_id").desc()).limit(limit))
+
+
+def _of_statuses(wanted: Filter, statuses: Collection[Status], *columns: ColumnElement[Any]) -> CompoundSelect[Any]:
+    meant = [status for status in statuses if wanted.status in (None, status)]
+    return union_all(
+        *(select(*columns).where(*_in_status(status, wanted.since), *_plainly(wanted)) for status in meant)
+    )
+
+
+def _stream(connection: Connection, query: Executable) -> Iterator[Row[Any]]:
+    return iter(connection.execute(query, execution_options={"yield_per": STREAM_BATCH}))
+
+
+def one_job(connection: Connection, job_id: int) -> Row[Any] | None:
+    def query(with_json: bool) -> Select[Any]:
+        return select(*shown(connection, jobs.c, with_json=with_json)).where(jobs.c.id == job_id)
+
+    return next(iter(fetched(connection, query)), None)
+
+
+def attempts_of(connection: Connection, job_id: int, limit: int | None) -> tuple[int, Sequence[Row[Any]]]:
+    """How many attempts of a job ended, and the newest *limit* of them (None: all), oldest first."""
+    query = (
+        select(*shown(connection, job_runs.c)).where(job_runs.c.job_id == job_id).order_by(job_runs.c.attempt.desc())
+    )
+    newest = connection.execute(query if limit is None else query.limit(limit)).all()
+    count = run(connection, "SELECT count(*) FROM {job_runs} WHERE job_id = :id", id=job_id).scalar_one()
+    return count, newest[::-1]
+
+
+def occurrences_of(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
+    """Ledger rows that a job was made for, that were coalesced into it, or that gave way to it."""
+    return connection.execute(
+        select(occurrences, schedules.c.name.label("schedule"))
+        .join(schedules, schedules.c.id == occurrences.c.schedule_id)
+        .where(occurrences.c.job_id == job_id)
+        .order_by(occurrences.c.last_for)
+    ).all()
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+def last_occurrences(connection: Connection) -> Sequence[Row[Any]]:
+    """The newest ledger row of each schedule, with the status of its job."""
+    # CROSS JOIN: SQLite keeps the order, schedules first; otherwise it read the whole ledger.
+    return run(
+        connection,
+        """
+        SELECT c.*, j.status AS job_status FROM {schedules} s CROSS JOIN {occurrences} c
+        LEFT JOIN {jobs} j ON j.id = c.job_id
+        WHERE c.schedule_id = s.id
+          AND c.last_for = (SELECT max(l.last_for) FROM {occurrences} l WHERE l.schedule_id = s.id)""",
+    ).all()
+
+
+def ledger(connection: Connection, schedule_id: int, limit: int) -> Sequence[Row[Any]]:
+    """The newest ledger rows of a schedule, newest first, with the status of their jobs."""
+    return connection.execute(
+        select(occurrences, jobs.c.status.label("job_status"))
+        .outerjoin(jobs, jobs.c.id == occurrences.c.job_id)
+        .where(occurrences.c.schedule_id == schedule_id)
+        .order_by(occurrences.c.last_for.desc())
+        .limit(limit)
+    ).all()
+
+
+# --- history ----------------------------------------------------------------------------------------------------------
+
+# Without tracebacks and outputs, which "jobs show" prints: a night of them can be hundreds of megabytes.
+_BRIEF: Final = [column for column in job_runs.c if column.name not in ("traceback", "output")]
+
+
+def attempts_since(
+    connection: Connection,
+    since: datetime,
+    limit: int,
+    *,
+    schedule: str | None = None,
+    job_type: str | None = None,
+    outcome: str | None = None,
+    until: datetime | None = None,
+) -> Sequence[Row[Any]]:
+    """The newest *limit* attempts that ended since, and before *until*, newest first."""
+    query: Select[Any] = (
+        select(*shown(connection, [*_BRIEF, jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for]))
+        .join(jobs, jobs.c.id == job_runs.c.job_id)
+        .where(job_runs.c.finished_at >= since)
+        .order_by(job_runs.c.finished_at.desc())
+        .limit(limit)
+    )
+    for column, value in ((jobs.c.schedule, schedule), (jobs.c.job_type, job_type), (job_runs.c.outcome, outcome)):
+        if value is not None:
+            query = query.where(column == value)
+    return connection.execute(_before(query, job_runs.c.finished_at, until)).all()
+
+
+def _before(query: Select[Any], column: Column[Any], until: datetime | None) -> Select[Any]:
+    return query if until is None else query.where(column < until)
+
+
+def deaths_since(
+    connection: Connection,
+    since: datetime,
+    limit: int,
+    *,
+    schedule: str | None = None,
+    job_type: str | None = None,
+    until: datetime | None = None,
+) -> Sequence[Row[Any]]:
+    """The newest *limit* jobs that died since, and before *until*, and are still dead, newest first."""
+    dismissed = and_(jobs.c.dismissed_at.is_not(None), jobs.c.dismissed_at >= jobs.c.finished_at)
+    columns = (jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for, jobs.c.finished_at, jobs.c.error_type)
+    query: Select[Any] = (
+        select(
+            jobs.c.id.label("job_id"),
+            *shown(connection, columns),
+            beginning(jobs.c.last_error).label("error"),
+            dismissed.label("dismissed"),
+        )
+        .where(*_in_status(Status.DEAD, since), *_plainly(Filter(job_type=job_type, schedule=schedule)))
+        .order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
+        .limit(limit)
+    )
+    return connection.execute(_before(query, jobs.c.finished_at, until)).all()
+
+
+def not_run_since(
+    connection: Connection,
+    since: datetime,
+    limit: int,
+    *,
+    schedule_ids: Collection[int] | None = None,
+    outcomes: Collection[str] = DID_NOT_RUN,
+    until: datetime | None = None,
+) -> Sequence[Row[Any]]:
+    """The newest *limit* ledger rows of occurrences that made no run of their own, newest first."""
+    query = (
+        select(occurrences, schedules.c.name.label("schedule"))
+        .join(schedules, schedules.c.id == occurrences.c.schedule_id)
+        .where(occurrences.c.last_for >= since, occurrences.c.outcome.in_(list(outcomes)))
+        .order_by(occurrences.c.last_for.desc())
+        .limit(limit)
+    )
+    if schedule_ids is not None:
+        query = query.where(occurrences.c.schedule_id.in_(list(schedule_ids)))
+    return connection.execute(_before(query, occurrences.c.last_for, until)).all()
+
+
+def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequence[Row[Any]]:
+    """Gaps longer than *gap* between the end of all earlier ticks and the next one: ``started_at``, ``finished_at``.
+
+    Begins with the tick before *since*; the caller adds the gap from the last tick to now.
+    """
+    return run(
+        connection,
+        """
+        SELECT quiet_from AS started_at, next_at AS finished_at FROM (
+          SELECT t.started_at AS next_at, max(coalesce(t.finished_at, t.started_at)) OVER (
+            ORDER BY t.started_at, t.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from
+          FROM {ticks} t WHERE t.started_at >= coalesce(
+            (SELECT max(b.started_at) FROM {ticks} b WHERE b.started_at <= :since), :since)) AS pairs
+        WHERE quiet_from < {next_minus_gap} ORDER BY next_at""",
+        since=since,
+        gap_s=gap.total_seconds(),
+    ).all()
+
+
+def ticked_at_least(connection: Connection, host: str, times: int) -> bool:
+    """Whether *host* has ticked at least *times* times, as far as rows are kept."""
+    statement = "SELECT 1 FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1 OFFSET :before"
+    return run(connection, statement, host=host, before=times - 1).first() is not None
+
+
+def defined_at(connection: Connection, schedule: str) -> datetime | None:
+    """When the schedule's definition was last put in force."""
+    statement = "SELECT max(a.at) AS at FROM {audit} a WHERE a.action = 'define' AND a.subject = :schedule"
+    at: datetime | None = run(connection, statement, schedule=schedule).scalar()
+    return at

@@ -1,0 +1,150 @@
+"""The one row that names the database's owner and the code that may use it; alembic is not needed to read it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, func, insert, select, text, update
+
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.tables import FIRST_REVISION, SCHEMA_REVISION, audit, meta
+from cronjobs.engine.store.sql import schema_of
+from cronjobs.errors import (
+    ForeignDatabase,
+    MovedDatabase,
+    SchemaMissing,
+    SchemaNotUpgraded,
+    SchemaTooNew,
+    SchemaTooOld,
+)
+
+MOVED: Final = "moved to "  # prefix of the environment of a database that was copied elsewhere
+FENCE: Final = "cronjobs_moved_"  # prefix of the triggers by which such a SQLite file itself refuses claims
+
+
+@dataclass(frozen=True)
+class Meta:
+    """``project`` and ``environment`` are "" until a project adopts the database."""
+
+    project: str
+    environment: str
+    schema_revision: str
+    oldest_code: str
+    pruned_at: datetime | None
+
+
+def read_meta(connection: Connection) -> Meta:
+    """Read the row; raises SchemaMissing or SchemaNotUpgraded, and leaves the transaction usable."""
+    if not has_table(connection, meta.name):
+        raise SchemaMissing(database_name(connection))
+    columns = (meta.c.project, meta.c.environment, meta.c.schema_revision, meta.c.oldest_code, meta.c.pruned_at)
+    row = connection.execute(select(*columns).where(meta.c.id == 1)).one_or_none()
+    if row is None:
+        raise SchemaMissing(database_name(connection))
+    refuse_unsupported(row.schema_revision)
+    return Meta(*row)
+
+
+def refuse_unsupported(revision: str) -> None:
+    """Raise SchemaNotUpgraded for tables of a version before 0.2.0."""
+    if revision < FIRST_REVISION:
+        raise SchemaNotUpgraded(revision)
+
+
+def require_schema(connection: Connection) -> Meta:
+    """Make sure that this code can use this schema; raises SchemaMissing, SchemaTooOld or SchemaTooNew.
+
+    A newer schema is fine if it still supports code of our revision: old hosts keep ticking during a deploy.
+    """
+    found = read_meta(connection)
+    require_revision(found.schema_revision, found.oldest_code)
+    return found
+
+
+def require_revision(schema_revision: str, oldest_code: str) -> None:
+    """Compare the meta row with what this code knows. Revisions have four digits, so they compare as text."""
+    if schema_revision < SCHEMA_REVISION:
+        raise SchemaTooOld(found=schema_revision, needed=SCHEMA_REVISION)
+    if oldest_code > SCHEMA_REVISION:
+        raise SchemaTooNew(found=schema_revision, known=SCHEMA_REVISION, oldest_code=oldest_code)
+
+
+def is_ours(settings: Settings, project: str, environment: str) -> bool:
+    """Whether the database of *project* and *environment* is that of *settings*; False: no project owns it yet.
+
+    Raises ForeignDatabase if another one owns it: we neither claim from nor write to a restored copy or another app's.
+    """
+    ours, theirs = (settings.project, settings.environment), (project, environment)
+    if ours == theirs:
+        return True
+    if theirs == ("", ""):
+        return False
+    if environment.startswith(MOVED):
+        raise MovedDatabase(environment.removeprefix(MOVED))
+    index = 0 if ours[0] != theirs[0] else 1
+    raise ForeignDatabase(what=("project", "environment")[index], theirs=theirs[index], ours=ours[index])
+
+
+def adopt(connection: Connection, project: str, environment: str, actor: str | None, *, again: bool = False) -> Meta:
+    """Give the database to *project* and *environment*, with an audit row; return the meta row from before.
+
+    *actor* None: the user that the database sees. If it is theirs already, nothing is written, unless *again*.
+    """
+    before = read_meta(connection)
+    if (before.project, before.environment) == (project, environment) and not again:
+        return before
+    connection.execute(update(meta).where(meta.c.id == 1).values(project=project, environment=environment))
+    entry = {
+        "action": "adopt",
+        "subject": project,
+        "host": os.uname().nodename,
+        "detail": {
+            "project": {"from": before.project, "to": project},
+            "environment": {"from": before.environment, "to": environment},
+        },
+    }
+    connection.execute(insert(audit).values(entry if actor is None else entry | {"actor": actor}))
+    return before
+
+
+def reopen(connection: Connection, project: str, environment: str, actor: str) -> Meta:
+    """Adopt the database, and take away what "db copy" closed it by; return the meta row from before."""
+    require_schema(connection)
+    if connection.dialect.name == "sqlite":
+        triggers = text("SELECT name FROM sqlite_master WHERE type = 'trigger' AND name GLOB :names")
+        for name in connection.execute(triggers, {"names": f"{FENCE}*"}).scalars().all():
+            connection.exec_driver_sql(f'DROP TRIGGER "{name}"')
+    return adopt(connection, project, environment, actor)
+
+
+def has_table(connection: Connection, name: str) -> bool:
+    """Whether *name* exists in the configured schema, or else on the search_path; a missing one is no SQL error."""
+    if connection.dialect.name == "sqlite":
+        found = text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name")
+        return connection.execute(found, {"name": name}).scalar() is not None
+    return connection.execute(select(func.to_regclass(qualified(connection, name)))).scalar() is not None
+
+
+def qualified(connection: Connection, name: str) -> str:
+    """*name* as SQL finds it: with the configured schema, or bare, for the search_path."""
+    schema = schema_of(connection)
+    if schema is None:
+        return name
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    return f"{quote(schema)}.{quote(name)}"
+
+
+def database_name(connection: Connection) -> str:
+    """The database's URL, without what may hold a password; for whatever connection an enqueue may get."""
+    where = getattr(connection, "where", None)
+    if where is not None:
+        return str(where())
+    url = connection.engine.url
+    if connection.dialect.name == "sqlite" and url.database:
+        url = url.set(database=str(Path(url.database).absolute()))  # an app in another folder has another file
+    # The query string may contain a password, too.
+    return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)

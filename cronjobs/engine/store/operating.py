@@ -1,0 +1,301 @@
+"""What operators do to jobs: retry, cancel, dismiss, release those whose runner is gone; a short batch at a time.
+
+No statement waits for a locked row: it skips the row, and the caller tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from cronjobs.engine.database.tables import LENGTHS
+from cronjobs.engine.rules.attempt_policy import seconds
+from cronjobs.engine.rules.lease import Finish, Lease, lease_of
+from cronjobs.engine.store import leases, released_keys, tokens  # noqa: F401  its fragments: release_key, take_key_back
+from cronjobs.engine.store.job_rows import job_from
+from cronjobs.engine.store.leases import Written
+from cronjobs.engine.store.sizes import in_bytes
+from cronjobs.engine.store.sql import database_now, define, is_postgresql, run
+from cronjobs.engine.store.ticks import record
+from cronjobs.engine.store.totals import Leaving
+from cronjobs.model import Job, Status
+from cronjobs.reserved import EXEC_PREFIX
+
+BATCH: Final = 500  # rows in one transaction, so few that ticks hardly notice
+CANCELLED: Final = "status = 'cancelled', finished_at = {now}, last_error = :error, {release_key}"
+
+define(
+    # The statuses are literals, so that the planner sees them.
+    can_retry="""j.status IN ('dead', 'cancelled', 'failed') AND NOT {stripped} AND {too_long} IS NULL AND NOT {is_exec}
+      AND {key_owner} IS NULL AND NOT EXISTS (SELECT 1 FROM {jobs} n
+        WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {among_ids})""",
+    # A row from before these limits existed may stay, but must not become a waiting job again.
+    too_long=lambda postgresql: (
+        "CASE "
+        + " ".join(f"WHEN {in_bytes(f'j.{c}', postgresql)} > {n} THEN '{c}'" for c, n in LENGTHS.items())
+        + " END"
+    ),
+    can_cancel="j.{waiting}",
+    can_dismiss="j.status = 'dead' AND (j.dismissed_at IS NULL OR j.dismissed_at < j.finished_at)",
+    runs="j.status = 'running' AND NOT {is_exec}",  # nobody reads a request to stop one of exec's
+)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The result of a batch: ``done`` took effect, ``asked`` were asked to stop; jobs in neither are unchanged."""
+
+    done: frozenset[int] = frozenset()
+    asked: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class OperatorAction:
+    """Who does what, where and why, for the audit trail; ``filter``: how jobs were chosen if not by id."""
+
+    action: str
+    actor: str
+    host: str
+    why: str | None
+    filter: dict[str, str] | None = None
+
+    @property
+    def words(self) -> str:
+        """ "cancelled by ada: wrong customer"."""
+        done = {"cancel": "cancelled", "retry": "retried", "release": "released", "dismiss": "dismissed"}[self.action]
+        return f"{done} by {self.actor}" + (f": {self.why}" if self.why else "")
+
+
+# --- retry, cancel ----------------------------------------------------------------------------------------------------
+
+
+def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
+    """Make dead, cancelled or waiting failed jobs due now, with all their tries.
+
+    Their history stays, and so does ``attempts``: the fence only rises.
+    """
+    again = """status = 'queued', run_at = {now}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
+      cancel_requested_at = NULL, dismissed_at = NULL, misfit_since = NULL, {take_key_back}"""
+    leaving = Leaving(connection)
+    found = run(
+        connection,
+        """SELECT j.id, j.job_type, j.schedule, j.status, j.run_at, j.started_at, j.finished_at FROM {jobs} j
+           WHERE j.id {among_ids} AND {can_retry} {lock}""",
+        ids=sorted(ids),
+    ).all()
+    try:
+        with connection.begin_nested():
+            done = _change(connection, [row.id for row in found], "{can_retry}", again)
+    except IntegrityError:  # meanwhile somebody has committed a job with the key of one of them: the next try sees it
+        return Changed()
+    # Their ends go on counting, though these rows no longer show them.
+    leaving.jobs(row for row in found if row.id in done and row.finished_at is not None)
+    leaving.write()
+    record_act(connection, act, done)
+    return Changed(done)
+
+
+def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
+    """Cancel waiting jobs at once, ask running ones to stop."""
+    done = _change(connection, _locked(connection, ids), "{can_cancel}", CANCELLED, error=act.words)
+    request = "cancel_requested_at = coalesce(j.cancel_requested_at, {now})"
+    asked = _change(connection, set(ids) - done, "{runs}", request)
+    record_act(connection, act, done)
+    # One row for each job: when its attempt ends, the cancel's author and reason are looked up there.
+    record_act(connection, act, asked, each=True)
+    return Changed(done, asked)
+
+
+def dismiss(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
+    """Note that dead jobs have been dealt with: they stay dead, and are no longer reported."""
+    done = _change(connection, ids, "{can_dismiss}", "dismissed_at = {now}")
+    record_act(connection, act, done)
+    return Changed(done)
+
+
+def take_back(connection: Connection, ids: Collection[int], act: OperatorAction) -> frozenset[int]:
+    """Cancel the waiting jobs that never had an attempt; return them. Running ones are not asked to stop."""
+    never_ran = "{can_cancel} AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"
+    done = _change(connection, _locked(connection, ids), never_ran, CANCELLED, error=act.why)
+    record_act(connection, act, done)
+    return done
+
+
+def begun(connection: Connection, ids: Collection[int]) -> frozenset[int]:
+    """The jobs of which an attempt runs or ever ran; one whose row was pruned had ended, so it counts."""
+    statement = """SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND j.status IN ('queued', 'failed', 'cancelled')
+      AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"""
+    return frozenset(ids) - set(run(connection, statement, ids=sorted(ids)).scalars())
+
+
+def _locked(connection: Connection, ids: Collection[int]) -> Collection[int]:
+    """Those of *ids* that nobody else has locked, locked: the next statement sees whether an attempt of them began."""
+    if not ids or not is_postgresql(connection):
+        return ids
+    statement = "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND {can_cancel} {lock}"
+    return run(connection, statement, ids=sorted(ids)).scalars().all()
+
+
+def _change(
+    connection: Connection, ids: Collection[int], condition: str, assignments: str, **parameters: Any
+) -> frozenset[int]:
+    if not ids:
+        return frozenset()
+    if is_postgresql(connection):
+        statement = (
+            "WITH mine AS MATERIALIZED (SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND " + condition + " {lock}) "
+            "UPDATE {jobs} j SET " + assignments + " FROM mine WHERE j.id = mine.id RETURNING j.id"
+        )
+    else:
+        statement = "UPDATE {jobs} AS j SET " + assignments + " WHERE j.id {among_ids} AND " + condition
+        statement += " RETURNING id"
+    return frozenset(run(connection, statement, ids=sorted(ids), **parameters).scalars())
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What decides whether an action applies to a job. ``too_long``: which of its texts exceeds its limit, and that.
+
+    ``key_owner``: the job that has its key now, which it gave back when it was cancelled.
+    """
+
+    status: Status
+    stripped: bool  # its payload was pruned, and only the key is left
+    too_long: str | None
+    dismissed: bool
+    is_exec: bool  # a run of "cronjobs exec": no tick runs it again, or can stop it
+    key_owner: int | None
+
+
+def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
+    """The states of those jobs that exist."""
+    statement = """
+        SELECT j.id, j.status, {stripped} AS stripped, {too_long} AS too_long,
+          j.status = 'dead' AND NOT ({can_dismiss}) AS dismissed, {is_exec} AS is_exec,
+          {key_owner} AS key_owner
+        FROM {jobs} j WHERE j.id {among_ids}"""
+    found = {}
+    for row in run(connection, statement, ids=sorted(ids)):
+        long = None if row.too_long is None else f"{row.too_long} is longer than {LENGTHS[row.too_long]:,} bytes"
+        found[row.id] = JobState(
+            Status(row.status), bool(row.stripped), long, bool(row.dismissed), bool(row.is_exec), row.key_owner
+        )
+    return found
+
+
+# --- release ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HeldJob:
+    """A running job and its lease; ``recorded``: its runner has already recorded the attempt's outcome.
+
+    ``lease_s``: the length of its runner's leases in seconds; None: unknown. ``permitted_until``: until then a worker
+    of a cluster may run it; None: none does.
+    """
+
+    job: Job
+    locked_until: datetime
+    recorded: bool
+    lease_s: float | None = None
+    permitted_until: datetime | None = None
+
+    @property
+    def locked_by(self) -> str:
+        return self.job.locked_by or ""
+
+
+def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
+    """Those of *ids* that are running."""
+    rows = run(
+        connection,
+        """
+        SELECT {facts}, j.locked_until, {lease_length_s} AS lease_s, r.outcome, t.permitted_until FROM {jobs} j
+        LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
+        LEFT JOIN {tokens} t ON t.job_id = j.id AND t.attempt = j.attempts
+        WHERE j.id {among_ids} AND j.locked_until IS NOT NULL""",
+        ids=sorted(ids),
+    )
+    return {
+        row.id: HeldJob(
+            job_from(row), row.locked_until, row.outcome is not None, seconds(row.lease_s), row.permitted_until
+        )
+        for row in rows
+    }
+
+
+def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction) -> Written:
+    """Queue jobs whose runner is proven gone: due now, uncharged, one more loss; each only if it passes its fence.
+
+    A run of exec is dead instead.
+    """
+    now = database_now(connection)
+    # On a cluster a handler outlives its supervisor, until its permit ends.
+    over = tokens.close(connection, [lease_of(holding.job) for holding in gone]).over
+    ends = [_released(holding, now, act.words) for holding in gone if holding.job.id in over]
+    written = leases.finish(connection, ends) if ends else Written(frozenset(), frozenset())
+    record_act(connection, act, written.written)
+    return written
+
+
+def _released(holding: HeldJob, now: datetime, words: str) -> Finish:
+    job = holding.job
+    return Finish(
+        lease=Lease(job.id, job.attempt, holding.locked_by),
+        status=Status.DEAD if job.job_type.startswith(EXEC_PREFIX) else Status.QUEUED,
+        failures=job.failures,
+        losses=job.losses + 1,
+        interruptions=0,
+        outcome=None if holding.recorded else "lost",
+        run_at=None if job.job_type.startswith(EXEC_PREFIX) else now,
+        error=words,
+        error_type="Lost",
+    )
+
+
+# --- the audit trail --------------------------------------------------------------------------------------------------
+
+
+def record_act(connection: Connection, act: OperatorAction, ids: Collection[int], *, each: bool = False) -> None:
+    """Record the action: one row per job if jobs were named (or *each*), else one row with all ids of the batch."""
+    if not ids:
+        return
+    facts: dict[str, Any] = {"action": act.action, "actor": act.actor, "host": act.host, "why": act.why}
+    facts["at"] = database_now(connection)
+    if act.filter is not None and not each:
+        record(connection, subject="jobs", detail={"filter": act.filter, "ids": sorted(ids)}, **facts)
+        return
+    for job_id in sorted(ids):
+        detail = None if act.filter is None else {"filter": act.filter}
+        record(connection, subject=f"job {job_id}", detail=detail, **facts)
+
+
+# --- pause --wait -----------------------------------------------------------------------------------------------------
+
+
+def claims_in_flight(connection: Connection) -> frozenset[str]:
+    """The transactions that are claiming now: one that began before a pause was committed may not have seen it.
+
+    A claim's statement that asks for pauses locks both tables before it takes its snapshot, until the claim ends. So a
+    claim that is missing from the first answer after that commit sees the pause. Under limits, and row by row, that
+    statement only locks the rows, and a later one leases them. (On SQLite a claim is alone, so there is none.)
+    """
+    if not is_postgresql(connection):
+        return frozenset()
+    rows = run(
+        connection,
+        """
+        SELECT DISTINCT r.virtualtransaction FROM pg_locks r
+        JOIN pg_locks w ON w.virtualtransaction = r.virtualtransaction
+        WHERE r.granted AND r.relation = CAST('{pauses}' AS regclass) AND r.mode = 'AccessShareLock'
+          AND w.granted AND w.relation = CAST('{jobs}' AS regclass) AND w.mode IN ('RowShareLock', 'RowExclusiveLock')
+          AND r.pid <> pg_backend_pid()
+          -- a relation's number is its database's own: a copy of this one has the same
+          AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())""",
+    )
+    return frozenset(rows.scalars())

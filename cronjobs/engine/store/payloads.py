@@ -1,0 +1,87 @@
+"""Read the payloads of jobs that may still run, a few at a time, however many there are and whatever is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from cronjobs.engine.rules.payload import BadJson
+from cronjobs.engine.store import operating  # noqa: F401  its fragment: can_dismiss
+from cronjobs.engine.store.sizes import if_not_too_large
+from cronjobs.engine.store.sql import define, run
+
+MOST_ROWS: Final = 1000  # of one chunk
+MOST_BYTES: Final = 4 * 1024 * 1024  # of its payloads; a single one may have a quarter of that
+WINDOW: Final = 20_000  # ids that one statement looks through: between jobs that wait there may be millions that do not
+
+
+class StoredPayload(NamedTuple):
+    id: int
+    job_type: str
+    status: str
+    payload: Any
+
+
+class Chunk(NamedTuple):
+    """Some rows, and the id after which the next chunk begins."""
+
+    rows: Sequence[StoredPayload]
+    after: int
+
+
+define(
+    payload_read=if_not_too_large("j.payload"),
+    payload_bytes=lambda postgresql: (
+        "octet_length(CAST(p.payload AS text))" if postgresql else "length(CAST(p.payload AS BLOB))"
+    ),
+    # Runs of exec are records, jobs of which only the key is left cannot be repeated, and dismissed ones stay dead.
+    may_still_run="""j.status IN ('queued', 'failed', 'dead') AND substr(j.job_type, 1, 5) <> 'exec:'
+      AND NOT {stripped} AND (j.status <> 'dead' OR {can_dismiss})""",
+)
+
+_IDS: Final = """
+    SELECT j.id FROM {jobs} j WHERE j.id >= :first AND j.id < :end AND {may_still_run} ORDER BY j.id LIMIT :most"""
+_ROWS: Final = """
+    SELECT c.id, c.job_type, c.status, c.payload FROM (
+      SELECT p.id, p.job_type, p.status, p.payload,
+        sum({payload_bytes}) OVER (ORDER BY p.id) - {payload_bytes} AS before
+      FROM (
+        SELECT j.id, j.job_type, j.status, {payload_read} AS payload FROM {jobs} j
+        WHERE j.id >= :first AND j.id < :end AND {may_still_run} ORDER BY j.id LIMIT :most) p) c
+    WHERE c.before < :most_bytes ORDER BY c.id"""
+_ONE: Final = "SELECT j.id, j.job_type, j.status, {payload_read} AS payload FROM {jobs} j WHERE j.id = :id"
+_UNREAD_ONE: Final = "SELECT j.id, j.job_type, j.status FROM {jobs} j WHERE j.id = :id"
+
+
+def last_id(connection: Connection) -> int:
+    """The newest job's; 0: there is none."""
+    return int(run(connection, "SELECT max(j.id) FROM {jobs} j").scalar() or 0)
+
+
+def chunk_after(connection: Connection, after: int, last: int) -> Chunk | None:
+    """The next payloads with ids above *after*, up to *last*; None: there are no more."""
+    first = run(
+        connection, "SELECT min(j.id) FROM {jobs} j WHERE j.id > :after AND j.id <= :last", after=after, last=last
+    ).scalar()
+    if first is None:
+        return None
+    where = {"first": first, "end": min(first + WINDOW, last + 1), "most": MOST_ROWS}
+    try:
+        with connection.begin_nested():
+            rows = [StoredPayload._make(row) for row in run(connection, _ROWS, **where, most_bytes=MOST_BYTES)]
+    except (DBAPIError, MemoryError):  # a few bytes of jsonb can be numbers of a gigabyte of digits
+        rows = list(_one_by_one(connection, where))
+    return Chunk(rows, rows[-1].id if rows else where["end"] - 1)
+
+
+def _one_by_one(connection: Connection, where: dict[str, int]) -> Iterator[StoredPayload]:
+    for job_id in run(connection, _IDS, **where).scalars().all():
+        try:
+            with connection.begin_nested():
+                yield StoredPayload._make(run(connection, _ONE, id=job_id).one())
+        except (DBAPIError, MemoryError):
+            row = run(connection, _UNREAD_ONE, id=job_id).one()
+            yield StoredPayload._make([*row, BadJson("such that the row cannot be fetched")])

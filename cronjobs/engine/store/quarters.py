@@ -1,0 +1,207 @@
+"""What became of the schedules' occurrences lately: the strips of the pages, and the table that keeps closed hours.
+
+A row of ``cronjobs_quarters`` is an hour of one schedule in which nothing can change any more. An hour without a row is
+read from the ledger, so that a row is never needed; it only saves reading up to sixty occurrences and their jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.rules.quarters import (
+    FINAL_LETTERS,
+    HOUR,
+    IN_AN_HOUR,
+    NOTHING,
+    QUARTER,
+    Became,
+    gaps,
+    number_of,
+    painted,
+)
+from cronjobs.engine.store.sql import define, group, run
+
+MARK: Final = 0  # the schedule_id of the one row that says up to which hour all is looked at; real ids begin with 1
+KEPT: Final = timedelta(hours=26)
+LATEST: Final = timedelta(minutes=5)  # after its end an hour is left alone so long: its last jobs are still at work
+
+define(
+    quarter_of_first=lambda postgresql: _quarter("c.first_for", postgresql),
+    quarter_of_last=lambda postgresql: _quarter("c.last_for", postgresql),
+    # Of an occurrence that made a job: its status. Not a join: PostgreSQL might read all jobs for it.
+    status_of_job="CASE WHEN c.outcome = 'enqueued' THEN (SELECT r.status FROM {jobs} r WHERE r.id = c.job_id) END",
+    gap_rows=group("rows", {"schedule_id": "bigint", "begin": "timestamptz", "ends": "timestamptz"}),
+    hour_rows=group("rows", {"schedule_id": "bigint", "hour": "timestamptz", "quarters": "text"}),
+    span_rows=group("rows", {"schedule_id": "bigint", "first_for": "timestamptz", "last_for": "timestamptz"}),
+    # The last one may begin in the gap and end behind it. The limit keeps PostgreSQL from a join.
+    in_gap=lambda postgresql: (
+        f"LATERAL (SELECT c.* FROM {{occurrences}} c WHERE {_IN_GAP} ORDER BY c.last_for LIMIT {1 << 31}) c"
+        if postgresql
+        else f"{{occurrences}} c WHERE {_IN_GAP}"
+    ),
+)
+
+_IN_GAP: Final = """c.schedule_id = g.schedule_id AND c.last_for >= g.begin AND c.last_for <= coalesce(
+  (SELECT n.last_for FROM {occurrences} n WHERE n.schedule_id = g.schedule_id AND n.last_for >= g.ends
+   ORDER BY n.last_for LIMIT 1), g.ends)"""
+
+
+def _quarter(instant: str, postgresql: bool) -> str:
+    if postgresql:
+        return f"CAST(floor(extract(epoch FROM {instant}) / 900) AS bigint)"
+    return f"({instant} / 900000000)"
+
+
+# --- strips -----------------------------------------------------------------------------------------------------------
+
+
+def strips(connection: Connection, ids: Collection[int], first: int, count: int) -> dict[int, str]:
+    """By schedule id, the worst letter of each of *count* quarters from the one numbered *first*."""
+    known = _hours(connection, ids, first)
+    open_ranges = [
+        {"schedule_id": id_, "begin": _at(begin), "ends": _at(end)}
+        for id_ in sorted(ids)
+        for begin, end in gaps(first, count, known.get(id_, {}))
+    ]
+    cells = painted(_became_in(connection, open_ranges), first, count)
+    return {id_: _with_hours(cells.get(id_, NOTHING * count), first, known.get(id_, {})) for id_ in ids}
+
+
+def _hours(connection: Connection, ids: Collection[int], first: int) -> dict[int, dict[int, str]]:
+    """By schedule, the letters of closed hours, by the number of their first quarter."""
+    rows = run(
+        connection,
+        "SELECT q.schedule_id, q.hour, q.quarters FROM {quarters} q WHERE q.schedule_id {among_ids} "
+        "AND q.hour >= :since",
+        ids=sorted(ids),
+        since=_at(first - first % IN_AN_HOUR),
+    )
+    found: dict[int, dict[int, str]] = {}
+    for row in rows:
+        found.setdefault(row.schedule_id, {})[number_of(row.hour)] = row.quarters
+    return found
+
+
+def _with_hours(cells: str, first: int, hours: Mapping[int, str]) -> str:
+    line = list(cells)
+    for start, letters in hours.items():
+        for place, letter in enumerate(letters, start - first):
+            if 0 <= place < len(line):
+                line[place] = letter
+    return "".join(line)
+
+
+def _became_in(connection: Connection, ranges: Sequence[dict[str, Any]]) -> Iterable[Became]:
+    if not ranges:
+        return []
+    rows = run(
+        connection,
+        """
+        SELECT c.schedule_id, {quarter_of_first} AS first_in, {quarter_of_last} AS last_in, c.outcome,
+          {status_of_job} AS status
+        FROM {gap_rows} g CROSS JOIN {in_gap}""",
+        rows=list(ranges),
+    )
+    return (Became._make(row) for row in rows)
+
+
+def _at(quarter: int) -> datetime:
+    return datetime.fromtimestamp(quarter * QUARTER.total_seconds(), UTC)
+
+
+# --- closed hours -----------------------------------------------------------------------------------------------------
+
+
+def next_open_hour(connection: Connection, now: datetime) -> datetime | None:
+    """The first hour that has ended, in which something was due, and that nobody has looked at; None: there is none."""
+    oldest = _at(number_of(now - timedelta(hours=24)) // IN_AN_HOUR * IN_AN_HOUR)
+    marked: datetime | None = run(
+        connection, "SELECT q.hour FROM {quarters} q WHERE q.schedule_id = :mark", mark=MARK
+    ).scalar()
+    hour = oldest if marked is None or marked > now else max(oldest, marked)
+    first: datetime | None = run(
+        connection,
+        "SELECT c.last_for FROM {occurrences} c WHERE c.last_for >= :hour ORDER BY c.last_for LIMIT 1",
+        hour=hour,
+    ).scalar()
+    if first is None:
+        return None
+    hour = _at(number_of(first) // IN_AN_HOUR * IN_AN_HOUR)
+    return hour if hour + HOUR + LATEST <= now else None
+
+
+def close_hour(connection: Connection, now: datetime) -> bool:
+    """Keep the oldest hour that has ended and that nobody has looked at; False: there is none. A transaction's work."""
+    _alone(connection)
+    hour = next_open_hour(connection, now)
+    if hour is None:
+        return False
+    _keep(connection, hour, _closed_in(connection, hour))
+    return True
+
+
+def _alone(connection: Connection) -> None:
+    """Wait for whoever closes an hour, or writes occurrences again, until their transaction ends."""
+    run(connection, "UPDATE {quarters} SET quarters = quarters WHERE schedule_id = :mark", mark=MARK)
+
+
+def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
+    """The rows to keep of *hour*: of each schedule that had something there, and where that cannot change any more."""
+    place = {"hour": hour, "ends": hour + HOUR}
+    settled = run(
+        connection,
+        """
+        SELECT j.id FROM {schedules} j WHERE j.seen_until >= :ends AND j.owed IS NULL AND coalesce(
+          (SELECT c.first_for FROM {occurrences} c WHERE c.schedule_id = j.id AND c.last_for >= :ends
+           ORDER BY c.last_for LIMIT 1), :ends) >= :ends""",
+        ends=place["ends"],
+    )
+    ids = set(settled.scalars())
+    rows = run(
+        connection,
+        """
+        SELECT c.schedule_id, {quarter_of_first} AS first_in, {quarter_of_last} AS last_in, c.outcome,
+          {status_of_job} AS status
+        FROM {occurrences} c WHERE c.last_for >= :hour AND c.last_for < :ends""",
+        **place,
+    )
+    first = number_of(hour)
+    became = [Became._make(row) for row in rows]
+    ids -= {each.schedule_id for each in became if each.letter not in FINAL_LETTERS}
+    found = painted((each for each in became if each.schedule_id in ids), first, IN_AN_HOUR)
+    return [{"schedule_id": id_, "hour": hour, "quarters": letters} for id_, letters in sorted(found.items())]
+
+
+def _keep(connection: Connection, hour: datetime, rows: Sequence[dict[str, Any]]) -> None:
+    """Write the *rows* of *hour*, note that it is done, and delete what is too old for any strip."""
+    mark = {"schedule_id": MARK, "hour": hour + HOUR, "quarters": ""}
+    run(
+        connection,
+        "DELETE FROM {quarters} WHERE schedule_id = :mark OR hour < :before",
+        mark=MARK,
+        before=hour - KEPT,
+    )
+    run(
+        connection,
+        """INSERT INTO {quarters} AS q (schedule_id, hour, quarters)
+           SELECT r.schedule_id, r.hour, r.quarters FROM {hour_rows} r WHERE true
+           ON CONFLICT (schedule_id, hour) DO UPDATE SET quarters = excluded.quarters""",
+        rows=[mark, *rows],
+    )
+
+
+def forget_hours(connection: Connection, spans: Sequence[dict[str, Any]]) -> None:
+    """Occurrences in these *spans* (schedule_id, first_for, last_for) are written again: read them from the ledger."""
+    _alone(connection)
+    rows = [span | {"first_for": _at(number_of(span["first_for"]) // IN_AN_HOUR * IN_AN_HOUR)} for span in spans]
+    run(
+        connection,
+        """DELETE FROM {quarters} WHERE EXISTS (
+             SELECT 1 FROM {span_rows} r WHERE r.schedule_id = {quarters}.schedule_id
+               AND {quarters}.hour >= r.first_for AND {quarters}.hour <= r.last_for)""",
+        rows=rows,
+    )

@@ -1,0 +1,193 @@
+"""Capped queues: the row that enqueuers lock, how many jobs wait, how many were dropped; and what sync writes there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from sqlalchemy import Connection, Row
+
+from cronjobs.engine.rules.capacity import Cap
+from cronjobs.engine.store.sql import define, group, is_postgresql, run
+
+define(
+    asked_queues=group("rows", {"name": "text"}),
+    cap_rows=group("rows", {"name": "text", "max_waiting": "int", "on_full": "text"}),
+    this_transaction=lambda postgresql: (
+        "CAST(pg_current_xact_id_if_assigned() AS text)" if postgresql else "CAST(NULL AS text)"
+    ),
+    # For an enqueue into a queue without a cap; if it has one, nothing is written, and ``locked_room`` is used.
+    is_capped="EXISTS (SELECT 1 FROM {queues} q WHERE q.name = CAST(:queue AS text) AND q.max_waiting IS NOT NULL)",
+)
+
+# Passes over rows that another session has locked, so that no one waits for ever. The lock is a statement of its own,
+# because the one that counts must see what was committed before we had the lock. A function, since an enqueuer has no
+# right to change the row, without which it could not lock it, nor keep it locked by a plain SELECT.
+_LOCK_POSTGRESQL: Final = """
+  SELECT q.name, q.max_waiting, q.on_full, q.mine, CAST(pg_current_xact_id() AS text) AS xact
+  FROM {lock_queues}(ARRAY(SELECT v FROM json_array_elements_text(CAST(:names AS json)) v), false) q"""
+
+# Changes nothing but takes SQLite's write lock; its first word makes Python's sqlite3 open a transaction.
+_LOCK_SQLITE: Final = """
+  UPDATE {queues} SET dropped = dropped WHERE name {among_names} AND max_waiting IS NOT NULL
+  RETURNING name, max_waiting, on_full, 1 AS mine, NULL AS xact"""
+
+_COUNT: Final = """
+  SELECT r.name, {this_transaction} AS xact,
+    (SELECT count(*) FROM (SELECT 1 FROM {jobs} j WHERE j.queue = r.name AND j.{waiting} LIMIT :most) w) AS waiting
+  FROM {asked_queues} r"""
+
+
+@dataclass(frozen=True)
+class Room:
+    """For the given queues, the ``caps`` in force and how many jobs wait (counted up to the cap).
+
+    ``held``: queues whose lock another transaction has; then nothing was counted.
+    """
+
+    caps: Mapping[str, Cap]
+    waiting: Mapping[str, int]
+    held: tuple[str, ...] = ()
+
+
+@contextmanager
+def locked_room(connection: Connection, names: Collection[str]) -> Iterator[Room]:
+    """Lock the capped ones of queues *names* until the transaction ends, and yield what room there is.
+
+    If each statement is a transaction of its own (autocommit), the block is one transaction.
+    """
+    room = _room(connection, names)
+    if room is not None:
+        yield room
+        return
+    run(connection, "BEGIN" if is_postgresql(connection) else "BEGIN IMMEDIATE")
+    try:
+        room = _room(connection, names)
+        assert room is not None
+        yield room
+    except BaseException:
+        run(connection, "ROLLBACK")
+        raise
+    run(connection, "COMMIT")
+
+
+def _room(connection: Connection, names: Collection[str]) -> Room | None:
+    """The room, or None if the lock did not outlast its statement."""
+    asked = sorted(names)
+    statement = _LOCK_POSTGRESQL if is_postgresql(connection) else _LOCK_SQLITE
+    locked = run(connection, statement, names=asked).all()
+    caps = {row.name: Cap(row.name, row.max_waiting, row.on_full) for row in locked}
+    held = tuple(row.name for row in locked if not row.mine)
+    if held or not locked:
+        return Room(caps, {}, held)
+    counted = _count(connection, caps)
+    if not _still_locked(connection, locked[0].xact, counted[0].xact):
+        return None
+    return Room(caps, {row.name: row.waiting for row in counted})
+
+
+def room_now(connection: Connection, names: Collection[str], changed: Collection[Cap], lifted: Collection[str]) -> Room:
+    """The room of queues *names* once *changed* caps are in force and *lifted* ones are removed; locks nothing."""
+    stored = caps_in_force(connection)
+    caps = {name: cap for name, cap in stored.items() if name in names and name not in lifted}
+    caps |= {cap.queue: cap for cap in changed if cap.queue in names}
+    if not caps:
+        return Room({}, {})
+    return Room(caps, {row.name: row.waiting for row in _count(connection, caps)})
+
+
+def _count(connection: Connection, caps: Mapping[str, Cap]) -> Sequence[Row[Any]]:
+    most = max(cap.max_waiting for cap in caps.values())
+    return run(connection, _COUNT, rows=[{"name": name} for name in caps], most=most).all()
+
+
+def _still_locked(connection: Connection, locked_in: str | None, counted_in: str | None) -> bool:
+    if is_postgresql(connection):
+        return locked_in == counted_in
+    return bool(connection.connection.driver_connection.in_transaction)  # type: ignore[union-attr]
+
+
+def count_full(connection: Connection, queue: str, what: Literal["dropped", "refused"], jobs: int) -> None:
+    """Add to what a full queue has dropped or refused; beyond 2**62 it counts no more."""
+    if is_postgresql(connection):
+        statement = "SELECT {count_full}(CAST(:queue AS text), CAST(:what AS text), CAST(:jobs AS int))"
+        run(connection, statement, queue=queue, what=what, jobs=min(jobs, (1 << 31) - 1))
+    else:
+        statement = f"UPDATE {{queues}} SET {what} = {what} + :jobs WHERE name = :queue AND {what} < {1 << 62}"
+        run(connection, statement, queue=queue, jobs=jobs)
+
+
+def count_held(connection: Connection, queue: str) -> None:
+    """Count an enqueue that gave up since another transaction had the queue, even if the caller's is rolled back."""
+    run(connection, "SELECT {count_full}(CAST(:queue AS text), 'held', 1)", queue=queue)
+
+
+def held_so_far(connection: Connection) -> int:
+    """How many enqueues gave up like that. SQLite has one writer, who is waited for."""
+    if not is_postgresql(connection):
+        return 0
+    statement = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {queues_held}"
+    return int(run(connection, statement).scalar_one())
+
+
+# --- what sync writes, what status shows ------------------------------------------------------------------------------
+
+
+def caps_in_force(connection: Connection) -> dict[str, Cap]:
+    rows = run(
+        connection,
+        "SELECT name, max_waiting, on_full FROM {queues} WHERE max_waiting IS NOT NULL ORDER BY name",
+    )
+    return {row.name: Cap(row.name, row.max_waiting, row.on_full) for row in rows}
+
+
+def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str]) -> set[str]:
+    """Put *caps* in force and remove those of the queues *lifted*; the number of dropped jobs stays.
+
+    Returns the queues for which that was done: it does not wait for rows that an enqueuer has locked.
+    """
+    names = sorted({cap.queue for cap in caps} | set(lifted))
+    if not names:
+        return set()
+    asked = {"names": names}
+    free = set(names)
+    if is_postgresql(connection):
+        there = set(run(connection, "SELECT name FROM {queues} WHERE name {among_names}", **asked).scalars())
+        lock = "SELECT q.name FROM {queues} q WHERE q.name {among_names} ORDER BY q.name FOR NO KEY UPDATE SKIP LOCKED"
+        free -= there.difference(run(connection, lock, **asked).scalars())
+    if gone := sorted(free.intersection(lifted)):
+        lift = "UPDATE {queues} SET max_waiting = NULL WHERE name {among_names}"
+        run(connection, lift, names=gone)
+    if put := [{"name": cap.queue} | vars(cap) for cap in caps if cap.queue in free]:
+        run(
+            connection,
+            """INSERT INTO {queues} (name, max_waiting, on_full)
+               SELECT r.name, r.max_waiting, r.on_full FROM {cap_rows} r WHERE true
+               ON CONFLICT (name) DO UPDATE SET max_waiting = excluded.max_waiting, on_full = excluded.on_full""",
+            rows=put,
+        )
+    return free
+
+
+def pressures(connection: Connection) -> Sequence[Row[Any]]:
+    """Queues that are capped or have dropped jobs, with their caps, for commands that only read."""
+    return run(
+        connection,
+        """
+        SELECT q.name, q.max_waiting, q.on_full, q.dropped FROM {queues} q
+        WHERE q.max_waiting IS NOT NULL OR q.dropped > 0 ORDER BY q.name""",
+    ).all()
+
+
+def paused_scope(connection: Connection, queue: str) -> str | None:
+    """Whether a pause of "all" or of this "queue" keeps its jobs from being claimed now; None: not paused."""
+    found = run(
+        connection,
+        """
+        SELECT p.scope FROM {pauses} p CROSS JOIN (SELECT CAST(:queue AS text) AS queue) b
+        WHERE {stops_queue} ORDER BY p.scope""",
+        queue=queue,
+    ).scalar()
+    return None if found is None else str(found)

@@ -1,0 +1,56 @@
+"""A connection that only reads, and no statement for long: for pages that anybody may open at any time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.probe.server_session import SET_SETTINGS
+from cronjobs.engine.store.sql import is_postgresql, run
+
+LIMIT_S: Final = 5.0
+AGAIN_S: Final = 0.02
+
+
+@contextmanager
+def only_reading(connection: Connection, *, lent: bool = False) -> Iterator[None]:
+    """For a transaction that has just begun: it cannot write, sees one snapshot, and a statement takes 5 s at most.
+
+    *lent*: the connection is not of our own making, and needs our settings of a session, too.
+    """
+    if is_postgresql(connection):
+        run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        for setting in SET_SETTINGS if lent else ():
+            run(connection, setting)
+        run(connection, f"SET LOCAL statement_timeout = {LIMIT_S * 1000:.0f}")
+        yield
+        return
+    run(connection, "PRAGMA query_only = ON")
+    with _interrupted_after(LIMIT_S, connection.connection.driver_connection):
+        try:
+            yield
+        finally:  # others get this connection next
+            run(connection, "PRAGMA query_only = OFF")
+
+
+@contextmanager
+def _interrupted_after(limit_s: float, raw: Any) -> Iterator[None]:
+    """By a thread: SQLite would call Python while it holds the connection's mutex, which can freeze other threads."""
+    done = threading.Event()
+
+    def interrupt() -> None:
+        if not done.wait(limit_s):
+            while not done.wait(AGAIN_S):  # between two statements there is nothing to interrupt
+                raw.interrupt()
+
+    watching = threading.Thread(target=interrupt, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()

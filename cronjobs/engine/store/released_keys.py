@@ -1,0 +1,22 @@
+"""When a cancelled job gives its key back: only if no attempt of it ever began. Every way to cancel uses these pieces.
+
+The SQL functions of the migration say the same; a test compares the rows that both leave.
+"""
+
+from __future__ import annotations
+
+from cronjobs.engine.store.sql import define
+
+define(
+    # A row in job_runs is an attempt that began. A job that died and was retried while it was being pruned has none
+    # left, but it has failed.
+    never_begun="(j.last_failed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id))",
+    # The column of the unique key is cleared, so that ON CONFLICT in anybody's SQL lets a new job have it.
+    release_key="""
+      released_key = CASE WHEN {never_begun} THEN coalesce(j.idempotency_key, j.released_key) ELSE j.released_key END,
+      idempotency_key = CASE WHEN {never_begun} THEN NULL ELSE j.idempotency_key END""",
+    # For those that are retried.
+    take_key_back="idempotency_key = coalesce(j.idempotency_key, j.released_key), released_key = NULL",
+    # NULL: nobody has it.
+    key_owner="(SELECT k.id FROM {jobs} k WHERE k.idempotency_key = j.released_key)",
+)

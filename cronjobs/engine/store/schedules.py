@@ -1,0 +1,387 @@
+"""Definitions, watermarks, the occurrence ledger, pauses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, delete, or_, select, update
+
+from cronjobs.engine.database.tables import occurrences, pauses, schedules
+from cronjobs.engine.store.sql import among, define, group, inserted_into, is_postgresql, json_text, kinds, run
+
+Settled = tuple[datetime, list[Any] | None]  # the watermark, and what earlier definitions still owe
+
+
+@dataclass(frozen=True)
+class StoredSchedule:
+    """A row of cronjobs_schedules; ``paused`` if a pause of everything or of this schedule is in force.
+
+    ``owed``: what earlier definitions owe (``schedules.planning``). ``pauses``: its own and those of everything, in
+    force or over, as ``pauses_of_schedules`` returns them.
+    """
+
+    id: int
+    name: str
+    definition: dict[str, Any]
+    fingerprint: str
+    status: str
+    seen_until: datetime
+    next_at: datetime | None
+    owed: list[Any] | None = None
+    paused: str | None = None
+    read_at: datetime | None = None  # by the database's clock
+    pauses: Sequence[Row[Any]] = ()
+
+    @property
+    def settled(self) -> Settled:
+        return self.seen_until, self.owed
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """The outcome of *count* occurrences from *first_for* to *last_for*."""
+
+    schedule_id: int
+    first_for: datetime
+    last_for: datetime
+    count: int
+    outcome: str
+    reason: str | None = None
+    job_id: int | None = None
+    decided_at: datetime | None = None  # None: when it is written
+    tick: int | None = None  # the id of the tick that decided it
+
+
+_ABOVE: Final = "c.schedule_id = r.schedule_id AND c.last_for > r.above"
+
+define(
+    among_but=among("but"),
+    ledger_rows=group("rows", kinds(occurrences)),
+    # The limit keeps PostgreSQL from a join, for which it would read the whole ledger.
+    rows_above=lambda postgresql: (
+        f"LATERAL (SELECT c.* FROM {{occurrences}} c WHERE {_ABOVE} ORDER BY c.last_for LIMIT {1 << 31}) c"
+        if postgresql
+        else f"{{occurrences}} c WHERE {_ABOVE}"
+    ),
+    ledger_limits=group("rows", {"schedule_id": "bigint", "above": "timestamptz"}),
+    definition_rows=group("rows", kinds(schedules, "name", "definition", "fingerprint", "seen_until", "next_at")),
+    renamed_rows=group("rows", {"old": "text", "new": "text"}),
+    watermark_rows=group("rows", {"schedule_id": "bigint", "seen_until": "timestamptz", "next_at": "timestamptz"}),
+    schedule_columns="""
+      j.id, j.name, j.definition, j.fingerprint, j.status, j.seen_until, j.next_at, j.owed,
+      {paused_by} AS paused, {now} AS read_at""",
+    paused_by="(SELECT {paused_words} FROM {pauses} p WHERE {stops_schedule} ORDER BY p.scope LIMIT 1)",
+    paused_words="coalesce('paused by ' || p.by, 'paused') || coalesce(': ' || p.why, '')",
+    due_since="coalesce(j.next_at, j.seen_until)",
+)
+
+
+def stored_schedules(connection: Connection, rows: Sequence[Row[Any]]) -> list[StoredSchedule]:
+    """Rows of ``{schedule_columns}`` as objects."""
+    if not rows:
+        return []
+    of_everything: list[Row[Any]] = []
+    of_one: dict[str, list[Row[Any]]] = {}
+    for pause in pauses_of_schedules(connection):
+        (of_everything if pause.scope == "all" else of_one.setdefault(pause.name, [])).append(pause)
+    # By place: by name it takes twice as long, and there may be ten thousand.
+    return [_schedule(*row, pauses=[*of_everything, *of_one.get(row.name, ())]) for row in rows]
+
+
+_schedule: Any = StoredSchedule  # mypy does not know how many columns a row has
+
+
+def all_schedules(connection: Connection) -> list[StoredSchedule]:
+    """Every definition in the database, including retired ones, by name."""
+    return stored_schedules(
+        connection, run(connection, "SELECT {schedule_columns} FROM {schedules} j ORDER BY j.name").all()
+    )
+
+
+def due_schedules(
+    connection: Connection,
+    but: Collection[str] = (),
+    *,
+    after: StoredSchedule | None = None,
+    limit: int | None = None,
+) -> list[StoredSchedule]:
+    """Schedules whose ``next_at`` has come and that are not paused, the longest due first; locks nothing.
+
+    *but* names those to leave alone; of those that come *after* the given one it returns at most *limit*. A watermark
+    in the future (once a clock was wrong) is due as well, so that it can be corrected; so is a schedule, even a retired
+    one, with pieces of earlier definitions, unless it is paused.
+    """
+    behind = "" if after is None else "AND ({due_since}, j.id) > (:after_at, :after_id) "
+    place = {} if after is None else {"after_at": after.next_at or after.seen_until, "after_id": after.id}
+    rows = run(
+        connection,
+        "SELECT {schedule_columns} FROM {schedules} j WHERE {schedule_due} AND NOT j.name {among_but} "
+        + behind
+        + "ORDER BY {due_since}, j.id LIMIT :limit",
+        but=sorted(but),
+        limit=1 << 31 if limit is None else limit,
+        **place,
+    ).all()
+    return stored_schedules(connection, rows)
+
+
+def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled]:
+    """Lock the rows of these schedules, except those locked by others; return how far each locked one is settled."""
+    rows = run(
+        connection,
+        "SELECT j.id, j.seen_until, j.owed FROM {schedules} j WHERE j.id {among_ids} ORDER BY j.id {lock}",
+        ids=sorted(ids),
+    ).all()
+    return {row.id: (row.seen_until, row.owed) for row in rows}
+
+
+def lock_schedules(connection: Connection, stored: Sequence[StoredSchedule]) -> set[int]:
+    """Lock those schedules that are settled exactly as far as read, except those another tick has; return their ids.
+
+    The comparison makes it safe to write in the transaction what was computed outside it.
+    """
+    locked = lock_rows(connection, [each.id for each in stored])
+    return {each.id for each in stored if locked.get(each.id) == each.settled}
+
+
+def wait_for_schedule(connection: Connection, name: str) -> None:
+    """Lock a schedule's row until the transaction ends. Unlike ticks it waits for who has it."""
+    run(connection, "SELECT j.id FROM {schedules} j WHERE j.name = :name {wait_for_lock}", name=name)
+
+
+def lock_definitions(connection: Connection) -> bool:
+    """Lock the definitions against changes by others until the transaction ends; False if another tick has the lock."""
+    if not is_postgresql(connection):
+        return True
+    return run(connection, "SELECT j.id FROM {meta} j {lock}").first() is not None
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """Up to where a schedule's occurrences are settled, and when the next tick has to look again."""
+
+    schedule_id: int
+    seen_until: datetime
+    next_at: datetime | None
+
+
+def move_watermarks(connection: Connection, moved: Sequence[Watermark]) -> None:
+    """Write the watermarks of schedules that ``lock_schedules`` has locked."""
+    run(
+        connection,
+        """UPDATE {schedules} AS j SET seen_until = r.seen_until, next_at = r.next_at
+           FROM {watermark_rows} r WHERE j.id = r.schedule_id""",
+        rows=[vars(watermark) for watermark in moved],
+    )
+
+
+def put_owed(connection: Connection, schedule_id: int, owed: list[dict[str, Any]] | None) -> None:
+    """Write what earlier definitions of a locked schedule owe."""
+    connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(owed=owed))
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
+
+
+def ledger_between(connection: Connection, schedule_id: int, first: datetime, last: datetime) -> list[LedgerRow]:
+    """The ledger rows that touch the range from *first* to *last*, oldest first."""
+    columns = occurrences.c
+    rows = connection.execute(
+        select(*(columns[name] for name in LedgerRow.__dataclass_fields__))
+        .where(columns.schedule_id == schedule_id, columns.last_for >= first, columns.first_for <= last)
+        .order_by(columns.last_for)
+    )
+    return [LedgerRow(**row._mapping) for row in rows]
+
+
+def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict[int, list[LedgerRow]]:
+    """By schedule id, the ledger rows that end after its instant, oldest first; schedules without any are left out.
+
+    Above a watermark there normally are none.
+    """
+    found: dict[int, list[LedgerRow]] = {}
+    rows = [{"schedule_id": schedule_id, "above": instant} for schedule_id, instant in limits.items()]
+    statement = (
+        "SELECT "
+        + ", ".join(f"c.{name}" for name in LedgerRow.__dataclass_fields__)
+        + " FROM {ledger_limits} r CROSS JOIN {rows_above} ORDER BY c.schedule_id, c.last_for"
+    )
+    for row in run(connection, statement, rows=rows).all():
+        found.setdefault(row.schedule_id, []).append(LedgerRow(**row._mapping))
+    return found
+
+
+def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow], instead: Sequence[LedgerRow] = ()) -> None:
+    """Delete ledger rows whose occurrences are about to be written again; *instead* comes in their place.
+
+    An occurrence that was missed once goes on counting as missed.
+    """
+    if rows:
+        counts: Counter[tuple[int, str]] = Counter()
+        for row in rows:
+            counts[row.schedule_id, row.outcome] += row.count
+        for row in instead:
+            counts[row.schedule_id, row.outcome] -= row.count
+        from cronjobs.engine.store.totals import occurrences_gone
+
+        occurrences_gone(connection, counts)
+        from cronjobs.engine.store.quarters import forget_hours
+
+        names = ("schedule_id", "first_for", "last_for")
+        forget_hours(connection, [{name: getattr(row, name) for name in names} for row in rows])
+        run(
+            connection,
+            """DELETE FROM {occurrences} WHERE (schedule_id, last_for) IN (
+                 SELECT r.schedule_id, r.last_for FROM {ledger_rows} r)""",
+            rows=[vars(row) for row in rows],
+        )
+
+
+def record_occurrences(
+    connection: Connection, rows: Sequence[LedgerRow], now: datetime, tick: int | None = None
+) -> None:
+    """Insert ledger rows; if an occurrence already has one, the primary key makes the transaction fail.
+
+    *now* and *tick* are of the rows that are decided here; others, of which a part is left, keep theirs.
+    """
+    if rows:
+        here = {"decided_at": now, "tick": tick}
+        written = [vars(row) | (here if row.decided_at is None else {}) for row in rows]
+        run(
+            connection,
+            """INSERT INTO {occurrences}
+                 (schedule_id, first_for, last_for, count, outcome, reason, job_id, decided_at, tick)
+               SELECT r.schedule_id, r.first_for, r.last_for, r.count, r.outcome, r.reason, r.job_id, r.decided_at,
+                 r.tick
+               FROM {ledger_rows} r""",
+            rows=written,
+        )
+
+
+# --- definitions ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A schedule as a file defines it, with its new watermark and next instant."""
+
+    name: str
+    definition: dict[str, Any]
+    fingerprint: str
+    seen_until: datetime
+    next_at: datetime | None
+
+
+def put_definitions(connection: Connection, definitions: Sequence[Definition]) -> None:
+    """Insert or redefine schedules, and make them active."""
+    if not definitions:
+        return
+    rows = [vars(each) | {"definition": json_text(each.definition)} for each in definitions]
+    run(
+        connection,
+        """INSERT INTO {schedules} (name, definition, fingerprint, status, seen_until, next_at)
+           SELECT r.name, CAST(r.definition AS {json_type}), r.fingerprint, 'active', r.seen_until, r.next_at
+           FROM {definition_rows} r WHERE true
+           ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, fingerprint = excluded.fingerprint,
+             status = excluded.status, seen_until = excluded.seen_until, next_at = excluded.next_at""",
+        rows=rows,
+    )
+
+
+def rename(connection: Connection, names: Mapping[str, str]) -> None:
+    """Rename schedules (old → new); ledger and watermark refer to their ids, and unfinished jobs and pauses follow."""
+    if not names:
+        return
+    rows = [{"old": old, "new": new} for old, new in names.items()]
+    run(connection, "UPDATE {schedules} AS j SET name = r.new FROM {renamed_rows} r WHERE j.name = r.old", rows=rows)
+    run(
+        connection,
+        """UPDATE {jobs} AS j SET schedule = r.new FROM {renamed_rows} r
+           WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.schedule = r.old""",
+        rows=rows,
+    )
+    paused = {row.name for row in pauses_of_schedules(connection) if row.scope == "schedule"}
+    for old in paused.intersection(names):
+        _move_pause(connection, old, names[old])
+
+
+def _move_pause(connection: Connection, old: str, new: str) -> None:
+    """Rename a schedule's pause; if the new name has a pause already, the one that ends later stays."""
+    theirs, ours = (pause_row(connection, scope="schedule", name=name) for name in (old, new))
+    assert theirs is not None
+    ours_is_longer = ours is not None and (ours.until is None or bool(theirs.until and ours.until > theirs.until))
+    this = pauses.c.scope == "schedule"
+    connection.execute(delete(pauses).where(this, pauses.c.name == (old if ours_is_longer else new)))
+    connection.execute(update(pauses).where(this, pauses.c.name == old).values(name=new))
+
+
+def retire(connection: Connection, names: Collection[str]) -> None:
+    """Stop firing these schedules; rows, ledger and jobs stay."""
+    if names:
+        run(
+            connection,
+            "UPDATE {schedules} SET status = 'retired', next_at = NULL WHERE name {among_names}",
+            names=sorted(names),
+        )
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------------
+
+
+def pause(
+    connection: Connection,
+    *,
+    scope: str,
+    name: str,
+    until: datetime | None,
+    by: str,
+    why: str | None,
+    now: datetime,
+    skip: bool = False,
+) -> None:
+    """Pause, or change a pause in force, which keeps its beginning unless *skip* changes."""
+    there = pause_row(connection, scope=scope, name=name)
+    goes_on = there is not None and (there.until is None or there.until > now) and bool(there.skip) == skip
+    values = {"until": until, "by": by, "why": why, "skip": int(skip)}
+    values["paused_at"] = there.paused_at if there is not None and goes_on else now
+    connection.execute(
+        inserted_into(connection, pauses)
+        .values(scope=scope, name=name, **values)
+        .on_conflict_do_update(index_elements=[pauses.c.scope, pauses.c.name], set_=values)
+    )
+
+
+def pause_row(connection: Connection, *, scope: str, name: str) -> Row[Any] | None:
+    """The last pause of this scope and name, in force or over."""
+    return connection.execute(select(pauses).where(pauses.c.scope == scope, pauses.c.name == name)).first()
+
+
+def resume(connection: Connection, *, scope: str, name: str, now: datetime) -> bool:
+    """End a pause; return whether it was in force. The row stays, as later settling needs to know from when to when."""
+    ended = connection.execute(
+        update(pauses)
+        .where(pauses.c.scope == scope, pauses.c.name == name, or_(pauses.c.until.is_(None), pauses.c.until > now))
+        .values(until=now)
+        .returning(pauses.c.scope)
+    ).all()
+    return bool(ended)
+
+
+def pauses_of_schedules(connection: Connection) -> Sequence[Row[Any]]:
+    """Every past and present pause that affects schedules, oldest first; "said" is how the ledger names it."""
+    return run(
+        connection,
+        "SELECT p.scope, p.name, p.until, p.paused_at, p.skip, {paused_words} AS said FROM {pauses} p "
+        "WHERE p.scope IN ('all', 'schedule') ORDER BY p.paused_at, p.scope, p.name",
+    ).all()
+
+
+def pauses_in_force(connection: Connection) -> Sequence[Row[Any]]:
+    return run(
+        connection,
+        "SELECT scope, name, until, by, why, paused_at, skip FROM {pauses} p WHERE {in_force} ORDER BY scope, name",
+    ).all()

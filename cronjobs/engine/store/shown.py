@@ -1,0 +1,74 @@
+"""Columns as lists show them: the beginning of each text, and JSON up to a size. Anyone can write megabytes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, cast, func, literal_column
+from sqlalchemy.exc import DBAPIError
+
+from cronjobs.engine.database.column_types import Json
+from cronjobs.engine.rules.payload import TOO_LARGE
+from cronjobs.engine.rules.progress import LIVE_LIMIT
+from cronjobs.engine.store.sizes import if_not_too_large
+from cronjobs.engine.store.sql import define, is_postgresql
+from cronjobs.text import OUTPUT_LIMIT
+
+# In characters; more than any value that cronjobs itself writes.
+LONGEST: Final = 2_000
+_LONGER: Final = {
+    "last_error": 4_000,
+    "error": 4_000,
+    "traceback": OUTPUT_LIMIT,
+    "output": OUTPUT_LIMIT,
+    "live_output": 2 * LIVE_LIMIT,
+}
+
+
+_TEXTS: Final = (
+    "job_type queue locked_by idempotency_key released_key concurrency_key schedule enqueued_by error_type runner"
+)
+define(
+    **{
+        # SQLite keeps bytes in a column of texts.
+        f"{name}_shown": f"CAST(substr(j.{name}, 1, {_LONGER.get(name, LONGEST)}) AS text) AS {name}"
+        for name in [*_TEXTS.split(), *_LONGER]
+    }
+)
+
+
+def shown(
+    connection: Connection, columns: Iterable[Column[Any]], *, with_json: bool = True
+) -> list[ColumnElement[Any]]:
+    """*columns* to select; with *with_json* False, JSON columns as if they were too large."""
+    return [_one(is_postgresql(connection), column, with_json) for column in columns]
+
+
+def fetched(connection: Connection, query: Callable[[bool], Select[Any]]) -> Sequence[Row[Any]]:
+    """The rows of *query*, a function of whether to fetch JSON.
+
+    If the database itself fails, it tries without JSON: a few bytes of jsonb can be numbers of a gigabyte of digits.
+    """
+    try:
+        with connection.begin_nested():
+            return connection.execute(query(True)).all()
+    except (DBAPIError, MemoryError):
+        return connection.execute(query(False)).all()
+
+
+def beginning(column: Column[Any]) -> ColumnElement[Any]:
+    """The beginning of a text *column*, under the column's own name."""
+    return cast(func.substr(column, 1, _LONGER.get(column.name, LONGEST)), Text).label(column.name)
+
+
+def _one(postgresql: bool, column: Column[Any], with_json: bool) -> ColumnElement[Any]:
+    if isinstance(column.type, Json) and not with_json:
+        kind = "jsonb" if postgresql else "text"
+        return literal_column(f"""CAST('"{TOO_LARGE}"' AS {kind})""", Json()).label(column.name)
+    if isinstance(column.type, Json):
+        # Only the table's name: after FROM it refers to the table of the configured schema.
+        written = if_not_too_large(f"{column.table.name}.{column.name}")
+        sql = written(postgresql) if callable(written) else written
+        return literal_column(sql, Json()).label(column.name)
+    return beginning(column) if isinstance(column.type, Text) else column

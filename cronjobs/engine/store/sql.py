@@ -1,0 +1,319 @@
+"""What every statement shares: table names, the database's now, the fence, groups of rows, and ``run``.
+
+A statement is written once for both databases, as a template. ``{jobs}`` and the like become table names in the
+configured schema, ``{now}`` the database's clock; a module adds its own fragments with ``define``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Column, Connection, CursorResult, Executable, Float, Integer, Table, text
+from sqlalchemy.types import TypeEngine
+
+from cronjobs.clock import SYSTEM, Clock
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.column_types import Instant, Json, to_microseconds
+from cronjobs.engine.probe import question
+from cronjobs.engine.probe.question import FRAGMENTS
+
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+Fragment = str | Callable[[bool], str]  # a function of "is this PostgreSQL?" if the two databases differ
+
+_fragments: dict[str, Fragment] = FRAGMENTS | {
+    # A write about an attempt counts only while that attempt still has the lease.
+    "fence": "j.id = o.id AND j.attempts = o.attempt AND j.locked_by = o.locked_by AND j.status = 'running'",
+    "instant_type": lambda postgresql: "timestamptz" if postgresql else "integer",
+    "json_type": lambda postgresql: "jsonb" if postgresql else "text",
+    "open_queue": "(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}",
+    # Skips rows that others have locked. On SQLite a writer is alone.
+    "lock": lambda postgresql: "FOR NO KEY UPDATE OF j SKIP LOCKED" if postgresql else "",
+    "wait_for_lock": lambda postgresql: "FOR NO KEY UPDATE OF j" if postgresql else "",
+    # Pruned except for its key: what the job was to do is gone.
+    "stripped": lambda postgresql: (
+        "j.meta ? 'cronjobs.stripped'"
+        if postgresql
+        else "(json_valid(j.meta) AND json_type(j.meta, '$.\"cronjobs.stripped\"') IS NOT NULL)"
+    ),
+    # "… is one of :ids", a JSON array of numbers.
+    "among_ids": lambda postgresql: (
+        "= ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:ids AS json)) v))"
+        if postgresql
+        else "IN (SELECT value FROM json_each(:ids))"
+    ),
+}
+
+
+# Result columns that need decoding in whichever statement returns them.
+_TYPES: Final = {
+    column.name: column.type
+    for table in tables.metadata.sorted_tables
+    for column in table.columns
+    if isinstance(column.type, Instant | Json)
+} | {
+    "now": Instant(),
+    "read_at": Instant(),
+    "next_occurrence": Instant(),
+    "last_tick_at": Instant(),
+    "handlers_at": Instant(),
+}
+
+
+_EVERY_COLUMN: Final = re.compile(r"(^|\b(SELECT|ALL|DISTINCT)|[,.])\s*\*", re.I)  # not the star of count(*) or 2 * 3
+_WORD: Final = re.compile(r"\w+")
+
+
+FUNCTIONS: Final = (
+    *("cronjobs_cancel", "cronjobs_reschedule"),
+    *("cronjobs_take_token", "cronjobs_confirm_permit"),
+    *("cronjobs_lock_queues", "cronjobs_count_full", "cronjobs_queues_held"),  # the last one is a sequence
+)  # in the schema of the tables, as {cancel}
+
+
+def define(**fragments: Fragment) -> None:
+    """Name pieces of SQL that templates use as ``{name}``; a piece may use others."""
+    for name, fragment in fragments.items():
+        if name in _fragments and _texts(_fragments[name]) != _texts(fragment):
+            raise ValueError(f"another piece of SQL is named {name} already")
+    _fragments.update(fragments)
+
+
+def _texts(fragment: Fragment) -> tuple[str, str]:
+    return (fragment, fragment) if isinstance(fragment, str) else (fragment(True), fragment(False))
+
+
+def json_value(column: str, key: str) -> Fragment:
+    """A value in a JSON column, as text; NULL for invalid JSON: an error would make the claim fail, and with it all."""
+    return lambda postgresql: (
+        f"({column} ->> '{key}')"
+        if postgresql
+        else f"CASE WHEN json_valid({column}) THEN json_extract({column}, '$.\"{key}\"') END"
+    )
+
+
+def among(parameter: str) -> Fragment:
+    """ "… is one of a list"; the list is one parameter, a JSON array of strings."""
+    return lambda postgresql: (
+        f"= ANY(ARRAY(SELECT json_array_elements_text(CAST(:{parameter} AS json))))"
+        if postgresql
+        else f"IN (SELECT value FROM json_each(:{parameter}))"
+    )
+
+
+_fragments["among_known"] = among("known")
+_fragments["among_names"] = among("names")
+_fragments["among_keys"] = among("keys")
+
+
+def group(parameter: str, columns: Mapping[str, str]) -> Fragment:
+    """A group of rows as one JSON parameter: far fewer bytes and plans than executemany.
+
+    *columns* maps names to "bigint", "int", "float8", "text" or "timestamptz".
+    """
+    declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    extracted = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in columns)
+    return lambda postgresql: (
+        f"(SELECT * FROM json_to_recordset(CAST(:{parameter} AS json)) AS r({declared}))"
+        if postgresql
+        else f"(SELECT {extracted} FROM json_each(:{parameter}))"
+    )
+
+
+def shaped(
+    connection: Connection,
+    values: Mapping[str, Sequence[Any]],
+    *,
+    from_json: Collection[str],
+    as_json: Collection[str] = (),
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+    """The parameters of a group of rows, given by columns; the columns with one value for all rows, and the others.
+
+    A value that all rows have is bound once, unless its column is one of *from_json*; a column without any is in
+    neither list. ``shaped_rows`` makes rows of them again. Rows of one group differ in little but their keys.
+    *as_json*: columns whose values are JSON texts. On PostgreSQL their JSON is not made a string within JSON.
+    """
+    postgresql = is_postgresql(connection)
+    parameters: dict[str, Any] = {}
+    varying: dict[str, Sequence[Any]] = {}
+    for name, found in values.items():
+        same = found.count(found[0]) == len(found)
+        if same and name not in from_json and _may_be_bound(found[0], postgresql):
+            parameters[name] = _bound(found[0], postgresql)
+        elif not same or found[0] is not None:
+            varying[name] = found
+    bound = tuple(parameters)
+    if postgresql:
+        parameters |= {
+            f"{name}_rows": f"[{','.join(found)}]" if name in as_json else group_value(connection, found)
+            for name, found in varying.items()
+        }
+    elif varying:
+        parameters["rows"] = group_value(connection, list(zip(*varying.values(), strict=True)))
+    return parameters, bound, tuple(varying)
+
+
+def _may_be_bound(value: Any, postgresql: bool) -> bool:
+    """Whether every driver, in every client encoding, passes on *value* as it is; if not, it travels in JSON.
+
+    Drivers have their own ideas about enums, and cannot encode all characters; psycopg refuses NUL itself, which the
+    server would refuse as a bad value. JSON is in ASCII.
+    """
+    if type(value) is str:
+        return not postgresql or (value.isascii() and "\0" not in value)
+    return type(value) in (int, float, datetime)
+
+
+def _bound(value: Any, postgresql: bool) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat() if postgresql else to_microseconds(value)
+    return str(value) if postgresql else value
+
+
+def shaped_rows(
+    postgresql: bool,
+    columns: Mapping[str, str],
+    bound: tuple[str, ...],
+    varying: tuple[str, ...],
+    as_json: Collection[str] = (),
+) -> str:
+    """All of *columns*: a column *bound* is one parameter, one *varying* comes from JSON, and the rest is NULL."""
+    values = dict.fromkeys(columns, "NULL")
+    if postgresql:
+        # All are sent as text: drivers differ in what they send for, say, an instant or a number.
+        values |= {name: f"CAST(:{name} AS text)" for name in bound} | {name: f"v.{name}" for name in varying}
+        values = {name: f"CAST({value} AS {columns[name]})" for name, value in values.items()} | {"n": "v.n"}
+        elements = {name: "json_array_elements" + ("" if name in as_json else "_text") for name in varying}
+        arrays = ", ".join(f"{function}(CAST(:{name}_rows AS json))" for name, function in elements.items())
+        source = f"ROWS FROM ({arrays}) WITH ORDINALITY AS v({', '.join(varying)}, n)"
+    else:
+        values |= {name: f":{name}" for name in bound} | {"n": "v.key"}
+        values |= {name: f"json_extract(v.value, '$[{n}]')" for n, name in enumerate(varying)}
+        source = "json_each(:rows) v"
+    if not varying:
+        del values["n"]
+    listed = ", ".join(f"{value} AS {name}" for name, value in values.items())
+    return f"(SELECT {listed}" + (f" FROM {source})" if varying else ")")
+
+
+def kinds(table: Table, *names: str) -> dict[str, str]:
+    """The columns of a table, or those of these *names*, as ``group`` takes them; JSON is text there."""
+    return {name: _kind(table.c[name]) for name in names or table.c.keys()}
+
+
+def _kind(column: Column[Any]) -> str:
+    match column.type:
+        case Instant():
+            return "timestamptz"
+        case BigInteger():
+            return "bigint"
+        case Integer():  # and SmallInteger
+            return "int"
+        case Float():
+            return "float8"
+    return "text"
+
+
+def group_value(connection: Connection, rows: Any) -> str:
+    """The JSON parameter of ``group`` and ``among``; instants become what the database compares."""
+    return (_AS_POSTGRESQL if is_postgresql(connection) else _AS_SQLITE).encode(rows)
+
+
+def _encoder(instant: Callable[[datetime], object]) -> json.JSONEncoder:
+    def encode(value: Any) -> Any:
+        if isinstance(value, datetime):
+            return instant(value)
+        raise TypeError(f"{type(value).__name__} does not travel in a group of rows")
+
+    return json.JSONEncoder(default=encode, separators=(",", ":"), allow_nan=False)
+
+
+_AS_POSTGRESQL: Final = _encoder(datetime.isoformat)
+_AS_SQLITE: Final = _encoder(to_microseconds)
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """A JSON column's value in a group of rows, where it is text."""
+    return _ENCODER.encode(value)
+
+
+# Stable like the clock that it stands for, so that statements keep their plans.
+STANDING_NOW: Final = "(CASE WHEN statement_timestamp() IS NOT NULL THEN CAST(:now_ AS timestamptz) END)"
+
+
+def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorResult[Any]:
+    """Fill in the template *statement* and execute it with bound *parameters*: a list is a group, as in ``among``.
+
+    The only way to run a statement of a template: on every connection, for one row or hundreds.
+    """
+    postgresql = is_postgresql(connection)
+    prepared, needs_clock = _prepare(statement, postgresql, schema_of(connection), _stands(connection))
+    for name, value in parameters.items():
+        if isinstance(value, list | tuple):
+            parameters[name] = group_value(connection, value)
+        elif isinstance(value, datetime) and not postgresql:
+            parameters[name] = to_microseconds(value)
+    if needs_clock:
+        clock = clock_of(connection)
+        parameters["now_"] = (clock.stands_at or 0.0) if postgresql else to_microseconds(clock.now())
+    result: CursorResult[Any] = connection.execute(prepared, parameters)
+    return result
+
+
+@lru_cache(maxsize=256)
+def _prepare(statement: str, postgresql: bool, schema: str | None, stands: bool) -> tuple[Executable, bool]:
+    names = [name.removeprefix("cronjobs_") for name in (*tables.metadata.tables, *FUNCTIONS)]
+    qualified = {name: question.qualified(name, schema).replace(":", "\\:") for name in names}
+    filled = question.fill(statement, postgresql, schema, _fragments | qualified)
+    if stands:
+        filled = filled.replace(question.NOW, STANDING_NOW)
+    return text(filled).columns(**_types_told(filled)), ":now_" in filled
+
+
+def _types_told(statement: str) -> dict[str, TypeEngine[Any]]:
+    """Those of ``_TYPES`` that *statement* may return: SQLAlchemy compares each with the result, every time."""
+    told = statement.rpartition("RETURNING")[2]
+    words = None if _EVERY_COLUMN.search(told) else set(_WORD.findall(told))
+    return {name: kind for name, kind in _TYPES.items() if words is None or name in words}
+
+
+def inserted_into(connection: Connection, table: Table) -> Any:
+    """An INSERT that can be given an ON CONFLICT."""
+    if is_postgresql(connection):
+        from sqlalchemy.dialects import postgresql  # all its dialects: SQLite's ticks do without
+
+        return postgresql.insert(table)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(table)
+
+
+def is_postgresql(connection: Connection) -> bool:
+    return connection.dialect.name == "postgresql"
+
+
+def schema_of(connection: Connection) -> str | None:
+    """The schema that is configured for our tables; None: the search_path finds them."""
+    schema: str | None = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
+    return schema
+
+
+def _stands(connection: Connection) -> bool:
+    """Whether a test has stopped the database's clock."""
+    return clock_of(connection).stands_at is not None
+
+
+def clock_of(connection: Connection) -> Clock:
+    clock: Clock = connection.get_execution_options().get("cronjobs_clock", SYSTEM)
+    return clock
+
+
+def database_now(connection: Connection) -> datetime:
+    """The time by the one clock that decides."""
+    now: datetime = run(connection, "SELECT {now} AS now").scalar_one()
+    return now

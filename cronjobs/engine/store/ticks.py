@@ -1,0 +1,265 @@
+"""What a tick reads first and writes last, and the audit trail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, insert
+
+from cronjobs.engine.database.tables import audit, ticks
+from cronjobs.engine.probe.question import HANDLERS_EVERY_S, MANY_QUEUES, SEEN, after_now
+from cronjobs.engine.store.alerts import look_soon
+from cronjobs.engine.store.sql import define, group, inserted_into, json_text, run
+
+CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is longer by more than this was written by a wrong clock
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All that an idle tick needs to know, in one round trip."""
+
+    now: datetime
+    project: str
+    environment: str
+    schema_revision: str
+    oldest_code: str
+    pruned_at: datetime | None
+    expired: bool  # a lease has expired
+    far_lease: bool  # a lease ends later than this host's could
+    held_here: bool  # a process whose ``locked_by`` begins with *place* has a lease, dead or alive
+    schedules_due: bool
+    jobs_due: bool
+    last_fingerprint: str | None  # of the file that this host had at its previous tick
+    fingerprint_known: bool  # some host has applied this file before
+    sync_unfinished: bool  # a sync is under way, or was killed
+    last_tick_at: datetime | None  # of any host
+    paused_due: bool  # jobs are due in paused queues
+    misfits: bool  # a job waits whose payload did not fit its handler
+    not_started: Any  # the record of this host's last tick that loaded handlers
+    handlers_at: datetime | None  # when that tick started
+    look_at: datetime | None  # the earliest at which a finding may begin, end or be repeated
+    look_due: bool  # it has come
+    many_queues: bool  # so many that reading all waiting jobs is quicker than stepping from queue to queue
+
+    @property
+    def handlers_stale(self) -> bool:
+        """Whether this host's ticks have loaded no handlers for so long that a deploy may have changed them."""
+        every = timedelta(seconds=HANDLERS_EVERY_S)
+        return self.handlers_at is None or abs(self.now - self.handlers_at) >= every
+
+
+def overview(
+    connection: Connection, *, host: str, place: str, fingerprint: str, lease: timedelta = timedelta(days=1)
+) -> Overview:
+    """Read what is due; *host*, *fingerprint*, *lease* and *place* (how ``locked_by`` begins) are this tick's."""
+    row = run(
+        connection,
+        f"WITH RECURSIVE {{branches}} {SEEN}",
+        host=host,
+        beyond_s=lease.total_seconds(),
+        place=place,
+        place_length=len(place),
+        fingerprint=fingerprint,
+        most_branches=MANY_QUEUES,
+    ).one()
+    facts = dict(row._mapping)
+    booleans = (
+        "expired",
+        "far_lease",
+        "held_here",
+        "schedules_due",
+        "jobs_due",
+        "fingerprint_known",
+        "sync_unfinished",
+        "paused_due",
+        "misfits",
+        "look_due",
+        "many_queues",
+    )
+    for name in booleans:
+        facts[name] = bool(facts[name])
+    return Overview(**facts)
+
+
+def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
+    """Write the row of a tick that has work, and return its id; ``end_tick`` completes it."""
+    # It may load its handlers after its first write.
+    return _put_tick(connection, row, {"job_types": row.get("job_types")})
+
+
+class Signs(NamedTuple):
+    """``died``: a tick died lately, perhaps of a row that it read; ``doubtful``: jobs wait whose rows were not read."""
+
+    died: bool
+    doubtful: bool
+
+
+NO_SIGNS: Final = Signs(False, False)
+_NEWEST: Final = 200  # ticks that are looked at
+_FORGOTTEN_S: Final = 600.0
+_DEAD_AFTER: Final = timedelta(seconds=3)  # its time: then a tick without an end is dead
+
+
+def signs_of_death(connection: Connection, budget: timedelta) -> Signs:
+    """Whether some host's last tick did not come to its end, and whether there are jobs of which that may come."""
+    dead_s = (budget + _DEAD_AFTER).total_seconds()
+    row = run(
+        connection,
+        """
+        WITH newest AS (
+          SELECT t.id, t.host, t.started_at, t.finished_at FROM {ticks} t ORDER BY t.id DESC LIMIT :newest)
+        SELECT EXISTS (
+            SELECT 1 FROM newest d WHERE d.finished_at IS NULL
+              AND d.started_at < {dead_since} AND d.started_at > {forgotten_since}
+              AND NOT EXISTS (SELECT 1 FROM newest l WHERE l.host = d.host AND l.id > d.id
+                              AND l.finished_at IS NOT NULL)) AS died,
+          EXISTS (SELECT 1 FROM {jobs} j WHERE j.error_type = 'NotRead' AND j.{waiting}) AS doubtful""",
+        newest=_NEWEST,
+        dead_s=-dead_s,
+        forgotten_s=-dead_s - _FORGOTTEN_S,
+    ).one()
+    return Signs(bool(row.died), bool(row.doubtful))
+
+
+def overran_lately(connection: Connection) -> frozenset[str]:
+    """The job types that ticks of the last day admitted by experience, and had to interrupt."""
+    rows = run(connection, "SELECT t.did FROM {ticks} t WHERE t.started_at > {a_day_ago} AND {some_overran}").scalars()
+    return frozenset(str(name) for did in rows if isinstance(did, dict) for name in did.get("overran", ()))
+
+
+define(
+    a_day_ago=after_now("-86400"),
+    dead_since=after_now(":dead_s"),
+    forgotten_since=after_now(":forgotten_s"),
+    some_overran=lambda postgresql: "t.did ? 'overran'" if postgresql else "instr(t.did, '\"overran\":[') > 0",
+)
+_AT_THE_END: Final = ("finished_at", "did", "ended", "fingerprint", "job_types", "not_started")
+
+
+def end_tick(connection: Connection, row: dict[str, Any]) -> None:
+    """Write what a tick did and why it ended; for an idle tick this is the only write."""
+    _put_tick(connection, row, {name: row[name] for name in _AT_THE_END if name in row})
+
+
+def _put_tick(connection: Connection, row: dict[str, Any], changes: dict[str, Any]) -> int:
+    new = inserted_into(connection, ticks).values(row)
+    put = new.on_conflict_do_update(index_elements=[ticks.c.tick], set_=changes).returning(ticks.c.id)
+    id_: int = connection.execute(put).scalar_one()
+    return id_
+
+
+def any_schedule(connection: Connection) -> bool:
+    return run(connection, "SELECT 1 FROM {schedules} LIMIT 1").first() is not None
+
+
+def any_cap(connection: Connection) -> bool:
+    return run(connection, "SELECT 1 FROM {queues} WHERE max_waiting IS NOT NULL LIMIT 1").first() is not None
+
+
+def record(
+    connection: Connection,
+    *,
+    action: str,
+    subject: str = "",
+    actor: str | None = None,
+    host: str | None = None,
+    why: str | None = None,
+    detail: dict[str, Any] | None = None,
+    at: datetime | None = None,
+) -> int:
+    """Append to the audit trail; return the entry's id. ``actor`` None: the user that the database sees."""
+    values = {"action": action, "subject": subject, "host": host, "why": why, "detail": detail}
+    if actor is not None:
+        values["actor"] = actor
+    if at is not None:
+        values["at"] = at  # type: ignore[assignment]
+    look_soon(connection)  # whatever a person does may begin or end a finding
+    id_: int = connection.execute(insert(audit).values(values).returning(audit.c.id)).scalar_one()
+    return id_
+
+
+@dataclass(frozen=True)
+class AuditAct:
+    """A row of the audit trail."""
+
+    action: str
+    subject: str
+    actor: str
+    detail: dict[str, Any] | None = None
+
+
+def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str | None, at: datetime) -> None:
+    """Append to the audit trail, in this order."""
+    rows = [
+        {"n": n, "action": act.action, "subject": act.subject, "actor": act.actor}
+        | ({} if act.detail is None else {"detail": json_text(act.detail)})
+        for n, act in enumerate(acts)
+    ]
+    if rows:
+        run(
+            connection,
+            """INSERT INTO {audit} (at, actor, host, action, subject, detail)
+               SELECT CAST(:at AS {instant_type}), r.actor, :host, r.action, r.subject, CAST(r.detail AS {json_type})
+               FROM {audit_rows} r ORDER BY r.n""",
+            rows=rows,
+            host=host,
+            at=at,
+        )
+
+
+# --- which file is in force -------------------------------------------------------------------------------------------
+
+define(
+    audit_rows=group("rows", {"n": "int", "action": "text", "subject": "text", "actor": "text", "detail": "text"}),
+)
+
+
+@dataclass(frozen=True)
+class BegunSync:
+    """A sync that has begun and not ended: it is under way, or was killed."""
+
+    id: int
+    subject: str  # the file's fingerprint
+    host: str | None
+    at: datetime
+    detail: dict[str, Any] | None
+
+
+def begin_sync(connection: Connection, fingerprint: str, *, actor: str, host: str, at: datetime, removals: bool) -> int:
+    """Record that a file is being applied; return the id of that entry. *removals*: whether they are allowed."""
+    detail = {"removals": removals}
+    return record(connection, action="sync_begun", subject=fingerprint, actor=actor, host=host, at=at, detail=detail)
+
+
+def unfinished_sync(connection: Connection) -> BegunSync | None:
+    """The newest sync, if it has not ended."""
+    row = run(
+        connection,
+        "SELECT a.id, a.subject, a.host, a.at, a.detail FROM {audit} a WHERE {unfinished_sync} "
+        "ORDER BY a.id DESC LIMIT 1",
+    ).first()
+    return None if row is None else BegunSync(**row._mapping)
+
+
+def last_sync(connection: Connection) -> int:
+    """The id of the newest "sync" or "sync_begun" entry; 0 if there is none."""
+    statement = "SELECT max(a.id) FROM {audit} a WHERE a.action IN ('sync', 'sync_begun')"
+    found: int = run(connection, statement).scalar() or 0
+    return found
+
+
+def file_in_force(connection: Connection) -> str | None:
+    """The fingerprint of the file that was applied last."""
+    # "+ 0" makes it use the index on action, rather than read back through everything recorded since.
+    statement = "SELECT a.subject FROM {audit} a WHERE a.action = 'sync' ORDER BY a.id + 0 DESC LIMIT 1"
+    found: str | None = run(connection, statement).scalar()
+    return found
+
+
+def carried_since(connection: Connection, fingerprint: str, since: datetime) -> bool:
+    """Whether a tick that began after *since* had the file of this *fingerprint*."""
+    statement = "SELECT 1 FROM {ticks} t WHERE t.started_at > :since AND t.fingerprint = :fingerprint LIMIT 1"
+    return run(connection, statement, since=since, fingerprint=fingerprint).first() is not None

@@ -1,0 +1,246 @@
+"""The tokens of attempts that run on a cluster: who may run the handler, and until when.
+
+The supervisor of a cluster writes a token before it submits the attempt (``put``); the worker takes it (``take``) and
+confirms its permit while the handler runs (``confirm``). One row decides between them and whoever ends the attempt
+(``close``): a permit that holds keeps every other side waiting, and a row that is gone can be neither taken nor
+confirmed. On PostgreSQL a worker calls two functions, so that its role needs no right to any table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from sqlalchemy import Connection, Row
+
+from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.store.sql import Fragment, define, group, is_postgresql, run
+
+TAKE: Final = "{take_token}"
+CONFIRM: Final = "{confirm_permit}"
+MOST_ENDED: Final = 900_000  # characters of an end; a longer one travels by the cluster alone
+
+
+def _seconds(until: str, since: str) -> Fragment:
+    return lambda postgresql: (
+        f"CAST(extract(epoch FROM {until} - {since}) AS float8)" if postgresql else f"(({until} - {since}) / 1000000.0)"
+    )
+
+
+define(
+    these_attempts=group("attempts", {"job_id": "bigint", "attempt": "int", "token": "text"}),
+    is_this_attempt="t.job_id = o.job_id AND t.attempt = o.attempt",
+    permit_is_over="(t.permitted_until IS NULL OR t.permitted_until <= {now})",
+    taken_s=_seconds("{now}", "t.taken_at"),
+    permit_left_s=_seconds("t.permitted_until", "{now}"),
+    lease_left_s=_seconds("j.locked_until", "{now}"),
+)
+
+Answer = Literal["yours", "taken", "cancelled", "done", "over"]
+
+
+class TokenKey(NamedTuple):
+    """What a worker has to know to take and confirm one attempt."""
+
+    job_id: int
+    attempt: int
+    token: str
+
+
+class Permit(NamedTuple):
+    """``left_s``: seconds until the lease ends, by the database's clock.
+
+    "cancelled": the permit holds, but stop. "done": the handler has ended its job in a transaction of its own.
+    """
+
+    answer: Answer
+    left_s: float = 0.0
+
+
+# --- the supervisor's side ----------------------------------------------------------------------------------------
+
+
+def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
+    """Write the tokens of claimed attempts; return the jobs that have theirs.
+
+    Of the others an earlier attempt is still permitted to run: they must not begin.
+    """
+    rows = run(
+        connection,
+        """
+        INSERT INTO {tokens} AS t (job_id, attempt, token)
+        SELECT o.job_id, o.attempt, o.token FROM {these_attempts} AS o WHERE true
+        ON CONFLICT (job_id) DO UPDATE SET attempt = excluded.attempt, token = excluded.token, holder = NULL,
+          taken_at = NULL, permitted_until = NULL, ended = NULL
+        WHERE {permit_is_over}
+        RETURNING job_id""",
+        attempts=[key._asdict() for key in keys],
+    )
+    return frozenset(rows.scalars())
+
+
+class Closed(NamedTuple):
+    """``over``: the jobs whose attempt nobody can begin or go on with any more; ``unbegun``: of these nobody had."""
+
+    over: frozenset[int]
+    unbegun: frozenset[int]
+
+
+def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
+    """Take back the tokens of these attempts. A permit that holds keeps its own: the handler may run until it ends."""
+    if not leases:
+        return Closed(frozenset(), frozenset())
+    attempts = [{"job_id": lease.job_id, "attempt": lease.attempt} for lease in leases]
+    gone = run(
+        connection,
+        """
+        DELETE FROM {tokens} AS t WHERE {permit_is_over}
+          AND EXISTS (SELECT 1 FROM {these_attempts} AS o WHERE {is_this_attempt})
+        RETURNING job_id, holder""",
+        attempts=attempts,
+    ).all()
+    # Another statement: it sees a token that was taken while the first one waited for its row.
+    held = run(
+        connection,
+        "SELECT t.job_id FROM {tokens} t JOIN {these_attempts} AS o ON {is_this_attempt}",
+        attempts=attempts,
+    ).scalars()
+    over = frozenset(lease.job_id for lease in leases) - frozenset(held)
+    return Closed(over, frozenset(row.job_id for row in gone if row.holder is None))
+
+
+def drop(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, str]:
+    """Delete the tokens of attempts of which nothing runs any more, as their guards have reported.
+
+    Return who had them, by job.
+    """
+    rows = run(
+        connection,
+        """
+        DELETE FROM {tokens} AS t
+        WHERE EXISTS (SELECT 1 FROM {these_attempts} AS o WHERE {is_this_attempt} AND t.token = o.token)
+        RETURNING job_id, holder""",
+        attempts=[key._asdict() for key in keys],
+    )
+    return {row.job_id: row.holder for row in rows if row.holder is not None}
+
+
+class TokenRow(NamedTuple):
+    """``taken_s``: seconds since the token was taken; None: nobody has. ``ended``: JSON, what its worker wrote.
+
+    ``left_s``: seconds until its permit ends; negative: nothing of the attempt runs any more.
+    """
+
+    job_id: int
+    holder: str | None
+    taken_s: float | None
+    left_s: float | None
+    ended: str | None
+
+
+def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow]:
+    """The tokens of these attempts, by job; of one that is missing the token was taken back."""
+    rows = run(
+        connection,
+        """
+        SELECT t.job_id, t.holder, {taken_s} AS taken_s, {permit_left_s} AS left_s, t.ended
+        FROM {tokens} t JOIN {these_attempts} AS o ON {is_this_attempt} AND t.token = o.token""",
+        attempts=[key._asdict() for key in keys],
+    )
+    return {row.job_id: TokenRow(row.job_id, row.holder, row.taken_s, row.left_s, row.ended) for row in rows}
+
+
+def cancelled(connection: Connection, keys: Sequence[TokenKey]) -> list[int]:
+    """The jobs of these attempts that somebody has asked to cancel."""
+    rows = run(
+        connection,
+        """
+        SELECT j.id FROM {jobs} j JOIN {these_attempts} AS o ON j.id = o.job_id AND j.attempts = o.attempt
+        WHERE j.cancel_requested_at IS NOT NULL AND j.status = 'running'""",
+        attempts=[key._asdict() for key in keys],
+    )
+    return list(rows.scalars())
+
+
+# --- the worker's side --------------------------------------------------------------------------------------------
+
+
+def take(connection: Connection, key: TokenKey, holder: str) -> Permit:
+    """Take the token for *holder*, who may ask again: "yours"; "taken" by another one; "cancelled"; or "over"."""
+    if is_postgresql(connection):
+        return _call(connection, TAKE, key, holder)
+    lease = _lease_here(connection, key)
+    if lease is None:
+        return Permit("over")
+    if not lease.cancel_requested:
+        taken = run(
+            connection,
+            """
+            UPDATE {tokens} AS t
+            SET holder = :holder, taken_at = coalesce(t.taken_at, {now}), permitted_until = :leased_until
+            WHERE {this_token} AND (t.holder IS NULL OR t.holder = :holder) AND t.ended IS NULL RETURNING job_id""",
+            holder=holder,
+            leased_until=lease.locked_until,
+            **key._asdict(),
+        ).all()
+        if taken:
+            return Permit("yours", lease.left_s)
+    row = run(connection, "SELECT t.holder FROM {tokens} t WHERE {this_token}", **key._asdict()).first()
+    if row is None:
+        return Permit("over")
+    return Permit("taken" if row.holder is not None else "cancelled")
+
+
+def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> Permit:
+    """Confirm that the attempt is still leased, and by that its permit; or write that it *ended*, and how."""
+    if is_postgresql(connection):
+        return _call(connection, CONFIRM, key, ended)
+    if ended is not None:
+        over = """SET ended = :ended, permitted_until = {now}
+          WHERE {this_token} AND t.holder IS NOT NULL AND t.ended IS NULL RETURNING job_id"""
+        rows = run(connection, "UPDATE {tokens} AS t " + over, ended=ended, **key._asdict()).all()
+        return Permit("yours" if rows else "over")
+    lease = _lease_here(connection, key)
+    if lease is None:
+        itself = run(connection, "SELECT 1 FROM {job_runs} r WHERE {ended_itself}", **key._asdict()).first()
+        return Permit("done" if itself else "over")
+    held = run(
+        connection,
+        """
+        UPDATE {tokens} AS t SET permitted_until = :leased_until
+        WHERE {this_token} AND t.holder IS NOT NULL AND t.ended IS NULL RETURNING job_id""",
+        leased_until=lease.locked_until,
+        **key._asdict(),
+    ).all()
+    if not held:
+        return Permit("over")
+    return Permit("cancelled" if lease.cancel_requested else "yours", lease.left_s)
+
+
+# As the functions of the migration do it; on SQLite a writer is alone.
+define(
+    this_token="t.job_id = :job_id AND t.attempt = :attempt AND t.token = :token",
+    ended_itself="""
+      r.job_id = :job_id AND r.attempt = :attempt AND r.outcome = 'succeeded'
+      AND EXISTS (SELECT 1 FROM {tokens} t WHERE {this_token} AND t.holder IS NOT NULL)""",
+)
+
+
+def _lease_here(connection: Connection, key: TokenKey) -> Row[Any] | None:
+    """The lease of an attempt, if it has not ended; ``left_s``: seconds."""
+    return run(
+        connection,
+        """
+        SELECT j.locked_until, {lease_left_s} AS left_s, j.cancel_requested_at IS NOT NULL AS cancel_requested
+        FROM {jobs} j
+        WHERE j.id = :id AND j.attempts = :attempt AND j.status = 'running' AND j.locked_until > {now}""",
+        id=key.job_id,
+        attempt=key.attempt,
+    ).first()
+
+
+def _call(connection: Connection, function: str, key: TokenKey, last: str | None) -> Permit:
+    # Types are said: a driver may send None, or a small number, as another one.
+    arguments = "(CAST(:job_id AS bigint), CAST(:attempt AS int), CAST(:token AS text), CAST(:last AS text))"
+    row = run(connection, f"SELECT answer, left_s FROM {function}{arguments}", last=last, **key._asdict()).one()
+    return Permit(row.answer, row.left_s)

@@ -1,0 +1,62 @@
+"""Read the audit trail: who did what, to what, when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, or_, select, text
+
+from cronjobs.engine.database.tables import audit
+from cronjobs.engine.store.shown import fetched, shown
+from cronjobs.engine.store.sql import is_postgresql
+
+KINDS: Final = ("job", "schedule", "queue", "effect")  # "schedule nightly" is the subject of its pause
+
+
+@dataclass(frozen=True)
+class TrailFilter:
+    """Which entries; None: any."""
+
+    since: datetime | None = None
+    subject: str | None = None
+    actor: str | None = None
+    action: str | None = None
+
+
+def entries(connection: Connection, wanted: TrailFilter, limit: int) -> Sequence[Row[Any]]:
+    """The newest *limit* entries, newest first."""
+    conditions = [
+        audit.c[name] == value for name in ("actor", "action") if (value := getattr(wanted, name)) is not None
+    ]
+    if wanted.since is not None:
+        conditions.append(audit.c.at >= wanted.since)
+    if wanted.subject is not None:
+        conditions.append(_about(connection, wanted.subject))
+
+    def query(with_json: bool) -> Select[Any]:
+        columns = shown(connection, audit.c, with_json=with_json)
+        return select(*columns).where(*conditions).order_by(audit.c.id.desc()).limit(limit)
+
+    return fetched(connection, query)
+
+
+def _about(connection: Connection, subject: str) -> ColumnElement[bool]:
+    """What was done to *subject*, also as "job 17" or "queue mail"; of a job, also in a batch with others."""
+    named = audit.c.subject.in_([subject, *(f"{kind} {subject}" for kind in KINDS)])
+    number = subject.removeprefix("job ")
+    if not number.isascii() or not number.isdecimal() or int(number[:20]) >= 2**63:
+        return named
+    return or_(
+        named, and_(audit.c.subject == "jobs", text(IN_BATCH[is_postgresql(connection)]).bindparams(id=int(number)))
+    )
+
+
+# By is_postgresql. SQLite's column may hold anything that plain SQL has written.
+IN_BATCH: Final = {
+    True: "cronjobs_audit.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))",
+    False: "CASE WHEN json_valid(cronjobs_audit.detail) THEN "
+    "EXISTS (SELECT 1 FROM json_each(cronjobs_audit.detail, '$.ids') WHERE value = :id) ELSE 0 END",
+}

@@ -1,0 +1,73 @@
+"""Whether queues grow: how many jobs are due now, and how many were ten minutes ago, from the rows of today."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.probe.question import after_now
+from cronjobs.engine.store.sql import define, run
+
+WINDOW: Final = timedelta(minutes=10)
+ENDS_READ: Final = 2000  # jobs that ended; where more did, the comparison is with a later instant
+CAME_READ: Final = 2000  # of each queue
+
+define(
+    trend_from=after_now(f"-{WINDOW.total_seconds():.0f}"),
+    # By the index of what ended; each status has a range of its own there.
+    ended_lately=" UNION ALL ".join(
+        f"""SELECT * FROM (SELECT e.status, e.queue, e.run_at, e.started_at, e.finished_at FROM {{jobs}} e
+        WHERE e.status = '{status}' AND e.finished_at IS NOT NULL AND e.finished_at >= {{trend_from}}
+        ORDER BY e.finished_at DESC LIMIT :ends) AS {status}"""
+        for status in ("succeeded", "dead", "cancelled")
+    ),
+)
+
+
+def compared_with(connection: Connection) -> datetime:
+    """The instant that the present is compared with: ten minutes ago, or later where very many jobs ended since."""
+    now = run(connection, "SELECT {trend_from} AS now").scalar_one()
+    statement = "SELECT count(*) AS ended, min(finished_at) AS finished_at FROM ({ended_lately}) l GROUP BY status"
+    lists = run(connection, statement, ends=ENDS_READ)
+    since: datetime = max([now, *(row.finished_at for row in lists if row.ended >= ENDS_READ)])
+    return since
+
+
+def changes(connection: Connection, queues: Collection[str], since: datetime) -> dict[str, int]:
+    """How many more jobs are due now than at *since*; negative: fewer. A job that is tried again counts as new.
+
+    A queue into which more than CAME_READ came is as if only so many had.
+    """
+    began = run(
+        connection,
+        """
+        SELECT l.queue, count(*) AS jobs FROM (
+          {ended_lately}
+          UNION ALL SELECT r.status, r.queue, r.run_at, r.started_at, r.finished_at FROM {jobs} r
+          WHERE r.locked_until IS NOT NULL) l
+        WHERE l.started_at > :since AND l.run_at <= :since GROUP BY l.queue""",
+        ends=ENDS_READ,
+        since=since,
+    )
+    gone = {row.queue: row.jobs for row in began}
+    found = {}
+    for queue in queues:
+        # Each priority is a range of the index of waiting jobs.
+        came = run(
+            connection,
+            """
+            SELECT count(*) FROM (SELECT 1 FROM {priorities} CROSS JOIN {jobs} w
+            WHERE w.{waiting} AND w.queue = :queue AND w.priority = p.priority AND w.run_at > :since
+              AND w.run_at <= {now} LIMIT :most) AS came""",
+            queue=queue,
+            since=since,
+            most=CAME_READ,
+        ).scalar_one()
+        found[queue] = came - gone.get(queue, 0)
+    return found
+
+
+define(priorities="(" + " UNION ALL ".join(f"SELECT {priority} AS priority" for priority in range(10)) + ") AS p")

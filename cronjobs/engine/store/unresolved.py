@@ -1,0 +1,261 @@
+"""What ``status`` reads to report every problem: deaths, runs that did not happen, ticks that fire no schedules.
+
+Every statement uses an index and is bounded, however many jobs have finished; a test checks the plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
+from cronjobs.engine.probe.question import after_now
+from cronjobs.engine.rules.attempt_policy import seconds
+from cronjobs.engine.rules.standing import ByHand, Happened, JobNow
+from cronjobs.engine.store import job_rows  # noqa: F401  its fragment: runner_s
+from cronjobs.engine.store.sql import define, run
+
+DEATHS_COUNTED: Final = 10_000
+DEATHS_NAMED: Final = 1000
+TRIGGERS_READ: Final = 100  # of a schedule
+TICKS_READ: Final = 1500  # how far back to look for when something began: a day of ticks each minute
+
+define(
+    undealt=UNSETTLED_DEAD_SQL,
+    some_ago=after_now(":ago_s"),
+    later_ago=after_now(":later_s"),
+)
+
+
+@dataclass(frozen=True)
+class Deaths:
+    """Dead jobs that were not retried, cancelled or dismissed: how many, at most DEATHS_COUNTED, and since when.
+
+    ``newest``: the ids of those that died last, at most DEATHS_NAMED. ``last_of``: when the last of these died, by job
+    type.
+    """
+
+    count: int
+    since: datetime | None
+    newest: tuple[int, ...] = ()
+    last_of: Mapping[str, datetime] = field(default_factory=dict)
+
+
+def deaths(connection: Connection) -> Deaths:
+    row = run(
+        connection,
+        "SELECT count(*) AS deaths, min(finished_at) AS finished_at FROM (SELECT j.finished_at FROM {jobs} j "
+        "WHERE {undealt} ORDER BY j.finished_at LIMIT :most) AS dead",
+        most=DEATHS_COUNTED,
+    ).one()
+    if not row.deaths:
+        return Deaths(0, None)
+    newest = run(
+        connection,
+        "SELECT j.id, substr(j.job_type, 1, :longest) AS job_type, j.finished_at FROM {jobs} j "
+        "WHERE {undealt} ORDER BY j.finished_at DESC LIMIT :most",
+        most=DEATHS_NAMED,
+        longest=LONGEST_NAME,
+    ).all()
+    last_of = {each.job_type: each.finished_at for each in reversed(newest)}
+    return Deaths(row.deaths, row.finished_at, tuple(each.id for each in newest), last_of)
+
+
+def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[Happened]]:
+    """The newest *rows* ledger rows of each of these schedules, newest first; none that a wrong clock wrote ahead."""
+    ledger = run(
+        connection,
+        # CROSS JOIN: SQLite keeps the order, schedules first. The join starts at the row that is *rows* back.
+        """
+        SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id
+        FROM {schedules} s CROSS JOIN {occurrences} c
+        WHERE s.id {among_ids} AND c.schedule_id = s.id AND c.last_for <= {now} AND c.last_for >= coalesce(
+          (SELECT l.last_for FROM {occurrences} l WHERE l.schedule_id = s.id AND l.last_for <= {now}
+           ORDER BY l.last_for DESC LIMIT 1 OFFSET :back),
+          (SELECT min(l.last_for) FROM {occurrences} l WHERE l.schedule_id = s.id))
+        ORDER BY c.schedule_id, c.last_for DESC""",
+        ids=sorted(schedule_ids),
+        back=rows - 1,
+    ).all()
+    lists: dict[int, list[Happened]] = {}
+    for row in _with_jobs(connection, ledger):
+        lists.setdefault(row.schedule_id, []).append(row)
+    return lists
+
+
+def further_back(
+    connection: Connection, schedule_id: int, before: datetime, but: Collection[int], rows: int
+) -> list[Happened]:
+    """The newest *rows* ledger rows of a schedule from before *before*, newest first.
+
+    Without those of the jobs in *but*, and without what a pause skipped: of such rows a schedule that is due each
+    minute may have a hundred thousand, and here they cost a comparison each.
+    """
+    ledger = run(
+        connection,
+        """
+        SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id
+        FROM {occurrences} c WHERE c.schedule_id = :schedule_id AND c.last_for < :before
+          AND (c.job_id IS NULL OR NOT c.job_id {among_ids})
+          AND NOT (c.outcome = 'skipped' AND c.job_id IS NULL AND substr(coalesce(c.reason, ''), 1, 6) = 'paused')
+        ORDER BY c.last_for DESC LIMIT :most""",
+        schedule_id=schedule_id,
+        before=before,
+        ids=sorted(but),
+        most=rows,
+    ).all()
+    return _with_jobs(connection, ledger)
+
+
+def heads(connection: Connection, names: Collection[str]) -> dict[str, JobNow]:
+    """By schedule, the unfinished job that the others of it wait for: the one that runs, or else the oldest."""
+    rows = run(
+        connection,
+        """
+        SELECT j.schedule, coalesce(min(CASE WHEN j.status = 'running' THEN j.id END), min(j.id)) AS id FROM {jobs} j
+        WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.schedule {among_names} GROUP BY j.schedule""",
+        names=sorted(names),
+    ).all()
+    jobs = jobs_now(connection, [row.id for row in rows])
+    return {row.schedule: jobs[row.id] for row in rows if row.id in jobs}
+
+
+def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
+    """Those of these jobs that there are."""
+    rows = run(
+        connection,
+        """
+        SELECT j.id, j.status, substr(j.job_type, 1, :longest) AS job_type, substr(j.queue, 1, :longest) AS queue,
+          j.run_at, j.scheduled_for, j.failures + j.losses AS failures,
+          CASE WHEN j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed, j.started_at, j.locked_until,
+          j.timeout_s, CASE WHEN j.status = 'running' THEN {runner_s} END AS runner_s
+        FROM {jobs} j WHERE j.id {among_ids}""",
+        ids=sorted(ids),
+        longest=LONGEST_NAME,
+    )
+    return {row.id: _job_now(row) for row in rows}
+
+
+def _job_now(row: Any) -> JobNow:
+    *facts, dismissed, started_at, locked_until, timeout_s, runner_s = row
+    limit = seconds(timeout_s if timeout_s is not None else runner_s)
+    try:
+        most = None if limit is None else timedelta(seconds=limit)
+    except OverflowError:  # by plain SQL
+        most = None
+    job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most)
+    return job
+
+
+_job: Any = JobNow  # mypy does not know how many columns a row has
+_happened: Any = Happened
+
+
+def _with_jobs(connection: Connection, ledger: Sequence[Any]) -> list[Happened]:
+    # In a statement of its own: joined to so few rows, PostgreSQL would still read all jobs.
+    jobs = jobs_now(connection, {row.job_id for row in ledger if row.job_id is not None})
+    return [_happened(*row, job=jobs.get(row.job_id)) for row in ledger]
+
+
+def triggered(connection: Connection, schedule: str) -> list[ByHand]:
+    """The last TRIGGERS_READ runs of *schedule* that a person triggered, newest first.
+
+    What was backfilled has ledger rows, as all other runs have.
+    """
+    rows = run(
+        connection,
+        "SELECT a.at, a.detail FROM {audit} a WHERE a.action = 'trigger' AND a.subject = :schedule "
+        "ORDER BY a.id DESC LIMIT :most",
+        schedule=schedule,
+        most=TRIGGERS_READ,
+    ).all()
+    asked = [(row.at, row.detail.get("job_id")) for row in rows if isinstance(row.detail, Mapping)]
+    made = [(at, job_id) for at, job_id in asked if isinstance(job_id, int)]
+    jobs = jobs_now(connection, {job_id for _, job_id in made})
+    return [ByHand(at, jobs.get(job_id)) for at, job_id in made]
+
+
+def fired_lately(connection: Connection, within: timedelta) -> bool:
+    """Whether a tick with schedules switched on began within that time."""
+    statement = (
+        "SELECT 1 FROM {ticks} t WHERE t.started_at >= {some_ago} AND t.schedules_on = 1 "
+        "ORDER BY t.started_at DESC LIMIT 1"
+    )
+    return run(connection, statement, ago_s=-within.total_seconds()).first() is not None
+
+
+def last_fired_at(connection: Connection) -> datetime | None:
+    """When the last tick with schedules switched on began, among the last TICKS_READ."""
+    at: datetime | None = run(
+        connection,
+        "SELECT max(t.started_at) AS started_at FROM (SELECT i.started_at, i.schedules_on FROM {ticks} i "
+        "ORDER BY i.id DESC LIMIT :most) AS t WHERE t.schedules_on = 1",
+        most=TICKS_READ,
+    ).scalar()
+    return at
+
+
+def recorded_since(connection: Connection, host: str, *names: str) -> datetime | None:
+    """Since when all ticks of this host have recorded one of these *names*; None: the last one did not."""
+    since = None
+    rows = run(
+        connection,
+        "SELECT t.started_at, t.did FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",
+        host=host,
+        most=TICKS_READ,
+    )
+    for row in rows:
+        if not isinstance(row.did, Mapping) or row.did.keys().isdisjoint(names):
+            break
+        since = row.started_at
+    return since
+
+
+@dataclass(frozen=True)
+class Killed:
+    """Ticks of a host that did not end: how many of those that began in the last time, and when the first began."""
+
+    ticks: int
+    since: datetime
+    within: timedelta
+
+
+def killed_lately(connection: Connection, within: timedelta, longest: timedelta, least: int) -> dict[str, Killed]:
+    """By host; a tick that began more than *longest* ago has ended, or was killed. Hosts with *least* or more."""
+    rows = run(
+        connection,
+        """
+        SELECT t.host, count(*) AS ticks, min(t.started_at) AS started_at FROM {ticks} t
+        WHERE t.started_at >= {some_ago} AND t.started_at <= {later_ago} AND t.finished_at IS NULL
+        GROUP BY t.host HAVING count(*) >= :least ORDER BY t.host""",
+        ago_s=-within.total_seconds(),
+        later_s=-longest.total_seconds(),
+        least=least,
+    )
+    return {row.host: Killed(row.ticks, row.started_at, within) for row in rows}
+
+
+def files_between(connection: Connection, ago: timedelta, until: timedelta) -> set[str]:
+    """Fingerprints of the files that ticks had from *ago* before now to *until* before now."""
+    rows = run(
+        connection,
+        "SELECT DISTINCT t.fingerprint FROM {ticks} t WHERE t.started_at >= {some_ago} "
+        "AND t.started_at <= {later_ago} AND t.fingerprint IS NOT NULL",
+        ago_s=-ago.total_seconds(),
+        later_s=-until.total_seconds(),
+    )
+    return set(rows.scalars())
+
+
+def scheduled_and_waiting(connection: Connection) -> dict[str, datetime]:
+    """By queue, since when the oldest due job of a schedule waits there."""
+    rows = run(
+        connection,
+        "SELECT queue, min(run_at) AS run_at FROM {jobs} WHERE schedule IS NOT NULL AND finished_at IS NULL "
+        "AND {waiting} AND run_at <= {now} GROUP BY queue ORDER BY queue",
+    )
+    return {row.queue: row.run_at for row in rows}

@@ -1,0 +1,90 @@
+"""What a tick would find now, read without claiming or locking anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row
+
+from cronjobs.engine.store.sql import define, run
+
+LOOKED_AT: Final = 1000
+
+define(
+    # "b" is a row of jobs here, whose queue {paused} looks at.
+    due_here="""
+      b.{waiting} AND b.run_at <= {now} AND b.job_type {among_known} AND {open_queue}""",
+)
+
+
+@dataclass(frozen=True)
+class DueJobs:
+    """``first`` in the order in which one worker would run them; ``count`` of all."""
+
+    first: Sequence[Row[Any]]
+    count: int
+
+
+def due_jobs(connection: Connection, *, known: Collection[str], queue: str | None, limit: int) -> DueJobs:
+    """The jobs of the types *known* that a tick could claim now."""
+    parameters = {"known": sorted(known), "queue": queue}
+    first = run(
+        connection,
+        "SELECT b.id, b.job_type, b.queue, b.priority, b.run_at, b.schedule, b.timeout_s, b.concurrency_key "
+        "FROM {jobs} b "
+        "WHERE {due_here} ORDER BY b.priority, b.run_at, b.id LIMIT :limit",
+        limit=limit,
+        **parameters,
+    ).all()
+    count = run(connection, "SELECT count(*) FROM {jobs} b WHERE {due_here}", **parameters).scalar_one()
+    return DueJobs(first, count)
+
+
+def expired_leases(connection: Connection) -> int:
+    """How many attempts a tick would settle first, because their lease expired."""
+    counted = run(
+        connection, "SELECT count(*) FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until < {now}"
+    ).scalar_one()
+    return int(counted)
+
+
+def next_run_at(connection: Connection) -> datetime | None:
+    """When the next job that is not yet due will be."""
+    found = run(
+        connection, "SELECT run_at FROM {jobs} WHERE {waiting} AND run_at > {now} ORDER BY run_at LIMIT 1"
+    ).first()
+    return None if found is None else found.run_at
+
+
+def waiting_queues(connection: Connection) -> list[str]:
+    rows = run(
+        connection,
+        "WITH RECURSIVE {branches} SELECT DISTINCT queue FROM branch WHERE queue IS NOT NULL",
+        most_branches=2**31 - 1,
+    )
+    return list(rows.scalars())
+
+
+def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str, int]]:
+    """Due job types that are not in *known*, with the number of their jobs."""
+    rows = run(
+        connection,
+        """
+        SELECT j.job_type, count(*) AS waiting FROM {jobs} j WHERE j.{waiting} AND j.run_at <= {now}
+        AND NOT (j.job_type {among_known}) GROUP BY j.job_type ORDER BY j.job_type""",
+        known=sorted(known),
+    ).all()
+    return [(row.job_type, row.waiting) for row in rows]
+
+
+def due_attempts(connection: Connection) -> set[tuple[int, int]]:
+    """The waiting jobs that are due (at most LOOKED_AT), by id and attempts: one that ran and is due again is new."""
+    rows = run(
+        connection,
+        "SELECT id, attempts FROM {jobs} WHERE {waiting} AND run_at <= {now} ORDER BY id DESC LIMIT :limit",
+        limit=LOOKED_AT,
+    ).all()
+    return {(row.id, row.attempts) for row in rows}

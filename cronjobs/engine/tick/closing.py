@@ -1,0 +1,25 @@
+"""What a tick does for the pages: it keeps what became of the occurrences of hours that cannot change any more."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cronjobs.engine.store.quarters import close_hour, next_open_hour
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.tick.context import TickContext
+from cronjobs.errors import DatabaseBusy
+
+SHARE: Final = 0.25  # of what is left of the tick
+
+
+def close_hours(tick: TickContext) -> None:
+    """An hour at a time, the oldest first; the next tick goes on where this one's time ends."""
+    until = tick.clock.monotonic() + SHARE * (tick.deadline - tick.clock.monotonic())
+    with tick.database.read() as connection:
+        more = next_open_hour(connection, database_now(connection)) is not None
+    try:
+        while more and tick.go_on() and tick.clock.monotonic() < until:
+            with tick.database.write(patience=1.0) as connection:
+                more = close_hour(connection, database_now(connection))
+    except DatabaseBusy:
+        return  # any other writer is more urgent

@@ -1,0 +1,99 @@
+"""What all parts of a tick share: what it runs on, its time, its row and result, and how a part is tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.clock import Clock
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.retrying import fails_every_statement, patiently
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.probe.inputs import Start
+from cronjobs.engine.tick.result import Result, TickFilter
+from cronjobs.engine.tick.tick_row import TickRow
+from cronjobs.engine.tick.trouble import SafetyNet
+from cronjobs.engine.tick.watchdog import Watchdog
+from cronjobs.errors import CronjobsError, DatabaseError
+
+if TYPE_CHECKING:
+    from cronjobs.engine.tick.extras import Extras
+
+PATIENT_SHARE: Final = 0.5  # of the tick: how long the parts before the work may retry
+
+
+@dataclass
+class TickContext:
+    """One run of ``run-due``. ``began`` (of the process) and ``deadline`` are seconds of the monotonic clock."""
+
+    settings: Settings
+    database: Database
+    identity: Identity
+    clock: Clock
+    watchdog: Watchdog
+    began: float
+    deadline: float
+    emit: Callable[[events.Event], None]
+    limits: TickFilter = field(default_factory=TickFilter)
+    say_not_started: bool = False
+    tells_each: bool = True  # somebody reads of each job that begins and that goes well: in a log, on a terminal
+    say_progress_s: float = math.inf  # see ``Loop``
+    waits_for_long_jobs: bool = False  # if True, signals are passed on to them
+    start: Start | None = None  # how this process was started, for the fast path of the next one
+    spool: str = "-"  # what marks the runs of exec that wait for this database: ``probe.state_files.spool_address``
+    code_at_fault: bool = False  # the last report about the code, of this file, was that it is at fault
+    fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
+    # No repr: signal.signal() takes one of the tick whose method was the handler, perhaps before these are set.
+    database_now: datetime = field(init=False, repr=False)  # as it was read at the monotonic instant ``now_read_at``
+    now_read_at: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.net = SafetyNet(self.emit)
+        self.emit = self.net.emit
+        self.result = Result()
+        self.row = TickRow(self.identity, self.fire_schedules)
+        self.extras: Extras | None = None
+        self.stop_requested: str | None = None
+        self.database_gone = False
+        self.many_queues = False  # see ``Overview``
+        self.tried_again = False  # then we do not know for certain what the parts before the work created
+        self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())
+
+    def go_on(self) -> bool:
+        return self.stop_requested is None and not self.database_gone and self.clock.monotonic() < self.deadline
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that begins with the tick's row, if that is not there yet."""
+        with self.database.write() as connection:
+            self.row.begin(connection)
+            yield connection
+
+    def try_part(self, do: Callable[[], None], *, retry_until: float | None = None) -> None:
+        """Run one part of a tick, which is safe to repeat; a database error in it does not stop the other parts.
+
+        Transient errors are retried for a share of the tick, so that the rest is left for the work.
+        """
+        until = self.patient_until if retry_until is None else retry_until
+        try:
+            patiently(do, clock=self.clock, until=until, go_on=self.go_on, note=self._note_trouble)
+        except DatabaseError as error:
+            self.database_gone = self.database_gone or fails_every_statement(error, is_sqlite=self.database.is_sqlite)
+            self.result.trouble = str(error)
+            self.emit(events.database_trouble(str(error), error.cause))
+        except CronjobsError:
+            raise
+        except Exception as error:  # unexpected; the other parts still run
+            self.net.catch(error)
+
+    def _note_trouble(self, error: DatabaseError, failures: int, pause_s: float) -> None:
+        self.tried_again = True
+        self.emit(events.database_tried_again(str(error), failures, pause_s))

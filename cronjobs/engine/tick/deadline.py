@@ -1,0 +1,74 @@
+"""The tick's time limit from the first moment of the process: when it started, and the watchdog that ends it."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cronjobs.clock import SYSTEM, process_age
+from cronjobs.engine.probe.inputs import Start
+from cronjobs.engine.probe.timer import (
+    DEFAULT_BUDGET_S,
+    DEFAULT_EVERY_S,
+    LONGEST_START_S,
+    deadline,
+    given_deadline,
+    open_standard_streams,
+)
+from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
+
+
+@dataclass
+class Guard:
+    """``began`` (monotonic) and ``began_wall`` (since 1970) are when the kernel started the process.
+
+    ``start`` is what it was started with; handlers may change its environment later.
+    """
+
+    began: float
+    began_wall: float
+    watchdog: Watchdog
+    start: Start
+
+    def limit(self, budget: timedelta, every: timedelta) -> float:
+        """Set the tick's deadline and the watchdog just after it; return the deadline on the monotonic clock."""
+        until = given_deadline(
+            deadline(
+                started_wall=self.began_wall,
+                started=self.began,
+                budget_s=budget.total_seconds(),
+                every_s=every.total_seconds(),
+            )
+        )
+        self.watchdog.stand_at(until + PAST_DEADLINE_S)
+        return until
+
+
+_armed: Guard | None = None
+
+
+def arm() -> Guard:
+    """Start the kernel's timer with the default budget, once per process; later calls return the same guard."""
+    global _armed
+    if _armed is None:
+        open_standard_streams()
+        # Until the tick installs its own handler, and after it removed it, Ctrl-C ends the process without a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        age = process_age()
+        if age > LONGEST_START_S:
+            age = 0.0
+        _armed = Guard(SYSTEM.monotonic() - age, SYSTEM.now().timestamp() - age, Watchdog(SYSTEM), Start(sys.argv[1:]))
+        _armed.limit(timedelta(seconds=DEFAULT_BUDGET_S), timedelta(seconds=DEFAULT_EVERY_S))
+    return _armed
+
+
+def left_s() -> float:
+    """Seconds until the timer ends this process; infinity if it was never started."""
+    return math.inf if _armed is None else _armed.watchdog.instant - SYSTEM.monotonic()
+
+
+def user_code_ran() -> bool:
+    return _armed is not None and _armed.watchdog.hardened

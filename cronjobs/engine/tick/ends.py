@@ -1,0 +1,347 @@
+"""Ends of attempts, on their way from the workers to the database: collected, judged, written, counted and reported."""
+
+from __future__ import annotations
+
+import math
+import queue
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.clock import Clock
+from cronjobs.engine.execution.attempt import Attempt, Ended, InFlight
+from cronjobs.engine.execution.worker_threads import Workers, unbegun
+from cronjobs.engine.rules.ending import (
+    Decided,
+    as_cancelled,
+    as_stopped,
+    decide_end,
+    plain_end,
+    running_row,
+    succeeded_itself,
+)
+from cronjobs.engine.rules.lease import Finish
+from cronjobs.engine.rules.progress import in_words
+from cronjobs.engine.store.alerts import look_soon
+from cronjobs.engine.tick.long_jobs import ADOPTED, FULL
+from cronjobs.engine.tick.pacing import Pace
+from cronjobs.engine.tick.result import Counts
+from cronjobs.engine.tick.trouble import Outage
+from cronjobs.engine.tick.turn import AHEAD_S, GROUP, BatchResult, ClaimPlanner, End, Writer
+from cronjobs.errors import BadValue, DatabaseError
+from cronjobs.model import Finished, Interrupted, Released, RetryPolicy, Succeeded, TimedOut, duration_text
+
+NOT_BEGUN: Final = Released()
+STILL_HERE: Final = Released("an earlier attempt of it lost its lease, and its code still runs here")
+BRIEF_S: Final = 0.0005  # jobs that take no longer end together: a commit takes longer than to wait for the next
+
+
+@dataclass
+class Ends:
+    """What ended and is not written yet waits in ``in_flight``.
+
+    ``database_now`` was read at the monotonic instant ``now_read_at``. ``caught`` takes an error that nobody expected.
+    ``last``: the end that was recorded last.
+    """
+
+    clock: Clock
+    workers: Workers
+    in_flight: InFlight
+    planner: ClaimPlanner
+    pace: Pace
+    outage: Outage
+    writer: Writer
+    counts: Counts
+    emit: Callable[[events.Event], None]
+    caught: Callable[[Exception], None]
+    database_now: datetime
+    now_read_at: float
+    tells_each: bool = True  # see ``TickContext``; if not, of the successes of a type only the first
+    told_types: set[str] = field(default_factory=set)
+    last: Decided | None = None
+    progress_at: float = -math.inf  # when it was said last
+
+    # --- collecting ---------------------------------------------------------------------------------------------------
+
+    def collect(self, wait_s: float) -> None:
+        """Wait for an end, then take all that are there, and of short jobs those that come in a moment."""
+        try:
+            ended = self.workers.ended.get(timeout=wait_s) if wait_s > 0 else self.workers.ended.get_nowait()
+            first = self.clock.monotonic()
+            while True:
+                if ended is not None:
+                    self._take_safely(ended)
+                if wait_s > 0 and len(self.in_flight.unwritten) >= GROUP:
+                    break
+                ended = self._next_end(first + AHEAD_S / 2, wait_s > 0)
+        except queue.Empty:
+            pass
+
+    def _next_end(self, until: float, may_wait: bool) -> Ended | None:
+        try:
+            return self.workers.ended.get_nowait()
+        except queue.Empty:
+            patience_s = self._patience_s(until) if may_wait else 0.0
+            if not patience_s:
+                raise
+        return self.workers.ended.get(timeout=patience_s)
+
+    def _patience_s(self, until: float) -> float:
+        """How long to wait for another end, so that one write takes many."""
+        left = until - self.clock.monotonic()
+        running = len(self.in_flight.held) - len(self.in_flight.unwritten)
+        waiting = sum(end.attempt.let_go is not None for end in self.in_flight.unwritten)  # workers, for this write
+        if left > 0 and not waiting and running > max(self.workers.count, self.planner.ahead() // 2):
+            return left
+        return BRIEF_S if running and waiting < self.workers.count and self.planner.last_s <= BRIEF_S else 0.0
+
+    def _take_safely(self, ended: Ended) -> None:
+        try:
+            self._take(ended)
+        except Exception as error:  # it is on no queue any more: it must not be forgotten
+            self.caught(error)
+            if self.in_flight.holds(ended.attempt) and not self.in_flight.has_ended(ended.attempt):
+                self.in_flight.end(_plain(ended, error))
+
+    def _take(self, ended: Ended) -> None:
+        attempt = ended.attempt
+        if ended.answer is not None:
+            self._answered(attempt, ended.answer)
+            return
+        self.in_flight.came_back(attempt)
+        if not self.in_flight.holds(attempt) and not attempt.succeeded:
+            return  # its lease is lost: whatever it did, nothing of it is recorded
+        if isinstance(ended.finished.outcome, Released):
+            self.release([attempt], ended.finished.outcome)
+            return
+        self.pace.look_again()  # it may have enqueued more
+        self.planner.note(attempt.job.job_type, ended.finished.duration)
+        late = _timed_out(attempt) if attempt.recorded == "timed_out" else None
+        outcome = as_stopped(ended.finished.outcome, attempt.stop.reason, process=attempt.has_process, late=late)
+        if outcome is not ended.finished.outcome:
+            ended = ended._replace(finished=ended.finished._replace(outcome=outcome))
+        self.in_flight.end(ended)
+
+    def _answered(self, attempt: Attempt, answer: str) -> None:
+        """A long job's process answered, or did not start."""
+        if answer == ADOPTED:
+            self.in_flight.forget(attempt.job.id)
+            self.counts.handed_over += 1
+            self.emit(events.job_handed_over(attempt.job, attempt.timeout))
+            return
+        self.pace.no_more_long_jobs()  # the next tick tries again
+        if answer != FULL:
+            self.emit(events.not_handed_over(attempt.job, answer))
+        self.release([attempt])
+
+    def release(self, attempts: Sequence[Attempt], why: Released = NOT_BEGUN) -> None:
+        """Give these back, as if they had never been claimed."""
+        now = self.clock.monotonic()
+        if why.error is not None:  # the next one would hardly fare better at once
+            self.pace.pause(now)
+        for attempt in attempts:
+            if self.in_flight.holds(attempt) and not self.in_flight.has_ended(attempt):
+                outcome = unbegun(attempt) or why
+                self.in_flight.end(Ended(attempt, Finished(attempt.job, outcome), now))
+                self.planner.typical_s = None  # and claim no further ahead until the pace is known again
+
+    # --- what does not end --------------------------------------------------------------------------------------------
+
+    def note_overdue(self) -> None:
+        """A thread cannot be killed: past its time-out it is recorded so, and keeps its slot, row and lease."""
+        if not self._overdue():
+            return
+        self.collect(0)  # what ended while a turn took its time is not overdue
+        now = self.clock.monotonic()
+        for attempt in self._overdue():
+            attempt.recorded, attempt.recorded_at = "timed_out", now
+            attempt.stop.set("timeout")
+            self.in_flight.unrecorded.append(attempt)
+            self.counts.timed_out += 1
+            self.emit(events.job_timed_out(attempt.job, attempt.worker, attempt.timeout))
+
+    def _overdue(self) -> list[Attempt]:
+        now = self.clock.monotonic()
+        return [each for each in self.in_flight.busy() if each.recorded is None and now >= each.overdue_at]
+
+    def note_stuck(self, stopping: str | None) -> list[Attempt]:
+        """What runs on although the tick ends; noted as interrupted, if it was not overdue before."""
+        stuck = self.in_flight.busy()
+        for attempt in stuck:
+            if attempt.recorded is None:
+                attempt.recorded = "interrupted"
+                attempt.stop.set("shutdown")
+                self.in_flight.unrecorded.append(attempt)
+                self.counts.interrupted += 1
+                self.emit(events.job_still_running(attempt.job, attempt.worker, stopping or "end of the tick"))
+        return stuck
+
+    def overdue_rows(self) -> list[Finish]:
+        """The history rows of what still runs and should not."""
+        return [self._overdue_row(attempt) for attempt in self.in_flight.unrecorded]
+
+    def _overdue_row(self, attempt: Attempt) -> Finish:
+        outcome = _timed_out(attempt) if attempt.recorded == "timed_out" else Interrupted()
+        started = attempt.started if attempt.started is not None else self.clock.monotonic()
+        ran = timedelta(seconds=max(0.0, self.clock.monotonic() - started))
+        return running_row(attempt.job, outcome, ran, attempt.worker)
+
+    def lost(self, attempt: Attempt) -> None:
+        """Report that its lease was taken over or ran out."""
+        self.counts.lease_lost += 1
+        self.emit(events.lease_lost(attempt.job, attempt.worker))
+
+    def say_progress(self, every_s: float) -> None:
+        """Report how far what runs has come, no oftener than *every_s*."""
+        now = self.clock.monotonic()
+        if now < self.progress_at + every_s:
+            return
+        self.progress_at = now
+        for attempt in self.in_flight.busy():
+            reporting = attempt.reporting
+            if reporting.progress is not None and reporting.progress is not reporting.told:
+                reporting.told = reporting.progress
+                self.emit(events.job_progress(attempt.job, attempt.worker, in_words(reporting.told)))
+
+    # --- deciding -----------------------------------------------------------------------------------------------------
+
+    def decided(self) -> list[End]:
+        """What is to be written, each end with what becomes of its job."""
+        at = self._now()
+        return [(ended, self._decide(ended, at)) for ended in self.in_flight.unwritten]
+
+    def _now(self) -> tuple[float, datetime]:
+        """One instant, by the monotonic clock and by the database's."""
+        now = self.clock.monotonic()
+        return now, self.database_now + timedelta(seconds=now - self.now_read_at)
+
+    def _decide(self, ended: Ended, at: tuple[float, datetime]) -> Decided:
+        policy = self.planner.retry_policy(ended.attempt)
+        try:
+            return self._decide_by(ended, policy, at)
+        except Exception as error:
+            self.caught(error)
+            return self._decide_by(_plain(ended, error), RetryPolicy(), at)
+
+    def _decide_by(self, ended: Ended, policy: RetryPolicy, at: tuple[float, datetime]) -> Decided:
+        run, (now, database_now) = self.planner.settings.run, at
+        return decide_end(
+            ended.finished,
+            policy,
+            database_now,
+            ended_ago=timedelta(seconds=max(0.0, now - ended.at)),
+            max_losses=run.max_losses,
+            every=run.every,
+        )
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def write_one_by_one(self) -> bool:
+        """One bad value must not hold up a batch: each end for itself; whether the database was there for all."""
+        for ended in list(self.in_flight.unwritten):
+            try:
+                turn = self._write_one(ended)
+            except DatabaseError as error:
+                if not isinstance(error, BadValue):
+                    self.outage.note(error)
+                    return False
+                self._drop(ended, error)  # in no form: its lease runs out, and the next tick finds it lost
+            except Exception as error:
+                self.caught(error)
+                self._drop(ended, error)
+            else:
+                self.written(turn)
+        self.outage.over()
+        return True
+
+    def _write_one(self, ended: Ended) -> BatchResult:
+        try:
+            return self.writer.write_one((ended, self._decide(ended, self._now())))
+        except DatabaseError:
+            raise
+        except Exception as error:
+            self.caught(error)
+            return self.writer.write_one((ended, self._decide(_plain(ended, error), self._now())))
+
+    def _drop(self, ended: Ended, error: Exception) -> None:
+        self.in_flight.drop(ended)
+        self._report_unwritten([ended], str(error))
+
+    def written(self, turn: BatchResult) -> None:
+        """Report what a committed turn wrote, and let go of it."""
+        settled: set[int] = set()
+        answered = turn.written.written | turn.written.lost
+        try:
+            for ended, decided in turn.ends:
+                job_id = ended.attempt.job.id
+                if job_id in answered:
+                    self.in_flight.forget(job_id)
+                    settled.add(job_id)
+                    self._after_end(ended, decided, turn)
+        finally:  # what was not come to is written again, and found in the history
+            self.in_flight.settle(settled)
+
+    def _after_end(self, ended: Ended, decided: Decided, turn: BatchResult) -> None:
+        job_id, written = ended.attempt.job.id, turn.written
+        released = isinstance(decided.finished.outcome, Released)
+        if job_id in written.written:
+            if released:
+                self.pace.nothing_due = False  # it is due again, and perhaps nobody else takes it
+            if job_id in written.cancelled:
+                decided = as_cancelled(decided, written.cancelled[job_id])
+            elif job_id in written.succeeded:
+                decided = succeeded_itself(decided)
+            self._report(ended.attempt, decided)
+        elif not (released or ended.attempt.handed_over):
+            # A released job whose COMMIT's reply was lost may have been claimed by another runner since: nothing is
+            # left to record.
+            self.lost(ended.attempt)
+
+    def _report(self, attempt: Attempt, decided: Decided) -> None:
+        """Count and emit an end that is known to be in the database."""
+        self.last, outcome = decided, decided.finished.outcome
+        self.counts.count(decided, attempt.recorded)
+        if not self.tells_each and isinstance(outcome, Succeeded) and outcome.note is None:
+            if attempt.job.job_type in self.told_types:
+                return
+            self.told_types.add(attempt.job.job_type)
+        if not isinstance(outcome, Released):
+            policy = self.planner.retry_policy(attempt)
+            folder = self.workers.around.settings.folder
+            self.emit(events.job_ended(decided.finished, decided.transition, policy, folder))
+        elif outcome.error is None:
+            self.emit(events.job_released(attempt.job))
+        else:
+            self.emit(events.job_not_begun(attempt.job, outcome.error))
+
+    def _report_unwritten(self, ends: Iterable[Ended], why: str) -> None:
+        for ended in ends:
+            self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, why))
+
+    def report_the_rest(self) -> None:
+        """At the end of a tick: what could not be written, and jobs that ended themselves and whose code runs on."""
+        self.outage.tell()
+        why = "the database was not there" if self.outage.error else "its row stayed locked by another session"
+        self._report_unwritten(self.in_flight.unwritten, why)
+        now, _ = at = self._now()
+        for attempt in [attempt for attempt in self.in_flight.without_lease if attempt.succeeded]:
+            ran = timedelta(seconds=now - (attempt.started or now))
+            finished = Finished(attempt.job, Succeeded(None), ran, attempt.worker)
+            self._report(attempt, self._decide(Ended(attempt, finished, 0.0), at))
+
+
+def _timed_out(attempt: Attempt) -> TimedOut:
+    return TimedOut(f"still running after its timeout of {duration_text(attempt.timeout)}")
+
+
+def _plain(ended: Ended, error: Exception) -> Ended:
+    return ended._replace(finished=plain_end(ended.finished, type(error).__name__))
+
+
+def without_a_row(connection: Connection) -> None:
+    """The last write of a loop that is not a tick's: what ended may begin or end a finding."""
+    look_soon(connection)

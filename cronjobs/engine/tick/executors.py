@@ -1,0 +1,152 @@
+"""How a tick starts the supervisors of executors: processes that submit jobs to a cluster, and outlive the tick.
+
+There is one on a host for each file, executor and queue: it holds a lock file in the user's state folder for as long as
+it takes jobs. The jobs of an executor's types are never claimed by a tick itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from cronjobs import events
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.host.files import make_folder
+from cronjobs.engine.host.state_folder import state_folder
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.probe import state_files
+from cronjobs.engine.store.not_started import lanes_due
+from cronjobs.engine.tick.context import TickContext
+
+PROGRAM: Final = "cronjobs.contrib.dask.supervisor"  # operators signal supervisors by this name, see docs/clusters.md
+NOT_INSTALLED: Final = "the library of Dask is not installed: pip install 'cronjobs[dask]'"
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """What a supervisor has to know; everything else it reads from the configuration file. ``queue`` None: every."""
+
+    config: str
+    database: str
+    executor: str
+    queue: str | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, executor: str, queue: str | None) -> Supervision:
+        return cls(str(settings.file), settings.database, executor, queue)
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Supervision:
+        facts = json.loads(data)
+        return cls(**{each.name: facts[each.name] for each in fields(cls)})
+
+    @property
+    def lock_name(self) -> str:
+        return f"executor-{sha256(self.encode()).hexdigest()[:24]}.lock"
+
+
+class SupervisorLock:
+    """Held by the one supervisor that takes jobs; ``release`` lets the next tick start another one."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+
+    @classmethod
+    def take(cls, supervision: Supervision, folder: Path | None = None) -> SupervisorLock | None:
+        """Take the lock; None: somebody has it. Raises OSError if the state folder cannot be used."""
+        descriptor = _open(folder or state_folder(), supervision.lock_name)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return cls(descriptor)
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _open(folder: Path, name: str) -> int:
+    make_folder(folder, 0o700)
+    parent = state_files.open_folder(str(folder))
+    try:
+        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+@dataclass
+class Supervisors:
+    """Starts those that are missing; all are in ``started``, with the other processes that outlive this tick."""
+
+    settings: Settings
+    queue: str | None
+    emit: Callable[[events.Event], None]
+    started: list[subprocess.Popen[bytes]]
+
+    def begin(self, names: Collection[str]) -> None:
+        """Make sure that each of these executors has its supervisor."""
+        for name in sorted(names):
+            try:
+                process = self._begin(Supervision.of(self.settings, name, self.queue))
+            except OSError as error:
+                self.emit(events.supervisor_not_started(name, f"{error.strerror or error}"))
+                continue
+            if process is not None:
+                self.started.append(process)
+                self.emit(events.supervisor_started(name, process.pid))
+
+    def _begin(self, supervision: Supervision) -> subprocess.Popen[bytes] | None:
+        lock = SupervisorLock.take(supervision)
+        if lock is None:
+            return None
+        if find_spec("distributed") is None:
+            lock.release()
+            raise OSError(NOT_INSTALLED)
+        # Released before the process looks for it: of two ticks that start one each, the second process ends at once.
+        lock.release()
+        with tempfile.TemporaryFile() as request:
+            request.write(supervision.encode())
+            request.seek(0)
+            # The process gets none of cron's streams: cron mails only when the last holder of its pipe has exited.
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", PROGRAM],
+                stdin=request,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+
+
+def begin_supervisors(tick: TickContext, types: JobTypes, started: list[subprocess.Popen[bytes]]) -> None:
+    """Start the supervisors that are missing of executors with due jobs; they join what this tick has *started*."""
+    far = {name: each.executor for name, each in types.types.items() if each.executor is not None}
+    with tick.database.read() as connection:
+        lanes = lanes_due(connection, types.runnable)
+    limits = tick.limits
+    due = {
+        far[lane.job_type]
+        for lane in lanes
+        if lane.job_type in far
+        and not lane.paused
+        and limits.queue in (None, lane.queue)
+        and limits.only in (None, lane.job_type)
+    }
+    if tick.stop_requested is None:
+        Supervisors(tick.settings, limits.queue, tick.emit, started).begin(due)

@@ -1,0 +1,266 @@
+"""The door for extras into a tick. What they do beside its work cannot harm it.
+
+Each extra has a thread of its own, in which its calls run one after another: its error, its hang and its slow network
+stay its own. The tick waits two seconds in all for an extra. Then it goes on without it, reports that, and does not
+call it again. At the end, when the work is done and the tick's row is written, it waits until its deadline.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cronjobs import events
+from cronjobs.clock import SYSTEM, Clock
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.probe.state_files import spooled
+from cronjobs.engine.store.ticks import Overview
+from cronjobs.errors import CronjobsError
+from cronjobs.installed import if_installed
+from cronjobs.model import Finished, Job
+
+if TYPE_CHECKING:
+    from cronjobs.engine.jobs.job_types import JobTypes
+
+WAIT_S: Final = 2.0  # in all for one extra, while the tick has work
+LAST_S: Final = 10.0  # for extras at the end of a process that has no deadline
+
+
+class Door(NamedTuple):
+    """An extra: the module with its ``hook``, and whether a project with these settings and this spool uses it."""
+
+    module: str
+    wanted: Callable[[Settings, str], bool]
+    beside_jobs: bool = False  # also in the process of a job that runs outside a tick
+    not_started: bool = False  # it reports a tick that did not begin
+
+
+def _pings(settings: Settings, _spool: str) -> bool:
+    return settings.run.ping is not None or any(each.ping for each in settings.schedules.values())
+
+
+DOORS: Final = {
+    "ping": Door("cronjobs.contrib.alerts.pings", _pings, beside_jobs=True, not_started=True),
+    "exec": Door("cronjobs.contrib.exec.hook", lambda _settings, spool: bool(spooled(spool))),
+    "metrics": Door("cronjobs.contrib.metrics.hook", lambda settings, _spool: settings.metrics.textfile is not None),
+    "alerts": Door(
+        "cronjobs.contrib.alerts.hook",
+        lambda settings, _spool: settings.alerts is not None,
+        beside_jobs=True,
+        not_started=True,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a hook may use. It gets no connection of the tick's: it opens short transactions of its own."""
+
+    settings: Settings
+    database: Database
+    identity: Identity
+    emit: Callable[[events.Event], None]  # the tick takes it to the log later, in its own thread
+    clock: Clock = SYSTEM
+    deadline: float = math.inf  # of the tick, seconds of the clock's monotonic time
+    go_on: Callable[[], bool] = lambda: True  # False: the tick is asked to stop, or the database is gone
+    seen: Overview | None = None  # by the tick as it began; None: this is no tick but the process of a job
+    spool: str = "-"  # what marks the runs of exec that wait for this database
+
+
+class Over(NamedTuple):
+    """What a hook learns at the end. *until*: when it has to be done, by the monotonic clock."""
+
+    until: float
+    exit_code: int = 0
+    trouble: str = ""
+    news: bool = False  # whether something may be wrong, or well again, that was not before
+    types: JobTypes | None = None  # None: this process did not load the handlers
+
+
+class Hook:
+    """What an extra does beside a tick; each method may stay as it is. They run in the extra's own thread."""
+
+    schedules: frozenset[str] = frozenset()  # it hears of the attempts of their jobs
+
+    def __init__(self, beside: Beside) -> None:
+        self.beside = beside
+
+    def begin(self) -> None:
+        """First of all, before anything is recovered or claimed."""
+
+    def before_work(self) -> None:
+        """Before a tick's work, for what no tick has had time for lately."""
+
+    def started(self, job: Job) -> None:
+        """The code of *job* begins."""
+
+    def ended(self, finished: Finished) -> None:
+        """Its code has ended; what becomes of the job is an event."""
+
+    def heard(self, event: events.Event) -> None:
+        """What became of such a job."""
+
+    def wants_handlers(self) -> bool:
+        """Whether ``end`` needs the handlers loaded, which only the tick's own thread may do."""
+        return False
+
+    def end(self, over: Over) -> None:
+        """When all is recorded. It may last until the tick's deadline."""
+
+
+class Extras:
+    """The extras of one process. The loop's thread calls its methods; workers call ``started`` and ``ended``."""
+
+    def __init__(self, doors: Mapping[str, Door], beside: Beside) -> None:
+        self._emit, self._clock = beside.emit, beside.clock
+        self._events: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
+        ours = replace(beside, emit=self._events.put)
+        self._extras = [_Extra(name, door.module, ours) for name, door in doors.items()]
+        self._heard_of: dict[int, list[_Extra]] = {}
+
+    def begin(self) -> None:
+        """Let each begin; nothing waits for it yet."""
+        for extra in self._extras:
+            extra.call(lambda hook: hook.begin())
+
+    def before_work(self) -> None:
+        self._each(lambda hook: hook.before_work())
+
+    def want_handlers(self) -> bool:
+        found: list[bool] = []
+        self._each(lambda hook: found.append(hook.wants_handlers()))
+        return any(found)
+
+    def end(self, over: Over) -> None:
+        """Call each for the last time, and wait for all of them."""
+        self._each(lambda hook: hook.end(over), SYSTEM.monotonic() + over.until - self._clock.monotonic())
+
+    def _each(self, do: Callable[[Hook], None], until: float | None = None) -> None:
+        called = [(extra, extra.call(do)) for extra in self._extras]
+        for extra, done in called:
+            if done is not None:
+                extra.wait(done, until)
+        while not self._events.empty():
+            self._emit(self._events.get())
+
+    # --- attempts -----------------------------------------------------------------------------------------------------
+
+    @property
+    def hear_of_attempts(self) -> bool:
+        return any(extra.schedules for extra in self._extras)
+
+    def started(self, job: Job) -> None:
+        hearing = [extra for extra in self._extras if job.schedule in extra.schedules]
+        if hearing:
+            self._heard_of[job.id] = hearing
+        for extra in hearing:
+            extra.call(lambda hook: hook.started(job))
+
+    def ended(self, finished: Finished) -> None:
+        for extra in self._heard_of.get(finished.job.id, ()):
+            extra.call(lambda hook: hook.ended(finished))
+
+    def listening(self, emit: Callable[[events.Event], None]) -> Callable[[events.Event], None]:
+        """*emit*, and after it those extras that heard of the job's start."""
+        if not self.hear_of_attempts:
+            return emit
+
+        def both(event: events.Event) -> None:
+            emit(event)
+            for extra in self._heard_of.get(event.facts.get("job_id", 0), ()):
+                extra.call(lambda hook: hook.heard(event))
+
+        return both
+
+
+class _Extra:
+    """One extra and its thread, which is started by the first call."""
+
+    def __init__(self, name: str, module: str, beside: Beside) -> None:
+        self.name = name
+        self.schedules: frozenset[str] = frozenset()
+        self._module, self._beside = module, beside
+        self._inbox: queue.SimpleQueue[tuple[Callable[[Hook], None], threading.Event]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._left_s = WAIT_S
+        self._given_up = False
+
+    def call(self, do: Callable[[Hook], None]) -> threading.Event | None:
+        """Have *do* run after all calls before it; None: this extra is not called any more."""
+        if self._given_up:
+            return None
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"cronjobs-extra-{self.name}", daemon=True)
+            try:
+                self._thread.start()
+            except (RuntimeError, MemoryError) as error:  # a limit on processes or memory
+                self._given_up = True
+                self._beside.emit(events.extra_failed(self.name, f"{type(error).__name__}: {error}"))
+                return None
+        done = threading.Event()
+        self._inbox.put((do, done))
+        return done
+
+    def wait(self, done: threading.Event, until: float | None) -> None:
+        """Wait for a call: *until* that instant, or for what is left of the two seconds."""
+        began = SYSTEM.monotonic()
+        if not done.wait(max(0.0, self._left_s if until is None else until - began)):
+            self._given_up = True
+            self._beside.emit(events.extra_left_behind(self.name, SYSTEM.monotonic() - began))
+        if until is None:
+            self._left_s -= SYSTEM.monotonic() - began
+
+    def _run(self) -> None:
+        hook: Hook | None = None
+        while True:
+            do, done = self._inbox.get()
+            try:
+                if hook is None:
+                    hook = import_module(self._module).hook(self._beside)
+                    self.schedules = hook.schedules
+                do(hook)
+            except CronjobsError as error:
+                self._beside.emit(events.extra_failed(self.name, str(error)))
+            except BaseException as error:  # whatever an extra does, the tick goes on
+                self._beside.emit(events.extra_failed(self.name, f"{type(error).__name__}: {error}"))
+            finally:
+                done.set()
+
+
+def of_tick(beside: Beside) -> Extras:
+    """Those that this project uses."""
+    return Extras({name: door for name, door in DOORS.items() if door.wanted(beside.settings, beside.spool)}, beside)
+
+
+def beside_jobs(settings: Settings, database: Database, emit: Callable[[events.Event], None]) -> Extras:
+    """Those that hear of jobs which run outside a tick, in a process of their own; they have begun."""
+    doors = {name: door for name, door in DOORS.items() if door.beside_jobs and door.wanted(settings, "-")}
+    extras = Extras(doors, Beside(settings, database, Identity.here(), emit))
+    extras.begin()
+    extras.before_work()
+    return extras
+
+
+def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
+    """Let extras report a tick that did not begin, until that instant of the monotonic clock."""
+    threads: list[threading.Thread] = []
+    for door in DOORS.values():
+        if door.not_started and door.wanted(settings, "-"):
+            threads.append(
+                threading.Thread(target=_tell_not_started, args=(door.module, settings, error, until), daemon=True)
+            )
+            threads[-1].start()
+    for thread in threads:
+        thread.join(max(0.0, until - SYSTEM.monotonic()))
+
+
+def _tell_not_started(module: str, settings: Settings, error: CronjobsError, until: float) -> None:
+    if (there := if_installed(module)) is not None:
+        there.not_started(settings, error, until)

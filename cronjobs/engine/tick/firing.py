@@ -1,0 +1,88 @@
+"""The schedules' parts of a tick: put the file in force, and turn due occurrences into jobs and ledger rows.
+
+An idle tick runs 1,440 times a day: what applies and settles is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.engine.schedules.applying import applies
+from cronjobs.engine.schedules.definition import fingerprint
+from cronjobs.engine.store import ticks
+from cronjobs.engine.store.ticks import Overview
+from cronjobs.engine.tick.context import TickContext
+
+
+@dataclass
+class Firing:
+    """``applies``: this tick has to put its file in force; ``applied``: it has."""
+
+    tick: TickContext
+    applies: bool = False
+    applied: bool = False
+
+    def look(self, connection: Connection, seen: Overview) -> None:
+        tick = self.tick
+        self.applies = tick.fire_schedules and applies(connection, seen, tick.settings, host=tick.identity.host)
+
+    def sync(self, seen: Overview) -> None:
+        """Apply the file if ``applies`` says so."""
+        tick, mark = self.tick, fingerprint(self.tick.settings)
+        if not self.applies:
+            tick.row.fingerprint = mark
+            return
+        if not tick.go_on():
+            return
+        if not seen.fingerprint_known and not tick.settings.defines_something:
+            with tick.database.read() as connection:
+                if not ticks.any_schedule(connection) and not ticks.any_cap(connection):
+                    tick.row.fingerprint = mark
+                    return  # nothing to apply, nothing to retire
+        from cronjobs.engine.schedules.sync import sync
+
+        done = sync(
+            tick.database,
+            tick.settings,
+            self._emit,
+            host=tick.identity.host,
+            actor="tick",
+            before_writing=tick.row.settle,
+            go_on=self._has_time,
+        )
+        if done.plan.refused:
+            tick.result.faults += 1
+            tick.result.refused = done.plan.refused
+            tick.emit(events.fault(str(tick.settings.file), done.plan.refused))
+        if done.applied:
+            # Only now: if the tick is killed, or the file refused, the next tick must see the change.
+            tick.row.fingerprint, self.applied = mark, True
+
+    def materialise(self) -> None:
+        from cronjobs.engine.schedules.materialise import materialise
+        from cronjobs.engine.store.job_types import remembered
+
+        materialise(
+            self.tick.database,
+            self._emit,
+            but=self.tick.settings.disabled_schedules,
+            within=remembered(self.tick.settings.run.every),
+            before_writing=self.tick.row.settle,
+            go_on=self._has_time,
+        )
+
+    def _has_time(self) -> bool:
+        """Occurrences get at most half of the tick; the rest is for their jobs."""
+        return self.tick.go_on() and self.tick.clock.monotonic() < self.tick.patient_until
+
+    def _emit(self, event: events.Event) -> None:
+        kind, _, outcome = event.name.partition(".")
+        if kind == "schedule" and "count" in event.facts:
+            counts = self.tick.result.occurrences
+            counts[outcome] = counts.get(outcome, 0) + event.facts["count"]
+        elif event.name == "schedule.broken":
+            self.tick.result.faults += 1
+        self.tick.emit(event)

@@ -1,0 +1,106 @@
+"""What a full tick leaves for the fast path of the next ones: see ``probe.inputs``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cronjobs.clock import SYSTEM
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import Address
+from cronjobs.engine.host.state_folder import State
+from cronjobs.engine.probe.here import read
+from cronjobs.engine.probe.inputs import ALWAYS, METRICS_EVERY_S, Inputs, Sources, Start
+from cronjobs.engine.schedules.definition import fingerprint
+from cronjobs.engine.store.ticks import CLOCK_SLACK, Overview
+from cronjobs.engine.tick.mail_throttle import alarm_name, word_name
+
+if TYPE_CHECKING:
+    from cronjobs.engine.probe.inputs import Pieces
+
+
+def leave(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> None:
+    """Let the next ticks of this command line take the fast path; only for a tick that ended without any fault."""
+    inputs = inputs_of(start, settings, address, seen, spool)
+    if inputs is None:
+        State().take(start.name)
+    elif State().read_bytes(start.name) != (content := inputs.to_bytes()):
+        State().write_bytes(start.name, content)
+
+
+def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> Inputs | None:
+    """The inputs, or None where the fast path would not understand them. *spool*: see ``spool_address``."""
+    if not start.folder or settings.by_django:  # the fast path cannot see when Django's settings change
+        return None
+    variables = sorted({*settings.variables, *ALWAYS})
+    sources = Sources(start, variables, {str(file): content for file, content in settings.contents.items()})
+    ours = {
+        "fingerprint": fingerprint(settings),
+        "defines_nothing": str(int(not settings.defines_something)),
+        "alerts": str(int(settings.alerts is not None)),
+        "schema_revision": seen.schema_revision,
+        "oldest_code": seen.oldest_code,
+        "linger_s": str(_linger_s(start, settings)),
+        "budget_s": str(settings.run.budget.total_seconds()),
+        "every_s": str(settings.run.every.total_seconds()),
+        "beyond_s": str((settings.run.lease + CLOCK_SLACK).total_seconds()),
+        "alarm": alarm_name(settings.file),
+        "word": word_name(settings.file),
+        "spool": spool,
+        "metrics_by": str(int(SYSTEM.now().timestamp()) + METRICS_EVERY_S) if _often(settings) else "",
+    }
+    theirs = {"project": settings.project, "environment": settings.environment, "schema": address.schema or ""}
+    if address.is_sqlite:
+        ours["database"] = "sqlite"
+        theirs["path"] = str(address.url.database)
+    else:
+        plain = _as_libpq_reads_it(settings.database, address)
+        libpq = _libpq()
+        if plain is None or libpq is None:
+            return None
+        ours |= {"database": "postgresql", "libpq": libpq}
+        theirs["address"] = plain
+    found = {name: sources.pieces_of(text) for name, text in theirs.items()}
+    pieces: dict[str, Pieces] = {name: piece for name, piece in found.items() if piece is not None}
+    return Inputs(sources, ours, pieces) if len(pieces) == len(found) else None
+
+
+def _often(settings: Settings) -> bool:
+    """Whether something is to be written or sent every few minutes, however idle all is."""
+    return settings.metrics.textfile is not None or settings.run.ping is not None
+
+
+def _linger_s(start: Start, settings: Settings) -> float:
+    """How often a tick of this command line looks again; 0: it does not stay.
+
+    Each of these options is for one tick: to wait for its long jobs, to run so many jobs, to take so long.
+    """
+    for_one = tuple(word.startswith((b"--wait", b"--limit", b"--budget")) for word in start.arguments)
+    return 0 if settings.run.linger is None or any(for_one) else settings.run.linger.total_seconds()
+
+
+def _as_libpq_reads_it(url: str, address: Address) -> str | None:
+    """*url* after its scheme if libpq understands it as we do; None if we had to change it (see ``parse_url``)."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+    from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
+    scheme, _, rest = url.partition("://")
+    try:
+        theirs = conninfo_to_dict(f"postgresql://{rest}")
+    except ProgrammingError:
+        return None
+    dialect: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+    arguments, ours = dialect.create_connect_args(address.url)
+    same = not arguments and {name: str(value) for name, value in theirs.items()} == {
+        name: str(value) for name, value in ours.items()
+    }
+    return rest if scheme and same else None
+
+
+def _libpq() -> str | None:
+    """The file of the libpq that psycopg has loaded into this process."""
+    for line in (read("/proc/self/maps") or "").splitlines():
+        _, slash, path = line.partition("/")
+        if path.rpartition("/")[2].startswith("libpq") and ".so" in path:
+            return slash + path
+    return None

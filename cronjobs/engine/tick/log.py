@@ -1,0 +1,48 @@
+"""The log file of the setting ``log:``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cronjobs import events, masking
+from cronjobs.clock import SYSTEM
+from cronjobs.engine.host.files import open_regular
+from cronjobs.text import visible
+
+
+class Log:
+    """Writes one line per event, as JSON if the file's name ends in .jsonl. A failing log stops nothing."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._descriptor: int | None = None
+        self._json = file is not None and file.suffix == ".jsonl"
+        self.fault: str | None = None
+        if file is not None:
+            try:
+                # NOFOLLOW: a link planted in a shared folder must not make us append to someone else's file.
+                self._descriptor = open_regular(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
+            except OSError as error:
+                self.fault = f"log {file} cannot be written: {error.strerror}"
+
+    def write(self, event: events.Event, traceback: str | None = None) -> None:
+        """Add a line for *event*; a *traceback* follows it, indented, or becomes one of its facts in JSON."""
+        if self._descriptor is None:
+            return
+        more = {"traceback": traceback} if traceback and self._json else {}
+        event = event._replace(facts=masking.hide_in(event.facts | more))
+        now = SYSTEM.now()
+        line = (
+            events.json_line(event, now)
+            if self._json
+            else f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z {events.line(event)}"
+        )
+        if traceback and not self._json:
+            line += "".join(f"\n    {visible(part)}" for part in masking.hide(traceback).splitlines())
+        try:
+            left = (line + "\n").encode()
+            while left:  # the last bytes of a disk are a short write, and no error
+                left = left[os.write(self._descriptor, left) :]
+        except OSError as error:
+            self.fault = f"the log cannot be written: {error.strerror}"
+            self._descriptor = None

@@ -1,0 +1,135 @@
+"""One long job in its own process: ``python -m`` this module, started by ``long_jobs``.
+
+Before any user code runs it takes over the tick's lease with a compare-and-swap of ``locked_by``, under the same
+attempt; if no row matches it exits. Then it answers the tick and runs the tick's loop for one job: it renews the lease,
+obeys time-out, cancel and SIGTERM, and records the result. It only supervises: the handler or command is its child, in
+a session of its own, and dies with it. Its watchdog fires before the lease ends, as a tick's does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from cronjobs import events, masking
+from cronjobs.clock import SYSTEM
+from cronjobs.engine.config import load
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.execution.attempt import PROCESS_SLACK, Attempt, WorkerContext
+from cronjobs.engine.execution.worker_threads import Workers
+from cronjobs.engine.tick import mail_throttle
+from cronjobs.engine.tick.extras import Over, beside_jobs
+from cronjobs.engine.tick.log import Log
+from cronjobs.engine.tick.long_jobs import ADOPTED, FULL, STOPPED, Adopted, Handover, adopt
+from cronjobs.engine.tick.loop import Loop
+from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
+from cronjobs.errors import EX_SOFTWARE, CronjobsError
+
+REPORT_S: Final = 30.0  # for extras, at the end: to look for what is wrong, and to send alerts
+
+
+class Signals:
+    """Asks the loop to stop, also for a signal that arrived before the loop existed, so that no signal is lost."""
+
+    def __init__(self) -> None:
+        self._came: list[str] = []
+        self._loop: Loop | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # from the terminal that the tick was started in
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._came.append(signal.Signals(number).name)
+        if self._loop is not None:
+            self._loop.stop(self._came[-1])
+
+    @property
+    def came(self) -> bool:
+        return bool(self._came)
+
+    def pass_to(self, loop: Loop) -> None:
+        self._loop = loop
+        for name in self._came:
+            loop.stop(name)
+
+
+def main() -> None:
+    """Adopt, answer, run, record. Exit code: 0 it ended, 1 it ended dead, 3 or 4 not started or not recorded."""
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)
+    signals = Signals()
+    handover = Handover.decode(sys.stdin.buffer.read())
+    watchdog = Watchdog(SYSTEM)
+    try:
+        settings = load.load(Path(handover.config), environ=os.environ, database_url=handover.database)
+        masking.remember(settings.secrets)
+        job_type = handover.as_type(settings)
+        watchdog.stand_at(SYSTEM.monotonic() + settings.run.lease.total_seconds())
+        database = Database(parse_url(settings.database, settings.schema), connections=2)
+        adopted = None if signals.came else adopt(database, handover, settings)
+    except CronjobsError as error:
+        _answer(descriptor, str(error).partition("\n")[0])
+        os._exit(error.exit_code)
+    if adopted is None:
+        # If the tick took the job back we answer FULL as well: it is no longer listening.
+        _answer(descriptor, STOPPED if signals.came else FULL)
+        os._exit(0)
+    _answer(descriptor, ADOPTED)
+    apart = None if job_type.command else True
+    lease_s = settings.run.lease.total_seconds()
+    attempt = Attempt(adopted.job, job_type, job_type.timeout, apart, claimed=adopted.sent, lease_s=lease_s)
+    os._exit(supervise(attempt, adopted, WorkerContext(settings, database), watchdog, signals))
+
+
+def _answer(descriptor: int, word: str) -> None:
+    with suppress(OSError):  # the tick is gone; the job is ours all the same
+        os.write(descriptor, f"{word}\n".encode())
+        os.close(descriptor)
+
+
+def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdog: Watchdog, signals: Signals) -> int:
+    """Run one adopted job to its end, by the loop that ticks use; return the exit code."""
+    settings, database = around.settings, around.database
+    assert database is not None
+    log = Log(settings.log).write
+    extras = beside_jobs(settings, database, log)
+    to_log = extras.listening(log)
+
+    def emit(event: events.Event) -> None:
+        to_log(event)
+        # The next tick prints it: this process has no output, and cron mails what a tick prints.
+        mail_throttle.leave_death(settings.file, "a long job", event)
+
+    around = replace(around, on_start=extras.started, on_end=extras.ended)
+    loop = Loop.of_one(
+        attempt,
+        database,
+        Workers(1, around, SYSTEM),
+        # The time-out ends the job; this limit is for an end that cannot be recorded while renewals still work.
+        deadline=SYSTEM.monotonic() + (attempt.timeout + PROCESS_SLACK).total_seconds() + attempt.lease_s,
+        database_now=adopted.now,
+        emit=emit,
+        watchdog=watchdog,
+    )
+    loop.begin_adopted(attempt)
+    signals.pass_to(loop)
+    loop.run()
+    loop.finish()
+    watchdog.stand_at(SYSTEM.monotonic() + REPORT_S + PAST_DEADLINE_S)
+    extras.end(Over(SYSTEM.monotonic() + REPORT_S, news=bool(loop.counts.dead) and not signals.came))
+    if loop.outage.error is not None:
+        return 4
+    if loop.net.error is not None:
+        return EX_SOFTWARE
+    return 1 if loop.counts.dead else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""How a tick hands a long job over to a process of its own, which outlives the tick, and how that takes it over.
+
+Before any user code runs, the process takes over the lease with a compare-and-swap, and answers with one word on a
+pipe. After "adopted" only the process owns the job. If no answer comes the tick releases the job, fenced on its own
+``locked_by``: whichever of the two is late finds that the lease is no longer its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final
+
+from cronjobs.clock import SYSTEM, Clock
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.retrying import patiently
+from cronjobs.engine.execution.attempt import PROCESS_GRACE, Attempt, Ended
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs.job_types import JobType, JobTypes, policy_of
+from cronjobs.engine.rules.attempt_policy import read_policy
+from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.store import leases
+from cronjobs.engine.store.claims import held_by
+from cronjobs.engine.store.sql import database_now
+from cronjobs.errors import CronjobsError
+from cronjobs.model import ExitCodes, Finished, Job, Released
+
+if TYPE_CHECKING:
+    import subprocess
+
+PROGRAM: Final = (
+    "cronjobs.engine.tick.long_job_process"  # operators signal long jobs by this name, see docs/long-jobs.md
+)
+ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an interpreter
+REAPED_WITHIN_S: Final = 0.1
+ADOPTED: Final = "adopted"
+FULL: Final = "full"  # as many long jobs run on this host as are allowed
+STOPPED: Final = "it was told to stop before it began"
+SILENT: Final = "no answer in time"
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What the process of a long job has to know; everything else it reads from the configuration file."""
+
+    config: str
+    database: str
+    job_id: int
+    job_type: str
+    attempt: int
+    locked_by: str
+    timeout_s: float
+    is_command: bool
+    max_memory: int | None
+    success: list[int]  # exit statuses, see ExitCodes
+    permanent: list[int]
+    row_policy: str  # JSON, for the job's row, see AttemptPolicy; its process retries by it, too
+
+    @classmethod
+    def of(cls, settings: Settings, attempt: Attempt) -> Handover:
+        job = attempt.job
+        assert job.locked_by is not None
+        runner = attempt.timeout + max(PROCESS_GRACE, settings.run.shutdown_grace)
+        row_policy = replace(
+            policy_of(attempt.job_type, settings.run, runner=runner), in_thread=False, retry_until=job.retry_until
+        )
+        return cls(
+            config=str(settings.file),
+            database=settings.database,
+            job_id=job.id,
+            job_type=job.job_type,
+            attempt=job.attempt,
+            locked_by=job.locked_by,
+            timeout_s=attempt.timeout.total_seconds(),
+            is_command=attempt.is_command,
+            max_memory=attempt.job_type.max_memory,
+            success=sorted(attempt.job_type.exit_codes.success),
+            permanent=sorted(attempt.job_type.exit_codes.permanent),
+            row_policy=row_policy.text(),
+        )
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Handover:
+        return cls(**json.loads(data))
+
+    def as_type(self, settings: Settings) -> JobType:
+        """The job type as the tick knew it; only a command's words are read from the file. Raises CronjobsError."""
+        declared = settings.job_types.get(self.job_type)
+        if self.is_command and (declared is None or declared.command is None):
+            raise CronjobsError(f"the command {self.job_type} is not in {self.config} any more")
+        policy = read_policy(json.loads(self.row_policy))
+        assert policy is not None
+        return JobType(
+            self.job_type,
+            timedelta(seconds=self.timeout_s),
+            policy.retry,
+            command=declared.command if declared else None,
+            env=declared.env if declared else (),
+            inherit_env=declared.inherit_env if declared else None,
+            stdin=declared.stdin if declared else None,
+            run_in=declared.run_in if declared else None,
+            leftovers=declared.leftovers if declared else "end",
+            isolation="process",
+            max_memory=self.max_memory,
+            exit_codes=ExitCodes(frozenset(self.success), frozenset(self.permanent)),
+        )
+
+
+# --- the tick's side --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Handovers:
+    """Starts the processes (all are in ``started``) and puts their answers on the loop's queue as ends."""
+
+    settings: Settings
+    clock: Clock
+    ended: queue.SimpleQueue[Ended | None]
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def begin(self, attempt: Attempt, until: float) -> None:
+        """Start a process for *attempt*; its answer is on the queue by the monotonic instant *until*."""
+        attempt.handed_over = attempt.on_its_way = True
+        # In a thread: starting the process and its answer take up to a second; the loop must renew its leases.
+        thread = threading.Thread(target=self._hand_over, args=(attempt, until), name="cronjobs-handover", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            self._answer(attempt, f"no thread could be started: {error}")
+
+    def begin_supervisors(self, tick: Any, types: JobTypes) -> None:
+        """Start what submits jobs to clusters, where some are due; these processes outlive the *tick* (its context)."""
+        if any(job_type.executor is not None for job_type in types.types.values()):
+            from cronjobs.engine.tick.executors import begin_supervisors
+
+            begin_supervisors(tick, types, self.started)
+
+    def _hand_over(self, attempt: Attempt, until: float) -> None:
+        try:
+            process, reader = _start(Handover.of(self.settings, attempt))
+            self.started.append(process)
+            if attempt.stop.reason is not None:  # the stop came while the process started
+                process.terminate()
+            until = min(until, self.clock.monotonic() + ANSWER_WITHIN_S)
+            with open(reader, "rb", buffering=0) as opened:
+                answer = _read_line(opened.fileno(), self.clock, until) or _why_silent(process)
+        except OSError as error:
+            answer = f"no process could be started: {error.strerror}"
+        except Exception as error:  # the tick would wait to its end for an answer
+            answer = f"no process could be started: {type(error).__name__}: {error}"
+        self._answer(attempt, answer)
+
+    def _answer(self, attempt: Attempt, answer: str) -> None:
+        self.ended.put(Ended(attempt, Finished(attempt.job, Released()), self.clock.monotonic(), answer))
+
+
+def _start(handover: Handover) -> tuple[subprocess.Popen[bytes], int]:
+    import subprocess  # few ticks have a long job
+    import tempfile
+
+    reader, writer = os.pipe()
+    try:
+        with tempfile.TemporaryFile() as request:
+            request.write(handover.encode())
+            request.seek(0)
+            # The process gets none of cron's streams: cron mails only when the last holder of its pipe has exited.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", PROGRAM, str(writer)],
+                stdin=request,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[writer],
+                cwd="/",
+                start_new_session=True,
+            )
+    except OSError:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    return process, reader
+
+
+def _why_silent(process: subprocess.Popen[bytes]) -> str:
+    import subprocess
+
+    with suppress(subprocess.TimeoutExpired):
+        status = process.wait(REAPED_WITHIN_S)  # its pipe closes shortly before the process ends
+        return f"its process ended without a word, {f'exit status {status}' if status >= 0 else f'signal {-status}'}"
+    return SILENT
+
+
+def _read_line(descriptor: int, clock: Clock, until: float) -> str:
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    said = b""
+    while not said.endswith(b"\n"):
+        left_s = until - clock.monotonic()
+        if left_s <= 0 or not poller.poll(left_s * 1000):
+            return ""
+        part = os.read(descriptor, 4096)
+        if not part:
+            return ""
+        said += part
+    return said.decode(errors="replace").strip()
+
+
+# --- the process's side -----------------------------------------------------------------------------------------------
+
+ADOPT_TRIES: Final = 5
+PAUSE_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """The job we took over; ``sent``: when we sent the statement (monotonic); ``now``: the database's time then."""
+
+    job: Job
+    sent: float
+    now: datetime
+
+
+def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted | None:
+    """Take over the lease; None: the job is no longer the tick's, or too many long jobs already run on this host.
+
+    If the COMMIT's reply is lost, the rows show whose lease it is. Raises DatabaseError.
+    """
+    identity = Identity.here()
+    own = str(replace(identity, tick=leases.LONG + identity.tick))
+    held = Lease(handover.job_id, handover.attempt, handover.locked_by)
+    began = SYSTEM.monotonic()
+
+    def take_over() -> Adopted | None:
+        sent = SYSTEM.monotonic()
+        with database.write() as connection:
+            now = database_now(connection)
+            job = next(iter(held_by(connection, own)), None)
+            if job is not None:
+                sent = began  # an earlier try succeeded, so the lease may be as old as that
+            else:
+                job = leases.adopt(
+                    connection,
+                    held,
+                    locked_by=own,
+                    lease=settings.run.lease,
+                    host=identity.host,
+                    at_most=settings.run.long_jobs,
+                    policy=handover.row_policy,
+                )
+        return None if job is None else Adopted(job, sent, now)
+
+    return patiently(take_over, worth=lambda _: True, pauses=repeat(PAUSE_S, ADOPT_TRIES - 1))

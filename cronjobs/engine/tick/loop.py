@@ -1,0 +1,483 @@
+"""The one loop of a tick: claim, hand to workers, collect ends, have them written, renew leases, keep time.
+
+It writes leases and outcomes, in one transaction a turn (``turn``). Workers only compute, but for handlers that write
+themselves: an end in a transaction of their own (``ctx.transaction()``, ADR 11), and effects. What a turn changes in
+memory is changed after the commit, so that a turn that failed is simply done again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.clock import process_age, sleep
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.execution.attempt import Attempt, InFlight, timeout_of
+from cronjobs.engine.execution.worker_threads import Workers
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.lease import heartbeat_s, lease_margin_s
+from cronjobs.engine.store.ticks import NO_SIGNS, Signs
+from cronjobs.engine.tick.ends import STILL_HERE, Ends, without_a_row
+from cronjobs.engine.tick.long_jobs import Handovers
+from cronjobs.engine.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
+from cronjobs.engine.tick.result import Counts, TickFilter
+from cronjobs.engine.tick.trouble import FAULT, Outage, SafetyNet
+from cronjobs.engine.tick.turn import Batch, BatchResult, ClaimPlanner, Experience, Writer, fits, unknown
+from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
+from cronjobs.errors import BadValue, DatabaseError
+
+EXIT_MARGIN_S: Final = 1.5  # once leases are cut to 2 s, this process must be gone before they end
+LOCKED_ROW_S: Final = 0.25  # until the next try to renew, where somebody's open transaction had a row locked
+HANDOVER_S: Final = 5.0  # what must be left of a tick for it to hand a long job over
+
+
+def nothing(_connection: Connection) -> None:
+    """What a loop without a tick writes of its own."""
+
+
+@dataclass
+class Loop:
+    """State of one tick's loop. Instants are seconds of the monotonic clock."""
+
+    database: Database
+    job_types: JobTypes
+    workers: Workers
+    locked_by: str
+    deadline: float
+    database_now: datetime  # as read at ``now_read_at``; between readings the monotonic clock counts on
+    now_read_at: float
+    emit: Callable[[events.Event], None]
+    before_writing: Callable[[Connection], None] = nothing
+    watchdog: Watchdog = field(default_factory=Unarmed)
+    host: str = ""  # long jobs are counted by host
+    limits: TickFilter = field(default_factory=TickFilter)
+    counts: Counts = field(default_factory=Counts)
+    crashing: Collection[str] = ()  # types that took runners down: their jobs run in child processes
+    suspected: Collection[str] = ()  # types that one runner died with
+    many_queues: bool = False  # see ``Overview``
+    tells_each: bool = True  # see ``TickContext``
+    overran: Callable[[], Collection[str] | None] = unknown  # see ``Experience``
+    overran_now: set[str] = field(default_factory=set)  # types whose jobs this tick has to interrupt
+    signs: Signs = NO_SIGNS  # of rows that took ticks down
+    say_progress_s: float = math.inf  # how often a person who watches hears how far jobs have come
+    catches: bool = True  # errors that nobody expected; not in a test that is to see them
+
+    def __post_init__(self) -> None:
+        self.settings, self.clock = self.workers.around.settings, self.workers.clock
+        self.lease_s = self.settings.run.lease.total_seconds()
+        self.net = SafetyNet(self.emit, self.catches)
+        self.emit = self.net.emit
+        self.writer = Writer(
+            self.database,
+            self.clock,
+            locked_by=self.locked_by,
+            lease=self.settings.run.lease,
+            before_writing=self.before_writing,
+            warily=self.signs.died,
+            doubtful=self.signs.doubtful,
+        )
+        self.in_flight = InFlight()
+        self.outage = Outage(self.clock, self.emit)
+        self.planner = ClaimPlanner(
+            self.settings,
+            self.job_types,
+            self.limits,
+            self.workers.count,
+            runner=timedelta(seconds=process_age() + self.deadline - self.clock.monotonic()),
+            many_queues=self.many_queues,
+            experience=Experience(self.overran),
+        )
+        self.pace = Pace()
+        self.ends = Ends(
+            clock=self.clock,
+            workers=self.workers,
+            in_flight=self.in_flight,
+            planner=self.planner,
+            pace=self.pace,
+            outage=self.outage,
+            writer=self.writer,
+            counts=self.counts,
+            emit=self.emit,
+            caught=self._caught,
+            database_now=self.database_now,
+            now_read_at=self.now_read_at,
+            tells_each=self.tells_each,
+        )
+        self.in_threads = self.job_types
+        self._isolate(self.crashing)
+        self.handovers = Handovers(self.settings, self.clock, self.workers.ended)
+        self.stopping: str | None = None
+        self.stop_by = math.inf
+        self.stop_told = False
+        self.hurry = False  # a second signal: end now
+        self.renewed_at = -math.inf
+        self.handover_s = min(HANDOVER_S, (self.deadline - self.clock.monotonic()) / 2)
+        self.takes_reports = True
+        self.gone_by = math.inf  # the process must be gone by then, whatever else is
+        self.finishing = False  # from ``finish`` on nothing begins here any more
+
+    @classmethod
+    def of_one(
+        cls,
+        attempt: Attempt,
+        database: Database,
+        workers: Workers,
+        *,
+        deadline: float,
+        database_now: datetime,
+        emit: Callable[[events.Event], None],
+        watchdog: Watchdog | None = None,
+    ) -> Loop:
+        """For *attempt* alone, whose lease this process has; ``begin_adopted`` begins it.
+
+        *database_now* was read when the lease was taken over.
+        """
+        return cls(
+            database=database,
+            job_types=JobTypes({attempt.job.job_type: attempt.job_type}),
+            workers=workers,
+            locked_by=attempt.lease.locked_by,
+            deadline=deadline,
+            database_now=database_now,
+            now_read_at=attempt.claimed,
+            emit=emit,
+            watchdog=watchdog or Unarmed(),
+            limits=TickFilter(jobs=1),
+        )
+
+    # --- the story ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> str:
+        """Work until nothing is due, time is up, or no slot will come free; say which.
+
+        An error that nobody expected stops the claims: what has not begun goes back, what runs comes to its end.
+        """
+        while not self.net.gave_up:
+            try:
+                ended = self._round()
+            except Exception as error:
+                self._caught(error)
+                sleep(self.net.pause_s)
+            else:
+                if ended is not None:
+                    return ended
+        return FAULT
+
+    def _round(self) -> str | None:
+        self._report_stopping()
+        self.ends.note_overdue()
+        self._give_back_what_waits()
+        self._turn()
+        self._lose_what_ran_out()
+        state = self._state()
+        ended = why_ended(state)
+        if ended is None:
+            self.ends.collect(min(wait_s(state), self.say_progress_s))
+            self.ends.say_progress(self.say_progress_s)
+        return ended
+
+    def _caught(self, error: Exception) -> None:
+        self.net.catch(error)
+        # Whatever was broken off behind a commit: what it claimed and nobody took is read from the rows, and goes back.
+        self.writer.claim_unsettled = True
+
+    def stop(self, reason: str) -> None:
+        """Begin shutdown (called from a signal handler): contexts say so at once, no more claims; again: end now."""
+        if self.stopping is not None:
+            self.hurry = True
+            self.gone_by = min(self.gone_by, self.clock.monotonic() + EXIT_MARGIN_S)
+            self._move_watchdog()
+        else:
+            self.stopping = reason
+            grace_s = self.settings.run.shutdown_grace.total_seconds()
+            self.stop_by = min(self.clock.monotonic() + grace_s, self.deadline)
+            for attempt in [*self.in_flight.held.values(), *self.in_flight.without_lease]:
+                attempt.stop.set("shutdown")
+        self.workers.wake()
+
+    def _report_stopping(self) -> None:
+        # Not in stop(): a signal handler may interrupt the very line that writes to the log.
+        if self.stopping is not None and not self.stop_told:
+            self.stop_told = True
+            self.emit(events.signalled(self.stopping))
+
+    def finish(self, last_write: Callable[[Connection], None] = without_a_row) -> bool:
+        """The last transaction: ends, history of what still runs, leases cut to 2 s; whether a thread still runs.
+
+        A loop without a tick, whose row it would be, only says that facts have changed.
+
+        If one does, the caller must end the process before those leases end, so that no second owner can begin while
+        the code still runs here. From the first try on they may be cut, whatever its answer was.
+        """
+        self.finishing = True
+        try:
+            return self._finish(last_write)
+        except Exception as error:
+            self._caught(error)
+        try:  # the tick's row alone: leases that could not be cut end by themselves, after this process
+            self.writer.write_alone(last_write)
+        except Exception as error:
+            self.net.catch(error)
+        return bool(self.in_flight.busy() or self.in_flight.without_lease)
+
+    def _finish(self, last_write: Callable[[Connection], None]) -> bool:
+        while True:
+            self.ends.collect(0)
+            self.ends.release([*self.workers.take_back(), *self.in_flight.handing_over()])
+            stuck = self.ends.note_stuck(self.stopping)
+            if self.stopping is None:
+                self.overran_now |= {each.job.job_type for each in stuck if each.recorded == "interrupted"}
+
+            def write(connection: Connection, stuck: list[Attempt] = stuck) -> None:
+                if stuck:
+                    self.gone_by = min(self.gone_by, self.clock.monotonic() + EXIT_MARGIN_S)
+                    self._move_watchdog()
+                    self.writer.cut_leases(connection, stuck)
+                last_write(connection)
+
+            unsettled = self.writer.claim_unsettled  # what this turn finds of it goes back in another one
+            went_well = self._turn(last=write)
+            done = went_well and not unsettled
+            # A second signal ends it at once, but for what this turn found: the database is there, and it can go back.
+            hurried = self.hurry and not (went_well and unsettled)
+            until = min(self.deadline, self.gone_by - EXIT_MARGIN_S / 2)
+            hopeless = (self.outage.stays and not self.in_flight.held) or self.net.gave_up
+            if done or hurried or hopeless or self.clock.monotonic() >= until:
+                self.ends.report_the_rest()
+                return bool(stuck or self.in_flight.without_lease)
+            sleep(max(0.0, min(self.outage.pause_s, until - self.clock.monotonic())))
+
+    # --- one turn -----------------------------------------------------------------------------------------------------
+
+    def _turn(self, last: Callable[[Connection], None] | None = None) -> bool:
+        """Write what ended, renew what is held, claim what comes next, in one transaction; whether it went well."""
+        now = self.clock.monotonic()
+        # Not before it is known what the claim before took: many that have no answer would lease more and more.
+        no_claim = last is not None or self.writer.claim_unsettled
+        room = 0 if no_claim or now >= self.deadline or now < self._next_claim() else self.planner.room(self.in_flight)
+        renew = now >= self._next_renewal() and not last
+        # Only if there is time enough to hand one over.
+        may_look = not (no_claim or self._claims_nothing or now < self.pace.next_long_claim)
+        long = self.planner.long_admission() if may_look and self.deadline - now >= self.handover_s else None
+        to_write = self.in_flight.unwritten or self.in_flight.unrecorded or self.writer.claim_unsettled
+        if not (to_write or room or renew or long or last):
+            return True
+        batch = Batch(
+            ends=self.ends.decided(),
+            overdue=self.ends.overdue_rows(),
+            held=self.in_flight.leases() if renew or self.writer.claim_unsettled else (),
+            unsettled=self.writer.claim_unsettled,
+            given_up=self.in_flight.given_up,
+            renew=renew,
+            reports=self.in_flight.reports(self.settings.secrets) if renew and self.takes_reports else {},
+            room=room,
+            admission=self.planner.admission(timedelta(seconds=self.deadline - now), self.in_flight),
+            long=long,
+            long_jobs=self.settings.run.long_jobs - len(self.in_flight.handing_over()),
+            long_room=self.planner.left(),
+            host=self.host,
+            watched={*self.crashing, *self.suspected},
+            last=last,
+        )
+        try:
+            turn = self.writer.write(batch)
+        except DatabaseError as error:
+            self._begin(BatchResult(now, unsure=self.writer.unconfirmed))
+            if batch.reports and isinstance(error, BadValue):
+                self.takes_reports = False  # whatever they hold, no lease may be lost for it
+                return False
+            if isinstance(error, BadValue) and self.in_flight.unwritten and self.ends.write_one_by_one():
+                return last is None
+            if not self.writer.may_work_row_by_row(error):
+                self.outage.note(error)
+            return False
+        except Exception as error:  # of one end's values, or of a claim's: the ends are written in any case
+            self._caught(error)
+            self.ends.write_one_by_one()
+            return False
+        self.planner.write_s = self.clock.monotonic() - turn.sent
+        self.outage.over()
+        if long is not None:
+            self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
+        if room:
+            # A wary claim takes one job at a time: the next one follows at once.
+            found = room if turn.unread else len(turn.claimed)
+            self.pace.looked(turn.sent, room=room, found=found, more_due=turn.more_due)
+        self._after(turn)  # what this turn released may be due again: the claim in the same transaction did not see it
+        if last is None:
+            self._move_watchdog()
+        return True
+
+    def _isolate(self, names: Collection[str]) -> None:
+        """Run handlers of these types in child processes, all others as their types say."""
+        types = self.in_threads.types
+        self.crashing = frozenset(name for name in names if name in types and types[name].isolation == "thread")
+        self.job_types = self.in_threads.isolating(self.crashing)
+        self.planner.take_types(self.job_types)
+
+    # --- after the commit ---------------------------------------------------------------------------------------------
+
+    def _after(self, turn: BatchResult) -> None:
+        self.in_flight.recorded(turn.recorded)
+        self.ends.written(turn)
+        if turn.cleared:
+            for name in sorted(set(turn.cleared) & set(self.crashing)):
+                self.emit(events.type_cleared(name))
+            self.suspected = set(self.suspected) - set(turn.cleared)
+            self._isolate(set(self.crashing) - set(turn.cleared))
+        self._after_renewal(turn)
+        self.in_flight.reported(turn.reported)
+        if turn.database_now is not None:
+            self.ends.database_now, self.ends.now_read_at = turn.database_now, turn.sent
+        for job_id, why in turn.refused.items():
+            self.emit(events.database_trouble(f"job {job_id} cannot be claimed: {why}", "jobs that cannot be claimed"))
+        self._begin(turn)
+
+    def _begin(self, turn: BatchResult) -> None:
+        """Hand claimed jobs to the workers; of those that a claim took without an answer what still fits the tick."""
+        attempts = []
+        for job in (*turn.settled, *turn.unsure, *turn.claimed, *turn.long):
+            job_type = self.job_types.types.get(job.job_type)
+            if job_type is None:  # only by an unsettled claim of a type that is gone: the lease runs out
+                continue
+            if job.id in self.in_flight.held:  # its row was reset by hand, or by a clock that jumped
+                self._lose(job.id)
+            attempt = Attempt(job, job_type, timeout_of(job, job_type), claimed=turn.sent, lease_s=self.lease_s)
+            self._take(attempt)
+            if self.tells_each:
+                self.emit(events.job_claimed(job))
+            attempts.append(attempt)
+        if attempts:
+            self._move_watchdog()  # before any of their code runs: this process may be frozen at any line
+        still_here = {attempt.job.id for attempt in self.in_flight.without_lease}
+        for attempt in attempts:
+            if attempt.job.id in still_here:
+                self.ends.release([attempt], STILL_HERE)
+            elif attempt.job in turn.unsure:
+                self.ends.release([attempt])
+            else:
+                self._begin_one(attempt, late=attempt.job in turn.settled)
+
+    def _take(self, attempt: Attempt) -> None:
+        self.in_flight.take(attempt, attempt.claimed)
+        self.counts.claimed = self.planner.claimed = self.counts.claimed + 1
+
+    def _begin_one(self, attempt: Attempt, late: bool) -> None:
+        long = attempt.timeout > self.planner.longest
+        if self.stopping is not None:
+            attempt.stop.set("shutdown")  # it was claimed while the signal came: on_shutdown: drop is for it, too
+        time_is_up = self.clock.monotonic() >= self.deadline  # the claim's own transaction took so long
+        if self._takes_nothing or time_is_up or (late and not long and not self._fits(attempt)):
+            self.ends.release([attempt])
+        elif long and attempt.refusal() is None:
+            self.handovers.begin(attempt, self.deadline - self.handover_s / 2)
+        else:
+            self._hand(attempt)
+
+    def _fits(self, attempt: Attempt) -> bool:
+        return fits(attempt.timeout, timedelta(seconds=self.deadline - self.clock.monotonic()))
+
+    def _hand(self, attempt: Attempt) -> None:
+        before = self.workers.fault
+        handed = self.workers.hand(attempt)
+        if self.workers.fault is not None and before is None:
+            self.planner.workers = self.workers.count
+            self.emit(events.worker_not_started(self.workers.fault, self.workers.count))
+        if not handed:  # and nothing more is claimed: no slot is left
+            self.net.error = self.net.error or RuntimeError(self.workers.fault)
+            self.ends.release([attempt])
+
+    def begin_adopted(self, attempt: Attempt) -> None:
+        """Run an attempt whose lease this process has taken over, by a statement sent when it was ``claimed``."""
+        self._take(attempt)
+        self._move_watchdog()
+        self._hand(attempt)
+
+    def _after_renewal(self, turn: BatchResult) -> None:
+        if turn.renewal is None:
+            return
+        self.in_flight.renewed(turn.renewal.renewed, turn.sent)
+        for job_id in turn.renewal.cancel_requested & self.in_flight.held.keys():
+            self.in_flight.held[job_id].stop.set("cancelled")
+        for job_id in turn.renewal.succeeded & self.in_flight.held.keys():
+            self.in_flight.end_itself(job_id)
+        for job_id in turn.renewal.lost & self.in_flight.held.keys():
+            self._lose(job_id)
+        self.renewed_at = turn.sent
+
+    def _lose(self, job_id: int) -> None:
+        """The lease was taken over or ran out: stop the code, forget the job, record nothing."""
+        attempt = self.in_flight.lose(job_id)
+        attempt.stop.set("lease lost")
+        if not attempt.handed_over:  # else by its own process, which is as it should be
+            self.ends.lost(attempt)
+
+    def _lose_what_ran_out(self) -> None:
+        """What runs and could not be renewed in time is lost. In a tick the kernel's timer ends the process then."""
+        leased_since = self.clock.monotonic() - self.lease_s + lease_margin_s(self.lease_s)
+        for attempt in self.in_flight.busy():
+            if attempt.started is not None and attempt.leased_at <= leased_since:
+                self._lose(attempt.job.id)
+
+    def _move_watchdog(self) -> None:
+        """Nobody runs on past a lease: the kernel's timer stands before the first of them ends."""
+        first = self.in_flight.first_leased(working=True) + self.lease_s - lease_margin_s(self.lease_s)
+        self.watchdog.stand_at(min(self.deadline + PAST_DEADLINE_S, first, self.gone_by))
+
+    # --- keeping time -------------------------------------------------------------------------------------------------
+
+    def _give_back_what_waits(self) -> None:
+        """Jobs claimed ahead behind ones that turn out slow: other runners shall have them."""
+        now = self.clock.monotonic()
+        waits = any(attempt.started is None and now - attempt.claimed > UNBEGUN_S for attempt in self.in_flight.busy())
+        if waits or self._takes_nothing:
+            on_no_way = [attempt for attempt in self.in_flight.busy() if not attempt.on_its_way]
+            self.ends.release([*self.workers.take_back(), *on_no_way])
+
+    @property
+    def _takes_nothing(self) -> bool:
+        return self.finishing or self.stopping is not None or self.net.error is not None
+
+    @property
+    def _claims_nothing(self) -> bool:
+        return self._takes_nothing or self.planner.left() <= 0
+
+    def _next_claim(self) -> float:
+        stands_still = self._claims_nothing or self.pace.closed
+        return math.inf if stands_still else max(self.pace.next_claim, self.pace.not_before)
+
+    def _state(self) -> LoopState:
+        now = self.clock.monotonic()
+        return LoopState(
+            now=now,
+            deadline=self.deadline,
+            workers=self.workers.count,
+            busy=self.in_flight.busy(),
+            running_on=self.in_flight.running_on(now),
+            without_lease=len(self.in_flight.without_lease),
+            handing_over=bool(self.in_flight.handing_over()),
+            holds_leases=bool(self.in_flight.held),
+            unwritten=bool(self.in_flight.unwritten),
+            unrecorded=bool(self.in_flight.unrecorded),
+            nothing_due=self.pace.nothing_due or self.pace.closed,
+            left=self.planner.left(),
+            stopping=self.stopping,
+            stop_by=self.stop_by,
+            hurry=self.hurry,
+            fault=self.net.error is not None,
+            outage_pause_s=None if self.outage.error is None else self.outage.pause_s,
+            outage_stays=self.outage.stays,
+            next_renewal=self._next_renewal(),
+            next_claim=self._next_claim(),
+        )
+
+    def _next_renewal(self) -> float:
+        """When the first lease needs renewing; infinity: none is held. A row that somebody had locked is tried soon."""
+        every_s = heartbeat_s(self.lease_s)
+        return max(self.in_flight.first_leased() + every_s, self.renewed_at + min(LOCKED_ROW_S, every_s))

@@ -1,0 +1,197 @@
+"""Cron's mail as an alarm: report a repeating cause at once, then hourly, then daily, and report its end once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from cronjobs import events
+from cronjobs.engine.host.state_folder import State
+from cronjobs.engine.rules.repeating import DAILY, HOURLY, silence
+from cronjobs.model import duration_text
+from cronjobs.text import one_line
+
+CAUSES_KEPT: Final = 500
+WORD: Final = 4000  # characters
+
+CODE: Final = "code"  # what a cause is about
+DATABASE: Final = "database"
+
+
+class Alarm:
+    """Remembers, in the user's state folder, which causes were reported for one configuration file.
+
+    Never fails: where nothing can be remembered, every cause is reported every time.
+    """
+
+    def __init__(self, config: Path, folder: Path | None = None, *, name: str | None = None) -> None:
+        self._state = State(folder)
+        self._name = name or alarm_name(config)
+
+    def causes(self) -> list[str]:
+        """Those that were reported, and are not over."""
+        return list(self._load())
+
+    def forget(self, cause: str) -> None:
+        """As if *cause* had never been reported."""
+        known = self._load()
+        if known.pop(cause, None) is not None:
+            self._store(known)
+
+    def code_at_fault(self) -> bool:
+        """Whether a fault of the code was reported, and is not over."""
+        return any(entry.get("about") == CODE for entry in self._load().values())
+
+    def worth_telling(
+        self,
+        cause: str,
+        now: datetime,
+        *,
+        said: str | None = None,
+        job_type: str | None = None,
+        times: int = 1,
+        about: str | None = None,
+    ) -> bool:
+        """Whether to report *cause* now; remembers that it occurred. *said*: what is reported, if not the cause.
+
+        With a *job_type* (whose jobs die of it) it may come and go before it counts as over: see ``over``. *about*:
+        CODE or DATABASE, if only a tick that knows that can see that it is over.
+        """
+        known = self._load()
+        at = now.isoformat()
+        entry = known.setdefault(cause, {"since": at, "next": at, "told": 0, "seen": 0, "quiet": 0})
+        if said is not None:
+            entry.setdefault("said", one_line(said, 1000))
+        entry |= {"seen": entry["seen"] + times, "last": at}
+        if about is not None:
+            entry["about"] = about
+        if job_type is not None:
+            entry |= {"job_type": job_type, "well": False}
+        worth = now >= datetime.fromisoformat(entry["next"])
+        if worth:
+            lasted = now - datetime.fromisoformat(entry["since"])
+            untold = entry.get("quiet", 0)
+            entry |= {
+                "next": (now + silence(lasted)).isoformat(),
+                "told": entry["told"] + 1,
+                "untold": untold,
+                "quiet": 0,
+            }
+        else:
+            entry["quiet"] = entry.get("quiet", 0) + times
+        self._store(known)
+        return worth
+
+    def untold(self, cause: str) -> int:
+        """How often *cause* occurred unreported between its last two reports."""
+        return int(self._load().get(cause, {}).get("untold", 0))
+
+    def over(
+        self, still: Collection[str], now: datetime, well: Collection[str] = (), *, unknown: Collection[str] = ()
+    ) -> list[str]:
+        """Forget the causes that are not in *still*; return a sentence for each one that had repeated and is over.
+
+        *unknown*: what this tick could not look at, CODE or DATABASE, so that faults of that last.
+
+        A cause with a job type is over when no job died of it for an hour and a job of that type has succeeded (*well*)
+        since. If neither happens it is forgotten without a report after a day.
+        """
+        known = self._load()
+        told, changed = [], False
+        for cause, entry in list(known.items()):
+            if cause in still or entry.get("about") in unknown:
+                continue
+            if "job_type" in entry:
+                if entry["job_type"] in well and not entry.get("well"):
+                    entry["well"] = changed = True
+                silent = abs(now - datetime.fromisoformat(entry.get("last", entry["since"])))
+                if silent < HOURLY or (not entry.get("well") and silent <= DAILY + HOURLY):
+                    continue
+            del known[cause]
+            changed = True
+            lasted = max(timedelta(0), now - datetime.fromisoformat(entry["since"]))
+            # A cause seen only once was reported and fixed at once: its end is not news.
+            if entry["seen"] > 1 and ("job_type" not in entry or entry.get("well")):
+                told.append(f"over after {duration_text(lasted)}: {entry.get('said', cause)}")
+        if changed:
+            self._store(known)
+        return told
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            known = json.loads(self._state.read(self._name) or "{}")
+            return {cause: entry for cause, entry in known.items() if _is_sound(entry)}
+        except (ValueError, AttributeError, RecursionError):
+            return {}
+
+    def _store(self, known: dict[str, Any]) -> None:
+        newest = sorted(known, key=lambda cause: str(known[cause].get("last", "")))[-CAUSES_KEPT:]
+        self._state.write(self._name, json.dumps({cause: known[cause] for cause in newest}))
+
+
+def _is_sound(entry: Any) -> bool:
+    try:
+        instants = [datetime.fromisoformat(entry[name]) for name in ("since", "next")]
+        instants.append(datetime.fromisoformat(entry.get("last", entry["since"])))
+        return all(at.tzinfo for at in instants) and all(isinstance(entry[name], int) for name in ("told", "seen"))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+
+
+# --- words for the next tick ------------------------------------------------------------------------------------------
+
+
+def leave_word(config: Path, line: str) -> None:
+    """Keep *line* for the next tick of this configuration file to print; for processes whose output nobody reads."""
+    State().append(word_name(config), one_line(line, WORD) + "\n")
+
+
+def leave_death(config: Path, whose: str, event: events.Event) -> None:
+    """Keep *event* for the next tick to print if it says that a job is dead; *whose*: "a long job"."""
+    if event.name == "job.dead":
+        leave_word(config, f"{whose} is dead: {events.death_line(event, config)}")
+
+
+def take_word(config: Path) -> list[str]:
+    """Remove and return the kept lines; the caller prints them."""
+    return (State().take(word_name(config)) or "").splitlines()
+
+
+# --- the log of a file that cannot be read any more -------------------------------------------------------------------
+
+
+def remember_log(config: Path, log: Path | None) -> None:
+    """Remember where a tick of *config* writes its log, for a tick that cannot read the file."""
+    state, name = State(), f"log-{_name(config)}"
+    if (state.read(name) or "") != str(log or ""):
+        state.write(name, str(log or ""))
+
+
+def known_log(config: Path) -> Path | None:
+    """Where ticks of *config* wrote their log when the file could last be read."""
+    kept = State().read(f"log-{_name(config)}")
+    return Path(kept) if kept and Path(kept).is_absolute() and Path(kept).exists() else None
+
+
+def alarm_name(config: Path) -> str:
+    """The file of the causes that were reported."""
+    return f"alarm-{_name(config)}.json"
+
+
+def away_name(config: Path) -> str:
+    """The file of the channels that were told that the database is away."""
+    return f"away-{_name(config)}.json"
+
+
+def word_name(config: Path) -> str:
+    """The file of the words for the next tick."""
+    return f"word-{_name(config)}"
+
+
+def _name(config: Path) -> str:
+    return sha256(os.fsencode(config)).hexdigest()[:16]

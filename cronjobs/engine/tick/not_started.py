@@ -1,0 +1,148 @@
+"""Which due jobs a tick did not start, and why: for the tick's row, its log, and ``explain``. Pure.
+
+A record is a JSON list of entries: ``why`` (a key of WHY), ``job_type``, ``queue``, the number of ``jobs`` (with
+``more``: at least so many), and what the reason needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Row
+
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.concurrency import Limit, reached
+from cronjobs.engine.store.not_started import WaitingLane
+from cronjobs.text import one_line
+
+WHY: Final = {
+    "paused": "its queue, or everything, was paused",
+    "--queue": "the tick was only for queue {only}",
+    "--only": "the tick was only for jobs of type {only}",
+    "unknown type": "no host knew its job type",
+    "other hosts": "its job type cannot run on that host",
+    "overlap": "another job of schedule {schedule} was running, or came first",
+    "limits": "{limit}",
+    "long jobs": "its timeout is longer than a tick, and no place for a long job was free there (run.long_jobs)",
+    "--limit": "the tick had started as many jobs as it was to (--limit)",
+    "stopped": "the tick was told to stop",
+    "budget": "its timeout of {timeout_s:g} s did not fit into the {left_s:g} s that were left of the tick",
+    "slots": "all workers of the tick were busy to its end",
+    "late": "it came due as the tick ended, or another runner held it",
+}
+MOST_ENTRIES: Final = 50
+LONGEST_NAME: Final = 200  # characters
+
+
+@dataclass(frozen=True)
+class TickState:
+    """What a tick could still have started when it ended. ``left``: how many more jobs --limit allowed.
+
+    ``slots``: whether a worker was free. ``running``: number of running jobs by concurrency key.
+    """
+
+    types: JobTypes
+    longest_s: float
+    remaining_s: float
+    queue: str | None = None
+    only: str | None = None
+    left: int = 1_000_000
+    slots: bool = True
+    stopped: bool = False
+    limits: Sequence[Limit] = ()
+    running: Mapping[str, int] | None = None
+
+
+def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
+    """The first reason that applies, with the facts for its sentence."""
+    known = tick.types.types.get(lane.job_type)
+    if lane.paused:
+        return {"why": "paused"}
+    if tick.queue not in (None, lane.queue):
+        return {"why": "--queue", "only": tick.queue}
+    if known is None:
+        runnable = tick.types.runnable
+        return {"why": "other hosts" if runnable is None or lane.job_type in runnable else "unknown type"}
+    if tick.only not in (None, lane.job_type):
+        return {"why": "--only", "only": tick.only}
+    if not row.its_turn:
+        return {"why": "overlap", "schedule": row.schedule}
+    limit = reached(tick.limits, tick.running or {}, row.concurrency_key)
+    if limit is not None:
+        return {"why": "limits", "limit": limit.reached, "prefix": limit.prefix}
+    if tick.left <= 0:
+        return {"why": "--limit"}
+    if tick.stopped:
+        return {"why": "stopped"}
+    timeout_s = known.timeout.total_seconds() if row.timeout_s is None else row.timeout_s
+    if timeout_s > tick.longest_s:
+        return {"why": "long jobs"}
+    if timeout_s > tick.remaining_s:
+        return {"why": "budget", "timeout_s": round(timeout_s, 3), "left_s": round(max(0.0, tick.remaining_s), 1)}
+    return {"why": "late" if tick.slots else "slots"}
+
+
+def record(lanes: Iterable[WaitingLane], tick: TickState) -> list[dict[str, Any]]:
+    """The entries for the jobs that wait in *lanes*."""
+    entries: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for lane in lanes:
+        known = tick.types.types.get(lane.job_type)
+        if known is not None and known.executor is not None:
+            continue  # a supervisor takes these, and no tick is to look for what could have become of them
+        counts: dict[tuple[Any, ...], int] = {}
+        for row in lane.rows:
+            reason = {key: value for key, value in why(lane, row, tick).items() if value is not None}
+            place = {"job_type": one_line(lane.job_type, LONGEST_NAME), "queue": one_line(lane.queue, LONGEST_NAME)}
+            entry = {"why": reason.pop("why")} | place | reason
+            key = tuple(entry.items())
+            entries.setdefault(key, entry | {"jobs": 0})
+            counts[key] = counts.get(key, 0) + 1
+        more_due = lane.count - len(lane.rows)
+        for key, count in counts.items():
+            entries[key]["jobs"] += count + (more_due if len(counts) == 1 else 0)
+            if more_due and len(counts) > 1:
+                entries[key]["more"] = True
+    return list(entries.values())[:MOST_ENTRIES]
+
+
+def counted(lanes: Iterable[WaitingLane]) -> dict[str, int]:
+    """How many due jobs wait, by job type."""
+    counts: dict[str, int] = {}
+    for lane in lanes:
+        counts[lane.job_type] = counts.get(lane.job_type, 0) + lane.count
+    return counts
+
+
+def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
+    """The entry for a job type that no tick knows and that these *schedules* use."""
+    names = [one_line(name, LONGEST_NAME) for name in schedules[:MOST_ENTRIES]]
+    return {"why": "unknown type", "job_type": one_line(job_type, LONGEST_NAME), "schedules": names}
+
+
+def reason_for(
+    entries: Any, *, job_type: str, queue: str, schedule: str | None, key: str | None, timeout_s: float | None
+) -> str | None:
+    """Why the tick of this record did not start such a job, as a sentence; None if the record has no reason for it.
+
+    *entries* may have been written by any version.
+    """
+    for entry in entries if isinstance(entries, list) else []:
+        words = WHY.get(str(entry.get("why"))) if isinstance(entry, dict) else None
+        if words is None:
+            continue
+        here = (one_line(job_type, LONGEST_NAME), one_line(queue, LONGEST_NAME))
+        if (entry.get("job_type"), entry.get("queue")) != here:
+            continue
+        if "schedule" in entry and entry["schedule"] != schedule:
+            continue
+        if timeout_s is not None and entry.get("timeout_s", timeout_s) != round(timeout_s, 3):
+            continue
+        if "prefix" in entry and not (key or "").startswith(str(entry["prefix"])):
+            continue
+        try:
+            return one_line(words.format_map(entry), 300)
+        except (KeyError, ValueError):
+            return None
+    return None

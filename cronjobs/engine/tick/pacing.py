@@ -1,0 +1,144 @@
+"""When a loop ends, and how long it may wait until there is something to do. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cronjobs.engine.execution.attempt import Attempt
+from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
+from cronjobs.engine.tick.trouble import FAULT
+
+POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
+MORE_DUE_S: Final = 0.02  # until the next claim, if another runner was just deciding what limits allow
+UNBEGUN_S: Final = 1.0  # after this, release jobs claimed ahead that have not started: no slot will be free soon
+LAST_CHANCE_S: Final = 0.25  # a handler that stops at its time-out when asked can still end within this tick
+LOCKED_PAUSE_S: Final = 0.1  # before the next try for a row that another transaction has locked
+SHORTEST_WAIT_S: Final = 0.001
+
+TIME_IS_UP: Final = "time is up"
+NO_WRITES: Final = "the database takes no writes"
+LIMIT_REACHED: Final = "the limit is reached"
+NO_SLOT: Final = "no slot will come free"
+
+
+@dataclass
+class Pace:
+    """When to look for work next, on the monotonic clock.
+
+    ``nothing_due``: the last look found less than there was room for. ``closed``: nothing is claimed until it opens.
+    ``not_before``: whatever ``next_claim`` says.
+    """
+
+    next_claim: float = 0.0
+    not_before: float = 0.0
+    next_long_claim: float = 0.0
+    nothing_due: bool = False
+    closed: bool = False
+
+    def look_again(self) -> None:
+        self.nothing_due, self.next_claim = False, 0.0
+
+    def pause(self, now: float) -> None:
+        self.not_before = now + POLL_S
+
+    def no_more_long_jobs(self) -> None:
+        self.next_long_claim = math.inf
+
+    def looked(self, sent: float, *, room: int, found: int, more_due: bool) -> None:
+        """A claim sent at *sent* found so many; *more_due*: another runner was judging what limits let begin."""
+        self.nothing_due = found < room and not more_due
+        self.next_claim = sent + (POLL_S if self.nothing_due else MORE_DUE_S if more_due else 0.0)
+
+    def looked_for_long_jobs(self, sent: float, *, more_due: bool) -> None:
+        if self.next_long_claim < math.inf:
+            self.next_long_claim = sent + (MORE_DUE_S if more_due else POLL_S)
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """What a loop has to do. Instants are seconds of the monotonic clock; infinity: never.
+
+    ``busy``: claimed and not ended. ``running_on``: ended their jobs themselves, and are still within their timeouts.
+    ``without_lease``: how many attempts without a lease occupy a slot, those included. ``left``: how many jobs the
+    caller still allows. ``outage_pause_s``: seconds until the next try after a database error; None: there is none.
+    ``outage_stays``: waiting does not help against it.
+    """
+
+    now: float
+    deadline: float
+    workers: int
+    busy: Sequence[Attempt] = ()
+    running_on: Sequence[Attempt] = ()
+    without_lease: int = 0
+    handing_over: bool = False
+    holds_leases: bool = False
+    unwritten: bool = False
+    unrecorded: bool = False
+    nothing_due: bool = False
+    left: int = 1
+    stopping: str | None = None
+    stop_by: float = math.inf
+    hurry: bool = False
+    fault: bool = False
+    outage_pause_s: float | None = None
+    outage_stays: bool = False
+    next_renewal: float = math.inf
+    next_claim: float = 0.0
+
+    @property
+    def last_chance_until(self) -> float:
+        """Until when an attempt that just reached its time-out gets the chance to end by itself."""
+        return max((a.recorded_at + LAST_CHANCE_S for a in self.busy if a.recorded is not None), default=0.0)
+
+
+def why_ended(state: LoopState) -> str | None:
+    """Why the loop ends now; None if it goes on."""
+    working = [attempt for attempt in state.busy if attempt.recorded is None] + [*state.running_on]
+    if state.hurry:
+        return f"{state.stopping}, twice"
+    if state.now >= state.deadline:
+        return TIME_IS_UP
+    if state.outage_stays and not state.holds_leases:
+        return NO_WRITES
+    at_work = bool(state.busy or state.handing_over or state.running_on or state.unwritten)
+    if state.stopping is not None and (not at_work or state.now >= state.stop_by):
+        return state.stopping
+    if state.unwritten or state.handing_over or state.outage_pause_s is not None or state.now < state.last_chance_until:
+        return None
+    if state.fault:
+        return None if working else FAULT
+    if state.left <= 0 and not working:
+        return LIMIT_REACHED
+    if len(state.busy) - len(working) + state.without_lease >= state.workers:
+        return NO_SLOT
+    if not state.busy and not state.running_on and state.nothing_due:
+        return NOTHING_DUE
+    if not working and state.nothing_due:
+        return NOTHING_ELSE_DUE
+    return None
+
+
+def wait_s(state: LoopState) -> float:
+    """Seconds until the next thing to do; an attempt that ends wakes the loop earlier."""
+    now = state.now
+    if state.outage_pause_s is not None:
+        return max(SHORTEST_WAIT_S, min(state.outage_pause_s, state.deadline - now, state.stop_by - now))
+    moments = [state.deadline, state.stop_by, state.next_renewal]
+    if now < state.last_chance_until:
+        moments.append(state.last_chance_until)
+    if state.unwritten or state.unrecorded:  # another session has locked their rows
+        moments.append(now + LOCKED_PAUSE_S)
+    if state.stopping is None and len(state.busy) + state.without_lease < state.workers:
+        moments.append(state.next_claim)
+    moments += [attempt.overdue_at for attempt in state.running_on]
+    for attempt in state.busy:
+        if attempt.waits_on_a_cluster:
+            continue
+        if attempt.started is None:
+            moments.append(attempt.claimed + UNBEGUN_S + 0.01)
+        elif attempt.recorded is None:
+            moments.append(attempt.overdue_at)
+    return max(SHORTEST_WAIT_S, min(moments) - now)

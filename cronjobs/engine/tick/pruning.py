@@ -1,0 +1,62 @@
+"""When a tick removes old rows, and for how long; ``pruner`` has how, which an idle tick does not import."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from cronjobs import events
+from cronjobs.engine.probe.question import PRUNE_EVERY_S, WRONG_CLOCK_S
+from cronjobs.engine.tick.context import TickContext
+from cronjobs.errors import DatabaseBusy
+
+EVERY: Final = timedelta(seconds=PRUNE_EVERY_S)  # between two rounds; only time limits how many rows one removes
+OVERDUE: Final = timedelta(hours=2)  # after this even a tick with work spends a little of its time on pruning
+WRONG_CLOCK: Final = timedelta(seconds=WRONG_CLOCK_S)
+SHARE: Final = 0.75  # of what is left of the tick after its work
+OVERDUE_SHARE: Final = 0.1  # of a tick with work, if no tick had time to prune for hours
+
+
+def is_due(pruned_at: datetime | None, now: datetime) -> bool:
+    """Whether to prune now, also if the last time lies far in the future because a clock was wrong."""
+    return pruned_at is None or abs(now - pruned_at) >= EVERY
+
+
+def is_overdue(pruned_at: datetime | None, now: datetime) -> bool:
+    return pruned_at is not None and abs(now - pruned_at) > OVERDUE
+
+
+def clock_jumped(last_tick_at: datetime | None, now: datetime) -> bool:
+    """Whether the clock moved by more than a day since the last tick (by its id): then no age is certain."""
+    return last_tick_at is not None and abs(now - last_tick_at) > WRONG_CLOCK
+
+
+def prune(tick: TickContext, now: datetime, share: float = SHARE) -> None:
+    """Remove old rows in short batches; the next tick continues where this one's time ends."""
+    from cronjobs.engine.tick.pruner import Before, Pruner
+
+    until = tick.clock.monotonic() + share * (tick.deadline - tick.clock.monotonic())
+    pruner = Pruner(
+        tick.database,
+        Before.of(tick.settings.retention, now),
+        tick.clock,
+        go_on=lambda: tick.go_on() and tick.clock.monotonic() < until,
+        before_writing=tick.row.begin,
+    )
+    try:
+        done = pruner.run()
+    except DatabaseBusy as error:
+        # Another session has locked a whole table, or SQLite. Old rows can wait for the next tick.
+        tick.emit(events.pruning_put_off(str(error)))
+        done = False
+    finally:
+        tick.result.pruned += pruner.gone
+    if done:
+        note_pruned(tick, now)
+
+
+def note_pruned(tick: TickContext, now: datetime) -> None:
+    from cronjobs.engine.store.pruning import set_pruned_at
+
+    with tick.writing() as connection:
+        set_pruned_at(connection, now)

@@ -1,0 +1,143 @@
+"""Settle the attempts of runners that are gone, and cut leases that a wrong clock wrote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.engine.host.identity import is_gone
+from cronjobs.engine.rules.attempt_policy import AttemptPolicy
+from cronjobs.engine.rules.ending import Decided, as_cancelled, settle_expired
+from cronjobs.engine.rules.lease import Expired, lease_of
+from cronjobs.engine.store import expiry, leases, tokens
+from cronjobs.engine.store.crashing_types import note_deaths
+from cronjobs.engine.store.expiry import Leased
+from cronjobs.engine.store.leases import Written
+from cronjobs.engine.store.ticks import Overview
+from cronjobs.engine.tick.context import TickContext
+from cronjobs.engine.tick.runners import Runners, before_a_reboot, lease_is_wrong, sort_runners
+from cronjobs.errors import DatabaseError
+from cronjobs.model import Lost, Released, RetryPolicy
+
+RECOVER_BATCH: Final = 200
+
+
+@dataclass
+class Recovery:
+    """Recovery of one tick."""
+
+    tick: TickContext
+    runners: Runners = field(default_factory=Runners)
+    far: list[Leased] = field(default_factory=list)
+    deaths: dict[str, str] = field(default_factory=dict)  # job type → a runner that died holding it
+    recovered: int = 0
+
+    def look(self, connection: Connection, seen: Overview) -> bool:
+        """Find which runners of this host are dead or still work; return whether there is anything to recover."""
+        holders = expiry.holders(connection, self.tick.identity.place) if seen.held_here else {}
+        self.runners = sort_runners(holders, self.tick.identity)
+        if seen.far_lease:
+            self._look_far(connection, seen.now)
+        return bool(seen.expired or self.runners.dead or self.far)
+
+    def _look_far(self, connection: Connection, now: datetime) -> None:
+        """Find leases that no correct clock can have written; runners of this host from before its boot count as dead.
+
+        About the other runners we know nothing: their leases are cut to the normal length, and live runners renew them.
+        """
+        found = expiry.far_leases(connection, self.tick.settings.run.lease, RECOVER_BATCH)
+        wrong = [each for each in found if lease_is_wrong(each.locked_until, now, each.lease_s)]
+        gone = {each.lease.locked_by for each in wrong if before_a_reboot(each.lease.locked_by, self.tick.identity)}
+        self.runners = replace(self.runners, dead=(*self.runners.dead, *sorted(gone)))
+        self.far = [each for each in wrong if each.lease.locked_by not in self.runners.dead]
+
+    def run(self) -> None:
+        """Settle attempts whose lease expired or whose runner is dead: by what that runner recorded, else as lost."""
+        self._cut_far_leases()
+        while self.tick.go_on():
+            with self.tick.writing() as connection:
+                now, found = expiry.expired_leases(
+                    connection, RECOVER_BATCH, self.runners.dead, working=self.runners.working
+                )
+                looked_at = len(found)
+                # A worker of a cluster may have begun or confirmed one of them since they were read.
+                closed = tokens.close(connection, [lease_of(expired.job) for expired in found])
+                found = [
+                    replace(expired, unbegun=expired.job.id in closed.unbegun)
+                    for expired in found
+                    if expired.job.id in closed.over
+                ]
+                every = self.tick.settings.run.every
+                decided = [settle_expired(expired, _policy_of(expired), now, every) for expired in found]
+                rows = [end.finish for end in decided]
+                written = leases.finish(connection, rows) if rows else Written(frozenset(), frozenset())
+            for expired, end in zip(found, decided, strict=True):
+                job_id = end.finish.lease.job_id
+                policy = _policy_of(expired).retry
+                if job_id in written.cancelled:
+                    self._count(as_cancelled(end, written.cancelled[job_id]), policy)
+                elif job_id in written.written:
+                    self._count(end, policy)
+                if job_id in written.written:
+                    self._note_death(expired, end)
+            self.recovered += len(written.written)
+            if looked_at < RECOVER_BATCH:
+                break
+        self._record_deaths()
+
+    def _note_death(self, expired: Expired, end: Decided) -> None:
+        """Note the job type of an attempt that ran in its runner's own process, if that runner is not known to live."""
+        runner = expired.job.locked_by or ""
+        died = runner in self.runners.dead or is_gone(runner, self.tick.identity) is None
+        if died and isinstance(end.finished.outcome, Lost) and _policy_of(expired).in_thread:
+            # Count one death for all attempts found together: a machine that was switched off ends them at once.
+            self.deaths[expired.job.job_type] = runner
+
+    def _record_deaths(self) -> None:
+        """In its own transaction: a lock on these rows must not keep attempts from being settled."""
+        deaths, self.deaths = self.deaths, {}
+        if not deaths:
+            return
+        try:
+            with self.tick.writing() as connection:
+                found = note_deaths(connection, deaths)
+        except DatabaseError as error:
+            self.tick.emit(events.database_tried_again(str(error), 1, 0.0))
+            return
+        for each in found:
+            self.tick.emit(events.type_crashing(each.job_type))
+
+    def _cut_far_leases(self) -> None:
+        for each in self.far:
+            left = self.tick.settings.run.lease if each.lease_s is None else timedelta(seconds=each.lease_s)
+            with self.tick.writing() as connection:
+                cut = leases.cut_leases(connection, [each.lease], left)
+            if cut:
+                self.tick.emit(events.lease_cut(each.lease.job_id, each.job_type, each.locked_until, left))
+        self.far = []
+
+    def _count(self, end: Decided, policy: RetryPolicy) -> None:
+        finished = end.finished
+        if isinstance(finished.outcome, Released):
+            self.tick.result.counts.released += 1
+            self.tick.emit(events.job_released(finished.job))
+        elif isinstance(finished.outcome, Lost):
+            self.tick.result.counts.lost += 1
+            self.tick.emit(events.job_lost(finished.job, end.transition))
+        else:
+            self.tick.emit(events.job_ended(finished, end.transition, policy, self.tick.settings.folder))
+        if end.transition.status == "dead":
+            self.tick.result.counts.dead += 1
+        elif end.transition.status == "cancelled":
+            self.tick.result.counts.cancelled += 1
+
+
+def _policy_of(expired: Expired) -> AttemptPolicy:
+    """The policy that the claim wrote. Without one, as only plain SQL leaves it, nothing runs twice."""
+    if expired.policy is not None:
+        return expired.policy
+    return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")

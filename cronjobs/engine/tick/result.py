@@ -1,0 +1,167 @@
+"""What a tick is restricted to, and what it did: for its row, its summary and its exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cronjobs.engine.probe import question
+from cronjobs.errors import EX_SOFTWARE
+from cronjobs.model import Interrupted, Released, Status, TimedOut
+from cronjobs.text import one_line
+
+if TYPE_CHECKING:
+    from cronjobs.engine.rules.ending import Decided
+
+NOTHING_DUE: Final = question.NOTHING_DUE
+NOTHING_ELSE_DUE: Final = "nothing else is due"
+NOT_LOADED: Final = "not loaded"
+
+
+@dataclass(frozen=True)
+class TickFilter:
+    """How the caller of run-due restricts a tick; None: not restricted."""
+
+    queue: str | None = None
+    only: str | None = None  # a job type
+    jobs: int | None = None  # how many are claimed at most
+    executor: str | None = None  # jobs of this executor's types alone, for its supervisor; None: of no executor's
+
+    def options(self) -> dict[str, Any]:
+        """Those that were given, by the names of the options."""
+        given = {"queue": self.queue, "only": self.only, "limit": self.jobs}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass
+class Counts:
+    """How many jobs a tick claimed, and how they ended."""
+
+    claimed: int = 0
+    succeeded: int = 0
+    failed: int = 0  # and will be retried
+    dead: int = 0
+    cancelled: int = 0
+    interrupted: int = 0
+    snoozed: int = 0
+    timed_out: int = 0  # among failed and dead, or still running
+    handed_over: int = 0  # long jobs: their own processes record how they end
+    released: int = 0
+    lost: int = 0
+    lease_lost: int = 0
+
+    def count(self, decided: Decided, recorded: str | None = None) -> None:
+        """Count a recorded end; *recorded* is what was recorded, and counted, while the attempt was still running."""
+        if recorded == "timed_out":
+            self.timed_out -= 1  # the final result, recorded later, is counted instead
+        elif recorded == "interrupted":
+            self.interrupted -= 1
+        if decided.transition.status is Status.SUCCEEDED:
+            self.succeeded += 1
+            return
+        outcome = decided.finished.outcome
+        if isinstance(outcome, Released):
+            self.released += 1
+            return
+        if isinstance(outcome, TimedOut):
+            self.timed_out += 1
+        match decided.transition.status:
+            case Status.QUEUED if isinstance(outcome, Interrupted):
+                self.interrupted += 1
+            case Status.QUEUED:
+                self.snoozed += 1
+            case status:
+                name = str(status)
+                setattr(self, name, getattr(self, name) + 1)
+
+
+TOLD_CODES: Final = (3, 4, EX_SOFTWARE)  # exit codes that a tick's row has; the others it shows otherwise
+
+
+@dataclass
+class Result:
+    """What a tick did. ``stuck``: a thread still runs, so the process must exit at once."""
+
+    ended: str = ""
+    counts: Counts = field(default_factory=Counts)
+    occurrences: dict[str, int] = field(default_factory=dict)
+    recovered: int = 0
+    pruned: int = 0
+    overran: set[str] = field(default_factory=set)  # types that experience said would fit, and were interrupted
+    not_started: list[dict[str, Any]] = field(default_factory=list)  # due jobs it left, see not_started.py
+    options: dict[str, Any] = field(default_factory=dict)  # how the caller restricted it
+    broken: dict[str, str] = field(default_factory=dict)  # bad entries of its file, and what is wrong with them
+    not_loaded: dict[str, str] = field(default_factory=dict)  # modules and job types, and why
+    skew_s: float = 0  # how far this host's clock is ahead of the database's, if that is too far
+    faults: int = 0  # in the user's code and configuration
+    refused: str | None = None  # why the file was not applied
+    trouble: str | None = None  # with the database
+    fault: Exception | None = None  # in cronjobs itself
+    stuck: bool = False
+    signal: int | None = None
+
+    def left(self) -> list[dict[str, Any]]:
+        """What it left, for the tick's row: due jobs, and what of the code it could not load."""
+        return [*self.not_started, *({"why": NOT_LOADED, "where": where} for where in noted(self.not_loaded))]
+
+    def did(self) -> dict[str, Any]:
+        """The figures that are not zero, for the tick's row."""
+        counts = {name: count for name, count in asdict(self.counts).items() if count}
+        more: dict[str, Any] = {"recovered": self.recovered, "pruned": self.pruned, "occurrences": self.occurrences}
+        more |= {"refused": self.refused, "overran": sorted(self.overran)}
+        code = self.exit_code("never")
+        more |= {"code": code if code in TOLD_CODES else 0, "skew_s": self.skew_s}
+        more |= {"options": self.options, "broken": noted(self.broken), "not_loaded": noted(self.not_loaded)}
+        return counts | {name: value for name, value in more.items() if value}
+
+    def exit_code(self, fail_on: str = "dead") -> int:
+        """0 the tick did its work; 1 a job died; 3 configuration; 4 database; 70 a bug in cronjobs; 128+n signal."""
+        if self.trouble is not None:
+            return 4
+        if self.fault is not None:
+            return EX_SOFTWARE
+        if self.signal is not None:
+            return 128 + self.signal
+        if self.faults:
+            return 3
+        failed = self.counts.dead + (self.counts.failed + self.counts.timed_out if fail_on == "any" else 0)
+        return 1 if failed and fail_on != "never" else 0
+
+
+# As people read the figures of ``Result.did``.
+WORDS: Final = {
+    "succeeded": "succeeded",
+    "failed": "will retry",
+    "dead": "dead",
+    "cancelled": "cancelled",
+    "lost": "lost",
+    "interrupted": "interrupted",
+    "snoozed": "snoozed",
+    "timed_out": "timed out",
+    "handed_over": "handed over",
+    "released": "given back",
+    "recovered": "recovered",
+}
+
+
+def did_in_words(did: Mapping[str, Any]) -> str:
+    """ "3 succeeded, 1 dead"; "" for nothing."""
+    return ", ".join(f"{did[name]} {word}" for name, word in WORDS.items() if did.get(name))
+
+
+MOST_NOTED: Final = 5  # a file may stay broken for weeks, and each tick records it
+
+
+def noted(faults: dict[str, str]) -> dict[str, str]:
+    """The beginning of *faults*, for the tick's row."""
+    return {one_line(where, 120): one_line(what, 200) for where, what in list(faults.items())[:MOST_NOTED]}
+
+
+def is_code_fault(not_started: Any) -> bool:
+    """Whether the record of a tick (``left`` of its Result, of any version) says that its code was at fault.
+
+    Only a tick that loads the handlers can see that such a fault is over.
+    """
+    found = not_started if isinstance(not_started, list) else []
+    return any(isinstance(entry, dict) and entry.get("why") in ("unknown type", NOT_LOADED) for entry in found)

@@ -1,0 +1,52 @@
+"""The runners that hold leases on this host: which are dead, and which are alive and keep even an expired lease."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from cronjobs.engine.host.identity import Identity, age_at_work, is_gone
+from cronjobs.engine.store.ticks import CLOCK_SLACK
+
+LONGEST_LEASE: Final = timedelta(days=1)  # the longest that a configuration may set
+
+
+@dataclass(frozen=True)
+class Runners:
+    """Runners by ``locked_by``: leases of ``dead`` ones are recovered at once, of ``working`` ones not at all."""
+
+    dead: tuple[str, ...] = ()
+    working: tuple[str, ...] = ()
+
+
+def sort_runners(holders: Mapping[str, float | None], here: Identity) -> Runners:
+    """Sort the lease holders of this host; each comes with the highest age of its process, as it wrote it itself.
+
+    When a clock steps forward or a machine resumes, leases of live processes expire. A runner that is proven alive, is
+    not stopped, and is within its own limit keeps them: it is about to renew them. Beyond its limit it is stuck or
+    frozen, and the fence protects the next owner from it.
+    """
+    dead, working = [], []
+    for locked_by, limit_s in holders.items():
+        if is_gone(locked_by, here):
+            dead.append(locked_by)
+        elif (age_s := age_at_work(locked_by, here)) is not None and limit_s is not None and age_s < limit_s:
+            working.append(locked_by)
+    return Runners(tuple(dead), tuple(working))
+
+
+def lease_is_wrong(locked_until: datetime, now: datetime, lease_s: float | None) -> bool:
+    """Whether a lease ends later than any runner with a correct clock can have written.
+
+    *lease_s*: the length of that runner's leases; None: unknown.
+    """
+    longest = LONGEST_LEASE if lease_s is None else timedelta(seconds=min(lease_s, LONGEST_LEASE.total_seconds()))
+    return locked_until > now + longest + CLOCK_SLACK
+
+
+def before_a_reboot(locked_by: str, here: Identity) -> bool:
+    """Whether a runner of this host name ran before the last boot, or on another machine of the same name."""
+    holder = Identity.parse(locked_by)
+    return holder is not None and holder.host == here.host and holder.boot_id != here.boot_id

@@ -1,0 +1,94 @@
+"""What a tick does beside its work: prune, count, close hours, and what extras do. Only what is needed is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cronjobs.engine.store.ticks import Overview
+from cronjobs.engine.tick import pruning
+from cronjobs.engine.tick.context import TickContext
+from cronjobs.engine.tick.extras import Beside, Over, of_tick
+
+if TYPE_CHECKING:
+    from cronjobs.engine.jobs.job_types import JobTypes
+
+
+class SpareTime:
+    """Of one *tick*, which has *seen* this.
+
+    *types* loads the handlers if nobody has, *loaded* says whether they are; *held*: whether ends wait to be recorded.
+    """
+
+    def __init__(
+        self,
+        tick: TickContext,
+        seen: Overview,
+        *,
+        types: Callable[[], JobTypes],
+        loaded: Callable[[], bool],
+        held: Callable[[], bool],
+    ) -> None:
+        self.tick, self.seen = tick, seen
+        self.types, self.loaded, self.held = types, loaded, held
+        beside = Beside(
+            tick.settings,
+            tick.database,
+            tick.identity,
+            tick.emit,
+            clock=tick.clock,
+            deadline=tick.deadline,
+            go_on=tick.go_on,
+            seen=seen,
+            spool=tick.spool,
+        )
+        tick.extras = self.extras = of_tick(beside)
+
+    def begin(self) -> None:
+        """First of all: note a clock that jumped, and let the extras begin."""
+        tick, seen = self.tick, self.seen
+        if pruning.clock_jumped(seen.last_tick_at, seen.now):
+            # Before the tick's row is written: compared with it, the next tick would see no jump.
+            tick.try_part(partial(pruning.note_pruned, tick, seen.now))
+        self.extras.begin()
+
+    def before_work(self) -> None:
+        """What no tick has had time for lately."""
+        tick, seen = self.tick, self.seen
+        if pruning.is_overdue(seen.pruned_at, seen.now):
+            tick.try_part(partial(self._prune, pruning.OVERDUE_SHARE))
+        self.extras.before_work()
+
+    def after_work(self) -> None:
+        tick, seen = self.tick, self.seen
+        tick.try_part(self._prune)
+        if tick.settings.metrics.textfile is not None or pruning.is_due(seen.pruned_at, seen.now):
+            from cronjobs.engine.tick import counting
+
+            tick.try_part(partial(counting.count, tick), retry_until=0)
+        if pruning.is_due(seen.pruned_at, seen.now):
+            from cronjobs.engine.tick.closing import close_hours
+
+            tick.try_part(partial(close_hours, tick), retry_until=0)
+
+    def end(self) -> None:
+        """When the tick's row is written."""
+        result = self.tick.result
+        if result.stuck:
+            return
+        news = self._has_news()
+        types = self.types() if self.loaded() or self.extras.want_handlers() else None
+        self.extras.end(Over(self.tick.deadline, result.exit_code(), result.trouble or "", news, types))
+
+    def _prune(self, share: float = pruning.SHARE) -> None:
+        seen = self.seen
+        may = pruning.is_due(seen.pruned_at, seen.now) and not pruning.clock_jumped(seen.last_tick_at, seen.now)
+        if may and not self.held():
+            pruning.prune(self.tick, seen.now, share)
+
+    def _has_news(self) -> bool:
+        """Whether this tick may have changed what is wrong, or met something that no probe asks for."""
+        seen, result = self.seen, self.tick.result
+        due = seen.jobs_due or seen.schedules_due or seen.paused_due or seen.expired
+        return bool(due or result.did() or result.faults or result.trouble or not self.tick.fire_schedules)

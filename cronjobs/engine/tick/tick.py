@@ -1,0 +1,258 @@
+"""``run-due``, top to bottom: look, recover, sync, materialise, loop, prune, record."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.engine.database.retrying import first_look
+from cronjobs.engine.probe.question import CLOCK_SKEW_S
+from cronjobs.engine.schedules.definition import fingerprint
+from cronjobs.engine.store import meta, ticks
+from cronjobs.engine.store.meta import is_ours
+from cronjobs.engine.store.ticks import CLOCK_SLACK, Overview
+from cronjobs.engine.tick.context import TickContext
+from cronjobs.engine.tick.firing import Firing
+from cronjobs.engine.tick.result import NOTHING_DUE, Result, is_code_fault
+from cronjobs.engine.tick.spare_time import SpareTime
+from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S
+
+# An idle tick runs 1,440 times a day: what only a tick with work needs is imported where it is used.
+if TYPE_CHECKING:
+    import subprocess
+
+    from cronjobs.engine.tick.loop import Loop
+    from cronjobs.engine.tick.recovery import Recovery
+    from cronjobs.engine.tick.work import Work
+
+ALL_PAUSED: Final = "all that is due is paused"
+SKEW: Final = timedelta(seconds=CLOCK_SKEW_S)
+
+
+class Tick(TickContext):
+    """One run of ``run-due``: its story."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.firing = Firing(self)
+        self._work_here: Work | None = None
+        self._recovery_here: Recovery | None = None
+        self.to_recover = False
+        self.seen: Overview | None = None
+
+    # --- the story ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Do the tick and return what it did. Raises ForeignDatabase or a schema error before anything has run."""
+        result = self.result
+        result.faults += len(self.settings.problems)
+        result.options = self.limits.options()
+        result.broken = {problem.path: problem.message for problem in self.settings.problems}
+        self.database.give_up_at = self.deadline
+        with self._signals():
+            self.seen = seen = first_look(self._look, self.clock)
+            spare = self._spare_time(seen)
+            spare.begin()
+            if self.to_recover:
+                self.try_part(self._recover)
+            if seen.misfits:
+                self.try_part(self._give_up_misfits)
+            if self.fire_schedules:
+                self.try_part(partial(self.firing.sync, seen))
+                if seen.schedules_due and self.go_on():
+                    self.try_part(self.firing.materialise)  # by itself: a retry does not apply the file again
+            made = result.recovered or result.occurrences.get("enqueued") or self.tried_again
+            if (seen.jobs_due or made) and self.go_on():
+                spare.before_work()
+                self.try_part(self._work, retry_until=0)  # the loop does its own retries
+                self.try_part(self.work.note_waiting)
+                self.work.report_left_behind()
+            elif seen.paused_due:
+                result.not_started = [{"why": "paused"}]
+            if self._has_loaded() or self._has_to_load(seen):
+                self.try_part(self.work.note_unknown_types)
+            spare.after_work()
+            self.try_part(self._record, retry_until=self.deadline)
+            spare.end()
+        self._note_fault()
+        return result
+
+    def _note_fault(self) -> None:
+        self.result.fault = self.net.error or (self.loop.net.error if self.loop is not None else None)
+        if self.result.fault is not None:
+            from cronjobs.engine.store.odd_values import odd_value
+
+            if (odd := odd_value(self.database)) is not None:  # not ours
+                self.result.fault, self.result.trouble = None, str(odd)
+
+    @property
+    def work(self) -> Work:
+        if self._work_here is None:
+            from cronjobs.engine.tick.work import Work
+
+            self._work_here = Work(self)
+        return self._work_here
+
+    def _has_loaded(self) -> bool:
+        """Whether the handlers are loaded."""
+        return self._work_here is not None and self._work_here.loaded is not None
+
+    def _has_to_load(self, seen: Overview) -> bool:
+        """Whether even a tick without work loads the handlers.
+
+        If they were at fault: it may be over. If a payload fits no handler: whether it dies depends on the versions of
+        the code that tick. And once an hour: a deploy may have changed only Python.
+        """
+        at_fault = self.code_at_fault or is_code_fault(seen.not_started)
+        return at_fault or seen.misfits or self.firing.applied or seen.handlers_stale
+
+    def _spare_time(self, seen: Overview) -> SpareTime:
+        def held() -> bool:
+            loop = self.loop
+            return loop is not None and (bool(loop.in_flight.held) or loop.outage.error is not None)
+
+        return SpareTime(self, seen, types=lambda: self.work.types(), loaded=self._has_loaded, held=held)
+
+    @property
+    def loop(self) -> Loop | None:
+        return None if self._work_here is None else self._work_here.loop
+
+    @property
+    def long_jobs(self) -> list[subprocess.Popen[bytes]]:
+        """The processes that this tick handed long jobs to; they outlive it."""
+        return self.loop.handovers.started if self.loop is not None else []
+
+    def _look(self) -> Overview:
+        mark = fingerprint(self.settings)
+        with self.database.read() as connection:
+            meta.require_schema(connection)
+            sent = self.clock.monotonic()
+            seen = ticks.overview(
+                connection,
+                host=self.identity.host,
+                place=self.identity.place,
+                fingerprint=mark,
+                lease=self.settings.run.lease + CLOCK_SLACK,
+            )
+            leases = seen.expired or seen.held_here or seen.far_lease
+            self.to_recover = bool(leases) and self.recovery.look(connection, seen)
+            self.firing.look(connection, seen)
+        self._require_ours(seen)
+        self.now_read_at, self.database_now = sent, seen.now
+        self.row.fingerprint, self.many_queues = seen.last_fingerprint, seen.many_queues
+        self.row.started_at = seen.now - timedelta(seconds=sent - self.began)
+        skew = self.clock.now() - seen.now
+        if abs(skew) > SKEW:
+            self.result.skew_s = round(skew.total_seconds(), 1)
+            self.emit(events.clock_skew(skew.total_seconds()))
+        return seen
+
+    def _require_ours(self, seen: Overview) -> None:
+        if not is_ours(self.settings, seen.project, seen.environment):
+            with self.database.write() as connection:
+                meta.adopt(connection, self.settings.project, self.settings.environment, actor="first tick")
+
+    @property
+    def recovery(self) -> Recovery:
+        if self._recovery_here is None:
+            from cronjobs.engine.tick.recovery import Recovery
+
+            self._recovery_here = Recovery(self)
+        return self._recovery_here
+
+    def _recover(self) -> None:
+        try:
+            self.recovery.run()
+        finally:  # also if this try fails: the next one continues
+            self.result.recovered = self.recovery.recovered
+
+    def _give_up_misfits(self) -> None:
+        from cronjobs.engine.tick.outlived import give_up
+
+        give_up(self, lambda: self.work.types())
+
+    def _work(self) -> None:
+        loop = self.work.prepare()
+        self._listen()  # a module of the user's may have taken the signals
+        if self.stop_requested is not None and loop.stopping is None:
+            loop.stop(self.stop_requested)
+        loop.handovers.begin_supervisors(self, self.work.types())
+        self.result.ended = loop.run()
+        if loop.outage.told and loop.outage.error is not None:
+            self.result.trouble = str(loop.outage.error)  # even if the last write succeeds: work was left undone
+
+    def _record(self) -> None:
+        self._note_fault()
+        if not self.result.ended:
+            self.result.ended = self.stop_requested or self._why_idle()
+        if self.loop is not None:
+            self.result.stuck = self.loop.finish(self._write_row)
+            if self.loop.outage.error is not None:
+                self.result.trouble = str(self.loop.outage.error)
+            return
+        if not self.database_gone:
+            # As the loop does, without resolving a lost COMMIT reply: an idle tick is one statement, and repeatable.
+            with self.database.write(next_in_line=True) as connection:
+                self._write_row(connection)
+
+    def _why_idle(self) -> str:
+        """Why a tick without work ended."""
+        if self.clock.monotonic() >= self.deadline:
+            return "time is up"
+        return ALL_PAUSED if self.result.not_started[-1:] == [{"why": "paused"}] else NOTHING_DUE
+
+    def _write_row(self, connection: Connection) -> None:
+        finished_at = self.database_now + timedelta(seconds=self.clock.monotonic() - self.now_read_at)
+        self.row.end(connection, finished_at, self.result)
+
+    def leave_inputs(self) -> None:
+        """Let the next ticks of this command line take the fast path; for a tick that ended without any fault."""
+        from cronjobs.engine.tick import idle_inputs
+
+        if self.start is not None and self.seen is not None:
+            idle_inputs.leave(self.start, self.settings, self.database.address, self.seen, self.spool)
+
+    @property
+    def knows_the_code(self) -> bool:
+        """Whether it loaded the handlers and compared them with what is due: then it knows which faults are over."""
+        return self._has_loaded() and self.result.trouble is None and self.result.fault is None
+
+    # --- small things -------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> dict[signal.Signals, Any]:
+        return {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        first = self.stop_requested is None
+        self.stop_requested = self.stop_requested or signal.Signals(number).name
+        self.result.signal = number
+        if self.waits_for_long_jobs:
+            for process in self.long_jobs:
+                process.send_signal(number)
+        if self.loop is not None:
+            self.loop.stop(self.stop_requested)
+        elif first:  # a module that is being imported gets as much time as a handler, not more
+            grace_s = self.settings.run.shutdown_grace.total_seconds()
+            self.watchdog.stand_at(min(self.clock.monotonic() + grace_s, self.deadline) + PAST_DEADLINE_S)
+        else:  # nothing runs yet, and no transaction is worth waiting for
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Shut down on SIGTERM or SIGINT; end at once on a second one."""
+
+        before = self._listen()
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

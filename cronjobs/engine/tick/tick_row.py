@@ -1,0 +1,82 @@
+"""The tick's own row: inserted with its first write, so that a killed tick leaves a trace; completed with its last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.store import ticks
+from cronjobs.engine.store.alerts import look_soon
+from cronjobs.engine.tick.result import Result
+from cronjobs.version import __version__
+
+if TYPE_CHECKING:
+    from cronjobs.engine.store.job_types import Loaded
+
+
+@dataclass
+class TickRow:
+    """The contents of a tick's row. ``fingerprint``: of the definitions that the tick found, or put in force.
+
+    ``loaded``: its job types, and the version of their code; None: not loaded.
+    """
+
+    identity: Identity
+    schedules_on: bool
+    started_at: datetime | None = None
+    fingerprint: str | None = None
+    loaded: Loaded | None = None
+    _begun: bool = False
+    _types_recorded: bool = False
+
+    def begin(self, connection: Connection) -> None:
+        """INSERT the row in the transaction of the first write; update it when the handlers are known."""
+        types = self.loaded is not None
+        if not self._begun or (types and not self._types_recorded):
+            # If this transaction rolls back, the last write still writes the whole row.
+            self._begun, self._types_recorded = True, types
+            ticks.begin_tick(connection, self._facts(connection))
+
+    def settle(self, connection: Connection) -> int:
+        """``begin`` for a transaction that writes ledger rows, which name the row by its id.
+
+        Each such transaction writes it, as the one that did so before may have been rolled back.
+        """
+        self._begun, self._types_recorded = True, self.loaded is not None
+        return ticks.begin_tick(connection, self._facts(connection))
+
+    def end(self, connection: Connection, finished_at: datetime, result: Result) -> None:
+        """Write the whole row, whether ``begin`` did or not."""
+        ends = {
+            "finished_at": finished_at,
+            "did": result.did(),
+            "ended": result.ended,
+            "not_started": result.left() or None,
+        }
+        ticks.end_tick(connection, self._facts(connection) | ends)
+        if ends["did"]:
+            look_soon(connection)
+
+    def _facts(self, connection: Connection) -> dict[str, Any]:
+        return {
+            "tick": self.identity.tick,
+            "host": self.identity.host,
+            "boot_id": self.identity.boot_id,
+            "pid": self.identity.pid,
+            "version": __version__,
+            "fingerprint": self.fingerprint,
+            "schedules_on": int(self.schedules_on),
+            "started_at": self.started_at,
+            "job_types": self._recorded_types(connection),
+        }
+
+    def _recorded_types(self, connection: Connection) -> Any:
+        if self.loaded is None:
+            return None
+        from cronjobs.engine.store.job_types import record_types
+
+        return record_types(connection, self.loaded)

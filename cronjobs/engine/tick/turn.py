@@ -1,0 +1,507 @@
+"""One turn of the loop: which jobs it claims next, and the transaction that writes, renews and claims.
+
+Here memory holds only what is known of the database: the caller applies a turn's result after its commit, so that a
+turn that failed can simply be done again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.clock import Clock
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.execution.attempt import PROCESS_GRACE, Attempt, Ended, InFlight
+from cronjobs.engine.jobs.job_types import JobType, JobTypes, policy_of
+from cronjobs.engine.rules.attempt_policy import ClaimPolicies
+from cronjobs.engine.rules.crashing_types import count_ends
+from cronjobs.engine.rules.ending import Decided, decide_end, without_texts
+from cronjobs.engine.rules.lease import Finish, Lease, Report, lease_of
+from cronjobs.engine.rules.misfits import is_misfit
+from cronjobs.engine.store import claims, crashing_types, leases
+from cronjobs.engine.store.alerts import look_soon
+from cronjobs.engine.store.claims import Claim, ClaimFilter
+from cronjobs.engine.store.leases import Renewal, Written, settle
+from cronjobs.engine.store.misfits import known_misfits
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.tick.result import TickFilter
+from cronjobs.errors import (
+    BadValue,
+    CommitUnconfirmed,
+    DatabaseBusy,
+    DatabaseDamaged,
+    DatabaseError,
+    DatabaseFull,
+    DatabaseReadOnly,
+    DatabaseUnreachable,
+    TransientTrouble,
+)
+from cronjobs.model import Job, RetryPolicy, Status
+
+# --- what to claim ----------------------------------------------------------------------------------------------------
+
+GROUP: Final = 400  # ends that are written at once, while workers run what else is claimed
+MOST_AHEAD: Final = 2 * GROUP  # at most so many are claimed before a worker is free
+AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this time
+NO_LIMIT: Final = 1_000_000
+
+
+LEAST_ENDS: Final = 20  # of a type, before they tell how long its jobs take
+MOST_ENDS: Final = 100  # the last ones count
+EXPECTED_TIMES: Final = 2.0  # the longest of them
+EXPECTED_MORE: Final = timedelta(seconds=0.5)
+
+
+@dataclass
+class Experience:
+    """How long the jobs of each type took in this tick: a default timeout would idle the last third of each minute.
+
+    ``overran``: the types that experience was wrong about within a day; asked once, when it is needed. None: unknown.
+    """
+
+    overran: Callable[[], Collection[str] | None]
+    _took: dict[str, deque[timedelta]] = field(default_factory=dict)
+
+    @cached_property
+    def _overran(self) -> Collection[str] | None:
+        return self.overran()
+
+    def note(self, job_type: str, took: timedelta) -> None:
+        self._took.setdefault(job_type, deque(maxlen=MOST_ENDS)).append(took)
+
+    def expected(self, job_type: JobType) -> timedelta | None:
+        """How long one more job will hardly take; None: as long as its timeout.
+
+        Only for types whose timeout nobody declared, and not for those that must not be lost.
+        """
+        took = self._took.get(job_type.name, ())
+        if job_type.timeout_declared or job_type.on_lost == "dead" or len(took) < LEAST_ENDS:
+            return None
+        return (
+            None
+            if self._overran is None or job_type.name in self._overran
+            else max(took) * EXPECTED_TIMES + EXPECTED_MORE
+        )
+
+
+def unknown() -> None:
+    """Which types overran, for a loop that has no history to ask: it goes by timeouts alone."""
+
+
+@dataclass
+class ClaimPlanner:
+    """Plans the claims of one tick. ``typical_s``: how long jobs took lately that may be claimed ahead; None: unknown.
+
+    ``last_s``: how long the last job took; ``write_s``: the last turn's transaction. ``claimed``: how many jobs so far.
+    ``runner``: the highest age this tick's process can reach; None: unknown. ``many_queues``: see ``Overview``.
+    ``experience``: how long jobs take, by type.
+    """
+
+    settings: Settings
+    job_types: JobTypes
+    limits: TickFilter
+    workers: int
+    claimed: int = 0
+    typical_s: float | None = None
+    last_s: float = math.inf
+    write_s: float = 0.0
+    runner: timedelta | None = None
+    many_queues: bool = False
+    experience: Experience = field(default_factory=lambda: Experience(unknown))
+    _policies: ClaimPolicies | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.longest = self.settings.run.longest_in_tick
+
+    def note(self, job_type: str, took: timedelta) -> None:
+        self.experience.note(job_type, took)
+        self.last_s = seconds = took.total_seconds()
+        known = self.job_types.types.get(job_type)
+        if known is not None and known.starts_at_once:  # none of them is claimed ahead, so do not look for them there
+            return
+        if known is not None and known.durable == "each":  # its worker was busy until the commit
+            seconds += self.write_s
+        self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
+
+    # --- how many -----------------------------------------------------------------------------------------------------
+
+    def free(self, in_flight: InFlight) -> int:
+        """How many more jobs would start at once; negative: so many already wait for a worker."""
+        busy = in_flight.busy()
+        overdue = sum(attempt.recorded is not None for attempt in busy)
+        return self._slots(overdue, in_flight) - (len(busy) - overdue)
+
+    def room(self, in_flight: InFlight) -> int:
+        """How many jobs to claim: for free slots, and what will start within about 50 ms, once half of that is left."""
+        overdue = sum(attempt.recorded is not None for attempt in in_flight.busy())
+        free, ahead = self.free(in_flight), self.ahead()
+        if self._slots(overdue, in_flight) <= 0 or -free > ahead // 2:
+            return 0
+        return max(0, min(free + ahead, self.left()))
+
+    def ahead(self) -> int:
+        """How many jobs will start within about 50 ms; with one worker none, so that jobs run in exact order."""
+        if self.workers == 1 or self.typical_s is None:
+            return 0
+        return min(MOST_AHEAD, int(self.workers * AHEAD_S / max(self.typical_s, 0.0001)))
+
+    def left(self) -> int:
+        """How many more jobs ``--limit`` allows."""
+        return NO_LIMIT if self.limits.jobs is None else self.limits.jobs - self.claimed
+
+    def _slots(self, overdue: int, in_flight: InFlight) -> int:
+        """Workers that are not occupied by an overdue attempt or by one whose lease is lost."""
+        return self.workers - overdue - len(in_flight.without_lease)
+
+    # --- which --------------------------------------------------------------------------------------------------------
+
+    def admission(self, remaining: timedelta, in_flight: InFlight) -> ClaimFilter:
+        """The filter for jobs whose time-out ends before the tick does, so that the tick never has to interrupt one.
+
+        And for those that will have ended by then as far as experience tells.
+        """
+        longest, known = self.longest, self._known()
+        short = {name: job_type for name, job_type in known.items() if not job_type.is_long(longest)}
+        fitting = [name for name, job_type in short.items() if fits(_whole_time(job_type), remaining)]
+        expected = [name for name in short.keys() - fitting if self._is_expected_to_fit(short[name], remaining)]
+        return self._filter(
+            known,
+            fitting + expected,
+            expected=expected,
+            remaining_s=min(remaining, longest).total_seconds(),
+            no_prefetch=[name for name, job_type in known.items() if job_type.starts_at_once],
+            free=max(0, self.free(in_flight)),
+        )
+
+    def _is_expected_to_fit(self, job_type: JobType, remaining: timedelta) -> bool:
+        expected = self.experience.expected(job_type)
+        return expected is not None and fits(_whole_time(job_type, expected), remaining)
+
+    def long_admission(self) -> ClaimFilter | None:
+        """The filter for jobs that are too long for any tick; None: this tick may not start any."""
+        longest, known = self.longest, self._known()
+        if not self.settings.run.long_jobs or self.left() <= 0:
+            return None
+        fitting = [name for name, job_type in known.items() if job_type.is_long(longest)]
+        return self._filter(known, fitting, remaining_s=-1, longest_s=longest.total_seconds())
+
+    def _filter(self, known: Mapping[str, JobType], fitting: Sequence[str], **more: Any) -> ClaimFilter:
+        return ClaimFilter(
+            known=known.keys(),
+            fitting=fitting,
+            queue=self.limits.queue,
+            limits=self.settings.limits,
+            policies=self.policies(),
+            runnable=self.job_types.runnable,
+            many_queues=self.many_queues,
+            **more,
+        )
+
+    def take_types(self, job_types: JobTypes) -> None:
+        """Use these job types from now on, also for the policies that claims write."""
+        self.job_types, self._policies = job_types, None
+
+    def policies(self) -> ClaimPolicies:
+        """The policies that claims write on rows, by which any host's recovery can settle a lost attempt."""
+        if self._policies is None:
+            run = self.settings.run
+            types = self.job_types.types
+            self._policies = ClaimPolicies.of(
+                {name: policy_of(job_type, run, runner=self.runner) for name, job_type in types.items()}
+            )
+        return self._policies
+
+    def retry_policy(self, attempt: Attempt) -> RetryPolicy:
+        return self.job_types.policy(attempt.job.job_type, self.settings)
+
+    def _known(self) -> dict[str, JobType]:
+        return {
+            name: job_type
+            for name, job_type in self.job_types.types.items()
+            if self.limits.only in (None, name) and job_type.executor == self.limits.executor
+        }
+
+
+def fits(timeout: timedelta, remaining: timedelta) -> bool:
+    """Whether a job may start now: its time-out ends before the tick does, so that the tick never interrupts it."""
+    return timeout <= remaining
+
+
+def _whole_time(job_type: JobType, expected: timedelta | None = None) -> timedelta:
+    """How much of the tick a job may take: its time-out, or *expected*, and the grace period if it runs in a process.
+
+    Types that are isolated only because they crashed get no grace: one whose time-out just fits would wait for an hour.
+    """
+    with_grace = job_type.isolation == "process" and not job_type.for_crashes
+    longest = job_type.timeout if expected is None else min(expected, job_type.timeout)
+    return longest + PROCESS_GRACE if with_grace else longest
+
+
+# --- the transaction --------------------------------------------------------------------------------------------------
+
+WRITE_PATIENCE_S: Final = 0.25  # for SQLite's write lock; between tries the loop checks the time
+
+CUT_LEASE: Final = timedelta(seconds=2)
+_NO_ROWS_FAULT: Final = (DatabaseUnreachable, DatabaseBusy, DatabaseFull, DatabaseReadOnly, DatabaseDamaged)
+
+End = tuple[Ended, Decided]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a turn is to write. ``held``: all our leases; ``room``: how many jobs to claim.
+
+    ``unsettled``: an earlier claim had no answer; what it leased to us is neither ``held`` nor ``given_up``, which are
+    leases that the rows may still have as ours and that are to run out: their attempts began here.
+
+    ``reports``: what a renewal writes besides, by job id.
+
+    ``long``: which long jobs to claim, up to ``long_jobs`` on ``host``; ``long_room`` includes ``room``.
+    """
+
+    ends: Sequence[End]
+    overdue: Sequence[Finish]
+    held: Sequence[Lease]
+    renew: bool
+    room: int
+    admission: ClaimFilter
+    long: ClaimFilter | None = None
+    long_jobs: int = 0
+    long_room: int = 0
+    host: str = ""
+    unsettled: bool = False
+    given_up: Collection[Lease] = ()
+    watched: Collection[str] = ()  # types that crash or are suspected, until enough of their jobs ended cleanly
+    reports: Mapping[int, Report] = field(default_factory=dict)
+    last: Callable[[Connection], None] | None = None  # runs after everything else, at the end of the tick
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What one committed transaction did. ``sent``: when its first statement was sent, on the monotonic clock.
+
+    ``more_due``: there may be more due jobs that the claim did not look at.
+    """
+
+    sent: float
+    ends: Sequence[End] = ()
+    written: Written = field(default_factory=lambda: Written(frozenset(), frozenset()))
+    recorded: frozenset[int] = frozenset()  # jobs whose overdue row is in the history
+    renewal: Renewal | None = None
+    reported: Sequence[Report] = ()  # what the renewal wrote besides
+    settled: Sequence[Job] = ()  # jobs of an earlier claim whose COMMIT reply was lost
+    unsure: Sequence[Job] = ()  # ours, and not to be begun: somebody has the row locked, or a failover may lose it
+    claimed: Sequence[Job] = ()
+    long: Sequence[Job] = ()
+    database_now: datetime | None = None
+    more_due: bool = False
+    refused: Mapping[int, str] = field(default_factory=dict)  # jobs that the database would not lease, and why
+    unread: Sequence[int] = ()  # jobs that a wary claim has leased
+    cleared: Sequence[str] = ()  # types that need not be watched any more
+
+
+@dataclass
+class Writer:
+    """Writes to the database for one ``locked_by``."""
+
+    database: Database
+    clock: Clock
+    locked_by: str
+    lease: timedelta
+    before_writing: Callable[[Connection], None]
+    claim_unsettled: bool = False  # a turn that claimed jobs failed: their rows may be ours
+    warily: bool = False  # one row made a claim fail: from now on each row is claimed by itself
+    doubtful: bool = False  # there are jobs of which a claim ended before the row was read: they come after all others
+    refused: set[int] = field(default_factory=set)
+    unconfirmed: list[Job] = field(default_factory=list)  # leased by the last turn, and no standby has confirmed it
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self.database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
+            self.before_writing(connection)
+            yield connection
+
+    def write(self, order: Batch) -> BatchResult:
+        """Write all of it or nothing. Raises BadValue or another DatabaseError."""
+        try:
+            return self._read_leased(self._write(order))
+        except MemoryError:
+            raise TransientTrouble("there was not enough memory for what was claimed") from None
+
+    def _write(self, order: Batch) -> BatchResult:
+        renewal: Renewal | None = None
+        settled: list[Job] = []
+        unsure: list[Job] = []
+        claim: Claim | None = None
+        long: Claim | None = None
+        self.unconfirmed = []
+        try:
+            with self._writing() as connection:
+                sent = self.clock.monotonic()
+                ends = self._judged(connection, order.ends)
+                written = self._finish(connection, [decided.finish for _, decided in ends])
+                cleared = self._count_ends(connection, order, written)
+                recorded = leases.record_overdue(connection, order.overdue)
+                if order.renew and order.held:
+                    renewal = leases.renew(connection, order.held, self.lease, order.reports)
+                if order.unsettled:
+                    settled, unsure = self._settle_claim(connection, {*order.held, *order.given_up})
+                if order.room:
+                    self.claim_unsettled = True
+                    claim = self._claim(connection, order.room, order.admission)
+                if order.long is not None:
+                    room = order.long_room - (len(claim.jobs) if claim else 0)
+                    long = self._claim_long(connection, order, order.long, room)
+                if order.last is not None:
+                    order.last(connection)
+        except CommitUnconfirmed:
+            for found in (settled, unsure, claim.jobs if claim else (), long.jobs if long else ()):
+                self.unconfirmed += found
+            self.claim_unsettled = False
+            raise
+        self.claim_unsettled = False
+        return BatchResult(
+            sent=sent,
+            ends=ends,
+            written=written,
+            recorded=recorded,
+            renewal=renewal,
+            reported=[order.reports[id_] for id_ in order.reports.keys() & renewal.renewed] if renewal else (),
+            settled=settled,
+            unsure=unsure,
+            claimed=claim.jobs if claim else (),
+            long=long.jobs if long else (),
+            database_now=claim.now if claim else None,
+            more_due=any(each.more_due for each in (claim, long) if each),
+            refused={id_: why for each in (claim, long) if each for id_, why in each.refused.items()},
+            unread=[id_ for each in (claim, long) if each for id_ in each.unread],
+            cleared=cleared,
+        )
+
+    def _read_leased(self, turn: BatchResult) -> BatchResult:
+        """Read the rows that a wary claim leased, each in a transaction of its own.
+
+        What cannot be read stays leased, which is what recovery judges it by. This never raises: *turn* is committed.
+        """
+        for job_id in turn.unread:
+            try:
+                with self._writing() as connection:
+                    job = claims.read_leased(connection, job_id, self.locked_by)
+            except (DatabaseError, MemoryError) as error:
+                self.claim_unsettled = True  # if it was the COMMIT whose reply was lost, the job is ours
+                why = f"its row could not be read: {error}" if str(error) else "its row takes more memory than there is"
+                turn = replace(turn, refused={**turn.refused, job_id: why})
+            else:
+                turn = replace(turn, claimed=[*turn.claimed, *([job] if job is not None else [])])
+        return turn
+
+    def may_work_row_by_row(self, error: Exception) -> bool:
+        """Whether the turn may succeed if each row is claimed by itself; if so, that is how it is done from now on."""
+        if self.warily or not self.claim_unsettled or isinstance(error, _NO_ROWS_FAULT):
+            return False
+        self.warily = True
+        return True
+
+    def _count_ends(self, connection: Connection, order: Batch, written: Written) -> list[str]:
+        if not order.watched:
+            return []
+        ends = count_ends(
+            decided.finished
+            for ended, decided in order.ends
+            if ended.attempt.job.job_type in order.watched
+            and ended.attempt.begun
+            and ended.attempt.job.id in written.written
+        )
+        return crashing_types.note_ends(connection, ends) if ends else []
+
+    def _claim(self, connection: Connection, room: int, admission: ClaimFilter) -> Claim:
+        lease: dict[str, Any] = {"locked_by": self.locked_by, "lease": self.lease}
+        admission = replace(admission, but=self.refused)
+        if self.warily:
+            found = claims.claim_warily(connection, **lease, admission=admission)
+        else:
+            found = claims.claim(connection, limit=room, **lease, admission=admission)
+        if self.doubtful and not found.jobs and not found.unread:
+            found = claims.claim_warily(connection, **lease, admission=replace(admission, doubtful=True))
+        self.refused |= found.refused.keys()
+        return found
+
+    def _claim_long(self, connection: Connection, order: Batch, admission: ClaimFilter, room: int) -> Claim | None:
+        if not admission.fitting and not claims.any_with_own_timeout(connection):
+            return None  # a job is long by its type or by its row; to plan a claim takes the server ten milliseconds
+        room = min(room, order.long_jobs - leases.long_running(connection, order.host))
+        if room <= 0:
+            return None
+        self.claim_unsettled = True
+        return self._claim(connection, room, admission)
+
+    def cut_leases(self, connection: Connection, attempts: Sequence[Attempt]) -> None:
+        """Let the leases of what still runs end in 2 s, before which this process must be gone."""
+        leases.cut_leases(connection, [attempt.lease for attempt in attempts], CUT_LEASE)
+
+    def write_alone(self, last: Callable[[Connection], None]) -> None:
+        """Run only *last*, in a transaction."""
+        with self._writing() as connection:
+            last(connection)
+
+    def write_one(self, end: End) -> BatchResult:
+        """Write one end alone, without its texts if the database refuses them. Raises BadValue if that fails, too."""
+        try:
+            return self._write_one(end, lambda finish: finish)
+        except BadValue:
+            return self._write_one(end, without_texts)
+
+    def _write_one(self, end: End, form: Callable[[Finish], Finish]) -> BatchResult:
+        with self._writing() as connection:
+            sent = self.clock.monotonic()
+            ends = self._judged(connection, [end])
+            written = self._finish(connection, [form(decided.finish) for _, decided in ends])
+        return BatchResult(sent, ends, written)
+
+    def _judged(self, connection: Connection, ends: Sequence[End]) -> Sequence[End]:
+        """The same ends. Whether a payload that does not fit is given up, only the rows of others can say."""
+        misfits = [ended.attempt.job.id for ended, decided in ends if is_misfit(decided.finished.outcome)]
+        known = known_misfits(connection, misfits) if misfits else {}
+        if not known:
+            return ends
+        now = database_now(connection)
+
+        def judged(ended: Ended, decided: Decided) -> Decided:
+            found = known.get(ended.attempt.job.id)
+            if found is None:
+                return decided
+            ago = decided.finish.ended_ago
+            return decide_end(decided.finished, RetryPolicy(), now, ended_ago=ago, max_losses=1, misfits=found)
+
+        return [(ended, judged(ended, decided)) for ended, decided in ends]
+
+    def _finish(self, connection: Connection, finishes: list[Finish]) -> Written:
+        """Finish the attempts; read the rows to resolve what a COMMIT with a lost reply may already have written."""
+        if not finishes:
+            return Written(frozenset(), frozenset())
+        written = settle(connection, finishes, leases.finish(connection, finishes))
+        if any(finish.status is Status.DEAD for finish in finishes):
+            look_soon(connection)  # also for a loop that is no tick's, and for a tick that is killed before its end
+        return written
+
+    def _settle_claim(self, connection: Connection, known: set[Lease]) -> tuple[list[Job], list[Job]]:
+        """Find the jobs that a claim with a lost COMMIT reply leased to us, and renew their leases, which are older.
+
+        The second are those whose rows somebody else has locked.
+        """
+        leased = claims.held_by(connection, self.locked_by, warily=self.warily)
+        found = [job for job in leased if lease_of(job) not in known]
+        if not found:
+            return [], []
+        renewal = leases.renew(connection, [lease_of(job) for job in found], self.lease)
+        over = renewal.renewed | renewal.lost | renewal.succeeded
+        return [job for job in found if job.id in renewal.renewed], [job for job in found if job.id not in over]

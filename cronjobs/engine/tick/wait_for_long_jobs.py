@@ -1,0 +1,74 @@
+"""``run-due --wait`` after its tick: by exec, the tick's process becomes ``python -m`` this module.
+
+It is another program because a thread that did not end at its time-out must be gone before its lease ends. The exec
+ends that thread, and the processes of the long jobs remain children of this one. A process that waits for hours should
+be small, too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn
+
+from cronjobs.engine.tick.mail_throttle import take_word
+
+ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+DEAD: Final = 1  # the exit code of a long job's process whose job ended dead
+NOT_RECORDED: Final = 4
+
+
+def stay_for(processes: Sequence[subprocess.Popen[bytes]], config: Path, code: int, *, count_dead: bool) -> NoReturn:
+    """Become the program that waits for *processes*; *code* is the tick's exit code.
+
+    The tick must have printed its output and dismissed its timer. Raises OSError if the exec fails.
+    """
+    pids = [process.pid for process in processes if process.poll() is None]
+    code = _worst(code, [process.returncode for process in processes if process.returncode is not None], count_dead)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until main() has installed its handlers
+    words = [str(config), str(code), str(int(count_dead)), *map(str, pids)]
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "cronjobs.engine.tick.wait_for_long_jobs", *words])
+
+
+def main() -> None:
+    config, code, count_dead, *pids = sys.argv[1], *map(int, sys.argv[2:])
+    left = list(pids)
+    signals: list[int] = []
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        """Pass on every signal: for those processes, too, the second one means to end at once."""
+        signals.append(number)
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    for number in ENDING:
+        signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    ends = []
+    for pid in pids:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        left.remove(pid)  # before it is reaped, when its number may go to another process
+        ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    code = _worst(code, ends, bool(count_dead))
+    for word in take_word(Path(config)):
+        with suppress(OSError):
+            sys.stderr.write(f"cronjobs: {word}\n")
+    sys.exit(128 + signals[-1] if signals and code != NOT_RECORDED else code)
+
+
+def _worst(code: int, ends: Sequence[int], count_dead: bool) -> int:
+    """Combine the exit codes of the tick and its long jobs: 4 wins over all, 1 only over 0."""
+    if NOT_RECORDED in ends:
+        return NOT_RECORDED
+    return code or int(count_dead and DEAD in ends)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The part of a tick that an idle one does not need: the handlers, the loop, and which due jobs did not start.
+
+An idle tick runs 1,440 times a day and imports nothing of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs import events
+from cronjobs.engine.execution.attempt import WorkerContext
+from cronjobs.engine.execution.strays import keep_orphans, left_behind
+from cronjobs.engine.execution.worker_threads import Workers
+from cronjobs.engine.jobs import job_types
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.jobs.source import source_hash
+from cronjobs.engine.rules.crashing_types import Crashing
+from cronjobs.engine.store.concurrency import running_by_key
+from cronjobs.engine.store.crashing_types import watched
+from cronjobs.engine.store.job_types import (
+    Loaded,
+    present_types,
+    remembered,
+    runnable_types,
+    unknown_to_schedules,
+)
+from cronjobs.engine.store.not_started import lanes_due
+from cronjobs.engine.store.ticks import Signs, overran_lately, signs_of_death
+from cronjobs.engine.tick.context import TickContext
+from cronjobs.engine.tick.loop import Loop
+from cronjobs.engine.tick.not_started import TickState, counted, record, unknown_type
+from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
+from cronjobs.engine.tick.turn import WRITE_PATIENCE_S
+from cronjobs.errors import DatabaseError
+
+NOTHING_CAN_START: Final = "nothing more of what is due can start"
+
+
+@dataclass
+class Work:
+    """One tick's. ``loop`` is there once jobs are looked for."""
+
+    tick: TickContext
+    loop: Loop | None = None
+    loaded: JobTypes | None = None
+    unknown_due: set[str] = field(default_factory=set)  # job types of due jobs that no tick knew lately
+
+    def types(self) -> JobTypes:
+        """The job types that run here; the first call imports the handlers."""
+        if self.loaded is None:
+            self.loaded = self._load()
+            self.tick.row.loaded = Loaded(self.loaded.types.keys(), source_hash(self.tick.settings))
+            self.tick.result.faults += len(self.loaded.faults)
+            self.tick.result.not_loaded = {fault.where: fault.what for fault in self.loaded.faults}
+            for fault in self.loaded.faults:
+                self.tick.emit(events.fault(fault.where, fault.what))
+        return self.loaded
+
+    def _load(self) -> JobTypes:
+        self.tick.watchdog.harden(self.tick.settings.run.lease)  # importing handlers runs user code, too
+        within = remembered(self.tick.settings.run.every)
+        with self.tick.database.read() as connection:
+            runnable = runnable_types(connection, within)
+        loaded = job_types.load(self.tick.settings)
+        return replace(loaded, elsewhere=(runnable or frozenset()) - loaded.types.keys())
+
+    def prepare(self) -> Loop:
+        """The loop, ready to run."""
+        tick, types = self.tick, self.types()
+        keep_orphans()
+        around = WorkerContext(tick.settings, tick.database)
+        emit, extras = tick.emit, tick.extras
+        if extras is not None and extras.hear_of_attempts:
+            around = replace(around, on_start=extras.started, on_end=extras.ended)
+            emit = extras.listening(tick.emit)
+        tells_each = tick.tells_each or emit is not tick.emit
+        seen, signs = self._look()
+        self.loop = Loop(
+            database=tick.database,
+            job_types=types,
+            workers=Workers(tick.settings.run.workers, around, tick.clock),
+            watchdog=tick.watchdog,
+            locked_by=str(tick.identity),
+            deadline=tick.deadline,
+            database_now=tick.database_now,
+            now_read_at=tick.now_read_at,
+            emit=emit,
+            before_writing=tick.row.begin,
+            host=tick.identity.host,
+            limits=tick.limits,
+            counts=tick.result.counts,
+            crashing=[each.job_type for each in seen if not each.suspected],
+            suspected=[each.job_type for each in seen if each.suspected],
+            many_queues=tick.many_queues,
+            tells_each=tells_each,
+            overran=self._overran,
+            say_progress_s=tick.say_progress_s,
+            overran_now=tick.result.overran,
+            signs=signs,
+        )
+        return self.loop
+
+    def _look(self) -> tuple[list[Crashing], Signs]:
+        """What earlier ticks died of. It begins with this tick's row, by which a later one sees that we died."""
+        try:
+            with self.tick.database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
+                self.tick.row.begin(connection)
+                return watched(connection), signs_of_death(connection, self.tick.settings.run.budget)
+        except DatabaseError:  # the loop knows what to do if nothing can be written
+            with self.tick.database.read() as connection:
+                return watched(connection), signs_of_death(connection, self.tick.settings.run.budget)
+
+    def _overran(self) -> Collection[str] | None:
+        """The job types that experience was wrong about within a day; None: the database does not say."""
+        try:
+            with self.tick.database.read() as connection:
+                return overran_lately(connection)
+        except DatabaseError:
+            return None
+
+    def note_waiting(self) -> None:
+        """Note which due jobs this tick did not start, and why: for its row, and the important ones for the log."""
+        tick, loop = self.tick, self.loop
+        if loop is None or loop.outage.error is not None:
+            return
+        types = self.types()
+        with tick.database.read() as connection:
+            lanes = lanes_due(connection, types.runnable)
+            present = self._present_types(connection) if lanes else types.runnable
+            running = running_by_key(connection) if lanes and tick.settings.limits else {}
+        state = TickState(
+            types=replace(types, elsewhere=present),
+            longest_s=tick.settings.run.longest_in_tick.total_seconds(),
+            remaining_s=tick.deadline - tick.clock.monotonic(),
+            queue=tick.limits.queue,
+            only=tick.limits.only,
+            left=loop.planner.left(),
+            slots=loop.planner.free(loop.in_flight) > 0,
+            stopped=tick.stop_requested is not None,
+            limits=tick.settings.limits,
+            running=running,
+        )
+        tick.result.not_started = record(lanes, state)
+        if lanes and tick.result.ended in (NOTHING_DUE, NOTHING_ELSE_DUE):
+            tick.result.ended = NOTHING_CAN_START
+        for job_type, waiting in counted(lanes).items():
+            if job_type not in types.types:
+                tick.emit(events.unresolved(job_type, waiting))
+                if present is not None and job_type not in present:
+                    self.unknown_due.add(job_type)
+        for left in tick.result.not_started if tick.say_not_started and not state.stopped else ():
+            if left["why"] == "budget":
+                tick.emit(events.not_started(left["job_type"], left["jobs"], left["timeout_s"], left["left_s"]))
+
+    def note_unknown_types(self) -> None:
+        """Job types of schedules and due jobs that no tick knew lately: a fault, until some host knows them."""
+        with self.tick.database.read() as connection:
+            # Read it again: another host that knows them may have started a tick while this one worked.
+            present = self._present_types(connection)
+            if present is None:
+                return
+            schedules = unknown_to_schedules(connection, present)
+        self.unknown_due -= present
+        for job_type in sorted(self.unknown_due | schedules.keys()):
+            names = schedules.get(job_type, [])
+            if job_type not in self.tick.settings.disabled_job_types:  # else it is reported as a problem of the file
+                self.tick.result.faults += 1
+                self.tick.emit(events.unknown_type(job_type, names))
+            if names:
+                self.tick.result.not_started.insert(0, unknown_type(job_type, names))
+
+    def _present_types(self, connection: Connection) -> frozenset[str] | None:
+        """The types that this tick or another host knows; None: unknown."""
+        if self.types().runnable is None:
+            return None
+        loaded = self.tick.row.loaded
+        here = None if loaded is None else (self.tick.identity.host, loaded)
+        return present_types(connection, remembered(self.tick.settings.run.every), here)
+
+    def report_left_behind(self) -> None:
+        """Processes that handlers started and left running."""
+        long_jobs = self.loop.handovers.started if self.loop is not None else []
+        found = left_behind({process.pid for process in long_jobs})
+        if found:
+            self.tick.emit(events.left_behind(found))
