@@ -24,13 +24,8 @@ def main() -> None:
 def _load(arguments: list[str]) -> Callable[[], object]:
     """Import what this command line needs, and no more."""
     command = _command(arguments)
-    if command == "exec":
-        from cronjobs.contrib.exec.arguments import wants_help
-
-        if not wants_help(arguments):
-            from cronjobs.contrib.exec.start import run as run_command
-
-            return lambda: run_command(arguments)
+    if command == "exec" and (run_command := _exec(arguments)) is not None:
+        return run_command
     if command == "run-due":
         from cronjobs.engine.probe.idle import settle_tick
 
@@ -59,9 +54,23 @@ def _load(arguments: list[str]) -> Callable[[], object]:
 
         open_standard_streams()
         starting.begin()
-    from cronjobs.desk.cli.main import run
+    from cronjobs.installed import needed
 
+    run: Callable[[], object] = needed("cronjobs.desk.cli.main", command or "the command line").run
     return run
+
+
+def _exec(arguments: list[str]) -> Callable[[], object] | None:
+    """What runs the command at once; None: help is asked for, or there is no such extra, and typer says so."""
+    try:
+        from cronjobs.contrib.exec.arguments import wants_help
+    except ModuleNotFoundError:
+        return None
+    if wants_help(arguments):
+        return None
+    from cronjobs.contrib.exec.start import run
+
+    return lambda: run(arguments)
 
 
 def _command(arguments: list[str]) -> str | None:

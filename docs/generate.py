@@ -298,7 +298,7 @@ def events() -> str:
 PYTHON = """# The Python API
 
 What these modules export is public, and changes only with a line in the changelog; everything else is internal."""
-MODULES = ("cronjobs", "cronjobs.testing", "cronjobs.contrib.web", "cronjobs.autogenerate")
+MODULES = ("cronjobs", "cronjobs.testing", "cronjobs.extras", "cronjobs.contrib.web", "cronjobs.autogenerate")
 
 
 def exported(module: ModuleType) -> list[str]:
@@ -348,7 +348,7 @@ def _members(value: type) -> Iterator[str]:
     if fields and "Attributes:" not in (value.__doc__ or ""):
         yield "\n".join(fields)
     for name, member in value.__dict__.items():
-        if name.startswith("_"):
+        if name.startswith("_") or name in inspect.get_annotations(value):  # a field with a default
             continue
         if isinstance(member, property):
             yield f"`{name}`: {_first_line(member)}".rstrip(": ")

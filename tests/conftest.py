@@ -27,12 +27,13 @@ from support.pool import Pool, copy_statement
 from support.postgres import ENQUEUE, OWNER, READ, RUN, PostgresServer, as_role
 from support.ticking import Project
 
-from cronjobs.desk import cli
+import cronjobs
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.run_due import fault
 from cronjobs.engine.schema import migrations
 from cronjobs.engine.schema.grants import Role, statements
+from cronjobs.installed import if_installed
 from cronjobs.testing import FakeClock
 
 BOTH = ["sqlite", "postgresql"]
@@ -48,6 +49,7 @@ SLOW_S = 2.0
 SLOW_SHOWN = 20
 WITH_A_DATABASE = {"project", "cronjobs", "world", "browser", "stage", "shop", "database"}  # fixtures
 MARKERS = (
+    "needs(layer): also calls what a layer above the test's folder has",
     "connects_as(role): the role of the migrated PostgreSQL database, else RUN",
     "slow: takes more than two seconds, or kills processes on purpose; the everyday run is without",
     "either: about processes, not SQL: on one database, by the test's name; on both with CRONJOBS_TESTS_BOTH=1",
@@ -76,10 +78,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     else:
         order = {name: place for place, name in enumerate(LONGEST)}
         items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    left_out: set[pytest.Item] = set()
     if not os.environ.get("CRONJOBS_TESTS_BOTH"):
-        left_out = {item for item in items if _is_for_the_other(item)}
-        config.hook.pytest_deselected(items=[*left_out])
-        items[:] = [item for item in items if item not in left_out]
+        left_out |= {item for item in items if _is_for_the_other(item)}
+    left_out |= {item for item in items if any(not _is_there(mark.args[0]) for mark in item.iter_markers("needs"))}
+    config.hook.pytest_deselected(items=[*left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _is_there(layer: str) -> bool:
+    """Whether this checkout has that layer: see .ci/alone."""
+    return if_installed(f"cronjobs.{layer}") is not None
 
 
 def _is_for_the_other(item: pytest.Item) -> bool:
@@ -97,8 +106,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # A module that a test rewrites within a second, at the same length, would come from its bytecode as it was.
     sys.dont_write_bytecode = True
     # Commands are loaded when they are called: one first loaded while a test replaces a function would keep that.
-    for module in pkgutil.iter_modules(cli.__path__, f"{cli.__name__}."):
-        importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(cronjobs.__path__, "cronjobs."):
+        if "cli" in module.name.split(".") and not module.name.startswith("cronjobs.contrib.demo"):  # a program
+            importlib.import_module(module.name)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

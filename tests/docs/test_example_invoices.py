@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from outbox.stage import EXAMPLE, Stage, new_stage
+from engine.outbox.stage import EXAMPLE, Stage, new_stage
 from support.commands import until
 from support.pages import Page
 

@@ -1,4 +1,4 @@
-"""docs/between-jobs.md: its hook is the one that is tested. Its table is in tests/process/test_left_behind.py."""
+"""docs/between-jobs.md: its hook is the one that is tested; test_left_behind.py has its table."""
 
 from __future__ import annotations
 

@@ -9,43 +9,43 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-REGISTRIES = "registries/test_registries.py"
+REGISTRIES = "engine/registries/test_registries.py"
 
 ATTACKS = {
     "Nothing is lost": (
-        "crash/test_kill_points.py::test_a_flow_killed_at_any_point_loses_nothing_and_doubles_nothing",
-        "chaos/test_chaos.py::test_nothing_is_lost_or_doubled_while_runners_die_and_freeze",
-        "process/test_rolling_deploy.py::test_a_deploy_under_way_loses_nothing_and_kills_nothing",
-        "database/test_pauses.py::test_whatever_two_hosts_deploy_under_pauses_each_occurrence_ends_as_one_thing",
+        "engine/crash/test_kill_points.py::test_a_flow_killed_at_any_point_loses_nothing_and_doubles_nothing",
+        "engine/chaos/test_chaos.py::test_nothing_is_lost_or_doubled_while_runners_die_and_freeze",
+        "engine/process/test_rolling_deploy.py::test_a_deploy_under_way_loses_nothing_and_kills_nothing",
+        "engine/database/test_pauses.py::test_whatever_two_hosts_deploy_under_pauses_each_occurrence_ends_as_one_thing",
     ),
     "One owner": (
-        "database/test_fence.py::test_who_lost_the_lease_changes_nothing",
-        "process/test_many_ticks.py::test_eight_ticks_at_once_do_each_job_and_each_occurrence_once",
-        "process/test_time_limit.py::test_a_tick_frozen_past_its_end_dies_although_it_is_stopped_and_writes_nothing",
+        "engine/database/test_fence.py::test_who_lost_the_lease_changes_nothing",
+        "engine/process/test_many_ticks.py::test_eight_ticks_at_once_do_each_job_and_each_occurrence_once",
+        "engine/process/test_time_limit.py::test_a_tick_frozen_past_its_end_dies_although_it_is_stopped_and_writes_nothing",
         f"{REGISTRIES}::test_whatever_hosts_know_and_wherever_ticks_die_nothing_is_run_twice_or_held_up",
     ),
     "Each occurrence once": (
-        "process/test_many_ticks.py::test_eight_ticks_at_once_do_each_job_and_each_occurrence_once",
-        "process/test_many_ticks.py::test_what_another_tick_settled_since_it_was_read_is_not_settled_again",
+        "engine/process/test_many_ticks.py::test_eight_ticks_at_once_do_each_job_and_each_occurrence_once",
+        "engine/process/test_many_ticks.py::test_what_another_tick_settled_since_it_was_read_is_not_settled_again",
     ),
     "At least once": (
-        "process/test_effects.py::test_a_runner_killed_at_any_point_leaves_effects_as_often_as_they_say",
-        "process/test_effects.py::test_a_frozen_runner_that_wakes_after_another_did_the_effect_does_not_repeat_it",
-        "process/test_transaction.py::test_a_runner_that_was_frozen_in_its_transaction_writes_nothing",
+        "desk/process/test_effects.py::test_a_runner_killed_at_any_point_leaves_effects_as_often_as_they_say",
+        "desk/process/test_effects.py::test_a_frozen_runner_that_wakes_after_another_did_the_effect_does_not_repeat_it",
+        "engine/process/test_transaction.py::test_a_runner_that_was_frozen_in_its_transaction_writes_nothing",
     ),
     "Work really stops": (
-        "process/test_ways_to_block.py::test_in_a_process_each_is_gone_by_its_timeout_and_grace_and_a_second",
-        "process/test_ways_to_block.py::test_in_a_thread_each_is_gone_with_its_tick_and_what_it_left_behind_is_named",
-        "process/test_process_stops.py::test_a_command_that_ignores_sigterm_is_killed_after_its_grace",
+        "engine/process/test_ways_to_block.py::test_in_a_process_each_is_gone_by_its_timeout_and_grace_and_a_second",
+        "engine/process/test_ways_to_block.py::test_in_a_thread_each_is_gone_with_its_tick_and_what_it_left_behind_is_named",
+        "engine/process/test_process_stops.py::test_a_command_that_ignores_sigterm_is_killed_after_its_grace",
     ),
     "The tick ends on time": (
-        "process/test_time_limit.py::test_c_calls_that_hold_the_gil_are_ended_by_the_kernel_and_recorded_lost",
-        "process/test_time_limit.py::test_no_handler_takes_the_time_limit_away",
+        "engine/process/test_time_limit.py::test_c_calls_that_hold_the_gil_are_ended_by_the_kernel_and_recorded_lost",
+        "engine/process/test_time_limit.py::test_no_handler_takes_the_time_limit_away",
     ),
     "Failure is never silent": (
-        "database/test_incidents.py::test_an_incident_is_reported_until_it_is_over",
-        "process/test_alarm.py::test_a_cause_that_repeats_each_minute_is_told_at_once_then_hourly_then_daily",
-        "process/test_many_ticks.py::test_idle_ticks_print_nothing_under_cron",
+        "contrib/test_incidents.py::test_an_incident_is_reported_until_it_is_over",
+        "engine/process/test_alarm.py::test_a_cause_that_repeats_each_minute_is_told_at_once_then_hourly_then_daily",
+        "engine/process/test_many_ticks.py::test_idle_ticks_print_nothing_under_cron",
     ),
 }
 

@@ -449,7 +449,7 @@ def test_run_due_ends_with_the_exit_codes_of_the_table(ticking: Ticking, tmp_pat
     assert " ".join(said[1].split()) == (
         "0 done (also when nothing was due, or a job failed and will retry), 1 a job died, 2 usage, 3 configuration, "
         "4 database, 70 a fault of cronjobs itself, 128+n ended by a signal (142: the time limit; 137: the same, where "
-        "a handler had disarmed it or the tick was frozen)."  # 142 and 137: tests/process/test_time_limit.py
+        "a handler had disarmed it or the tick was frozen)."  # 142 and 137: tests/engine/process/test_time_limit.py
     )
     ticking.configure(handlers=ENDS)
     assert ticking.tick().wait() == 0

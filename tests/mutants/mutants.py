@@ -23,56 +23,59 @@ class Mutant:
 
 SQL = "cronjobs/engine/store/sql.py"
 WEB = "cronjobs/contrib/web/security.py"
-PAGES = "tests/database/test_web.py"
+PAGES = "tests/contrib/web/test_web.py"
 DJANGO_ADMIN, DJANGO_MIGRATIONS, DJANGO_SETTINGS, DJANGO_TASKS = (
-    f"tests/database/test_django_{name}.py" for name in ("admin", "migrations", "settings", "tasks")
+    f"tests/contrib/django/test_django_{name}.py" for name in ("admin", "migrations", "settings", "tasks")
 )
-CAP_RACES = "tests/database/test_back_pressure_races.py"
+CAP_RACES = "tests/engine/database/test_back_pressure_races.py"
 COPYING = "cronjobs/contrib/copy/copying.py"
-COPIES = "tests/process/test_db_copy_interrupted.py"
+COPIES = "tests/contrib/copy/test_db_copy_interrupted.py"
 CLEAN = "cronjobs/contrib/django/clean.py"
-LEFT_IN_DJANGO = "tests/database/test_left_behind_django.py"
-LEFT_BEHIND = "tests/process/test_left_behind.py"
-UNSENT = "tests/unit/jobs/test_unsent.py"
-AROUND_ATTEMPTS = "tests/database/test_around_attempts.py"
+LEFT_IN_DJANGO = "tests/contrib/django/test_left_behind_django.py"
+LEFT_BEHIND = "tests/engine/process/test_left_behind.py"
+UNSENT = "tests/engine/unit/jobs/test_unsent.py"
+AROUND_ATTEMPTS = "tests/engine/database/test_around_attempts.py"
 LEASES = "cronjobs/engine/store/leases.py"
 ENQUEUE = "cronjobs/engine/store/enqueue.py"
-DROP = "tests/process/test_db_drop.py"
-CODE_FAULTS = "tests/process/test_faults_of_code.py"
-MISFITS, MISFIT_RULE = "cronjobs/engine/rules/misfits.py", "tests/unit/rules/test_misfits.py"
+DROP = "tests/desk/process/test_db_drop.py"
+CODE_FAULTS = "tests/engine/process/test_faults_of_code.py"
+MISFITS, MISFIT_RULE = "cronjobs/engine/rules/misfits.py", "tests/engine/unit/rules/test_misfits.py"
 OF_ONE_JOB = """r.job_id, r.runner, r.finished_at AS at FROM {job_runs} r JOIN {jobs} j ON j.id = r.job_id
             WHERE r.job_id"""
-MISFIT_TICKS = "tests/database/test_misfits.py"
+MISFIT_TICKS = "tests/desk/database/test_misfits.py"
 READER, PAYLOADS = "cronjobs/engine/rules/payload_pydantic.py", "cronjobs/engine/jobs/handler_payload.py"
-ANNOTATIONS, HANDLER_PAYLOAD = "tests/unit/rules/test_annotations.py", "tests/unit/jobs/test_handler_payload.py"
-EXEC = "tests/database/test_exec_runs.py"
-EXEC_NAMES = "tests/database/test_names_of_exec.py"
+ANNOTATIONS, HANDLER_PAYLOAD = (
+    "tests/engine/unit/rules/test_annotations.py",
+    "tests/engine/unit/jobs/test_handler_payload.py",
+)
+EXEC = "tests/contrib/exec/test_exec_runs.py"
+EXEC_NAMES = "tests/contrib/exec/test_names_of_exec.py"
 MIGRATION = "alembic/versions/0012_first.py"
-QUEUE_RIGHTS = "tests/database/test_back_pressure_rights.py"
-LINEAR = "tests/unit/test_linear.py"
-FENCE = "tests/database/test_fence.py"
-ALERTS = "tests/database/test_alerts_races.py"
-ALERT = "tests/database/test_alerts.py"
-PROCESS_ALERTS = "tests/process/test_alerts.py"
-TAKE_OVER = "tests/unit/crontab/test_take_over.py"
-SHAPES = "tests/database/test_enqueue_shapes.py"
-CRASHES = "tests/process/test_crashes.py"
-HANGING = "tests/process/test_time_limit.py::test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others"
+QUEUE_RIGHTS = "tests/engine/database/test_back_pressure_rights.py"
+LINEAR = "tests/engine/unit/test_linear.py"
+FENCE = "tests/engine/database/test_fence.py"
+ALERTS = "tests/contrib/alerts/test_alerts_races.py"
+ALERT = "tests/contrib/alerts/test_alerts.py"
+PROCESS_ALERTS = "tests/contrib/alerts/test_alerts_sent.py"
+TAKE_OVER = "tests/contrib/take_over/test_take_over.py"
+SHAPES = "tests/engine/database/test_enqueue_shapes.py"
+CRASHES = "tests/engine/process/test_crashes.py"
+HANGING = "tests/engine/process/test_time_limit.py::test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others"
 KEYS = "cronjobs/engine/store/released_keys.py"
-KEY_LIVES = "tests/database/test_key_lives.py"
-APP_CHANGES = "tests/database/test_app_changes.py"
+KEY_LIVES = "tests/engine/database/test_key_lives.py"
+APP_CHANGES = "tests/engine/database/test_app_changes.py"
 TOKENS = "cronjobs/engine/store/tokens.py"
-TOKENS_TESTS = "tests/database/test_tokens.py"
-SAME_CAUSE, SAME_CAUSES = "cronjobs/desk/insight/same_cause.py", "tests/unit/insight/test_same_cause.py"
+TOKENS_TESTS = "tests/contrib/dask/test_tokens.py"
+SAME_CAUSE, SAME_CAUSES = "cronjobs/desk/insight/same_cause.py", "tests/desk/unit/insight/test_same_cause.py"
 STANDING = "cronjobs/engine/rules/standing.py"
-INCIDENTS = "tests/database/test_incidents.py::test_an_incident_is_reported_until_it_is_over"
-NOT_RUN = "tests/database/test_not_run.py"
-GIVEN_UP = "tests/database/test_given_up.py"
-TRANSACTIONS = "tests/database/test_transaction_rules.py"
+INCIDENTS = "tests/contrib/test_incidents.py::test_an_incident_is_reported_until_it_is_over"
+NOT_RUN = "tests/desk/database/test_not_run.py"
+GIVEN_UP = "tests/desk/database/test_given_up.py"
+TRANSACTIONS = "tests/engine/database/test_transaction_rules.py"
 LOST_ANSWERS = f"{CRASHES}::test_a_lost_answer_to_any_commit_is_settled_by_reading"
 
 # The status in the fence has no mutant: a CHECK of the table keeps locked_by NULL unless the job is running, so a row
-# that is not running equals nobody's holder. tests/database/test_tables.py holds that CHECK. Nor has MATERIALIZED:
+# that is not running equals nobody's holder. test_tables.py holds that CHECK. Nor has MATERIALIZED:
 # PostgreSQL never inlines a CTE that locks rows. The mutant is the subquery that it stands against.
 MUTANTS = (
     Mutant(
@@ -108,7 +111,9 @@ MUTANTS = (
         "cronjobs/engine/store/operating.py",
         "w.mode IN ('RowShareLock', 'RowExclusiveLock')",
         "w.mode = 'RowExclusiveLock'",
-        ("tests/process/test_pause_wait.py::test_a_claim_is_in_flight_from_when_it_asked_for_pauses_until_it_ends",),
+        (
+            "tests/desk/process/test_pause_wait.py::test_a_claim_is_in_flight_from_when_it_asked_for_pauses_until_it_ends",
+        ),
     ),
     Mutant(
         "a replaced job that comes back into a full queue",
@@ -310,14 +315,14 @@ MUTANTS = (
         """WHERE j.id IN (SELECT c.id FROM head b CROSS JOIN LATERAL (
       SELECT j.id FROM {jobs} j WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit {lock}) c LIMIT :limit)
     AND :free = :free AND {still_waiting}""",
-        ("tests/process/test_many_ticks.py::test_the_rows_of_a_claim_are_locked_by_a_part_that_runs_once",),
+        ("tests/engine/process/test_many_ticks.py::test_the_rows_of_a_claim_are_locked_by_a_part_that_runs_once",),
     ),
     Mutant(
         "limits judged by several runners at once",
         "cronjobs/engine/store/concurrency.py",
         "    if not is_postgresql(connection):\n",
         "    if True:\n",
-        ("tests/database/test_limits_claim.py",),
+        ("tests/engine/database/test_limits_claim.py",),
     ),
     Mutant(
         "no SKIP LOCKED",
@@ -359,14 +364,16 @@ MUTANTS = (
         "cronjobs/engine/database/connection.py",
         '"BEGIN IMMEDIATE" if write else "BEGIN"',
         '"BEGIN"',
-        ("tests/database/test_database.py",),
+        ("tests/engine/database/test_database.py",),
     ),
     Mutant(
         "no unique key of occurrences",
         MIGRATION,
         '        primary_key(table, "schedule_id", "last_for"),\n',
         "",
-        ("tests/database/test_schedules.py::test_an_occurrence_that_is_in_the_ledger_is_refused_by_the_database",),
+        (
+            "tests/engine/database/test_schedules.py::test_an_occurrence_that_is_in_the_ledger_is_refused_by_the_database",
+        ),
     ),
     Mutant(
         "an effect recorded before it is done",
@@ -374,7 +381,7 @@ MUTANTS = (
         "VALUES (:key, :job_id, :attempt, 'begun', {now}) ON CONFLICT DO NOTHING",
         "VALUES (:key, :job_id, :attempt, 'recorded', {now}) ON CONFLICT DO NOTHING",
         (
-            "tests/database/test_effect_rules.py::test_the_beginning_is_committed_before_the_body_and_the_result_after_it",
+            "tests/engine/database/test_effect_rules.py::test_the_beginning_is_committed_before_the_body_and_the_result_after_it",
         ),
     ),
     Mutant(
@@ -389,28 +396,28 @@ MUTANTS = (
         "cronjobs/engine/tick/loop.py",
         "no_claim = last is not None or self.writer.claim_unsettled",
         "no_claim = last is not None",
-        ("tests/unit/tick/test_loop.py::test_claims_without_an_answer_do_not_pile_up",),
+        ("tests/engine/unit/tick/test_loop.py::test_claims_without_an_answer_do_not_pile_up",),
     ),
     Mutant(
         "what the last turn finds of a claim without an answer is begun",
         "cronjobs/engine/tick/loop.py",
         "return self.finishing or self.stopping",
         "return self.stopping",
-        ("tests/unit/tick/test_loop.py::test_what_the_last_turn_finds_of_a_claim_without_an_answer_goes_back",),
+        ("tests/engine/unit/tick/test_loop.py::test_what_the_last_turn_finds_of_a_claim_without_an_answer_goes_back",),
     ),
     Mutant(
         "what a claim took until the time was up is begun",
         "cronjobs/engine/tick/loop.py",
         "if self._takes_nothing or time_is_up or ",
         "if self._takes_nothing or ",
-        ("tests/unit/tick/test_loop.py::test_what_a_claim_took_until_the_time_was_up_goes_back_unbegun",),
+        ("tests/engine/unit/tick/test_loop.py::test_what_a_claim_took_until_the_time_was_up_goes_back_unbegun",),
     ),
     Mutant(
         "what no standby confirmed is begun",
         "cronjobs/engine/tick/loop.py",
         "elif attempt.job in turn.unsure:",
         "elif False:",
-        ("tests/unit/tick/test_loop.py::test_what_no_standby_confirmed_goes_back_and_nothing_of_it_begins",),
+        ("tests/engine/unit/tick/test_loop.py::test_what_no_standby_confirmed_goes_back_and_nothing_of_it_begins",),
     ),
     Mutant(
         "a lease of what has ended has the process killed",
@@ -418,7 +425,7 @@ MUTANTS = (
         "first_leased(working=True)",
         "first_leased()",
         (
-            "tests/unit/tick/test_loop.py::test_a_job_that_has_ended_and_cannot_be_written_does_not_have_the_process_killed",
+            "tests/engine/unit/tick/test_loop.py::test_a_job_that_has_ended_and_cannot_be_written_does_not_have_the_process_killed",
         ),
     ),
     Mutant(
@@ -426,14 +433,16 @@ MUTANTS = (
         "cronjobs/engine/tick/loop.py",
         "if attempt.job.id in still_here:",
         "if False:",
-        ("tests/unit/tick/test_loop.py::test_a_job_that_was_reset_by_hand_is_not_begun_beside_its_earlier_attempt",),
+        (
+            "tests/engine/unit/tick/test_loop.py::test_a_job_that_was_reset_by_hand_is_not_begun_beside_its_earlier_attempt",
+        ),
     ),
     Mutant(
         "what began and lost its lease is taken for a claim without an answer",
         "cronjobs/engine/tick/turn.py",
         "{*order.held, *order.given_up}",
         "{*order.held}",
-        ("tests/database/test_claim_without_answer.py::test_only_what_was_never_known_of_is_taken_up",),
+        ("tests/engine/database/test_claim_without_answer.py::test_only_what_was_never_known_of_is_taken_up",),
     ),
     Mutant(
         "a finish's lost COMMIT tried again blindly",
@@ -448,7 +457,7 @@ MUTANTS = (
         'given_up="(j.locked_until < {now} OR',
         'given_up=lambda postgresql: "(j.locked_until < " + (f"to_timestamp({__import__(\'time\').time()})" '
         'if postgresql else str(int(__import__("time").time() * 1e6))) + " OR',
-        ("tests/database/test_turns.py::test_a_lease_is_over_when_the_databases_clock_says_so",),
+        ("tests/engine/database/test_turns.py::test_a_lease_is_over_when_the_databases_clock_says_so",),
     ),
     Mutant(
         "a timed-out thread's row freed at once",
@@ -480,154 +489,154 @@ MUTANTS = (
         LEASES,
         "ended = succeeded(connection, gone)",
         "ended = frozenset()",
-        ("tests/process/test_transaction.py::test_code_behind_the_commit_runs_on_without_a_lease",),
+        ("tests/engine/process/test_transaction.py::test_code_behind_the_commit_runs_on_without_a_lease",),
     ),
     Mutant(
         "a loop that waits behind its own workers",
         "cronjobs/engine/database/sqlite_turns.py",
         "not self._in_use and (is_loop or not (self._loops or self._spent))",
         "not self._in_use",
-        ("tests/unit/database/test_write_turns.py",),
+        ("tests/engine/unit/database/test_write_turns.py",),
     ),
     Mutant(
         "a claim that writes no policy",
         "cronjobs/engine/store/claims.py",
         'leased="{lease_taken}, policy = {policy_at_claim}",',
         'leased="{lease_taken}, policy = NULL",',
-        ("tests/database/test_recovery_policy.py",),
+        ("tests/engine/database/test_recovery_policy.py",),
     ),
     Mutant(
         "recovery by the type's policy of today",
         "cronjobs/engine/tick/recovery.py",
         "    if expired.policy is not None:\n        return expired.policy\n",
         "",
-        ("tests/database/test_recovery_policy.py",),
+        ("tests/engine/database/test_recovery_policy.py",),
     ),
     Mutant(
         "a waiting job of an unknown type in the way",
         "cronjobs/engine/store/overlap.py",
         "(CAST(:runnable AS text) IS NULL OR o.job_type {among_runnable})",
         "(CAST(:runnable AS text) IS NULL OR o.job_type {among_runnable} OR true)",
-        ("tests/database/test_overlap.py", "tests/database/test_unknown_types.py"),
+        ("tests/engine/database/test_overlap.py", "tests/desk/database/test_unknown_types.py"),
     ),
     Mutant(
         "overlap judged by what waits alone",
         "cronjobs/engine/store/overlap.py",
         "          AND ({is_running} OR (o.{waiting} AND {somebody_can_run}",
         "          AND ((o.{waiting} AND {somebody_can_run}",
-        ("tests/database/test_overlap.py",),
+        ("tests/engine/database/test_overlap.py",),
     ),
     Mutant(
         "a lease taken from a runner at work",
         "cronjobs/engine/store/expiry.py",
         ' AND NOT (j.locked_by {among_working})"',
         '"',
-        ("tests/process/test_runners.py",),
+        ("tests/engine/process/test_runners.py",),
     ),
     Mutant(
         "a crashing type for one runner's death",
         "cronjobs/engine/rules/crashing_types.py",
         "    if known is None or not known.holds(now):\n        return suspected",
         "    if known is None or not known.holds(now):\n        return replace(suspected, suspected=False)",
-        ("tests/database/test_crashing_types.py",),
+        ("tests/desk/database/test_crashing_types.py",),
     ),
     Mutant(
         "a machine switched off takes its types along",
         "cronjobs/engine/rules/crashing_types.py",
         "    if _boot(known.runner) != _boot(runner):\n        return suspected\n",
         "",
-        ("tests/database/test_crashing_types.py",),
+        ("tests/desk/database/test_crashing_types.py",),
     ),
     Mutant(
         "a container that applies an old file at once",
         "cronjobs/engine/schedules/applying.py",
         " and not ticks.carried_since(connection, str(in_force), seen.now - silence)",
         "",
-        ("tests/database/test_sync.py",),
+        ("tests/engine/database/test_sync.py",),
     ),
     Mutant(
         "bytes in SQLite read as text",
         "cronjobs/engine/database/connection.py",
         "    connection.text_factory = decoded  #",
         "    #",
-        ("tests/database/test_encodings.py",),
+        ("tests/engine/database/test_encodings.py",),
     ),
     Mutant(
         "whatever encoding the client was given",
         "cronjobs/engine/database/connection.py",
         "SET LOCAL client_encoding = 'UTF8'",
         "SET LOCAL application_name = 'UTF8'",
-        ("tests/database/test_encodings.py",),
+        ("tests/engine/database/test_encodings.py",),
     ),
     Mutant(
         "whatever DateStyle the server has",
         "cronjobs/engine/probe/server_session.py",
         '    "datestyle": "ISO, MDY",\n',
         "",
-        ("tests/database/test_encodings.py",),
+        ("tests/engine/database/test_encodings.py",),
     ),
     Mutant(
         "payloads fetched whatever their size",
         "cronjobs/engine/store/sizes.py",
         "           WHEN octet_length(CAST({column} AS text)) > {MOST_FETCHED} THEN '\"{TOO_LARGE}\"'\n",
         "",
-        ("tests/database/test_sizes.py",),
+        ("tests/engine/database/test_sizes.py",),
     ),
     Mutant(
         "payloads fetched whatever numbers they have",
         "cronjobs/engine/store/sizes.py",
         "           WHEN {has_odd_number(column)} THEN '\"{ODD_NUMBER}\"'\n",
         "",
-        ("tests/database/test_odd_numbers.py",),
+        ("tests/contrib/test_odd_numbers.py",),
     ),
     Mutant(
         "numbers of any number of decimals",
         "cronjobs/engine/database/checks.py",
         " || (@ - @ + 1) / 3 * 3 > 1 - 1e-400)",
         ")",
-        ("tests/database/test_odd_numbers.py",),
+        ("tests/contrib/test_odd_numbers.py",),
     ),
     Mutant(
         "no claim row by row after one that failed",
         "cronjobs/engine/tick/turn.py",
         "        self.warily = True",
         "        self.warily = False",
-        ("tests/database/test_encodings.py", "tests/database/test_sizes.py"),
+        ("tests/engine/database/test_encodings.py", "tests/engine/database/test_sizes.py"),
     ),
     Mutant(
         "a value of another type is our fault",
         "cronjobs/engine/run_due/fault.py",
         "        if (odd := _odd_value()) is not None:",
         "        if (odd := None) is not None:",
-        ("tests/database/test_bytes_in_sqlite.py",),
+        ("tests/contrib/test_bytes_in_sqlite.py",),
     ),
     Mutant(
         "a tick that dies in its first claim leaves no trace",
         "cronjobs/engine/tick/work.py",
         "                self.tick.row.begin(connection)\n",
         "",
-        ("tests/database/test_unread_rows.py",),
+        ("tests/engine/database/test_unread_rows.py",),
     ),
     Mutant(
         "the lease does not say whether its row was read",
         "cronjobs/engine/store/claims.py",
         'TAKE.replace("{leased}", "{leased_unread}")',
         "TAKE",
-        ("tests/database/test_unread_rows.py",),
+        ("tests/engine/database/test_unread_rows.py",),
     ),
     Mutant(
         "jobs whose rows were not read are claimed with all others",
         "cronjobs/engine/store/claims.py",
         "AND {as_doubtful} AND (j",
         "AND CAST(:doubtful AS boolean) IN (true, false) AND (j",
-        ("tests/database/test_unread_rows.py",),
+        ("tests/engine/database/test_unread_rows.py",),
     ),
     Mutant(
         "a trigger that does not wait for who settles its schedule",
         "cronjobs/engine/store/schedules.py",
         "WHERE j.name = :name {wait_for_lock}",
         "WHERE j.name = :name {lock}",
-        ("tests/database/test_fill.py::test_a_trigger_waits_for_a_tick_that_is_making_jobs_of_its_schedule",),
+        ("tests/engine/database/test_fill.py::test_a_trigger_waits_for_a_tick_that_is_making_jobs_of_its_schedule",),
     ),
     Mutant(
         "a job that a runner has claimed is replaced all the same",
@@ -641,21 +650,23 @@ MUTANTS = (
         "cronjobs/engine/probe/question.py",
         "  coalesce(CAST({newest_instant} AS text), '') || ' '",
         "  ' '",
-        ("tests/database/test_probe.py::test_a_look_differs_from_the_one_before_whenever_one_more_job_is_due",),
+        ("tests/engine/database/test_probe.py::test_a_look_differs_from_the_one_before_whenever_one_more_job_is_due",),
     ),
     Mutant(
         "books judge the time that a clock lived twice",
         "cronjobs/contrib/books/statements.py",
         "    if began is not None:\n        return began\n",
         "",
-        ("tests/database/test_books.py::test_what_a_clock_that_was_ahead_at_a_change_makes_uncertain_is_unjudged",),
+        (
+            "tests/contrib/books/test_books.py::test_what_a_clock_that_was_ahead_at_a_change_makes_uncertain_is_unjudged",
+        ),
     ),
     Mutant(
         "a file that vanished from the spool refuses a run",
         "cronjobs/contrib/exec/spool.py",
         "    except OSError:\n        return 0\n",
         "    except BlockingIOError:\n        return 0\n",
-        ("tests/unit/exec/test_spool.py::test_files_that_vanish_while_the_folder_is_read_refuse_no_run",),
+        ("tests/contrib/exec/test_spool.py::test_files_that_vanish_while_the_folder_is_read_refuse_no_run",),
     ),
     Mutant(
         "channels are tried one after another",
@@ -669,7 +680,7 @@ MUTANTS = (
         "cronjobs/contrib/django/views.py",
         '"wsgi.input": request,',
         '"wsgi.input": __import__("io").BytesIO(request.body),',
-        ("tests/database/test_web_bodies.py::test_who_is_not_let_in_may_send_anything_and_nobody_reads_it",),
+        ("tests/contrib/web/test_web_bodies.py::test_who_is_not_let_in_may_send_anything_and_nobody_reads_it",),
     ),
     Mutant(
         "passwords of URLs are sought anew from each scheme",
@@ -685,7 +696,7 @@ MUTANTS = (
         'f"SET LOCAL statement_timeout = {READ_WITHIN_S * 1000:.0f}"',
         '"SET LOCAL statement_timeout = 0"',
         (
-            "tests/database/test_unread_rows.py::test_rows_that_take_the_server_too_long_are_dead_when_two_ticks_have_found_so",
+            "tests/engine/database/test_unread_rows.py::test_rows_that_take_the_server_too_long_are_dead_when_two_ticks_have_found_so",
         ),
     ),
     Mutant(
@@ -693,42 +704,42 @@ MUTANTS = (
         "cronjobs/engine/host/known_databases.py",
         "    if State().read(_note(settings, address)):\n        raise",
         "    if False:\n        raise",
-        ("tests/process/test_vanished.py",),
+        ("tests/desk/process/test_vanished.py",),
     ),
     Mutant(
         "state kept where others may write",
         "cronjobs/engine/probe/state_files.py",
         "    if found.st_uid != os.geteuid() or found.st_mode & OTHERS_MAY_WRITE:",
         "    if False:",
-        ("tests/process/test_alarm.py",),
+        ("tests/engine/process/test_alarm.py",),
     ),
     Mutant(
         "a Cancelled that nobody asked for taken for a stop",
         "cronjobs/engine/execution/raised.py",
         "    return reason if reason is not None and _holds(error, (Cancelled, *_cancelled_by_asyncio())) else None",
         '    return (reason or "lost") if _holds(error, (Cancelled, *_cancelled_by_asyncio())) else None',
-        ("tests/unit/execution/test_raised.py",),
+        ("tests/engine/unit/execution/test_raised.py",),
     ),
     Mutant(
         "occurrences without a share of the tick",
         "cronjobs/engine/tick/firing.py",
         "        return self.tick.go_on() and self.tick.clock.monotonic() < self.tick.patient_until",
         "        return self.tick.go_on()",
-        ("tests/database/test_share_of_occurrences.py",),
+        ("tests/engine/database/test_share_of_occurrences.py",),
     ),
     Mutant(
         "a file applied with its first chunk",
         "cronjobs/engine/schedules/sync.py",
         "            if not left:\n                acts.append",
         "            if True:\n                acts.append",
-        ("tests/database/test_sync.py", "tests/database/test_chunks_generated.py"),
+        ("tests/engine/database/test_sync.py", "tests/engine/database/test_chunks_generated.py"),
     ),
     Mutant(
         "a copy that unlocks the original's lock",
         "cronjobs/engine/database/sqlite_turns.py",
         "        if not self.is_copy:  #",
         "        if True:  #",
-        ("tests/unit/database/test_write_turns.py",),
+        ("tests/engine/unit/database/test_write_turns.py",),
     ),
     Mutant(
         "a ledger row names a tick's row that was rolled back",
@@ -736,133 +747,133 @@ MUTANTS = (
         "        return ticks.begin_tick(connection, self._facts(connection))",
         '        self.id = getattr(self, "id", None) or ticks.begin_tick(connection, self._facts(connection))\n'
         "        return self.id",
-        ("tests/database/test_tick_of_occurrence.py",),
+        ("tests/desk/database/test_tick_of_occurrence.py",),
     ),
     Mutant(
         "what is left of a ledger row names who split it",
         "cronjobs/engine/store/schedules.py",
         "(here if row.decided_at is None else {})",
         "here",
-        ("tests/database/test_tick_of_occurrence.py",),
+        ("tests/desk/database/test_tick_of_occurrence.py",),
     ),
     Mutant(
         "pruning waits for locked rows",
         "cronjobs/engine/store/pruning.py",
         '    unlocked=lambda postgresql: "FOR UPDATE SKIP LOCKED"',
         '    unlocked=lambda postgresql: "FOR UPDATE"',
-        ("tests/database/test_pruning.py",),
+        ("tests/engine/database/test_pruning.py",),
     ),
     Mutant(
         "the last tick by its clock",
         "cronjobs/engine/probe/question.py",
         "    (SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1) AS last_tick_at",
         "    (SELECT max(t.started_at) FROM {ticks} t) AS last_tick_at",
-        ("tests/database/test_pruning.py", "tests/database/test_tick.py"),
+        ("tests/engine/database/test_pruning.py", "tests/engine/database/test_tick.py"),
     ),
     Mutant(
         "what a pause holds back is due",
         "cronjobs/engine/probe/question.py",
         "\n         AND NOT EXISTS (SELECT 1 FROM {pauses} p WHERE p.skip = 0 AND {stops_schedule}))",
         ")",
-        ("tests/database/test_pauses.py",),
+        ("tests/engine/database/test_pauses.py",),
     ),
     Mutant(
         "files that everybody may write",
         "cronjobs/engine/config/trust.py",
         "    if facts.mode & stat.S_IWOTH and not sticky:",
         "    if False:",
-        ("tests/process/test_trust.py",),
+        ("tests/desk/process/test_trust.py",),
     ),
     Mutant(
         "passwords in URLs shown",
         "cronjobs/masking.py",
         '    return mask_urls(text) if "://" in text or "password=" in text else text',
         "    return text",
-        ("tests/process/test_masking.py",),
+        ("tests/desk/process/test_masking.py",),
     ),
     Mutant(
         "a password in a path alone shown",
         "cronjobs/masking.py",
         ' or "password=" in text',
         "",
-        ("tests/process/test_masking.py",),
+        ("tests/desk/process/test_masking.py",),
     ),
     Mutant(
         "names from outside that begin a line",
         "cronjobs/errors.py",
         "        return [one_line(str(self), MESSAGE_LIMIT)]",
         "        return str(self).splitlines()",
-        ("tests/database/test_escaping.py",),
+        ("tests/desk/database/test_escaping.py",),
     ),
     Mutant(
         "a claim in one pass, in any order",
         "cronjobs/engine/store/claims.py",
         "AND {in_some_turn}{also} ORDER BY b.priority, b.run_at, b.id LIMIT :limit",
         "AND {in_some_turn}{also} ORDER BY b.id LIMIT :limit",
-        ("tests/database/test_many_queues.py",),
+        ("tests/engine/database/test_many_queues.py",),
     ),
     Mutant(
         "what is not on its way to a worker charged with a loss",
         "cronjobs/engine/tick/loop.py",
         "self.ends.release([*self.workers.take_back(), *on_no_way])",
         "self.ends.release(self.workers.take_back())",
-        ("tests/database/test_not_begun.py", "tests/database/test_safety_net.py"),
+        ("tests/engine/database/test_not_begun.py", "tests/engine/database/test_safety_net.py"),
     ),
     Mutant(
         "a run by hand goes on past a lease that nobody could renew",
         "cronjobs/engine/tick/loop.py",
         "            if attempt.started is not None and attempt.leased_at <= leased_since:",
         "            if False:",
-        ("tests/process/test_cli_run.py",),
+        ("tests/desk/process/test_cli_run.py",),
     ),
     Mutant(
         "experience admits jobs with an effect begun",
         "cronjobs/engine/store/claims.py",
         "e.job_id = j.id AND e.state = 'begun'",
         "e.job_id = j.id AND e.state = ''",
-        ("tests/database/test_expected_jobs.py",),
+        ("tests/engine/database/test_expected_jobs.py",),
     ),
     Mutant(
         "plans are kept in a session that a pooler passes on",
         "cronjobs/engine/database/connection.py",
         '"prepare_threshold": None',
         '"prepare_threshold": 2',
-        ("tests/database/test_sessions.py",),
+        ("tests/engine/database/test_sessions.py",),
     ),
     Mutant(
         "a transaction's settings outlive it in a session that a pooler passes on",
         "cronjobs/engine/probe/server_session.py",
         "SET LOCAL {name} = '{value}'",
         "SET {name} = '{value}'",
-        ("tests/database/test_sessions.py",),
+        ("tests/engine/database/test_sessions.py",),
     ),
     Mutant(
         "a transaction's timeouts outlive it in a session that a pooler passes on",
         "cronjobs/engine/probe/server_session.py",
         "SET LOCAL {name} = {ms}",
         "SET {name} = {ms}",
-        ("tests/database/test_sessions.py",),
+        ("tests/engine/database/test_sessions.py",),
     ),
     Mutant(
         "a launcher's last report is not read",
         "cronjobs/engine/execution/process.py",
         " and not self._has_news(0)",
         "",
-        ("tests/process/test_process.py::test_an_end_that_is_reported_between_two_looks_is_the_commands_own",),
+        ("tests/engine/process/test_process.py::test_an_end_that_is_reported_between_two_looks_is_the_commands_own",),
     ),
     Mutant(
         "a COMMIT that no standby confirmed is taken for written",
         "cronjobs/engine/database/connection.py",
         "if session.pop(_UNCONFIRMED, False):",
         "if session.pop(_UNCONFIRMED, False) is None:",
-        ("tests/process/test_failover.py",),
+        ("tests/engine/process/test_failover.py",),
     ),
     Mutant(
         "a worker goes on before the end of a durable job is committed",
         "cronjobs/engine/execution/worker_threads.py",
         "attempt.let_go.wait()",
         "attempt.let_go.is_set()",
-        ("tests/process/test_group_commit.py",),
+        ("tests/engine/process/test_group_commit.py",),
     ),
     *(
         Mutant(
@@ -870,7 +881,7 @@ MUTANTS = (
             "cronjobs/engine/probe/question.py",
             f'    "{name}": ',
             f'    "{name}": "true" or ',
-            ("tests/database/test_probe.py",),
+            ("tests/engine/database/test_probe.py",),
         )
         for name in IDLE
     ),
@@ -879,63 +890,63 @@ MUTANTS = (
         "cronjobs/engine/probe/idle.py",
         "all(map(is_alive, holders.split(",
         "bool(str(holders.split(",
-        ("tests/database/test_probe.py",),
+        ("tests/engine/database/test_probe.py",),
     ),
     Mutant(
         "the fast path trusts the inputs of another configuration",
         "cronjobs/engine/probe/inputs.py",
         "if sources.hash() != was:",
         "if not was:",
-        ("tests/process/test_idle_tick.py",),
+        ("tests/engine/process/test_idle_tick.py",),
     ),
     Mutant(
         "the fast path makes an empty SQLite file",
         "cronjobs/engine/probe/sqlite.py",
         "?mode=rw",
         "?mode=rwc",
-        ("tests/process/test_idle_tick.py",),
+        ("tests/engine/process/test_idle_tick.py",),
     ),
     Mutant(
         "totals forget the attempts that ran when they were counted",
         "cronjobs/engine/store/totals.py",
         "pending = frozenset((row.id, row.attempts) for row in leased)",
         "pending = frozenset({(row.id, row.attempts) for row in leased} & {(0, 0)})",
-        ("tests/database/test_totals.py",),
+        ("tests/contrib/metrics/test_totals.py",),
     ),
     Mutant(
         "totals count what is gone and was counted twice",
         "cronjobs/engine/store/totals.py",
         "        if counted:\n            add(self._counted",
         "        if not key:\n            add(self._counted",
-        ("tests/database/test_totals.py",),
+        ("tests/contrib/metrics/test_totals.py",),
     ),
     Mutant(
         "a retry takes an end out of the totals",
         "cronjobs/engine/store/operating.py",
         "leaving.jobs(row for row in found if row.id in done and row.finished_at is not None)",
         "leaving.jobs(row for row in found if row.id in done and row.finished_at is not None and not row)",
-        ("tests/database/test_totals.py",),
+        ("tests/contrib/metrics/test_totals.py",),
     ),
     Mutant(
         "two count at once",
         "cronjobs/engine/store/totals.py",
         'if_free=lambda postgresql: "FOR UPDATE SKIP LOCKED" if postgresql else "",',
         'if_free="",',
-        ("tests/database/test_totals.py",),
+        ("tests/contrib/metrics/test_totals.py",),
     ),
     Mutant(
         "who takes rows away does not wait for who counts",
         "cronjobs/engine/store/totals.py",
         'to_leave=lambda postgresql: "FOR NO KEY UPDATE" if postgresql else "",',
         'to_leave="",',
-        ("tests/database/test_totals.py",),
+        ("tests/contrib/metrics/test_totals.py",),
     ),
     Mutant(
         "the textfile is written through a link",
         "cronjobs/contrib/metrics/textfile.py",
         "beside.replace(path)",
         "beside.replace(path.resolve())",
-        ("tests/process/test_metrics.py",),
+        ("tests/contrib/metrics/test_metrics.py",),
     ),
     Mutant(
         "an alert that is being sent by one host is sent by another",
@@ -991,14 +1002,14 @@ MUTANTS = (
         LEASES,
         " progress = NULL, live_output = NULL,",
         "",
-        ("tests/database/test_progress.py",),
+        ("tests/engine/database/test_progress.py",),
     ),
     Mutant(
         "the beginning of a secret is shown before its end is there",
         "cronjobs/engine/execution/reporting.py",
         "ready = safe_until(text, secrets)",
         "ready = len(text)",
-        ("tests/unit/execution/test_reporting.py",),
+        ("tests/desk/unit/execution/test_reporting.py",),
     ),
     Mutant("a form without the session's token", WEB, "if not _same(given, visitor.csrf):", "if False:", (PAGES,)),
     Mutant("any host name", WEB, "if request.host not in self.hosts:", "if False:", (PAGES,)),
@@ -1023,7 +1034,7 @@ MUTANTS = (
         "cronjobs/engine/store/schedules.py",
         "        forget_hours(connection, ",
         "        (lambda *_: 0)(connection, ",
-        ("tests/database/test_quarters.py",),
+        ("tests/contrib/web/test_quarters.py",),
     ),
     Mutant(
         "the end of a run of exec is written again",
@@ -1044,7 +1055,7 @@ MUTANTS = (
         "cronjobs/contrib/exec/run.py",
         "    runner_s=LONGEST.total_seconds(),",
         "    runner_s=0.0,",
-        ("tests/process/test_exec.py::test_a_projects_runs_are_in_its_database_while_they_run_and_after",),
+        ("tests/contrib/exec/test_exec.py::test_a_projects_runs_are_in_its_database_while_they_run_and_after",),
     ),
     Mutant(
         "a missed run is judged by rows that never began",
@@ -1117,14 +1128,14 @@ MUTANTS = (
         "cronjobs/contrib/web/mounted.py",
         '"wsgi.input": flask.request.stream}',
         '"wsgi.input": __import__("io").BytesIO(flask.request.get_data())}',
-        ("tests/database/test_web_bodies.py",),
+        ("tests/contrib/web/test_web_bodies.py",),
     ),
     Mutant(
         "status reads every unknown type",
         "cronjobs/engine/store/listing.py",
         "known DESC, run_at, queue, job_type LIMIT :limit",
         "known DESC, run_at, queue, job_type LIMIT 1000 * :limit",
-        ("tests/database/test_many_names.py",),
+        ("tests/desk/database/test_many_names.py",),
     ),
     Mutant(
         "a run of exec is retried",
@@ -1145,7 +1156,7 @@ MUTANTS = (
         "cronjobs/engine/probe/state_files.py",
         'prefix = "" if address is None else f"{address}-"',
         'prefix = ""',
-        ("tests/process/test_exec.py::test_an_idle_tick_delivers_what_waits_in_the_spool",),
+        ("tests/contrib/exec/test_exec.py::test_an_idle_tick_delivers_what_waits_in_the_spool",),
     ),
     Mutant(
         "a refused run keeps its place in the spool",
@@ -1159,28 +1170,28 @@ MUTANTS = (
         "cronjobs/contrib/exec/wrapping.py",
         """found[2].replace(r"'\\''", "'")""",
         "found[2]",
-        ("tests/unit/crontab/test_wrapping.py",),
+        ("tests/contrib/exec/test_wrapping.py",),
     ),
     Mutant(
         "an ack covers rows that came later",
         "cronjobs/desk/insight/findings.py",
         "if stored is None or not set(finding.rows) <= set(stored.rows):",
         "if stored is None:",
-        ("tests/database/test_ack.py",),
+        ("tests/desk/database/test_ack.py",),
     ),
     Mutant(
         "an ack covers what became worse",
         "cronjobs/desk/insight/findings.py",
         "finding.severity.rank < Severity(stored.severity).rank:",
         "False:",
-        ("tests/database/test_ack.py",),
+        ("tests/desk/database/test_ack.py",),
     ),
     Mutant(
         "leftovers of a stopped command go on",
         "cronjobs/engine/execution/launcher.py",
         "if self.ended and leave_running and not self.stopped:",
         "if self.ended and leave_running:",
-        ("tests/process/test_process_stops.py",),
+        ("tests/engine/process/test_process_stops.py",),
     ),
     Mutant(
         "a crontab is swapped at any moment of a minute",
@@ -1324,7 +1335,7 @@ MUTANTS = (
         "cronjobs/desk/crontab/systemd_units.py",
         "KillMode=process",
         "KillMode=mixed",
-        ("tests/unit/crontab/test_systemd_units.py",),
+        ("tests/desk/unit/crontab/test_systemd_units.py",),
     ),
     Mutant(
         "two workers take one token, on SQLite",
@@ -1366,21 +1377,21 @@ MUTANTS = (
         "cronjobs/contrib/dask/cluster_workers.py",
         "if far.key.job_id in closed:",
         "if closed is not None:",
-        ("tests/database/test_cluster_workers.py",),
+        ("tests/contrib/dask/test_cluster_workers.py",),
     ),
     Mutant(
         "a guard that broke off holds its attempt",
         "cronjobs/contrib/dask/guard.py",
         "        permit.confirm_no_more()\n",
         "",
-        ("tests/unit/engines/test_guard.py",),
+        ("tests/contrib/dask/test_guard.py",),
     ),
     Mutant(
         "a worker runs what was claimed with other code",
         "cronjobs/contrib/dask/guard.py",
         "if (why := difference(spec.versions, versions())) is not None:",
         "if (why := difference(spec.versions, spec.versions)) is not None:",
-        ("tests/unit/engines/test_guard.py",),
+        ("tests/contrib/dask/test_guard.py",),
     ),
     Mutant(
         "a single call that timed out did nothing",
@@ -1416,7 +1427,7 @@ MUTANTS = (
         "temp_store = MEMORY",
         "temp_store = FILE",
         (
-            "tests/process/test_database_failures.py::test_a_full_temporary_folder_stops_no_job_of_a_database_whose_disk_has_room",
+            "tests/contrib/doctor/test_database_failures.py::test_a_full_temporary_folder_stops_no_job_of_a_database_whose_disk_has_room",
         ),
     ),
     Mutant(
@@ -1424,7 +1435,7 @@ MUTANTS = (
         "cronjobs/errors.py",
         'return str(self) if self.kind is None else f"database: {self.kind}"',
         "return str(self)",
-        ("tests/process/test_alarm.py",),
+        ("tests/engine/process/test_alarm.py",),
     ),
     Mutant(
         "a tick that loads no code ends a fault of the code",
@@ -1466,7 +1477,7 @@ MUTANTS = (
                 "cronjobs/engine/rules/ending.py",
                 "return Transition(Status.FAILED, failures, losses, interruptions=0, run_at=now + WAIT",
                 "return Transition(Status.FAILED, failures + 1, losses, interruptions=0, run_at=now + WAIT",
-                "tests/unit/rules/test_policy.py",
+                "tests/engine/unit/rules/test_policy.py",
             ),
             (
                 "versions that do not know the type have a say",
@@ -1524,35 +1535,35 @@ MUTANTS = (
         "cronjobs/engine/jobs/registry.py",
         "            if not Loading.depth:\n                raise\n",
         "            raise\n",
-        ("tests/database/test_wrong_arguments.py",),
+        ("tests/engine/database/test_wrong_arguments.py",),
     ),
     Mutant(
         "a second @job of one name stops its module",
         "cronjobs/engine/jobs/registry.py",
         "                if not Loading.depth:\n                    raise\n",
         "                raise\n",
-        ("tests/database/test_wrong_arguments.py",),
+        ("tests/engine/database/test_wrong_arguments.py",),
     ),
     Mutant(
         "of two functions with one name the first runs",
         "cronjobs/engine/jobs/job_types.py",
         "            types.pop(name, None)\n",
         "",
-        ("tests/database/test_wrong_arguments.py",),
+        ("tests/engine/database/test_wrong_arguments.py",),
     ),
     Mutant(
         "a wrong argument of RetryPolicy stops its module",
         "cronjobs/model.py",
         "                if not Loading.depth:\n                    raise\n",
         "                raise\n",
-        ("tests/database/test_wrong_arguments.py",),
+        ("tests/engine/database/test_wrong_arguments.py",),
     ),
     Mutant(
         "an unexpected error of one type stops all",
         "cronjobs/engine/jobs/job_types.py",
         "except Exception as error:  # one type's fault",
         "except SystemError as error:  # one type's fault",
-        ("tests/database/test_wrong_arguments.py",),
+        ("tests/engine/database/test_wrong_arguments.py",),
     ),
     Mutant(
         "an idle tick forgets a fault of the code",
@@ -1575,7 +1586,7 @@ MUTANTS = (
         "if triggered:\n        return True\n    return job.status in",
         (
             f"{INCIDENTS}[one by hand snoozes, too]",
-            "tests/unit/rules/test_standing.py::test_a_run_by_hand_counts_by_what_became_of_its_job",
+            "tests/engine/unit/rules/test_standing.py::test_a_run_by_hand_counts_by_what_became_of_its_job",
         ),
     ),
     Mutant(
@@ -1583,7 +1594,7 @@ MUTANTS = (
         STANDING,
         'return job.status in ("running", "failed") and why',
         "return why",
-        ("tests/unit/rules/test_standing.py::test_a_run_by_hand_counts_by_what_became_of_its_job",),
+        ("tests/engine/unit/rules/test_standing.py::test_a_run_by_hand_counts_by_what_became_of_its_job",),
     ),
     Mutant(
         "a run by hand counts from the moment that it is asked for, for what was missed",
@@ -1643,8 +1654,8 @@ MUTANTS = (
                 "if any(_is_behind(episode, each) for each in covered):",
                 "if not changes:",
                 (
-                    "tests/unit/alerts/test_decide.py::test_what_another_finding_stands_for_now_is_not_over",
-                    "tests/database/test_alerts.py::test_a_type_that_fails_until_a_job_of_it_dies_is_not_said_to_be_over",
+                    "tests/contrib/alerts/test_decide.py::test_what_another_finding_stands_for_now_is_not_over",
+                    "tests/contrib/alerts/test_alerts.py::test_a_type_that_fails_until_a_job_of_it_dies_is_not_said_to_be_over",
                 ),
             ),
         )
@@ -1661,7 +1672,7 @@ MUTANTS = (
         STANDING,
         "return leased and not over",
         "return leased",
-        ("tests/unit/rules/test_standing.py::test_what_a_job_is_to_a_schedule_that_was_due",),
+        ("tests/engine/unit/rules/test_standing.py::test_what_a_job_is_to_a_schedule_that_was_due",),
     ),
     Mutant(
         "status looks at ten rows of a schedule",
@@ -1717,41 +1728,45 @@ MUTANTS = (
         "cronjobs/desk/insight/waiting.py",
         "late=each.late - behind.get((each.queue, each.job_type), 0)",
         "late=each.late",
-        ("tests/database/test_late.py",),
+        ("tests/desk/database/test_late.py",),
     ),
     Mutant(
         "a type fails although runs of it succeed",
         "cronjobs/engine/store/failing_types.py",
         "is None or at < each.since)",
         "is None or at)",
-        ("tests/database/test_failing_types.py",),
+        ("tests/desk/database/test_failing_types.py",),
     ),
     Mutant(
         "an extra that hangs is called again",
         "cronjobs/engine/tick/extras.py",
         "            self._given_up = True\n            self._beside.emit(events.extra_left_behind",
         "            self._beside.emit(events.extra_left_behind",
-        ("tests/database/test_extras.py::test_the_tick_goes_on_without_an_extra_that_hangs_and_calls_it_no_more",),
+        (
+            "tests/engine/database/test_extras.py::test_the_tick_goes_on_without_an_extra_that_hangs_and_calls_it_no_more",
+        ),
     ),
     Mutant(
         "an extra that raises SystemExit is never answered for",
         "cronjobs/engine/tick/extras.py",
         "            except BaseException as error:  # whatever",
         "            except ValueError as error:  # whatever",
-        ("tests/database/test_extras.py::test_an_error_of_an_extra_is_reported_and_fails_nothing",),
+        ("tests/engine/database/test_extras.py::test_an_error_of_an_extra_is_reported_and_fails_nothing",),
     ),
     Mutant(
         "a run that was put aside waits for ever",
         "cronjobs/engine/probe/state_files.py",
         ' if name.endswith(".json") and not name.startswith(".")',
         ' if not name.startswith(".")',
-        ("tests/unit/exec/test_spool.py",),
+        ("tests/contrib/exec/test_spool.py",),
     ),
     Mutant(
         "cron's mail: a database that is away ends its full disk",
         "cronjobs/engine/run_due/report.py",
         "{DATABASE} & {*self._about.values()}",
         "set()",
-        ("tests/process/test_alarm.py::test_while_the_database_fails_for_another_cause_none_of_its_causes_is_over",),
+        (
+            "tests/engine/process/test_alarm.py::test_while_the_database_fails_for_another_cause_none_of_its_causes_is_over",
+        ),
     ),
 )

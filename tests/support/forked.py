@@ -310,11 +310,9 @@ def load() -> None:
     import io
     import pkgutil
 
-    import typer.main
-
     import cronjobs
-    from cronjobs.desk.cli.main import app
     from cronjobs.engine.jobs import registry
+    from cronjobs.installed import if_installed
     from support import nofsync
 
     nofsync.install()
@@ -328,8 +326,13 @@ def load() -> None:
     for name in (*others, *ours):
         if name not in scripts and not name.startswith(left_out):
             importlib.import_module(name)
-    with contextlib.redirect_stdout(io.StringIO()):  # what typer imports when it reads its first arguments: pydantic
-        typer.main.get_command(app).main(["next", "0 2 * * *", "-n", "1"], standalone_mode=False)
+    if (desk := if_installed("cronjobs.desk.cli.main")) is not None:
+        from typer.main import get_command
+
+        with contextlib.redirect_stdout(
+            io.StringIO()
+        ):  # what typer imports when it reads its first arguments: pydantic
+            get_command(desk.app).main(["next", "0 2 * * *", "-n", "1"], standalone_mode=False)
     assert not registry.registered(), "a job type that no project has"
 
 

@@ -126,8 +126,7 @@ class Listed(TyperCommand):
         """The command itself. Its module is imported here."""
         if self._loaded is None:
             module, _, attribute = self.row.where.partition(":")
-            what = f"cronjobs {self.name}"
-            there = needed(module, what) if "." in module else import_module(f"cronjobs.desk.cli.{module}")
+            there = needed(module, f'"{self.name}"') if "." in module else import_module(f"cronjobs.desk.cli.{module}")
             found = getattr(there, attribute)
             if not isinstance(found, typer.Typer):
                 one = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from importlib import import_module
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
 from cronjobs.desk import doors
 from cronjobs.desk.insight.finding import Finding
+from cronjobs.engine.config import django_project
+from cronjobs.engine.config.import_path import prepare_imports
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.tick import extras
 from cronjobs.errors import DatabaseError
@@ -24,16 +27,19 @@ class Told(NamedTuple):
 
 
 def told_by_extras(connection: Connection, settings: Settings, now: datetime) -> Told:
-    """What all extras found. An extra that fails is a finding itself, and hides nothing of the others."""
+    """What all extras found: ours, and those that the file names."""
     all_told = [Told(list(_not_installed(settings)))]
-    for module in doors.FINDINGS:
+    if settings.extras:
+        prepare_imports(settings)
+    for module in (*doors.FINDINGS, *settings.extras):
         try:
-            with connection.begin_nested():
-                if (there := if_installed(module)) is not None:
-                    all_told.append(there.found(connection, settings, now))
+            there = import_module(module) if module in settings.extras else if_installed(module)
+            if (found := getattr(there, "found", None)) is not None:
+                with connection.begin_nested():
+                    all_told.append(Told(*found(connection, settings, now)))
         except DatabaseError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             text = f"{module} cannot say what is wrong: {type(error).__name__}: {error}"
             all_told.append(Told([Finding("extra", text, subject=module)]))
     again = [told.again_at for told in all_told if told.again_at is not None]
@@ -42,10 +48,12 @@ def told_by_extras(connection: Connection, settings: Settings, now: datetime) ->
 
 def _not_installed(settings: Settings) -> Iterator[Finding]:
     """Extras that the file asks for, and that this installation does not have."""
-    wanted = {name: door.module for name, door in extras.DOORS.items() if door.wanted(settings, "-")}
+    wanted = {name: door.module.rpartition(".")[0] for name, door in extras.DOORS.items() if door.wanted(settings, "-")}
+    if settings.setup == django_project.SETUP:
+        wanted[settings.setup] = django_project.EXTRA
     if settings.executors:
-        wanted["executors"] = doors.EXECUTORS
-    for name, module in wanted.items():
-        if if_installed(package := module.rpartition(".")[0]) is None:
+        wanted["executors"] = doors.EXECUTORS.rpartition(".")[0]
+    for name, package in wanted.items():
+        if if_installed(package) is None:
             text = f"{settings.file.name} uses {name}, and this installation does not have {package}"
             yield Finding("extra", text, command="pip install --force-reinstall cronjobs", subject=name)

@@ -27,7 +27,8 @@ from cronjobs.text import one_line
 APP: Final = "cronjobs.contrib.django"
 MODULE: Final = "DJANGO_SETTINGS_MODULE"
 SETUP: Final = "django.setup"
-CLEAN: Final = "cronjobs.contrib.django.clean:CleanConnections"  # by name: without Django it cannot be imported
+EXTRA: Final = "cronjobs.contrib.django"
+CLEAN: Final = f"{EXTRA}.clean:CleanConnections"  # by name: without Django it cannot be imported
 ALIAS: Final = "default"
 
 # Of DATABASES' OPTIONS, what Django's backend takes for itself; libpq knows the others.

@@ -26,7 +26,8 @@ DJANGO: Final = "Django"
 BAD: Final = "bad"  # it is written and cannot be taken: the default holds, and of an entry with a name nothing
 
 _BEFORE_THE_FILE: Final = ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL")  # shown with what they decide
-_GOOD_ITEMS: Final = ("imports", "python_path", "around")  # bad items of these lists are left out, the others hold
+# Bad items of these lists are left out, and the others hold.
+_GOOD_ITEMS: Final = ("imports", "python_path", "extras", "around")
 
 
 class Setting(NamedTuple):

@@ -187,6 +187,12 @@ FILE: Final[Keys] = {
         "Folders to import from, besides the file's own.",
         "none",
     ),
+    "extras": ConfigKey(
+        fields.list_of(fields.module, keep_good=True),
+        "[acme.cronjobs_extra]",
+        "Modules that do something beside a tick, or add findings: docs/extras.md.",
+        "none",
+    ),
     "setup": ConfigKey(fields.function, "django.setup", "A function that is called before the imports.", "none"),
     "env": ConfigKey(fields.variables, "{LANG: C.UTF-8}", "Variables that handlers and commands get.", "none"),
     "timezone": ConfigKey(

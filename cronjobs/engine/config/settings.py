@@ -230,6 +230,7 @@ class Settings:
     timezone: str = "UTC"
     imports: tuple[str, ...] = ()
     python_path: tuple[Path, ...] = ()
+    extras: tuple[str, ...] = ()  # modules that somebody else wrote, with a hook or found()
     setup: str | None = None  # "django.setup": module.function, called before the imports
     env: tuple[tuple[str, str], ...] = ()
     env_file: Path | None = None

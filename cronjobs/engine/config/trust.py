@@ -111,7 +111,7 @@ def _files(settings: Settings) -> Iterator[Path]:
     prefix = "sqlite:///"
     if settings.database.startswith(prefix):
         yield Path(settings.database.removeprefix(prefix).partition("?")[0])
-    modules = [*settings.imports, *([settings.setup.rpartition(".")[0]] if settings.setup else [])]
+    modules = [*settings.imports, *settings.extras, *([settings.setup.rpartition(".")[0]] if settings.setup else [])]
     modules += [name.partition(":")[0] for name in settings.around]
     for folder in (settings.folder, *settings.python_path):
         yield folder

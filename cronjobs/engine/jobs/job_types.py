@@ -18,6 +18,7 @@ from cronjobs.engine.host.forks import EndingCopies
 from cronjobs.engine.jobs.around import around_attempts, hook
 from cronjobs.engine.jobs.registry import Registration, refused, registered
 from cronjobs.engine.rules.attempt_policy import RUNNER_SLACK, AttemptPolicy
+from cronjobs.installed import if_installed
 from cronjobs.loading import Loading
 from cronjobs.masking import mask
 from cronjobs.model import Durable, ExitCodes, Isolation, JobOptions, OnLost, OnShutdown, RetryPolicy
@@ -190,7 +191,8 @@ def import_handlers(settings: Settings) -> list[Fault]:
         fault = _guarded(f"module {module}", partial(importlib.import_module, module), settings.secrets)
         if fault:
             faults.append(fault)
-    if django_project.settings_of_django() is not None:  # by ``setup:``, or by a module of the user's
+    uses_django = django_project.settings_of_django() is not None  # by ``setup:``, or by a module of the user's
+    if uses_django and if_installed(django_project.EXTRA) is not None:
         fault = _guarded("Django's connections", lambda: around_attempts(hook(django_project.CLEAN)), settings.secrets)
         if fault:
             faults.append(fault)

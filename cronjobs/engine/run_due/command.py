@@ -9,7 +9,6 @@ import atexit
 import math
 import os
 from datetime import timedelta
-from importlib import import_module
 from typing import Final, NoReturn
 
 from cronjobs.clock import SYSTEM
@@ -25,6 +24,7 @@ from cronjobs.engine.run_due.settings import fires_schedules, tick_settings
 from cronjobs.engine.tick import deadline
 from cronjobs.engine.tick.tick import Tick
 from cronjobs.errors import CronjobsError
+from cronjobs.installed import needed
 
 PROGRESS_EVERY_S: Final = 5.0
 DRY_RUN: Final = "cronjobs.desk.cli.dry_run"  # no part of a tick: imported where it is asked for
@@ -49,7 +49,7 @@ def run_tick(given: TickOptions) -> NoReturn:
         fires = fires_schedules()
         until = armed.limit(budget, settings.run.every)
         if given.dry_run:
-            show = import_module(DRY_RUN).show
+            show = needed(DRY_RUN, "--dry-run").show
             show(settings, queue=given.queue, only=given.only, as_json=given.as_json, fires=fires)
             leaving.leave(3 if settings.problems else 0, stuck=False)
         database = ready_database(settings)

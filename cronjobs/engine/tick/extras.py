@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cronjobs import events
 from cronjobs.clock import SYSTEM, Clock
+from cronjobs.engine.config.import_path import prepare_imports
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
@@ -223,7 +224,7 @@ class _Extra:
             do, done = self._inbox.get()
             try:
                 if hook is None:
-                    hook = import_module(self._module).hook(self._beside)
+                    hook = getattr(import_module(self._module), "hook", Hook)(self._beside)
                     self.schedules = hook.schedules
                 do(hook)
             except CronjobsError as error:
@@ -235,8 +236,12 @@ class _Extra:
 
 
 def of_tick(beside: Beside) -> Extras:
-    """Those that this project uses."""
-    return Extras({name: door for name, door in DOORS.items() if door.wanted(beside.settings, beside.spool)}, beside)
+    """Those that this project uses, and those that its file names."""
+    doors = {name: door for name, door in DOORS.items() if door.wanted(beside.settings, beside.spool)}
+    if named := beside.settings.extras:
+        prepare_imports(beside.settings)
+        doors |= {module: Door(module, lambda *_: True) for module in named}
+    return Extras(doors, beside)
 
 
 def beside_jobs(settings: Settings, database: Database, emit: Callable[[events.Event], None]) -> Extras:

@@ -1,0 +1,30 @@
+"""What an extra of your own is made of; ``extras:`` in cronjobs.yaml names its module. See docs/extras.md."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cronjobs.desk.insight.finding import Finding, Severity
+    from cronjobs.desk.insight.told import Told
+    from cronjobs.engine.tick.extras import Beside, Hook, Over
+
+__all__ = ["Beside", "Finding", "Hook", "Over", "Severity", "Told"]
+
+_HOMES = {
+    "Beside": "engine.tick.extras",
+    "Finding": "desk.insight.finding",
+    "Hook": "engine.tick.extras",
+    "Over": "engine.tick.extras",
+    "Severity": "desk.insight.finding",
+    "Told": "desk.insight.told",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"cronjobs.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

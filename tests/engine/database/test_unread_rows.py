@@ -1,0 +1,192 @@
+"""A row that cannot be read, for whatever reason: it ends dead and says so, and every other job runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from support.databases import opened
+
+from cronjobs import RetryPolicy, enqueue, job
+from cronjobs.engine.database import connection as connections
+from cronjobs.engine.jobs import registry
+from cronjobs.engine.rules.ending import FIRST_UNREAD, NEVER_READ
+from cronjobs.engine.store import claims, expiry, job_rows, sql
+from cronjobs.engine.store.ticks import NO_SIGNS, signs_of_death
+from cronjobs.testing import FakeClock, tick
+
+GOOD = 5
+LATER = timedelta(seconds=125)  # every lease of a dead tick has ended by then
+
+ran: Counter[int] = Counter()
+
+
+class Killed(BaseException):
+    """The end of a process: nothing catches it, and what is not committed is gone."""
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_one_test() -> Iterator[None]:
+    before = dict(registry._registered)
+    ran.clear()
+
+    @job("t.keep")
+    def keep(n: int, poison: bool = False) -> None:
+        ran[n] += 1
+
+    @job("t.pay", on_lost="dead", retry=RetryPolicy(max_attempts=1))
+    def pay(n: int, poison: bool = False) -> None:
+        ran[n] += 1
+
+    yield
+    registry._registered.clear()
+    registry._registered.update(before)
+
+
+def reading_raises(monkeypatch: pytest.MonkeyPatch, error: Callable[[], BaseException], times: int = 10**6) -> None:
+    """Let each read of a poison row raise, in a claim and alone; so many *times*."""
+    assert vars(expiry)["job_from"] is job_rows.job_from  # loaded by now: recovery reads no payload
+    real, left = job_rows.job_from, [times]
+
+    def read(row: Sequence[Any]) -> Any:
+        found = real(row)
+        if "poison" in found.payload and left[0]:
+            left[0] -= 1
+            raise error()
+        return found
+
+    monkeypatch.setattr(claims, "jobs_from", lambda rows: [read(row) for row in rows])
+    monkeypatch.setattr(job_rows, "job_from", read)
+
+
+def reading_takes_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the server take a minute for each poison row, and statements less than that."""
+    slow = "CASE WHEN j.payload ? 'poison' THEN (SELECT j.payload FROM pg_sleep(60)) ELSE j.payload END AS payload, "
+    facts = sql._fragments["facts"]
+    assert callable(facts)
+    begin, end = facts(True).split(" AS queue", 1)
+    meta = "j.meta AS meta, j.queue"
+    before = begin.partition("j.job_type,")[0] + "j.job_type, "
+    monkeypatch.setitem(sql._fragments, "facts", lambda _: f"{before}{slow}{meta} AS queue{end}")
+    monkeypatch.setattr(claims, "READ_WITHIN_S", 0.05)
+    opening = connections._POSTGRESQL_BEGIN.replace("15000", "500")
+    assert opening != connections._POSTGRESQL_BEGIN
+    monkeypatch.setattr(connections, "_POSTGRESQL_BEGIN", opening)
+    sql._prepare.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _no_statement_of_another_test() -> Iterator[None]:
+    yield
+    sql._prepare.cache_clear()
+
+
+def put(url: str, poison: int, job_type: str = "t.keep") -> None:
+    with opened(url) as database, database.write() as connection:
+        for n in range(poison):
+            enqueue(connection, job_type, {"n": GOOD + n, "poison": True}, priority=0)
+        for n in range(GOOD):
+            enqueue(connection, "t.keep", {"n": n})
+
+
+def statuses(url: str) -> Counter[tuple[str, str | None]]:
+    with opened(url) as database, database.read() as connection:
+        rows = connection.execute(text("SELECT status, last_error FROM cronjobs_jobs")).all()
+    return Counter((row.status, row.last_error) for row in rows)
+
+
+def ticks_until_done(url: str, clock: FakeClock, most: int) -> list[int]:
+    """After each tick, the number of good jobs that have run; it ends when no job waits or runs."""
+    seen = []
+    for _ in range(most):
+        clock.advance(LATER)
+        try:
+            tick(url, clock=clock)
+        except Killed:
+            pass
+        seen.append(sum(ran.values()))
+        if {status for status, _ in statuses(url)} <= {"dead", "succeeded"}:
+            break
+    return seen
+
+
+@pytest.mark.parametrize("job_type", ["t.keep", "t.pay"])
+def test_rows_that_take_too_much_memory_are_dead_when_two_ticks_have_found_so(
+    database_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, job_type: str
+) -> None:
+    put(database_url, 40, job_type)
+    reading_raises(monkeypatch, MemoryError)
+    assert ticks_until_done(database_url, clock, 5) == [GOOD] * 3  # the third records what the second found
+    assert statuses(database_url) == {("dead", NEVER_READ): 40, ("succeeded", None): GOOD}
+    assert set(ran.values()) == {1}
+
+
+@pytest.mark.slow
+def test_rows_that_take_the_server_too_long_are_dead_when_two_ticks_have_found_so(
+    postgres_migrated: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(postgres_migrated, 40)
+    reading_takes_for_ever(monkeypatch)
+    assert ticks_until_done(postgres_migrated, clock, 5) == [GOOD] * 3
+    assert statuses(postgres_migrated) == {("dead", NEVER_READ): 40, ("succeeded", None): GOOD}
+    assert set(ran.values()) == {1}
+
+
+@pytest.mark.parametrize("job_type", ["t.keep", "t.pay"])
+def test_rows_that_kill_each_tick_that_reads_them_are_dead_when_two_were_killed(
+    database_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, job_type: str
+) -> None:
+    poison = 4
+    put(database_url, poison, job_type)
+    reading_raises(monkeypatch, Killed)
+    # The first is killed in its claim and leaves no lease. Then each row kills one, after which all else runs, and one.
+    seen = ticks_until_done(database_url, clock, 2 * poison + 3)
+    assert seen == [0] * (1 + poison) + [GOOD] * (1 + poison)
+    assert statuses(database_url) == {("dead", NEVER_READ): poison, ("succeeded", None): GOOD}
+    assert set(ran.values()) == {1}
+
+
+def test_a_row_that_can_be_read_the_second_time_runs_and_its_first_time_is_forgotten(
+    database_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(database_url) as database, database.write() as connection:
+        enqueue(connection, "t.pay", {"n": 1})
+        connection.execute(text('UPDATE cronjobs_jobs SET meta = \'{"poison": "1"}\''))
+    real, left = job_rows.job_from, [2]
+
+    def read(row: Sequence[Any]) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise Killed
+        return real(row)
+
+    monkeypatch.setattr(claims, "jobs_from", lambda rows: [read(row) for row in rows])
+    monkeypatch.setattr(job_rows, "job_from", read)
+    told: list[tuple[str, str | None]] = []
+    for _ in range(4):
+        clock.advance(LATER)
+        try:
+            tick(database_url, clock=clock)
+        except Killed:
+            pass
+        told += statuses(database_url)
+    assert told == [
+        ("queued", None),
+        ("running", None),
+        ("succeeded", FIRST_UNREAD.error),
+        ("succeeded", FIRST_UNREAD.error),
+    ]
+    assert ran == {1: 1}
+
+
+def test_after_a_tick_that_came_to_its_end_the_next_one_claims_as_ever(database_url: str, clock: FakeClock) -> None:
+    put(database_url, 0)
+    clock.advance(LATER)
+    tick(database_url, clock=clock)
+    clock.advance(LATER)
+    with opened(database_url) as database, database.read() as connection:
+        assert signs_of_death(connection, timedelta(seconds=55)) == NO_SIGNS
