@@ -625,6 +625,13 @@ MUTANTS = (
         ("tests/engine/database/test_unread_rows.py",),
     ),
     Mutant(
+        "a row that took a tick down is read while an attempt runs",
+        "cronjobs/engine/tick/loop.py",
+        "alone=not self.in_flight.held,",
+        "alone=True,",
+        ("tests/engine/database/test_unread_rows.py",),
+    ),
+    Mutant(
         "jobs whose rows were not read are claimed with all others",
         "cronjobs/engine/store/claims.py",
         "AND {as_doubtful} AND (j",

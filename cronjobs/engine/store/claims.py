@@ -159,6 +159,7 @@ class Claim(NamedTuple):
     more_due: bool = False
     refused: Mapping[int, str] = MappingProxyType({})  # jobs that the database would not lease, and why
     unread: Sequence[int] = ()  # jobs that are leased, of which the rows are to be read by ``read_leased``
+    postponed: bool = False  # doubtful jobs may wait, and were not claimed because something runs here
 
 
 def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:

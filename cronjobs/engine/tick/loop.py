@@ -272,6 +272,7 @@ class Loop:
             ends=self.ends.decided(),
             overdue=self.ends.overdue_rows(),
             held=self.in_flight.leases() if renew or self.writer.claim_unsettled else (),
+            alone=not self.in_flight.held,
             unsettled=self.writer.claim_unsettled,
             given_up=self.in_flight.given_up,
             renew=renew,
@@ -309,6 +310,8 @@ class Loop:
             # A wary claim takes one job at a time: the next one follows at once.
             found = room if turn.unread else len(turn.claimed)
             self.pace.looked(turn.sent, room=room, found=found, more_due=turn.more_due)
+            if turn.postponed:
+                self.pace.nothing_due = False
         self._after(turn)  # what this turn released may be due again: the claim in the same transaction did not see it
         if last is None:
             self._move_watchdog()

@@ -278,6 +278,7 @@ class Batch:
     long_jobs: int = 0
     long_room: int = 0
     host: str = ""
+    alone: bool = True  # nothing is leased here
     unsettled: bool = False
     given_up: Collection[Lease] = ()
     watched: Collection[str] = ()  # types that crash or are suspected, until enough of their jobs ended cleanly
@@ -306,6 +307,7 @@ class BatchResult:
     more_due: bool = False
     refused: Mapping[int, str] = field(default_factory=dict)  # jobs that the database would not lease, and why
     unread: Sequence[int] = ()  # jobs that a wary claim has leased
+    postponed: bool = False  # see ``Claim``
     cleared: Sequence[str] = ()  # types that need not be watched any more
 
 
@@ -357,7 +359,7 @@ class Writer:
                     settled, unsure = self._settle_claim(connection, {*order.held, *order.given_up})
                 if order.room:
                     self.claim_unsettled = True
-                    claim = self._claim(connection, order.room, order.admission)
+                    claim = self._claim(connection, order.room, order.admission, alone=order.alone)
                 if order.long is not None:
                     room = order.long_room - (len(claim.jobs) if claim else 0)
                     long = self._claim_long(connection, order, order.long, room)
@@ -382,6 +384,7 @@ class Writer:
             long=long.jobs if long else (),
             database_now=claim.now if claim else None,
             more_due=any(each.more_due for each in (claim, long) if each),
+            postponed=claim is not None and claim.postponed,
             refused={id_: why for each in (claim, long) if each for id_, why in each.refused.items()},
             unread=[id_ for each in (claim, long) if each for id_ in each.unread],
             cleared=cleared,
@@ -423,7 +426,7 @@ class Writer:
         )
         return crashing_types.note_ends(connection, ends) if ends else []
 
-    def _claim(self, connection: Connection, room: int, admission: ClaimFilter) -> Claim:
+    def _claim(self, connection: Connection, room: int, admission: ClaimFilter, *, alone: bool) -> Claim:
         lease: dict[str, Any] = {"locked_by": self.locked_by, "lease": self.lease}
         admission = replace(admission, but=self.refused)
         if self.warily:
@@ -431,6 +434,8 @@ class Writer:
         else:
             found = claims.claim(connection, limit=room, **lease, admission=admission)
         if self.doubtful and not found.jobs and not found.unread:
+            if not alone:  # reading one may be the end of this process, and of all that runs in it
+                return found._replace(postponed=True)
             found = claims.claim_warily(connection, **lease, admission=replace(admission, doubtful=True))
         self.refused |= found.refused.keys()
         return found
@@ -442,7 +447,7 @@ class Writer:
         if room <= 0:
             return None
         self.claim_unsettled = True
-        return self._claim(connection, room, admission)
+        return self._claim(connection, room, admission, alone=order.alone)
 
     def cut_leases(self, connection: Connection, attempts: Sequence[Attempt]) -> None:
         """Let the leases of what still runs end in 2 s, before which this process must be gone."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from support.databases import opened
+from support.databases import opened, until
 
 from cronjobs import RetryPolicy, enqueue, job
 from cronjobs.engine.database import connection as connections
@@ -148,6 +148,46 @@ def test_rows_that_kill_each_tick_that_reads_them_are_dead_when_two_were_killed(
     assert seen == [0] * (1 + poison) + [GOOD] * (1 + poison)
     assert statuses(database_url) == {("dead", NEVER_READ): poison, ("succeeded", None): GOOD}
     assert set(ran.values()) == {1}
+
+
+def test_no_row_that_took_a_tick_down_is_read_while_an_attempt_runs_here(
+    database_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That attempt would die with the tick, and it may be one that must not be lost."""
+    looks, running, seen_running = [0], [False], []
+    real_claim, real_read = claims.claim_warily, claims.read_leased  # a tick has died lately
+
+    def claim(*arguments: Any, **options: Any) -> Any:
+        looks[0] += not options["admission"].doubtful
+        return real_claim(*arguments, **options)
+
+    def read_leased(*arguments: Any) -> Any:
+        seen_running.append(running[0])
+        return real_read(*arguments)
+
+    monkeypatch.setattr(claims, "claim_warily", claim)
+    monkeypatch.setattr(claims, "read_leased", read_leased)
+
+    @job("t.slow")
+    def slow() -> None:
+        running[0], began = True, looks[0]
+        until(lambda: looks[0] >= began + 2)  # the loop has looked for more, and found only the row
+        running[0] = False
+
+    with opened(database_url) as database, database.write() as connection:
+        enqueue(connection, "t.keep", {"n": 1, "poison": True})
+    reading_raises(monkeypatch, Killed, times=2)
+    for _ in range(2):
+        clock.advance(LATER)
+        with pytest.raises(Killed):
+            tick(database_url, clock=clock)
+    with opened(database_url) as database, database.write() as connection:
+        enqueue(connection, "t.slow", {})
+    seen_running.clear()
+    clock.advance(LATER)
+    tick(database_url, clock=clock)
+    assert seen_running == [False, False]  # of the slow job, and of the row
+    assert Counter(status for status, _ in statuses(database_url).elements()) == {"succeeded": 2}
 
 
 def test_a_row_that_can_be_read_the_second_time_runs_and_its_first_time_is_forgotten(
