@@ -27,7 +27,7 @@ def _load(arguments: list[str]) -> Callable[[], object]:
     if command == "exec" and (run_command := _exec(arguments)) is not None:
         return run_command
     if command == "run-due":
-        from cronjobs.engine.probe.idle import settle_tick
+        from cronjobs.engine.probe.fast_path import settle_tick
 
         # It also starts the kernel's timer, before any import or file that could hang (a network file system, a broken
         # driver): that ends this process in time. The full tick moves it once it knows the file's budget.
@@ -44,8 +44,8 @@ def _load(arguments: list[str]) -> Callable[[], object]:
 
         given = tick_options(arguments)
         if given is not None:
+            from cronjobs.engine.command.fault import guarded
             from cronjobs.engine.run_due.command import run_tick
-            from cronjobs.engine.run_due.fault import guarded
 
             return lambda: guarded(lambda: run_tick(given))
     else:

@@ -1,11 +1,14 @@
-"""What an extra of your own is made of; ``extras:`` in cronjobs.yaml names its module. See docs/extras.md."""
+"""What an extra of your own is made of: a module with ``found()``, with a ``hook``, or with both.
+
+``extras:`` in cronjobs.yaml names it; see docs/extras.md.
+"""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cronjobs.desk.insight.finding import Finding, Severity
-    from cronjobs.desk.insight.told import Told
+    from cronjobs.desk.insight.findings_of_extras import Told
     from cronjobs.engine.tick.extras import Beside, Hook, Over
 
 __all__ = ["Beside", "Finding", "Hook", "Over", "Severity", "Told"]
@@ -16,7 +19,7 @@ _HOMES = {
     "Hook": "engine.tick.extras",
     "Over": "engine.tick.extras",
     "Severity": "desk.insight.finding",
-    "Told": "desk.insight.told",
+    "Told": "desk.insight.findings_of_extras",
 }
 
 

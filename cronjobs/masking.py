@@ -1,6 +1,6 @@
 """Which values are secrets, and how to mask them.
 
-Attempts are masked in ``execution.handler``, what is shown in ``run_due.printing``, ``cli.output`` and ``tick.log``.
+Attempts are masked in ``execution.handler``, what is shown in ``command.printing``, ``cli.output`` and ``tick.log``.
 Masked is what is *stored as text* (errors, tracebacks, output) and whatever is *shown* (terminal, mail, log, JSON).
 Payloads, results and effects are stored unmasked, because handlers need them.
 """

@@ -28,9 +28,9 @@ from support.postgres import ENQUEUE, OWNER, READ, RUN, PostgresServer, as_role
 from support.ticking import Project
 
 import cronjobs
+from cronjobs.engine.command import fault
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.run_due import fault
 from cronjobs.engine.schema import migrations
 from cronjobs.engine.schema.grants import Role, statements
 from cronjobs.installed import if_installed

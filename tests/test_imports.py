@@ -23,7 +23,15 @@ ORDER = [
     *("version", "starting", "reserved", "engine.probe"),
     *("text", "masking", "errors", "installed", "clock", "loading", "model", "engine.host", "engine.rules", "events"),
     *("engine.crontime", "engine.database", "engine.config", "engine.store", "engine.schema", "autogenerate"),
-    *("engine.schedules", "engine.jobs", "engine.execution", "engine.tick", "engine.run_due", "testing"),
+    *(
+        "engine.schedules",
+        "engine.jobs",
+        "engine.execution",
+        "engine.tick",
+        "engine.command",
+        "engine.run_due",
+        "testing",
+    ),
 ]
 
 ONLY = {

@@ -45,8 +45,8 @@ from cronjobs.engine.jobs import job_types, registry
 from cronjobs.engine.rules.capacity import Cap
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
-from cronjobs.engine.run_due import report
-from cronjobs.engine.run_due.report import CronMail, Reporter
+from cronjobs.engine.run_due import cron_mail as report
+from cronjobs.engine.run_due.cron_mail import CronMail, Reporter
 from cronjobs.engine.schedules.backfill import trigger
 from cronjobs.engine.store import operating, schedules
 from cronjobs.engine.store.alerts import look_soon

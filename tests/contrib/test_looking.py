@@ -16,10 +16,10 @@ from support.lookingrows import rows as rows
 from cronjobs.contrib.exec import spool
 from cronjobs.desk.cli.jobs_list import next_step
 from cronjobs.desk.cli.output import Times
+from cronjobs.engine.command import printing
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.probe.state_files import spool_address
-from cronjobs.engine.run_due import printing
 from cronjobs.model import Status
 from cronjobs.testing import FakeClock
 

@@ -26,12 +26,12 @@ from cronjobs.desk.cli.status_json import all_of_it
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.saying import rough, took
 from cronjobs.desk.insight.worst_first import schedules_shown
+from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.quarters import WORDS
-from cronjobs.engine.run_due.printing import json_text
 from cronjobs.engine.store import operating
 from cronjobs.engine.store import schedules as ledger
 from cronjobs.engine.store.operating import OperatorAction

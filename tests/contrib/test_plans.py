@@ -37,7 +37,7 @@ from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import SCHEMA_REVISION
-from cronjobs.engine.probe.question import LOOK, MANY_QUEUES
+from cronjobs.engine.probe.idle_conditions import LOOK, MANY_QUEUES
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.schedules.materialise import materialise
 from cronjobs.engine.store import claims, expiry, explaining, listing, not_started, quarters, trends

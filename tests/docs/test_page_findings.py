@@ -15,7 +15,7 @@ from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
 PAGE = Page("docs/findings.md")
 RULES = (
     *(f"desk/insight/findings_of_{each}.py" for each in ("ticks", "schedules", "work")),
-    *("contrib/alerts/findings.py", "contrib/exec/findings.py", "desk/insight/told.py"),
+    *("contrib/alerts/findings.py", "contrib/exec/findings.py", "desk/insight/findings_of_extras.py"),
 )
 
 

@@ -12,7 +12,7 @@ from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 from support.pages import Page
 
-from cronjobs.desk.cli.strip import BLOCKS
+from cronjobs.desk.cli.last_runs import BLOCKS
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.address import Address
 from cronjobs.testing import FakeClock

@@ -24,7 +24,7 @@ from cronjobs.desk.cli.commands import Listed
 from cronjobs.desk.cli.main import app
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import RunSettings, ScheduleSettings
-from cronjobs.engine.rules.ending import backoff
+from cronjobs.engine.rules.retry import backoff
 
 ROOT = Path(__file__).parents[2]
 PAGE = Page("README.md")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cronjobs.engine.probe.question import IDLE
+from cronjobs.engine.probe.idle_conditions import IDLE
 
 
 @dataclass(frozen=True)
@@ -461,12 +461,14 @@ MUTANTS = (
     ),
     Mutant(
         "a timed-out thread's row freed at once",
-        "cronjobs/engine/tick/ends.py",
+        "cronjobs/engine/tick/hung_handlers.py",
         """            attempt.stop.set("timeout")
             self.in_flight.unrecorded.append(attempt)
 """,
-        """            attempt.stop.set("timeout")
-            self.in_flight.end(Ended(attempt, Finished(attempt.job, _timed_out(attempt)), now))
+        """            from cronjobs.engine.execution.attempt import Ended
+            from cronjobs.model import Finished
+            attempt.stop.set("timeout")
+            self.in_flight.end(Ended(attempt, Finished(attempt.job, timed_out(attempt)), now))
 """,
         (HANGING,),
     ),
@@ -605,7 +607,7 @@ MUTANTS = (
     ),
     Mutant(
         "a value of another type is our fault",
-        "cronjobs/engine/run_due/fault.py",
+        "cronjobs/engine/command/fault.py",
         "        if (odd := _odd_value()) is not None:",
         "        if (odd := None) is not None:",
         ("tests/contrib/test_bytes_in_sqlite.py",),
@@ -654,7 +656,7 @@ MUTANTS = (
     ),
     Mutant(
         "a lingering tick sees new work by its id alone",
-        "cronjobs/engine/probe/question.py",
+        "cronjobs/engine/probe/idle_conditions.py",
         "  coalesce(CAST({newest_instant} AS text), '') || ' '",
         "  ' '",
         ("tests/engine/database/test_probe.py::test_a_look_differs_from_the_one_before_whenever_one_more_job_is_due",),
@@ -772,14 +774,14 @@ MUTANTS = (
     ),
     Mutant(
         "the last tick by its clock",
-        "cronjobs/engine/probe/question.py",
+        "cronjobs/engine/probe/idle_conditions.py",
         "    (SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1) AS last_tick_at",
         "    (SELECT max(t.started_at) FROM {ticks} t) AS last_tick_at",
         ("tests/engine/database/test_pruning.py", "tests/engine/database/test_tick.py"),
     ),
     Mutant(
         "what a pause holds back is due",
-        "cronjobs/engine/probe/question.py",
+        "cronjobs/engine/probe/idle_conditions.py",
         "\n         AND NOT EXISTS (SELECT 1 FROM {pauses} p WHERE p.skip = 0 AND {stops_schedule}))",
         ")",
         ("tests/engine/database/test_pauses.py",),
@@ -885,7 +887,7 @@ MUTANTS = (
     *(
         Mutant(
             f"the fast path forgets to ask: {name}",
-            "cronjobs/engine/probe/question.py",
+            "cronjobs/engine/probe/idle_conditions.py",
             f'    "{name}": ',
             f'    "{name}": "true" or ',
             ("tests/engine/database/test_probe.py",),
@@ -894,7 +896,7 @@ MUTANTS = (
     ),
     Mutant(
         "the fast path does not look whether the runners here live",
-        "cronjobs/engine/probe/idle.py",
+        "cronjobs/engine/probe/fast_path.py",
         "all(map(is_alive, holders.split(",
         "bool(str(holders.split(",
         ("tests/engine/database/test_probe.py",),
@@ -1446,7 +1448,7 @@ MUTANTS = (
     ),
     Mutant(
         "a tick that loads no code ends a fault of the code",
-        "cronjobs/engine/run_due/report.py",
+        "cronjobs/engine/run_due/cron_mail.py",
         "(set() if knows_code else {CODE})",
         "set()",
         (f"{CODE_FAULTS}::test_a_tick_that_cannot_reach_the_database_ends_no_fault_of_the_code",),
@@ -1769,7 +1771,7 @@ MUTANTS = (
     ),
     Mutant(
         "cron's mail: a database that is away ends its full disk",
-        "cronjobs/engine/run_due/report.py",
+        "cronjobs/engine/run_due/cron_mail.py",
         "{DATABASE} & {*self._about.values()}",
         "set()",
         (

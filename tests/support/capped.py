@@ -7,7 +7,7 @@ from sqlalchemy import func, select, text, update
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import jobs, queues
-from cronjobs.engine.probe.question import WAITING_SQL
+from cronjobs.engine.probe.idle_conditions import WAITING_SQL
 from cronjobs.engine.rules.capacity import Cap, OnFull
 from cronjobs.engine.store.queues import put_caps
 

@@ -75,9 +75,9 @@ def cronjobs(
     def under_the_clock(address: Address, *, connections: int) -> Database:
         return Database(address, connections=connections, clock=clock)
 
-    monkeypatch.setattr("cronjobs.engine.run_due.leaving.leave", leave)
+    monkeypatch.setattr("cronjobs.engine.command.leaving.leave", leave)
     # Not open_database: a module first imported meanwhile would keep it, and its clock, for all tests that follow.
-    monkeypatch.setattr("cronjobs.engine.run_due.database.Database", under_the_clock)
+    monkeypatch.setattr("cronjobs.engine.command.database.Database", under_the_clock)
 
     def run(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["cronjobs", *arguments])

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from cronjobs.engine.command import fault
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs import registry as jobs
-from cronjobs.engine.run_due import fault
 from cronjobs.engine.tick import deadline
 from support import forked
 
@@ -96,7 +96,7 @@ class Project:
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
             for name in ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL", "NO_COLOR"):
                 patch.delenv(name, raising=False)
-            patch.setattr("cronjobs.engine.run_due.leaving.leave", _leave)
+            patch.setattr("cronjobs.engine.command.leaving.leave", _leave)
             patch.setattr(fault.circumstances, "log", None)  # of the command before
             from cronjobs.desk.cli import main  # the engine's tests call no command
 

@@ -25,7 +25,7 @@ from typing import Any
 import psycopg
 
 from cronjobs.clock import SYSTEM
-from cronjobs.engine.rules.attempt_policy import AttemptPolicy
+from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.model import RetryPolicy
 from support import forked
 from support.postgres import SUPERUSER, as_role

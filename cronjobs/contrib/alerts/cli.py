@@ -13,8 +13,8 @@ from cronjobs.desk.cli.commands import Commands
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.output import safe
+from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.run_due.printing import complain, echo
 from cronjobs.errors import UsageError
 
 app = Commands("Alerts: try the channels by which they are sent.")

@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.finding import Finding, Severity, typed
-from cronjobs.desk.insight.told import Told
+from cronjobs.desk.insight.findings_of_extras import Told
 from cronjobs.engine.config.settings import AlertThreshold, Settings
 from cronjobs.engine.store.alerts import Undelivered, died_or_failed, undelivered
 from cronjobs.model import duration_text

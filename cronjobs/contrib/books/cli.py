@@ -13,7 +13,7 @@ from cronjobs.contrib.books.judging import BESIDE, OPEN, SETTLED, Book, DayBook,
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
 from cronjobs.desk.cli.output import Times, counted, safe, since_instant, table, width, wrapped, write
 from cronjobs.desk.cli.project_database import jobs_database
-from cronjobs.engine.run_due.printing import json_text
+from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, UsageError
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.engine.probe.question import shifted
+from cronjobs.engine.probe.idle_conditions import shifted
 from cronjobs.engine.rules.occurrences import BACKFILLED, RAN_EARLY
 from cronjobs.engine.store.sql import define, run
 

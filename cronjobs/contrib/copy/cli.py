@@ -20,10 +20,10 @@ from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.progress import Progress
 from cronjobs.desk.cli.project_database import missing_file, operator
 from cronjobs.desk.cli.typed import span
+from cronjobs.engine.command.database import open_database
+from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.variables import Variables
-from cronjobs.engine.run_due.database import open_database
-from cronjobs.engine.run_due.printing import complain, echo, echo_json
 from cronjobs.engine.schema.ready import require_tables
 from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
 

@@ -25,8 +25,8 @@ import typer
 
 from cronjobs import __main__ as program
 from cronjobs.clock import SYSTEM, sleep
+from cronjobs.engine.command.printing import coloured, echo
 from cronjobs.engine.host.files import make_folder
-from cronjobs.engine.run_due.printing import coloured, echo
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 
 CONFIG = """\

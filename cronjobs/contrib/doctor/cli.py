@@ -15,8 +15,8 @@ from cronjobs.contrib.doctor.patient import patient_of
 from cronjobs.desk.cli.known_types import users_code
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import safe, width, wrapped, write
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.printing import coloured, json_text
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.printing import coloured, json_text
 
 COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "red", "not applicable": "bright_black"}
 TEXT: Final = 600  # characters of a diagnosis

@@ -12,11 +12,11 @@ from sqlalchemy import Connection
 from cronjobs.contrib.doctor import database_verdicts as judge
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, problem
 from cronjobs.contrib.doctor.host_verdicts import Fired
+from cronjobs.contrib.doctor.mounts import filesystem_of
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import SCHEMA_REVISION, VERSION_TABLE, metadata
-from cronjobs.engine.host.mounts import filesystem_of
 from cronjobs.engine.schema import grants
 from cronjobs.engine.schema.drift import VIEWS
 from cronjobs.engine.schema.grants import DEFAULT_NAMES, Role

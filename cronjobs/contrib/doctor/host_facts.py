@@ -9,11 +9,11 @@ from typing import Final
 
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.doctor.host_verdicts import CronLine, MailSetUp, StateFolder, Volume
+from cronjobs.contrib.doctor.mounts import filesystem_of
 from cronjobs.desk.crontab import block, host, program
+from cronjobs.desk.init.app_alembic import env_files
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
-from cronjobs.engine.host.app_alembic import env_files
-from cronjobs.engine.host.mounts import filesystem_of
 from cronjobs.engine.host.state_folder import State, state_folder
 from cronjobs.engine.host.temporary import sqlite_temporary_folder
 from cronjobs.engine.probe import state_files

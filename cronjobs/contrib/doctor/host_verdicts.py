@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
-from cronjobs.engine.host.app_alembic import HOW_TO_FILTER
+from cronjobs.desk.init.app_alembic import HOW_TO_FILTER
 from cronjobs.model import duration_text
 
 MIB: Final = 1 << 20

@@ -14,9 +14,9 @@ from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import Source
 from cronjobs.desk.crontab import program
+from cronjobs.engine.command.database import open_database
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.run_due.database import open_database
 from cronjobs.engine.store.meta import require_schema
 from cronjobs.errors import ConfigError, CronjobsError
 

@@ -19,9 +19,9 @@ from cronjobs.desk.cli.output import Times, safe, sentence, width, wrapped, writ
 from cronjobs.desk.insight import check_config
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
-from cronjobs.desk.insight.outside import rotations_of
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.printing import coloured, json_text
+from cronjobs.desk.insight.left_outside import rotations_of
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.store.alerts import delivered
 
 COLOURS: Final = {"ok": "green", "to do": "red", "ask": "yellow"}

@@ -22,9 +22,9 @@ from cronjobs.contrib.drill.stage import Stage
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import counted, width, wrapped
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.printing import coloured, complain, echo, echo_json, is_terminal
 from cronjobs.engine.database.address import parse_url
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.printing import coloured, complain, echo, echo_json, is_terminal
 
 
 class Forms(StrEnum):

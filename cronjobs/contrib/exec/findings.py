@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from cronjobs.contrib.exec.watching import ExecWatch, watch_exec
 from cronjobs.desk.insight.finding import Finding, typed
-from cronjobs.desk.insight.told import Told
+from cronjobs.desk.insight.findings_of_extras import Told
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store import exec_runs
 

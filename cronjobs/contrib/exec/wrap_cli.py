@@ -13,8 +13,8 @@ from cronjobs.contrib.exec.wrapping import Rewritten
 from cronjobs.desk.cli.options import ConfigOption, Source
 from cronjobs.desk.cli.output import counted
 from cronjobs.desk.crontab import block, host, program
+from cronjobs.engine.command.printing import coloured, complain, echo
 from cronjobs.engine.config.load import load
-from cronjobs.engine.run_due.printing import coloured, complain, echo
 from cronjobs.text import one_line
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would change, as a diff; change nothing.")]

@@ -23,9 +23,9 @@ from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.desk.cli.output import iso_instant, write
 from cronjobs.desk.crontab import host, program
 from cronjobs.desk.crontab.block import CrontabError, text_of
+from cronjobs.engine.command.printing import complain, echo, json_text
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.config.load import load
-from cronjobs.engine.run_due.printing import complain, echo, json_text
 from cronjobs.errors import ConfigError, UsageError
 from cronjobs.model import in_zone
 from cronjobs.text import one_line, visible

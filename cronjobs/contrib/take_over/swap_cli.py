@@ -25,9 +25,9 @@ from cronjobs.desk.cli.crontab import (
 from cronjobs.desk.cli.options import ConfigOption
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import host, program, swapping
+from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.host_timezone import host_timezone
-from cronjobs.engine.run_due.printing import complain, echo
 from cronjobs.text import one_line
 
 EARLY: Final = range(2, 40)  # seconds of a minute: cron has read the crontab by then, and a tick has time enough

@@ -17,9 +17,9 @@ from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.project_database import jobs_database, operator
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.printing import echo
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.printing import echo
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.text import one_line
 

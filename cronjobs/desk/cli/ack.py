@@ -16,11 +16,11 @@ from cronjobs.desk.cli.project_database import by_hand, operator, our_database
 from cronjobs.desk.insight.acking import acknowledge, take_ack_back
 from cronjobs.desk.insight.findings import Finding, judge
 from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.printing import complain, echo, echo_json
 from cronjobs.errors import UsageError
 
 A_WEEK: Final = "7d"

@@ -12,8 +12,8 @@ import typer
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import Times, columns_of, safe, since_instant, width, wrapped, write
 from cronjobs.desk.cli.project_database import snapshot
+from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.rules.payload import BadJson
-from cronjobs.engine.run_due.printing import coloured, complain, json_text
 from cronjobs.engine.store import trail
 from cronjobs.engine.store.trail import TrailFilter
 

@@ -16,8 +16,8 @@ from cronjobs.desk.cli.output import counted, safe
 from cronjobs.desk.insight import check_config
 from cronjobs.desk.insight.check_config import Checked
 from cronjobs.desk.insight.payload_review import PayloadReview
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.printing import coloured, complain, echo, echo_json
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.printing import coloured, complain, echo, echo_json
 from cronjobs.errors import ConfigError, UsageError
 
 

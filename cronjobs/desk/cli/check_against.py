@@ -12,11 +12,11 @@ from cronjobs.desk.cli.output import counted, safe, status_word
 from cronjobs.desk.cli.progress import Progress
 from cronjobs.desk.cli.project_database import missing_file
 from cronjobs.desk.insight.payload_review import MisfitGroup, PayloadReview, review
+from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.run_due.printing import coloured
 from cronjobs.errors import DatabaseUnreachable
 
 STATUSES = ("queued", "failed", "dead")

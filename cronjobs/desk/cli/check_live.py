@@ -9,9 +9,9 @@ from cronjobs.desk.cli.output import Times, sentence
 from cronjobs.desk.cli.project_database import missing_file
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
+from cronjobs.engine.command.database import open_database
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.run_due.database import open_database
 from cronjobs.engine.store.meta import require_schema
 from cronjobs.errors import ConfigError, Problem
 from cronjobs.installed import needed

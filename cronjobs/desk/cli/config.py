@@ -12,8 +12,8 @@ from cronjobs.desk.cli.commands import Commands
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import safe, table, width, write
-from cronjobs.engine.config.effective import Given, Setting, effective
-from cronjobs.engine.run_due.printing import complain, json_text
+from cronjobs.desk.insight.effective_settings import Given, Setting, effective
+from cronjobs.engine.command.printing import complain, json_text
 from cronjobs.errors import UsageError
 from cronjobs.text import one_line
 

@@ -15,8 +15,8 @@ from cronjobs.desk.cli.commands import CommandRow, Commands, LazyGroup
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import host, program, swapping
+from cronjobs.engine.command.printing import coloured, complain, echo
 from cronjobs.engine.config import load as configuration
-from cronjobs.engine.run_due.printing import coloured, complain, echo
 from cronjobs.text import one_line
 
 

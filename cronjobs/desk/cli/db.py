@@ -14,12 +14,12 @@ from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import write
 from cronjobs.desk.cli.project_database import operator
+from cronjobs.desk.init.app_alembic import unfiltered
+from cronjobs.engine.command.database import open_database
+from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.database.address import Address, parse_url
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.host.app_alembic import unfiltered
 from cronjobs.engine.host.known_databases import forget, remember
-from cronjobs.engine.run_due.database import open_database
-from cronjobs.engine.run_due.printing import complain, echo, echo_json
 from cronjobs.engine.schema import migrations
 from cronjobs.engine.schema.grants import DEFAULT_NAMES, RELATIONS, Role, statements
 from cronjobs.engine.store.examining import migrated_by_an_app, roles_left_behind

@@ -14,12 +14,12 @@ from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.progress import is_interactive
 from cronjobs.desk.cli.project_database import missing_file
-from cronjobs.desk.insight.outside import Outside, what_is_outside
+from cronjobs.desk.insight.left_outside import Outside, what_is_outside
+from cronjobs.engine.command.database import open_database
+from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.host.known_databases import forget
-from cronjobs.engine.run_due.database import open_database
-from cronjobs.engine.run_due.printing import complain, echo
 from cronjobs.engine.schema import dropping
 from cronjobs.engine.schema.dropping import Content
 from cronjobs.errors import DatabaseError, UsageError

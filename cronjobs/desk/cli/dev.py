@@ -20,11 +20,11 @@ from cronjobs.desk.cli import typed
 from cronjobs.desk.cli.loading import command_line, load_settings
 from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.progress import Progress
+from cronjobs.engine.command.database import open_database
+from cronjobs.engine.command.printing import coloured, echo, is_terminal
 from cronjobs.engine.config.load import load
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.run_due.database import open_database
 from cronjobs.engine.run_due.options import SHOWS_PROGRESS
-from cronjobs.engine.run_due.printing import coloured, echo, is_terminal
 from cronjobs.engine.schedules.definition import fingerprint
 from cronjobs.engine.store.ticks import overview
 from cronjobs.engine.store.upcoming import due_attempts

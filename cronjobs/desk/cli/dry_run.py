@@ -11,11 +11,11 @@ from cronjobs.desk.cli.pauses import pause_lines
 from cronjobs.desk.cli.project_database import missing_file
 from cronjobs.desk.cli.sync import renamed
 from cronjobs.desk.insight.next_tick import Outlook, look
+from cronjobs.engine.command.database import ready_database
+from cronjobs.engine.command.printing import coloured, echo, echo_json
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.run_due.database import ready_database
-from cronjobs.engine.run_due.printing import coloured, echo, echo_json
 from cronjobs.engine.schedules.changes import SyncPlan
 from cronjobs.text import one_line
 

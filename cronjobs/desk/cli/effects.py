@@ -14,8 +14,8 @@ from cronjobs.desk.cli.commands import Commands
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
 from cronjobs.desk.cli.output import Times, columns_of, counted, safe, table, width, write_list
 from cronjobs.desk.cli.project_database import by_hand, our_database, snapshot
+from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.rules.payload import BadJson, result_json
-from cronjobs.engine.run_due.printing import complain, echo
 from cronjobs.engine.store import effects as ledger
 from cronjobs.engine.store.effects import Record
 from cronjobs.engine.store.sql import database_now

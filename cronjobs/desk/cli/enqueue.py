@@ -16,12 +16,12 @@ from cronjobs.desk.cli.known_types import refuse_unknown, warn_if_unfit
 from cronjobs.desk.cli.options import JsonOption, Source, type_names
 from cronjobs.desk.cli.output import status_word
 from cronjobs.desk.cli.project_database import operator, our_database
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.checking import new_job
 from cronjobs.engine.jobs.enqueue import OnConflict, put_job
 from cronjobs.engine.jobs.insertion import Inserted, Patience, wait_for_room
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.printing import complain, echo, echo_json
 from cronjobs.engine.store.queues import paused_scope
 from cronjobs.errors import UsageError
 from cronjobs.model import duration_text, in_zone

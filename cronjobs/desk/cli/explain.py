@@ -18,14 +18,14 @@ from cronjobs.desk.cli.output import safe, since_instant, table, width, wrapped,
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.typed import of_day
 from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
+from cronjobs.desk.insight.explain_facts import Explanation
 from cronjobs.desk.insight.explain_named import explain_exec, explain_id, explain_key, explain_type_named
 from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
-from cronjobs.desk.insight.facts import Explanation
-from cronjobs.desk.insight.phrases import LocalTimes
+from cronjobs.desk.insight.explain_phrases import LocalTimes
 from cronjobs.desk.insight.schedule_history import Asked, asked_on_the_clock
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.printing import json_text
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
 

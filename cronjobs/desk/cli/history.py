@@ -34,12 +34,12 @@ from cronjobs.desk.cli.output import (
 )
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
-from cronjobs.desk.insight.night import Entry, collapsed, totals, when
 from cronjobs.desk.insight.schedule_facts import middle
 from cronjobs.desk.insight.schedule_history import asked_on_the_clock
+from cronjobs.desk.insight.shortened_history import Entry, collapsed, totals, when
 from cronjobs.desk.insight.watched import last_sign, quiet_after
+from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.run_due.printing import coloured, complain, json_text
 from cronjobs.engine.store import listing, schedules
 from cronjobs.errors import UsageError
 

@@ -12,10 +12,10 @@ import typer
 
 from cronjobs.desk.cli.progress import is_interactive
 from cronjobs.desk.init.plan import YAML, Choices, InitPlan, next_question, plan
+from cronjobs.desk.init.starter import SCHEMA_FILE
 from cronjobs.desk.init.surroundings import Surroundings, look_around
 from cronjobs.desk.init.write import refuse_what_is_there, write
-from cronjobs.engine.config.starter import SCHEMA_FILE
-from cronjobs.engine.run_due.printing import echo
+from cronjobs.engine.command.printing import echo
 from cronjobs.text import visible
 
 

@@ -17,10 +17,10 @@ from cronjobs.desk.cli.output import Times, counted, safe, status_word, table, w
 from cronjobs.desk.cli.progress import Progress, interruptible, is_interactive
 from cronjobs.desk.cli.project_database import operator, our_database
 from cronjobs.desk.insight.releasing import Holders
+from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.run_due.printing import complain, echo, echo_json
 from cronjobs.engine.store import listing, operating
 from cronjobs.engine.store.operating import BATCH, Changed, OperatorAction
 from cronjobs.engine.store.sql import database_now

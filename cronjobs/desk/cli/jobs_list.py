@@ -39,13 +39,13 @@ from cronjobs.desk.cli.output import (
 )
 from cronjobs.desk.cli.output import first as limited
 from cronjobs.desk.cli.project_database import snapshot
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules import pausing
 from cronjobs.engine.rules.error_groups import ROWS_AT_MOST, grouped
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of, time_left
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.printing import coloured, json_text
 from cronjobs.engine.store import listing, schedules
 from cronjobs.errors import CronjobsError
 from cronjobs.model import Status

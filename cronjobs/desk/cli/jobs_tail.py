@@ -16,9 +16,9 @@ from cronjobs.desk.cli.output import Times, counted, host_of, progress_text, rou
 from cronjobs.desk.cli.progress import Progress, interruptible
 from cronjobs.desk.cli.project_database import jobs_database
 from cronjobs.desk.insight.tailing import Tail, TailPart
+from cronjobs.engine.command.printing import coloured, complain
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.progress import reported_of, time_left
-from cronjobs.engine.run_due.printing import coloured, complain
 from cronjobs.engine.store import tailing
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import FINAL, Status

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, redirect_stdout
 from typing import Any
 
+from cronjobs.engine.command.printing import complain
 from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs import job_types
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.run_due.printing import complain
 from cronjobs.engine.store.job_types import remembered, runnable_types
 from cronjobs.errors import UsageError
 from cronjobs.model import RetryPolicy

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from cronjobs.desk import doors
 from cronjobs.desk.cli.options import Source
+from cronjobs.engine.command.settings import read_settings
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.probe.state_files import spool_address, spooled
-from cronjobs.engine.run_due.settings import read_settings
 from cronjobs.installed import if_installed
 
 

@@ -10,8 +10,8 @@ import typer
 from cronjobs.desk.cli import completion
 from cronjobs.desk.cli.commands import CommandRow, LazyGroup
 from cronjobs.desk.cli.options import ConfigOption, UrlOption
-from cronjobs.engine.run_due import fault
-from cronjobs.engine.run_due.printing import echo
+from cronjobs.engine.command import fault
+from cronjobs.engine.command.printing import echo
 from cronjobs.version import __version__
 
 DAILY: Final = "Every day"

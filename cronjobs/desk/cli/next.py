@@ -18,13 +18,13 @@ from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source, schedule_names
 from cronjobs.desk.cli.output import iso_instant, rough, safe, table, write
+from cronjobs.engine.command.printing import complain, json_text
 from cronjobs.engine.config.fields import NAME
 from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.crontime.grammar import parse
 from cronjobs.engine.crontime.timing import CronTiming, EveryTiming, Timing, clock_changes, count_between, remarks
 from cronjobs.engine.crontime.timing import timing as timing_of
-from cronjobs.engine.run_due.printing import complain, json_text
 from cronjobs.errors import ConfigError, CronError, UsageError
 from cronjobs.model import duration, in_zone
 from cronjobs.text import one_line

@@ -26,8 +26,8 @@ from cronjobs.desk.insight.saying import safe as safe
 from cronjobs.desk.insight.saying import status_word as status_word
 from cronjobs.desk.insight.saying import took as took
 from cronjobs.desk.insight.saying import tries as tries
+from cronjobs.engine.command.printing import coloured, complain, is_terminal, json_text
 from cronjobs.engine.rules.progress import HowFar, in_words
-from cronjobs.engine.run_due.printing import coloured, complain, is_terminal, json_text
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration, duration_text, in_zone
 from cronjobs.text import one_line, visible

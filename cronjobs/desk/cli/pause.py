@@ -21,9 +21,9 @@ from cronjobs.desk.cli.pauses import (
     target,
 )
 from cronjobs.desk.cli.project_database import operator, our_database
+from cronjobs.engine.command.printing import complain
 from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.run_due.printing import complain
 from cronjobs.engine.schedules.materialise import materialise
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store import upcoming

@@ -12,9 +12,9 @@ import typer
 from cronjobs.clock import sleep
 from cronjobs.desk.cli.output import Times, counted, host_of, rough, safe, table, width
 from cronjobs.desk.cli.progress import Progress, interruptible
+from cronjobs.engine.command.printing import complain
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity, is_gone
-from cronjobs.engine.run_due.printing import complain
 from cronjobs.engine.store import listing, operating
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import DatabaseError

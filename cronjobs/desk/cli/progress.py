@@ -14,8 +14,8 @@ from typing import Final, TextIO
 
 from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli.output import fit, safe
+from cronjobs.engine.command.printing import is_terminal
 from cronjobs.engine.rules.progress import HowFar, in_words
-from cronjobs.engine.run_due.printing import is_terminal
 
 
 def is_interactive() -> bool:

@@ -12,13 +12,13 @@ from sqlalchemy import Connection
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.output import Times
+from cronjobs.engine.command.database import ready_database
+from cronjobs.engine.command.printing import complain
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import Address, parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.caller import user_in_a_line
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.run_due.database import ready_database
-from cronjobs.engine.run_due.printing import complain
 from cronjobs.engine.store import meta
 from cronjobs.engine.store.meta import is_ours
 from cronjobs.engine.store.sql import database_now

@@ -12,10 +12,10 @@ from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import Times, counted, table, width, write
 from cronjobs.desk.cli.progress import Progress, interruptible, is_interactive
 from cronjobs.desk.cli.project_database import by_hand, our_database
+from cronjobs.engine.command.printing import complain, json_text
 from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.retrying import patiently
-from cronjobs.engine.run_due.printing import complain, json_text
 from cronjobs.engine.store.pruning import KINDS, Past, last_tick_at, set_pruned_at
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import record

@@ -13,9 +13,9 @@ from cronjobs.desk import doors
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.project_database import jobs_database
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.printing import complain
 from cronjobs.engine.host.files import require_replaceable
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.printing import complain
 from cronjobs.engine.store.reading import only_reading
 from cronjobs.errors import CronjobsError
 from cronjobs.installed import needed

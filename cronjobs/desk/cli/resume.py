@@ -16,11 +16,11 @@ from cronjobs.desk.cli.pauses import (
     target,
 )
 from cronjobs.desk.cli.project_database import our_database
+from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules import pausing
 from cronjobs.engine.rules.occurrences import Range
-from cronjobs.engine.run_due.printing import complain, echo
 from cronjobs.engine.schedules.materialise import materialise
 from cronjobs.engine.schedules.pauses import held_back_now
 from cronjobs.engine.store import schedules as store

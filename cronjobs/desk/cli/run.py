@@ -14,12 +14,12 @@ from cronjobs.desk.cli.output import block, safe
 from cronjobs.desk.cli.progress import Bar
 from cronjobs.desk.cli.project_database import our_database
 from cronjobs.desk.cli.run_target import CannotTell, job_of
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.execution.foreground_claim import CannotRun, UnknownType, begin_existing, begin_new
 from cronjobs.engine.execution.live_output import Streams, live_streams
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs import job_types
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.printing import coloured
 from cronjobs.engine.tick.extras import LAST_S, Over, beside_jobs
 from cronjobs.engine.tick.foreground import Foreground, RunResult, signals_wait
 from cronjobs.engine.tick.log import Log

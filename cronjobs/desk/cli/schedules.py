@@ -15,10 +15,10 @@ from cronjobs.desk.cli.commands import Commands
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
 from cronjobs.desk.cli.output import COLOURS, Times, columns_of, labelled, safe, table, width, wrapped, write
 from cronjobs.desk.cli.project_database import snapshot
+from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
-from cronjobs.engine.run_due.printing import coloured, json_text
 from cronjobs.engine.schedules.definition import definition as definition_of
 from cronjobs.engine.schedules.planning import read
 from cronjobs.engine.store import explaining, listing, schedules

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cronjobs.desk.cli.output import write
+from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.reference import json_schema
-from cronjobs.engine.run_due.printing import json_text
 
 
 def schema() -> None:

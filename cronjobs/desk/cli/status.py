@@ -18,11 +18,11 @@ from cronjobs.desk.cli.status_lines import head_lines, schedule_lines, work_line
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.queue_trends import queue_trends
 from cronjobs.desk.insight.worst_first import schedules_shown
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.database import ready_database
+from cronjobs.engine.command.printing import complain, is_terminal, json_text
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.database import ready_database
-from cronjobs.engine.run_due.printing import complain, is_terminal, json_text
 from cronjobs.errors import UsageError
 
 IN_A_PIPE: Final = 20  # schedules

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from cronjobs.desk.cli.known_types import most_tries
+from cronjobs.desk.cli.last_runs import legend, strip
 from cronjobs.desk.cli.output import (
     UNCUT,
     Times,
@@ -26,15 +27,14 @@ from cronjobs.desk.cli.output import (
     width,
     wrapped,
 )
-from cronjobs.desk.cli.strip import legend, strip
 from cronjobs.desk.insight.findings import Finding, Severity, judge
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends
 from cronjobs.desk.insight.schedule_facts import STRIP, ScheduleFacts
+from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules import pausing
-from cronjobs.engine.run_due.printing import coloured
 from cronjobs.engine.tick.result import did_in_words
 
 LABEL_WIDTH: Final = 11

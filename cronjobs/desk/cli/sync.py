@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.project_database import by_hand, missing_file, our_database
+from cronjobs.engine.command.database import open_database
+from cronjobs.engine.command.printing import coloured, complain, echo, echo_json
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.run_due.database import open_database
-from cronjobs.engine.run_due.printing import coloured, complain, echo, echo_json
 from cronjobs.engine.schedules import sync as core
 from cronjobs.engine.schedules.changes import SyncPlan, compare
 from cronjobs.engine.schedules.definition import definition

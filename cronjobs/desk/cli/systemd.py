@@ -14,8 +14,8 @@ from cronjobs.desk.cli.options import ConfigOption, Source
 from cronjobs.desk.cli.output import write
 from cronjobs.desk.crontab import block, host, program
 from cronjobs.desk.crontab.systemd_units import Units, unit_name, units
+from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config import load as configuration
-from cronjobs.engine.run_due.printing import complain, echo
 from cronjobs.errors import CronjobsError, UsageError
 
 

@@ -15,9 +15,9 @@ from cronjobs.desk.cli.known_types import warn_if_unfit
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
 from cronjobs.desk.cli.output import counted, local
 from cronjobs.desk.cli.project_database import by_hand, our_database
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.printing import complain, echo, echo_json
 from cronjobs.engine.schedules import backfill as fill
 
 FromOption = Annotated[str, typer.Option("--from", metavar="T", help="The first instant of the range.")]

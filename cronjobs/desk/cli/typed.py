@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 from zoneinfo import ZoneInfo
 
+from cronjobs.engine.command.printing import complain
 from cronjobs.engine.jobs.checking import FIRST_RUN_AT, LAST_RUN_AT
 from cronjobs.engine.rules.payload import LIMIT_DIGITS, payload_fault
-from cronjobs.engine.run_due.printing import complain
 from cronjobs.errors import PayloadError, UsageError
 from cronjobs.model import duration
 from cronjobs.text import one_line

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from cronjobs import masking
 from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli.output import safe
-from cronjobs.engine.run_due.printing import coloured
+from cronjobs.engine.command.printing import coloured
 from cronjobs.errors import CronjobsError
 from cronjobs.model import in_zone
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from cronjobs.desk.init.surroundings import DOTENV, DatabaseVariable, Surroundings
-from cronjobs.engine.config.sources import DJANGOS
-from cronjobs.engine.config.starter import (
+from cronjobs.desk.init.app_alembic import ARGUMENT, IMPORT_LINE, EnvFile, with_filter
+from cronjobs.desk.init.starter import (
     COMMENT_AT,
     OWN_FILE,
     SCHEMA_FILE,
@@ -17,7 +16,8 @@ from cronjobs.engine.config.starter import (
     starter_schema,
     starter_yaml,
 )
-from cronjobs.engine.host.app_alembic import ARGUMENT, IMPORT_LINE, EnvFile, with_filter
+from cronjobs.desk.init.surroundings import DOTENV, DatabaseVariable, Surroundings
+from cronjobs.engine.config.sources import DJANGOS
 
 YAML: Final = "cronjobs.yaml"
 MODULES: Final = ("jobs", "cron_jobs")  # of the first handler; the second where the app has the first

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from cronjobs.desk.crontab import lines, program
+from cronjobs.desk.init.app_alembic import EnvFile, env_files
 from cronjobs.desk.init.app_files import AppPackage, DjangoProject, app_package, dependencies, django_project
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.config.sources import checked_url
 from cronjobs.engine.config.variables import read_env_file, text_of
 from cronjobs.engine.database.address import parse_url
-from cronjobs.engine.host.app_alembic import EnvFile, env_files
 from cronjobs.engine.host.files import names_in, open_regular, read_text
 from cronjobs.errors import CronjobsError
 

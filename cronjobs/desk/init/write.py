@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from cronjobs.desk.init.plan import YAML, InitPlan
+from cronjobs.desk.init.starter import OWN_FILE
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.config.starter import OWN_FILE
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.files import make_folder, open_regular

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
+from cronjobs.desk.init.app_alembic import unfiltered
+from cronjobs.desk.init.starter import OWN_FILE, SCHEMA_FILE, starter_schema
 from cronjobs.engine.config.settings import RetryChanges, Settings
-from cronjobs.engine.config.starter import OWN_FILE, SCHEMA_FILE, starter_schema
 from cronjobs.engine.crontime.grammar import parse
 from cronjobs.engine.database.address import parse_url
-from cronjobs.engine.host.app_alembic import unfiltered
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.shell_words import as_shell_line, shell_word
 from cronjobs.errors import CronjobsError

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.facts import DefinitionFacts, OccurrenceFacts, PauseFacts, TickFacts
+from cronjobs.desk.insight.explain_facts import DefinitionFacts, OccurrenceFacts, PauseFacts, TickFacts
 from cronjobs.desk.insight.job_evidence import count_of, job_facts, ledger_facts, surroundings, tick_facts
 from cronjobs.desk.insight.schedule_history import (
     JUST_BEFORE,

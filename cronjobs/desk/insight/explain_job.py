@@ -9,8 +9,17 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Final
 
-from cronjobs.desk.insight.facts import AttemptFacts, Explanation, JobFacts, JobLife, MadeFor, Now, TypeFacts, plain
-from cronjobs.desk.insight.phrases import LocalTimes, late, name, pause, span, who
+from cronjobs.desk.insight.explain_facts import (
+    AttemptFacts,
+    Explanation,
+    JobFacts,
+    JobLife,
+    MadeFor,
+    Now,
+    TypeFacts,
+    plain,
+)
+from cronjobs.desk.insight.explain_phrases import LocalTimes, late, name, pause, span, who
 from cronjobs.engine.rules.misfits import LEAST, MOST, OUTLIVED
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.progress import in_words, time_left

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.insight.explain_facts import Explanation
 from cronjobs.desk.insight.explain_job import explain_job
 from cronjobs.desk.insight.explain_type import explain_type, type_life
-from cronjobs.desk.insight.facts import Explanation
 from cronjobs.desk.insight.job_evidence import job_life
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes

@@ -12,8 +12,7 @@ from datetime import datetime, timedelta
 from shlex import quote
 from typing import Final
 
-from cronjobs.desk.insight.explain_job import brief_job, job_sentences
-from cronjobs.desk.insight.facts import (
+from cronjobs.desk.insight.explain_facts import (
     DefinitionFacts,
     Explanation,
     JobFacts,
@@ -22,7 +21,8 @@ from cronjobs.desk.insight.facts import (
     TickFacts,
     plain,
 )
-from cronjobs.desk.insight.phrases import LocalTimes, capital, late, name, pause, span, who
+from cronjobs.desk.insight.explain_job import brief_job, job_sentences
+from cronjobs.desk.insight.explain_phrases import LocalTimes, capital, late, name, pause, span, who
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
 from cronjobs.model import duration_text, in_zone
 from cronjobs.text import one_line

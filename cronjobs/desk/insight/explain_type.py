@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.insight.explain_facts import Explanation, JobFacts, Now, TypeFacts, plain
 from cronjobs.desk.insight.explain_job import job_sentences, type_reasons
-from cronjobs.desk.insight.facts import Explanation, JobFacts, Now, TypeFacts, plain
+from cronjobs.desk.insight.explain_phrases import LocalTimes, name
 from cronjobs.desk.insight.job_evidence import job_facts, surroundings, type_facts
-from cronjobs.desk.insight.phrases import LocalTimes, name
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import explaining

@@ -26,7 +26,7 @@ from cronjobs.engine.rules.crashing_types import CLEAN_ENDS
 from cronjobs.engine.store.failing_types import IN_A_ROW
 from cronjobs.engine.store.given_up import PRUNED
 from cronjobs.engine.store.misfits import WaitingMisfits
-from cronjobs.engine.store.unresolved import DEATHS_COUNTED
+from cronjobs.engine.store.status_facts import DEATHS_COUNTED
 from cronjobs.model import duration_text
 
 NEARLY_FULL: Final = 0.8

@@ -6,10 +6,10 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.insight.findings_of_extras import told_by_extras
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.judged_types import judged_types, unknown_schedules, unknown_since
 from cronjobs.desk.insight.slow_runs import slow_runs
-from cronjobs.desk.insight.told import told_by_extras
 from cronjobs.desk.insight.troubled_types import troubled_types
 from cronjobs.desk.insight.waiting import what_waits
 from cronjobs.desk.insight.watched import silent_hosts, ticking, watch

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from cronjobs.desk.insight.reach import BeyondOptions
+from cronjobs.desk.insight.findings_of_extras import Told
+from cronjobs.desk.insight.out_of_reach import BeyondOptions
 from cronjobs.desk.insight.slow_runs import SlowRun
-from cronjobs.desk.insight.told import Told
 from cronjobs.desk.insight.waiting import LateGroup, Queue
 from cronjobs.desk.insight.watched import Watched
 from cronjobs.engine.jobs.job_types import Fault

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.facts import (
+from cronjobs.desk.insight.explain_facts import (
     AttemptFacts,
     AuditEntry,
     Excluded,
@@ -22,7 +22,7 @@ from cronjobs.desk.insight.facts import (
     TickFacts,
     TypeFacts,
 )
-from cronjobs.desk.insight.reach import options_against
+from cronjobs.desk.insight.out_of_reach import options_against
 from cronjobs.desk.insight.schedule_history import in_force, pause_from
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.config.fields import zone_exists

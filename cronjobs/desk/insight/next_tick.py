@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.insight.preview import preview
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobTypes
@@ -17,7 +18,6 @@ from cronjobs.engine.rules.concurrency import Candidate, Limit, choose, reached
 from cronjobs.engine.schedules.changes import SyncPlan
 from cronjobs.engine.schedules.decide import Due, Settled
 from cronjobs.engine.schedules.definition import fingerprint
-from cronjobs.engine.schedules.preview import preview
 from cronjobs.engine.store import schedules, ticks, upcoming
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.enqueue import NewJob

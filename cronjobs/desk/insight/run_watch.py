@@ -21,7 +21,7 @@ from cronjobs.engine.rules.standing import (
 )
 from cronjobs.engine.schedules.decide import spread_offset
 from cronjobs.engine.schedules.definition import schedule_from_definition
-from cronjobs.engine.store import unresolved as store
+from cronjobs.engine.store import status_facts as store
 from cronjobs.engine.store.schedules import StoredSchedule
 
 RUNS_LOOKED_AT: Final = 10  # of a schedule, if its newest run did not go well

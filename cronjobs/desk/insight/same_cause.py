@@ -17,7 +17,7 @@ from cronjobs.desk.insight.finding import Covered
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.watched import Watched, ticking
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.probe.question import HANDLERS_EVERY_S
+from cronjobs.engine.probe.idle_conditions import HANDLERS_EVERY_S
 from cronjobs.engine.rules.standing import Happened, JobNow, failed_runs
 from cronjobs.engine.store.schedules import StoredSchedule
 

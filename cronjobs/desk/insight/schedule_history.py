@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from cronjobs.desk.insight.facts import AuditEntry, DefinitionFacts, Existence, PauseFacts
+from cronjobs.desk.insight.explain_facts import AuditEntry, DefinitionFacts, Existence, PauseFacts
 from cronjobs.engine.crontime.timing import CronTiming, Timing, count_between
 from cronjobs.engine.schedules.decide import spread_offset
 from cronjobs.engine.schedules.planning import read

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Row
 
 from cronjobs.desk.insight.judged_types import JudgedTypes
-from cronjobs.desk.insight.reach import BeyondOptions, out_of_reach
+from cronjobs.desk.insight.out_of_reach import BeyondOptions, out_of_reach
 from cronjobs.desk.insight.watched import late_after
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.concurrency import Limit

@@ -18,11 +18,11 @@ from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.engine.schedules.planning import read
 from cronjobs.engine.store import listing
-from cronjobs.engine.store import unresolved as store
+from cronjobs.engine.store import status_facts as store
 from cronjobs.engine.store.given_up import KINDS, GivenUp, given_up
 from cronjobs.engine.store.schedule_health import Survey, schedules_by_id
 from cronjobs.engine.store.schedules import StoredSchedule, ledger_between
-from cronjobs.engine.store.unresolved import Deaths, Killed
+from cronjobs.engine.store.status_facts import Deaths, Killed
 from cronjobs.model import Status, in_zone
 
 DIFFERENT_FILES: Final = timedelta(minutes=15)

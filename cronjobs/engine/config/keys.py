@@ -1,7 +1,8 @@
 """Every key of cronjobs.yaml, in tables: how it is read, an example, and in a sentence what it decides.
 
-This is their one home: the file is read by it, an unknown key is compared with it, and ``cronjobs schema``,
-``cronjobs config show`` and docs/reference/configuration.md are made from it.
+These tables and those of ``keys_of_jobs``, ``keys_of_alerts`` and ``keys_of_executors`` are their one home: the file is
+read by them, an unknown key is compared with them, and ``cronjobs schema``, ``cronjobs config show`` and
+docs/reference/configuration.md are made from them.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from datetime import timedelta
 from typing import Final
 
 from cronjobs.engine.config import fields, schema_parts
-from cronjobs.engine.config.alerts import alerts, ping
-from cronjobs.engine.config.executors import executors
+from cronjobs.engine.config.keys_of_alerts import alerts, ping
+from cronjobs.engine.config.keys_of_executors import executors
 from cronjobs.engine.config.keys_of_jobs import job_type, limits, queue, retry, schedule
 from cronjobs.engine.config.reader import ConfigKey, FieldError, Keys, Reader, Reading, taken_as
 from cronjobs.engine.config.settings import MetricsSettings, Retention, RetryChanges, RunSettings, Settings

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from cronjobs.engine.config import fields, schema_parts
-from cronjobs.engine.config.alerts import ping
+from cronjobs.engine.config.keys_of_alerts import ping
 from cronjobs.engine.config.payload_field import payload
 from cronjobs.engine.config.reader import ConfigKey, FieldError, Keys, Reader, Reading, ReportedError, shown, taken_as
 from cronjobs.engine.config.settings import RetryChanges, ScheduleSettings

@@ -80,6 +80,7 @@ def load(
 
     from_env_file = read_env(reading, tree)
     reading.variables = replace(reading.variables, environ={**(from_env_file or {}), **environ})
+    reading.extras = "extras" in tree.entries
     values, bad = reading.fields(tree, "", FILE)
     database = database_of(reading, values.get("database"), override, need=need_database and "database" not in bad)
     if "limits" in bad:

@@ -55,6 +55,7 @@ class Reading:
     problems: list[Problem] = field(default_factory=list)
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=set)
+    extras: bool = False  # the file names extras of somebody else's, whose kinds of findings nobody here knows
     database_unset: str = ""  # which variable of the database's URL is not set, where none is needed
     _came_in: set[str] = field(default_factory=set)
 

@@ -23,7 +23,7 @@ from cronjobs.engine.database.tables import (
     schedules,
     ticks,
 )
-from cronjobs.engine.probe.question import MISFITS_SQL, WAITING_SQL
+from cronjobs.engine.probe.idle_conditions import MISFITS_SQL, WAITING_SQL
 
 # SQLite would use the id of a pruned job again.
 for _table in (audit, findings, jobs, schedules, ticks):

@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes, policy_of
-from cronjobs.engine.rules.attempt_policy import ClaimPolicies
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.ending import running_row
+from cronjobs.engine.rules.recovery_policy import ClaimPolicies
 from cronjobs.engine.store import claims, leases
 from cronjobs.engine.store.enqueue import NewJob, insert_jobs
 from cronjobs.engine.store.listing import one_job

@@ -17,7 +17,7 @@ from cronjobs.engine.jobs.enqueue import TargetOrEngine, connection_of
 from cronjobs.engine.jobs.insertion import naming_missing_tables
 from cronjobs.engine.rules.payload import BadJson, read_json
 from cronjobs.engine.rules.progress import HowFar, reported_of
-from cronjobs.engine.store.finding import JobName, Readiness, find_row, readiness
+from cronjobs.engine.store.find_jobs import JobName, Readiness, find_row, readiness
 from cronjobs.engine.store.meta import refuse_unsupported
 from cronjobs.errors import DatabaseError, NoSuchJob, UsageError
 from cronjobs.model import FINAL, Status, duration, duration_text

@@ -17,7 +17,7 @@ from cronjobs.engine.config.settings import JobTypeSettings, Leftovers, RunSetti
 from cronjobs.engine.host.forks import EndingCopies
 from cronjobs.engine.jobs.around import around_attempts, hook
 from cronjobs.engine.jobs.registry import Registration, refused, registered
-from cronjobs.engine.rules.attempt_policy import RUNNER_SLACK, AttemptPolicy
+from cronjobs.engine.rules.recovery_policy import RUNNER_SLACK, AttemptPolicy
 from cronjobs.installed import if_installed
 from cronjobs.loading import Loading
 from cronjobs.masking import mask

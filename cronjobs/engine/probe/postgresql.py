@@ -9,7 +9,7 @@ import ctypes
 import select
 import time
 
-from cronjobs.engine.probe.question import LOOK, fill
+from cronjobs.engine.probe.idle_conditions import LOOK, fill
 from cronjobs.engine.probe.server_session import CONNECT_TIMEOUT_S, KEEPALIVES, SET_SETTINGS, TIMEOUTS, begin
 
 TYPE_CHECKING = False

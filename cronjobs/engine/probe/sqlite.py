@@ -7,7 +7,7 @@ try:  # what sqlite3 is made of, without its converters, whose imports cost more
 except ImportError:  # pragma: no cover - a Python that has it elsewhere
     from sqlite3 import connect
 
-from cronjobs.engine.probe.question import LOOK, ROW, fill
+from cronjobs.engine.probe.idle_conditions import LOOK, ROW, fill
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

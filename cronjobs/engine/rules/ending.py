@@ -5,17 +5,16 @@ Pure, but for the random part of a wait.
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from cronjobs.engine.rules.attempt_policy import NOT_READ, AttemptPolicy
 from cronjobs.engine.rules.lease import Expired, Finish, lease_of
 from cronjobs.engine.rules.misfits import WAIT, Refusals, is_misfit
 from cronjobs.engine.rules.payload import result_json
+from cronjobs.engine.rules.recovery_policy import NOT_READ, AttemptPolicy
+from cronjobs.engine.rules.retry import SOONEST_RETRY, permanent, retry_delay
 from cronjobs.model import (
     OUTCOME_WORDS,
     CancelledByRequest,
@@ -32,7 +31,6 @@ from cronjobs.model import (
     Succeeded,
     TimedOut,
     Transition,
-    duration,
 )
 from cronjobs.text import ERROR_LIMIT, OUTPUT_LIMIT, cap, clean, one_line
 
@@ -242,47 +240,9 @@ def _stored(text: str | None) -> str | None:
     return None if text is None else cap(text, OUTPUT_LIMIT)
 
 
-# --- the next state, and how long a retry waits -----------------------------------------------------------------------
+# --- the next state ---------------------------------------------------------------------------------------------------
 
 FREE_INTERRUPTIONS: Final = 3  # in a row; the next is charged, or a job longer than the time between deploys never ends
-SOONEST_RETRY: Final = timedelta(seconds=1)  # no retry is instant, even if the next occurrence is now
-
-
-def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
-    """The delay after the *failures*-th charged failure (from 1); *jitter* is a random number in [-1, 1].
-
-    min(base * factor**(failures-1), cap), or the list of delays, whose last entry repeats; then ± policy.jitter.
-    Clamped before the power is taken: 2.0**1100 and timedelta(2**60) both raise.
-    """
-    if policy.delays is not None:
-        delay = duration(policy.delays[min(failures, len(policy.delays)) - 1])
-    else:
-        base, cap = duration(policy.base), duration(policy.cap)
-        steps = failures - 1
-        steps_to_cap = math.log(cap / base, policy.factor) if policy.factor > 1 else math.inf
-        delay = cap if steps >= steps_to_cap else min(base * policy.factor**steps, cap)
-    return delay * (1 + policy.jitter * max(-1.0, min(1.0, jitter)))
-
-
-def permanent(policy: RetryPolicy, outcome: Outcome) -> bool:
-    """Whether *outcome* ends the job even if tries are left, by its own flag or by the policy's lists.
-
-    A name matches a kind that it equals or that ends with it after a dot. ``give_up_on`` wins over ``retry_on``. The
-    lists do not apply to outcomes without kinds (GiveUp, RetryLater, a signature mismatch, a command that could not be
-    started).
-    """
-    match outcome:
-        case Failed(permanent=True):
-            return True
-        case TimedOut():
-            return _named(("TimedOut",), policy.give_up_on)
-        case Failed(kinds=kinds) if kinds:
-            return _named(kinds, policy.give_up_on) or not (policy.retry_on is None or _named(kinds, policy.retry_on))
-    return False
-
-
-def _named(kinds: Sequence[str], names: Iterable[object]) -> bool:
-    return any(kind == name or kind.endswith(f".{name}") for name in names for kind in kinds)
 
 
 def decide(
@@ -332,24 +292,10 @@ def decide(
             failures += 1
             if failures >= (job.max_attempts or policy.max_attempts):
                 return Transition(Status.DEAD, failures, losses, interruptions=0)
-            delay = _retry_delay(job, outcome, policy, failures, now, jitter)
+            delay = retry_delay(job, outcome, policy, failures, now, jitter)
             if job.gives_up_at is not None and next_tick(now + delay, every) >= job.gives_up_at:
                 return Transition(Status.DEAD, failures, losses, interruptions=0)
             return Transition(Status.FAILED, failures, losses, interruptions=0, run_at=now + delay, delay=delay)
-
-
-def _retry_delay(
-    job: Job, outcome: Outcome, policy: RetryPolicy, failures: int, now: datetime, jitter: float
-) -> timedelta:
-    if isinstance(outcome, Failed) and outcome.retry_after is not None:
-        return max(outcome.retry_after, SOONEST_RETRY)
-    delay = backoff(policy, failures, jitter)
-    if isinstance(outcome, Failed) and outcome.at_least is not None:
-        return max(delay, outcome.at_least)
-    if job.next_occurrence is not None and job.gives_up_at is None:
-        # A nightly schedule whose provider is back must not sleep through its next run (design: overlap).
-        delay = min(delay, job.next_occurrence - now)
-    return max(delay, SOONEST_RETRY)
 
 
 def next_tick(instant: datetime, every: timedelta) -> datetime:

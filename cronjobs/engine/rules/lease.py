@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from cronjobs.engine.rules.attempt_policy import AttemptPolicy
 from cronjobs.engine.rules.progress import Reported
+from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.model import Job, Status
+
+LOCKED_ROW_S: Final = 0.25  # until the next try to renew, where somebody's open transaction had a row locked
 
 
 class Lease(NamedTuple):
@@ -107,3 +109,13 @@ def lease_margin_s(lease_s: float) -> float:
 def heartbeat_s(lease_s: float) -> float:
     """How often a lease is renewed: three renewals may fail before it ends."""
     return lease_s / 4
+
+
+def next_renewal(first_leased: float, renewed_at: float, lease_s: float) -> float:
+    """When all leases are renewed next, on the monotonic clock; infinity: none is held.
+
+    A heartbeat after the oldest of them was written, at *first_leased*. A row that somebody had locked when they were
+    renewed last, at *renewed_at*, is tried again soon.
+    """
+    every_s = heartbeat_s(lease_s)
+    return max(first_leased + every_s, renewed_at + min(LOCKED_ROW_S, every_s))

@@ -2,7 +2,7 @@
 
 Half a deploy is the usual reason: the new version enqueues, and a host with the old one claims. So such a job dies only
 when each version of the code that ticks has refused it. After a day it dies without another attempt, which it may
-never get: its handler may be gone, its queue paused, its limit full (``engine/tick/outlived.py``).
+never get: its handler may be gone, its queue paused, its limit full (``engine/tick/give_up_misfits.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from cronjobs.engine.probe.question import MISFIT as MISFIT
+from cronjobs.engine.probe.idle_conditions import MISFIT as MISFIT
 from cronjobs.model import Failed, Outcome
 
 WAIT: Final = timedelta(minutes=5)  # after each misfit

@@ -12,14 +12,14 @@ from datetime import timedelta
 from typing import Final, NoReturn
 
 from cronjobs.clock import SYSTEM
+from cronjobs.engine.command import fault, leaving
+from cronjobs.engine.command.database import ready_database
+from cronjobs.engine.command.printing import echo_json, is_terminal
 from cronjobs.engine.execution.output import divert_logging, divert_streams
 from cronjobs.engine.host.forks import keep_streams_from_copies
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.run_due import fault, leaving
-from cronjobs.engine.run_due.database import ready_database
+from cronjobs.engine.run_due.cron_mail import CronMail, as_object, summary
 from cronjobs.engine.run_due.options import SHOWS_PROGRESS, TickOptions
-from cronjobs.engine.run_due.printing import echo_json, is_terminal
-from cronjobs.engine.run_due.report import CronMail, as_object, summary
 from cronjobs.engine.run_due.settings import fires_schedules, tick_settings
 from cronjobs.engine.tick import deadline
 from cronjobs.engine.tick.tick import Tick

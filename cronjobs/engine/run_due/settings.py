@@ -1,33 +1,17 @@
-"""From the command line and the environment to settings; without the database, which many who read them do not need."""
+"""What ``run-due`` makes of its options and its environment."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
-from cronjobs import masking
+from cronjobs.engine.command.settings import read_settings
 from cronjobs.engine.config import trust
-from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.run_due.fault import circumstances
 from cronjobs.engine.run_due.options import TickOptions
 from cronjobs.errors import UsageError
 from cronjobs.model import duration
-
-
-def read_settings(
-    config: Path | None, url: str | None, need_database: bool = True, *, only_database: bool = False
-) -> Settings:
-    """Read the configuration, and keep its secrets out of whatever is printed from now on."""
-    masking.remember(masking.named_secrets({**os.environ, "": url or ""}))
-    settings = load(
-        config, environ=os.environ, database_url=url, need_database=need_database, only_database=only_database
-    )
-    masking.remember(settings.secrets)
-    circumstances.log = settings.log
-    return settings
 
 
 def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:

@@ -14,8 +14,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, select, update
 
 from cronjobs.engine.database.tables import alerts, findings
-from cronjobs.engine.probe.question import after_now
-from cronjobs.engine.store import unresolved  # noqa: F401  its fragment: undealt
+from cronjobs.engine.probe.idle_conditions import after_now
+from cronjobs.engine.store import status_facts as unresolved  # noqa: F401  its fragment: undealt
 from cronjobs.engine.store.sql import define, inserted_into, run
 
 LEASE: Final = timedelta(minutes=2)  # of a message that is being sent

@@ -21,8 +21,8 @@ from sqlalchemy import Connection
 from cronjobs.engine.database.column_types import from_microseconds
 from cronjobs.engine.database.encoding import fitted
 from cronjobs.engine.host.caller import caller
-from cronjobs.engine.probe.question import after_now
-from cronjobs.engine.store.finding import JobName, cannot_be_there
+from cronjobs.engine.probe.idle_conditions import after_now
+from cronjobs.engine.store.find_jobs import JobName, cannot_be_there
 from cronjobs.engine.store.operating import CANCELLED
 from cronjobs.engine.store.sql import define, is_postgresql, run
 

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError
 
-from cronjobs.engine.probe.question import after_now
-from cronjobs.engine.rules.attempt_policy import NOT_READ, USUAL, ClaimPolicies
+from cronjobs.engine.probe.idle_conditions import after_now
 from cronjobs.engine.rules.concurrency import Candidate, Limit, choose, closed, full, reached
+from cronjobs.engine.rules.recovery_policy import NOT_READ, USUAL, ClaimPolicies
 from cronjobs.engine.store.concurrency import BUT, behind_full_keys, full_parameters, judge_alone, running_by_key
 from cronjobs.engine.store.job_rows import fetch_by_itself, job_from, jobs_from
 from cronjobs.engine.store.lanes import lanes_of, types_in

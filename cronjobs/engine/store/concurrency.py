@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.probe.question import after_now
+from cronjobs.engine.probe.idle_conditions import after_now
 from cronjobs.engine.rules.concurrency import Full, Limit, full, waiting_by_limit
 from cronjobs.engine.store.overlap import runnable_value
 from cronjobs.engine.store.sql import among, define, group_value, is_postgresql, run

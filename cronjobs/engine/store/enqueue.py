@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 from cronjobs.engine.database.encoding import UTF8, from_ascii, in_ascii, server_encoding, unfit_character
 from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.host.caller import caller
-from cronjobs.engine.probe.question import after_now
+from cronjobs.engine.probe.idle_conditions import after_now
 from cronjobs.engine.store.meta import qualified
 from cronjobs.engine.store.sql import (
     define,

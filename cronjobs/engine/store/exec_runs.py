@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.probe.question import after_now
-from cronjobs.engine.rules.attempt_policy import AttemptPolicy
+from cronjobs.engine.probe.idle_conditions import after_now
 from cronjobs.engine.rules.lease import Finish
+from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.engine.store import leases
 from cronjobs.engine.store.sql import define, run
 from cronjobs.model import Status

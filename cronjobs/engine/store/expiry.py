@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.rules.attempt_policy import NOT_READ, read_policy, seconds
 from cronjobs.engine.rules.lease import Expired, Lease
+from cronjobs.engine.rules.recovery_policy import NOT_READ, read_policy, seconds
 from cronjobs.engine.store.job_rows import job_from
 from cronjobs.engine.store.sql import (
     among,

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select
 
 from cronjobs.engine.database.tables import audit, occurrences, pauses, schedules, ticks
-from cronjobs.engine.probe.question import shifted
+from cronjobs.engine.probe.idle_conditions import shifted
 from cronjobs.engine.store import (
     claims,  # noqa: F401  its fragments: plain, timed
     shown,  # noqa: F401  its fragments: job_type_shown and the like

@@ -13,7 +13,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.engine.database.tables import job_type_lists
-from cronjobs.engine.probe.question import after_now, shifted
+from cronjobs.engine.probe.idle_conditions import after_now, shifted
 from cronjobs.engine.store.overlap import runnable_value
 from cronjobs.engine.store.sql import define, inserted_into, run
 

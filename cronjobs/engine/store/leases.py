@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row
 
 from cronjobs.engine.database.encoding import UTF8, fitted, server_encoding
 from cronjobs.engine.database.tables import job_runs, jobs
-from cronjobs.engine.probe.question import after_now
+from cronjobs.engine.probe.idle_conditions import after_now
 from cronjobs.engine.rules.ending import late_output
 from cronjobs.engine.rules.lease import Finish, Lease, Report
 from cronjobs.engine.rules.misfits import MISFIT

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 
 from cronjobs.engine.database.tables import job_runs, jobs, occurrences, schedules
-from cronjobs.engine.probe.question import WAITING_SQL, after_now, shifted
+from cronjobs.engine.probe.idle_conditions import WAITING_SQL, after_now, shifted
 from cronjobs.engine.store import claims  # noqa: F401  its fragments: plain, timed
 from cronjobs.engine.store.shown import LONGEST, beginning, fetched, shown
 from cronjobs.engine.store.sql import define, run

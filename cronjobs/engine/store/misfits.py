@@ -12,7 +12,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.probe.question import after_now
+from cronjobs.engine.probe.idle_conditions import after_now
 from cronjobs.engine.rules.misfits import LATELY, LEAST, MISFIT, MOST, OUTLIVED, UNKNOWN_CODE, Refusals
 from cronjobs.engine.store import job_types  # noqa: F401  its fragments: within_ago, within_ahead
 from cronjobs.engine.store.alerts import look_soon

@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from cronjobs.engine.database.tables import LENGTHS
-from cronjobs.engine.rules.attempt_policy import seconds
 from cronjobs.engine.rules.lease import Finish, Lease, lease_of
+from cronjobs.engine.rules.recovery_policy import seconds
 from cronjobs.engine.store import leases, released_keys, tokens  # noqa: F401  its fragments: release_key, take_key_back
 from cronjobs.engine.store.job_rows import job_from
 from cronjobs.engine.store.leases import Written

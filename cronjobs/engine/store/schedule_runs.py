@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.store import listing, schedules, unresolved  # noqa: F401  their fragments: run_seconds, paused_by, some_ago
+from cronjobs.engine.store import listing, schedules, status_facts  # noqa: F401  their fragments: run_seconds, paused_by, some_ago
 from cronjobs.engine.store.sql import define, run
 
 define(

@@ -19,8 +19,8 @@ from sqlalchemy.types import TypeEngine
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.column_types import Instant, Json, to_microseconds
-from cronjobs.engine.probe import question
-from cronjobs.engine.probe.question import FRAGMENTS
+from cronjobs.engine.probe import idle_conditions as question
+from cronjobs.engine.probe.idle_conditions import FRAGMENTS
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 

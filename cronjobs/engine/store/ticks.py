@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, insert
 
 from cronjobs.engine.database.tables import audit, ticks
-from cronjobs.engine.probe.question import HANDLERS_EVERY_S, MANY_QUEUES, SEEN, after_now
+from cronjobs.engine.probe.idle_conditions import HANDLERS_EVERY_S, MANY_QUEUES, SEEN, after_now
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.sql import define, group, inserted_into, json_text, run
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.probe.question import after_now
+from cronjobs.engine.probe.idle_conditions import after_now
 from cronjobs.engine.store.sql import define, run
 
 WINDOW: Final = timedelta(minutes=10)

@@ -21,19 +21,18 @@ from cronjobs.engine.rules.ending import (
     as_stopped,
     decide_end,
     plain_end,
-    running_row,
     succeeded_itself,
 )
-from cronjobs.engine.rules.lease import Finish
 from cronjobs.engine.rules.progress import in_words
 from cronjobs.engine.store.alerts import look_soon
+from cronjobs.engine.tick.hung_handlers import timed_out
 from cronjobs.engine.tick.long_jobs import ADOPTED, FULL
 from cronjobs.engine.tick.pacing import Pace
 from cronjobs.engine.tick.result import Counts
 from cronjobs.engine.tick.trouble import Outage
 from cronjobs.engine.tick.turn import AHEAD_S, GROUP, BatchResult, ClaimPlanner, End, Writer
 from cronjobs.errors import BadValue, DatabaseError
-from cronjobs.model import Finished, Interrupted, Released, RetryPolicy, Succeeded, TimedOut, duration_text
+from cronjobs.model import Finished, Released, RetryPolicy, Succeeded
 
 NOT_BEGUN: Final = Released()
 STILL_HERE: Final = Released("an earlier attempt of it lost its lease, and its code still runs here")
@@ -120,7 +119,7 @@ class Ends:
             return
         self.pace.look_again()  # it may have enqueued more
         self.planner.note(attempt.job.job_type, ended.finished.duration)
-        late = _timed_out(attempt) if attempt.recorded == "timed_out" else None
+        late = timed_out(attempt) if attempt.recorded == "timed_out" else None
         outcome = as_stopped(ended.finished.outcome, attempt.stop.reason, process=attempt.has_process, late=late)
         if outcome is not ended.finished.outcome:
             ended = ended._replace(finished=ended.finished._replace(outcome=outcome))
@@ -148,47 +147,6 @@ class Ends:
                 outcome = unbegun(attempt) or why
                 self.in_flight.end(Ended(attempt, Finished(attempt.job, outcome), now))
                 self.planner.typical_s = None  # and claim no further ahead until the pace is known again
-
-    # --- what does not end --------------------------------------------------------------------------------------------
-
-    def note_overdue(self) -> None:
-        """A thread cannot be killed: past its time-out it is recorded so, and keeps its slot, row and lease."""
-        if not self._overdue():
-            return
-        self.collect(0)  # what ended while a turn took its time is not overdue
-        now = self.clock.monotonic()
-        for attempt in self._overdue():
-            attempt.recorded, attempt.recorded_at = "timed_out", now
-            attempt.stop.set("timeout")
-            self.in_flight.unrecorded.append(attempt)
-            self.counts.timed_out += 1
-            self.emit(events.job_timed_out(attempt.job, attempt.worker, attempt.timeout))
-
-    def _overdue(self) -> list[Attempt]:
-        now = self.clock.monotonic()
-        return [each for each in self.in_flight.busy() if each.recorded is None and now >= each.overdue_at]
-
-    def note_stuck(self, stopping: str | None) -> list[Attempt]:
-        """What runs on although the tick ends; noted as interrupted, if it was not overdue before."""
-        stuck = self.in_flight.busy()
-        for attempt in stuck:
-            if attempt.recorded is None:
-                attempt.recorded = "interrupted"
-                attempt.stop.set("shutdown")
-                self.in_flight.unrecorded.append(attempt)
-                self.counts.interrupted += 1
-                self.emit(events.job_still_running(attempt.job, attempt.worker, stopping or "end of the tick"))
-        return stuck
-
-    def overdue_rows(self) -> list[Finish]:
-        """The history rows of what still runs and should not."""
-        return [self._overdue_row(attempt) for attempt in self.in_flight.unrecorded]
-
-    def _overdue_row(self, attempt: Attempt) -> Finish:
-        outcome = _timed_out(attempt) if attempt.recorded == "timed_out" else Interrupted()
-        started = attempt.started if attempt.started is not None else self.clock.monotonic()
-        ran = timedelta(seconds=max(0.0, self.clock.monotonic() - started))
-        return running_row(attempt.job, outcome, ran, attempt.worker)
 
     def lost(self, attempt: Attempt) -> None:
         """Report that its lease was taken over or ran out."""
@@ -332,10 +290,6 @@ class Ends:
             ran = timedelta(seconds=now - (attempt.started or now))
             finished = Finished(attempt.job, Succeeded(None), ran, attempt.worker)
             self._report(attempt, self._decide(Ended(attempt, finished, 0.0), at))
-
-
-def _timed_out(attempt: Attempt) -> TimedOut:
-    return TimedOut(f"still running after its timeout of {duration_text(attempt.timeout)}")
 
 
 def _plain(ended: Ended, error: Exception) -> Ended:

@@ -26,8 +26,8 @@ from cronjobs.engine.database.retrying import patiently
 from cronjobs.engine.execution.attempt import PROCESS_GRACE, Attempt, Ended
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobType, JobTypes, policy_of
-from cronjobs.engine.rules.attempt_policy import read_policy
 from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.rules.recovery_policy import read_policy
 from cronjobs.engine.store import leases
 from cronjobs.engine.store.claims import held_by
 from cronjobs.engine.store.sql import database_now

@@ -21,9 +21,10 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.attempt import Attempt, InFlight, timeout_of
 from cronjobs.engine.execution.worker_threads import Workers
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.rules.lease import heartbeat_s, lease_margin_s
+from cronjobs.engine.rules.lease import lease_margin_s, next_renewal
 from cronjobs.engine.store.ticks import NO_SIGNS, Signs
 from cronjobs.engine.tick.ends import STILL_HERE, Ends, without_a_row
+from cronjobs.engine.tick.hung_handlers import HungHandlers
 from cronjobs.engine.tick.long_jobs import Handovers
 from cronjobs.engine.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
 from cronjobs.engine.tick.result import Counts, TickFilter
@@ -33,7 +34,6 @@ from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
 from cronjobs.errors import BadValue, DatabaseError
 
 EXIT_MARGIN_S: Final = 1.5  # once leases are cut to 2 s, this process must be gone before they end
-LOCKED_ROW_S: Final = 0.25  # until the next try to renew, where somebody's open transaction had a row locked
 HANDOVER_S: Final = 5.0  # what must be left of a tick for it to hand a long job over
 
 
@@ -109,6 +109,7 @@ class Loop:
             now_read_at=self.now_read_at,
             tells_each=self.tells_each,
         )
+        self.hung = HungHandlers(self.clock, self.in_flight, self.counts, self.emit, lambda: self.ends.collect(0))
         self.in_threads = self.job_types
         self._isolate(self.crashing)
         self.handovers = Handovers(self.settings, self.clock, self.workers.ended)
@@ -171,7 +172,7 @@ class Loop:
 
     def _round(self) -> str | None:
         self._report_stopping()
-        self.ends.note_overdue()
+        self.hung.note_overdue()
         self._give_back_what_waits()
         self._turn()
         self._lose_what_ran_out()
@@ -230,7 +231,7 @@ class Loop:
         while True:
             self.ends.collect(0)
             self.ends.release([*self.workers.take_back(), *self.in_flight.handing_over()])
-            stuck = self.ends.note_stuck(self.stopping)
+            stuck = self.hung.note_stuck(self.stopping)
             if self.stopping is None:
                 self.overran_now |= {each.job.job_type for each in stuck if each.recorded == "interrupted"}
 
@@ -270,7 +271,7 @@ class Loop:
             return True
         batch = Batch(
             ends=self.ends.decided(),
-            overdue=self.ends.overdue_rows(),
+            overdue=self.hung.rows(),
             held=self.in_flight.leases() if renew or self.writer.claim_unsettled else (),
             alone=not self.in_flight.held,
             unsettled=self.writer.claim_unsettled,
@@ -481,6 +482,4 @@ class Loop:
         )
 
     def _next_renewal(self) -> float:
-        """When the first lease needs renewing; infinity: none is held. A row that somebody had locked is tried soon."""
-        every_s = heartbeat_s(self.lease_s)
-        return max(self.in_flight.first_leased() + every_s, self.renewed_at + min(LOCKED_ROW_S, every_s))
+        return next_renewal(self.in_flight.first_leased(), self.renewed_at, self.lease_s)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from cronjobs import events
-from cronjobs.engine.probe.question import PRUNE_EVERY_S, WRONG_CLOCK_S
+from cronjobs.engine.probe.idle_conditions import PRUNE_EVERY_S, WRONG_CLOCK_S
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.errors import DatabaseBusy
 

@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 
 from cronjobs import events
 from cronjobs.engine.host.identity import is_gone
-from cronjobs.engine.rules.attempt_policy import AttemptPolicy
 from cronjobs.engine.rules.ending import Decided, as_cancelled, settle_expired
 from cronjobs.engine.rules.lease import Expired, lease_of
+from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.engine.store import expiry, leases, tokens
 from cronjobs.engine.store.crashing_types import note_deaths
 from cronjobs.engine.store.expiry import Leased

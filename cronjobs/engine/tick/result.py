@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from cronjobs.engine.probe import question
+from cronjobs.engine.probe import idle_conditions as question
 from cronjobs.errors import EX_SOFTWARE
 from cronjobs.model import Interrupted, Released, Status, TimedOut
 from cronjobs.text import one_line

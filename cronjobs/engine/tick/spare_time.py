@@ -68,7 +68,7 @@ class SpareTime:
 
             tick.try_part(partial(counting.count, tick), retry_until=0)
         if pruning.is_due(seen.pruned_at, seen.now):
-            from cronjobs.engine.tick.closing import close_hours
+            from cronjobs.engine.tick.closing_hours import close_hours
 
             tick.try_part(partial(close_hours, tick), retry_until=0)
 

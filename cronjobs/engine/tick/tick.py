@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from cronjobs import events
 from cronjobs.engine.database.retrying import first_look
-from cronjobs.engine.probe.question import CLOCK_SKEW_S
+from cronjobs.engine.probe.idle_conditions import CLOCK_SKEW_S
 from cronjobs.engine.schedules.definition import fingerprint
 from cronjobs.engine.store import meta, ticks
 from cronjobs.engine.store.meta import is_ours
@@ -175,7 +175,7 @@ class Tick(TickContext):
             self.result.recovered = self.recovery.recovered
 
     def _give_up_misfits(self) -> None:
-        from cronjobs.engine.tick.outlived import give_up
+        from cronjobs.engine.tick.give_up_misfits import give_up
 
         give_up(self, lambda: self.work.types())
 

@@ -22,11 +22,11 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.attempt import PROCESS_GRACE, Attempt, Ended, InFlight
 from cronjobs.engine.jobs.job_types import JobType, JobTypes, policy_of
-from cronjobs.engine.rules.attempt_policy import ClaimPolicies
 from cronjobs.engine.rules.crashing_types import count_ends
 from cronjobs.engine.rules.ending import Decided, decide_end, without_texts
 from cronjobs.engine.rules.lease import Finish, Lease, Report, lease_of
 from cronjobs.engine.rules.misfits import is_misfit
+from cronjobs.engine.rules.recovery_policy import ClaimPolicies
 from cronjobs.engine.store import claims, crashing_types, leases
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.claims import Claim, ClaimFilter

@@ -15,8 +15,8 @@ from django.db import connections  # type: ignore[import-untyped]
 from support.django_project import django_project
 
 from cronjobs import enqueue, masking
+from cronjobs.desk.insight.effective_settings import Given, effective
 from cronjobs.engine.config import django_project as config
-from cronjobs.engine.config.effective import Given, effective
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.config.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 from cronjobs.contrib.doctor import database_verdicts as db
 from cronjobs.contrib.doctor import host_verdicts as host
 from cronjobs.contrib.doctor.diagnosis import Diagnosis
-from cronjobs.engine.host.mounts import filesystem_of
+from cronjobs.contrib.doctor.mounts import filesystem_of
 from cronjobs.engine.schema import grants
 from cronjobs.engine.store.examining import HeldRights, ServerFacts, SqliteFile, TableStatistics
 

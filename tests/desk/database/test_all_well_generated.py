@@ -30,11 +30,11 @@ from cronjobs.engine.crontime.timing import timing
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.rules.attempt_policy import AttemptPolicy, ClaimPolicies
 from cronjobs.engine.rules.capacity import Cap
 from cronjobs.engine.rules.ending import decide_end, settle_expired
 from cronjobs.engine.rules.lease import lease_of
 from cronjobs.engine.rules.occurrences import dropped_reason
+from cronjobs.engine.rules.recovery_policy import AttemptPolicy, ClaimPolicies
 from cronjobs.engine.schedules.backfill import ScheduleBusy, trigger
 from cronjobs.engine.schedules.decide import spread_offset
 from cronjobs.engine.schedules.definition import schedule_from_definition

@@ -14,8 +14,8 @@ from sqlalchemy import select
 from support.hosts import Host, put
 
 from cronjobs.clock import SYSTEM
+from cronjobs.desk.insight.explain_facts import AttemptFacts, JobFacts, JobLife, Now
 from cronjobs.desk.insight.explain_job import explain_job
-from cronjobs.desk.insight.facts import AttemptFacts, JobFacts, JobLife, Now
 from cronjobs.engine.config.settings import RunSettings, Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import job_runs

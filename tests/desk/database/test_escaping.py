@@ -18,11 +18,11 @@ from support.project import Project
 
 from cronjobs import events
 from cronjobs.desk.cli.progress import Progress
+from cronjobs.engine.command.printing import complain
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import jobs
-from cronjobs.engine.run_due.printing import complain
 
 # Cursor movement, a line end of each kind, a bidi override: each would show something that is not there.
 FORGED = "FORGED all is well"

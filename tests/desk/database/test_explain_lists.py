@@ -19,9 +19,9 @@ from support.lookingrows import NOW
 from support.postgres import OWNER
 
 from cronjobs.desk.insight.evidence import ScheduleEvidence
+from cronjobs.desk.insight.explain_facts import Now, OccurrenceFacts
 from cronjobs.desk.insight.explain_job import explain_job
 from cronjobs.desk.insight.explain_occurrence import OCCURRENCE_VERDICTS, explain_occurrence
-from cronjobs.desk.insight.facts import Now, OccurrenceFacts
 from cronjobs.desk.insight.job_evidence import job_life
 from cronjobs.engine.database import tables
 from cronjobs.engine.jobs.job_types import JobTypes

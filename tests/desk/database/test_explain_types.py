@@ -15,9 +15,9 @@ from support.hosts import put
 from support.postgres import OWNER
 
 from cronjobs import reschedule
+from cronjobs.desk.insight.explain_facts import AttemptFacts, AuditEntry, JobFacts, Now
 from cronjobs.desk.insight.explain_job import job_sentences
-from cronjobs.desk.insight.facts import AttemptFacts, AuditEntry, JobFacts, Now
-from cronjobs.desk.insight.phrases import LocalTimes
+from cronjobs.desk.insight.explain_phrases import LocalTimes
 from cronjobs.engine.database import tables
 from cronjobs.engine.store.ticks import record
 from cronjobs.engine.tick.result import MOST_NOTED, Result, noted

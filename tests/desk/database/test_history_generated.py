@@ -16,7 +16,7 @@ from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
 from cronjobs.desk.cli.output import brief, width
-from cronjobs.desk.insight.night import collapsed, outcome_of, totals, when
+from cronjobs.desk.insight.shortened_history import collapsed, outcome_of, totals, when
 from cronjobs.testing import FakeClock
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -20,7 +20,8 @@ from support.postgres import OWNER
 from cronjobs.desk.cli.output import Times, fit, since_instant, table, took
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.store import listing, unresolved
+from cronjobs.engine.store import listing
+from cronjobs.engine.store import status_facts as unresolved
 from cronjobs.engine.store.listing import Filter
 from cronjobs.errors import UsageError
 from cronjobs.model import Status

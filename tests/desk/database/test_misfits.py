@@ -25,7 +25,8 @@ from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.store import schedules
 from cronjobs.engine.store.listing import deaths_since
 from cronjobs.engine.store.operating import OperatorAction, retry
-from cronjobs.engine.tick import outlived, work
+from cronjobs.engine.tick import give_up_misfits as outlived
+from cronjobs.engine.tick import work
 from cronjobs.testing import FakeClock
 
 START = datetime(2026, 11, 24, 8, 0, 30, tzinfo=UTC)

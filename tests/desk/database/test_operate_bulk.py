@@ -20,9 +20,9 @@ from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
 from cronjobs.desk.cli import jobs_change, progress
+from cronjobs.engine.command import printing
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.run_due import printing
 from cronjobs.engine.store import listing, operating
 from cronjobs.engine.store.listing import Filter
 from cronjobs.model import Status

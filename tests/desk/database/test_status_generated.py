@@ -29,6 +29,7 @@ from cronjobs.desk.insight.judged_types import JudgedTypes, judged_types, unknow
 from cronjobs.desk.insight.queue_trends import QueueTrends
 from cronjobs.desk.insight.run_watch import RUNS_LOOKED_AT
 from cronjobs.desk.insight.waiting import LateGroup, Queue
+from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
@@ -43,7 +44,6 @@ from cronjobs.engine.rules.standing import (
     standing,
     why_not_run,
 )
-from cronjobs.engine.run_due.printing import json_text
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store.job_types import Loaded, record_types
 from cronjobs.engine.store.schedule_health import Survey, active_schedules

@@ -14,12 +14,12 @@ from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
 from cronjobs.desk.cli import output
+from cronjobs.desk.cli.last_runs import BLOCKS, LETTERS, legend, strip
 from cronjobs.desk.cli.output import _columns, brief, wrapped
 from cronjobs.desk.cli.status_lines import trend_of
-from cronjobs.desk.cli.strip import BLOCKS, LETTERS, legend, strip
+from cronjobs.engine.command import printing
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.run_due import printing
 from cronjobs.engine.store import trends
 from cronjobs.testing import FakeClock
 
@@ -111,7 +111,7 @@ def test_without_block_characters_the_strip_is_of_letters(
     rows.occurrence(schedule, ago(minutes=9), "missed")
     assert "▓▁▁▄█" in cronjobs("status").out
     monkeypatch.setattr(output, "printable", lambda text, instead: instead)
-    monkeypatch.setattr("cronjobs.desk.cli.strip.printable", lambda text, instead: instead)
+    monkeypatch.setattr("cronjobs.desk.cli.last_runs.printable", lambda text, instead: instead)
     out = cronjobs("status").out
     assert "M..fD" in out
     assert ". succeeded  f retrying  D dead  M missed" in out

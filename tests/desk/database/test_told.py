@@ -15,8 +15,8 @@ from sqlalchemy import Connection, text
 from cronjobs.desk import doors
 from cronjobs.desk.insight.finding import Finding
 from cronjobs.desk.insight.findings import judge
+from cronjobs.desk.insight.findings_of_extras import Told
 from cronjobs.desk.insight.gathering import look
-from cronjobs.desk.insight.told import Told
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes

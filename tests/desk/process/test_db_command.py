@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from support.project import Project
 
+from cronjobs.desk.init.app_alembic import with_filter
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import SCHEMA_REVISION
-from cronjobs.engine.host.app_alembic import with_filter
 
 
 class Folder:

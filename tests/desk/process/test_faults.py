@@ -14,7 +14,7 @@ from support.project import Project as Commands
 from support.ticking import Project
 
 from cronjobs.engine.config import load
-from cronjobs.engine.run_due.report import MOST_WAITING, Outlet
+from cronjobs.engine.run_due.cron_mail import MOST_WAITING, Outlet
 from cronjobs.engine.schema import ready
 from cronjobs.version import __version__
 
@@ -62,7 +62,7 @@ def test_a_log_of_json_lines_has_the_traceback_as_a_fact(commands: Commands, mon
 
 def test_without_a_log_the_traceback_follows(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "load", fail)
-    monkeypatch.setattr("cronjobs.engine.run_due.settings.load", fail)
+    monkeypatch.setattr("cronjobs.engine.command.settings.load", fail)
     first, *rest = commands.call("status").err.splitlines()
     assert "Unexpected" in first
     assert rest[0] == "Traceback (most recent call last):"

@@ -13,10 +13,10 @@ from support.project import Project
 
 from cronjobs import events
 from cronjobs.desk.cli import output as show
+from cronjobs.engine.command.printing import complain, echo, echo_json, json_text
 from cronjobs.engine.config.load import load
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.execution.handler import masked
-from cronjobs.engine.run_due.printing import complain, echo, echo_json, json_text
 from cronjobs.engine.tick.log import Log
 from cronjobs.masking import hide_in, mask, named_secrets, remember, url_passwords
 from cronjobs.model import Failed

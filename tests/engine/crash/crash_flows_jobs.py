@@ -112,7 +112,7 @@ def a_long_job_begun(world: World) -> None:
 @flow("a long job adopts its lease", seed=a_long_job_begun, rest=World.rest_in_real_time, apart=True, floor=12)
 def adopt(world: World) -> None:
     """The process that the tick has started; here it is this one."""
-    from cronjobs.engine.rules.attempt_policy import AttemptPolicy
+    from cronjobs.engine.rules.recovery_policy import AttemptPolicy
     from cronjobs.engine.tick import long_job_process, long_jobs
     from cronjobs.model import RetryPolicy
 
@@ -146,7 +146,7 @@ def adopt(world: World) -> None:
 
 def expired_leases(world: World) -> None:
     """Runners died: with nothing said about their attempt, with a time-out or an interruption said, once too often."""
-    from cronjobs.engine.rules.attempt_policy import AttemptPolicy
+    from cronjobs.engine.rules.recovery_policy import AttemptPolicy
     from cronjobs.model import RetryPolicy
 
     world.configure(workers=1)

@@ -11,7 +11,7 @@ from sqlalchemy import delete, insert, select
 
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import jobs, pauses, schedules
-from cronjobs.engine.probe.question import MANY_QUEUES
+from cronjobs.engine.probe.idle_conditions import MANY_QUEUES
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.store import ticks
 from cronjobs.engine.store.claims import ClaimFilter, claim

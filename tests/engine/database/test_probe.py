@@ -24,9 +24,9 @@ from cronjobs.engine.database import tables
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.probe import idle
+from cronjobs.engine.probe import fast_path as idle
+from cronjobs.engine.probe.idle_conditions import IDLE, NOTHING_DUE
 from cronjobs.engine.probe.inputs import Inputs, Start
-from cronjobs.engine.probe.question import IDLE, NOTHING_DUE
 from cronjobs.engine.tick.idle_inputs import inputs_of
 from cronjobs.engine.tick.result import Result
 from cronjobs.errors import CronjobsError

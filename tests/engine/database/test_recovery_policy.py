@@ -19,8 +19,8 @@ from cronjobs.engine.database.tables import jobs as jobs_table
 from cronjobs.engine.database.tables import schedules as schedules_table
 from cronjobs.engine.jobs import job_types, registry
 from cronjobs.engine.jobs.job_types import policy_of
-from cronjobs.engine.rules.attempt_policy import AttemptPolicy, read_policy
 from cronjobs.engine.rules.ending import running_row
+from cronjobs.engine.rules.recovery_policy import AttemptPolicy, read_policy
 from cronjobs.engine.store import leases, operating
 from cronjobs.model import RetryPolicy, TimedOut, duration
 from cronjobs.testing import FakeClock

@@ -28,6 +28,7 @@ from cronjobs.engine.store import claims, leases
 from cronjobs.engine.tick import ends as ends_module
 from cronjobs.engine.tick import loop as loop_module
 from cronjobs.engine.tick.ends import Ends
+from cronjobs.engine.tick.hung_handlers import HungHandlers
 from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.trouble import FAULT, MOST_FALLS
 from cronjobs.engine.tick.turn import ClaimPlanner, Writer
@@ -43,8 +44,6 @@ ENDS = (
     "collect",
     "_take",
     "release",
-    "note_overdue",
-    "overdue_rows",
     "decided",
     "_decide",
     "written",
@@ -54,6 +53,7 @@ ENDS = (
 PLACES: list[tuple[Any, str]] = [
     *((Loop, name) for name in LOOP),
     *((Ends, name) for name in ENDS),
+    *((HungHandlers, name) for name in ("note_overdue", "rows")),
     *((Writer, name) for name in ("write", "_finish", "_claim", "_settle_claim")),
     *((InFlight, name) for name in ("take", "settle", "leases", "busy", "recorded", "forget")),
     *((ClaimPlanner, name) for name in ("admission", "long_admission", "room", "note")),
@@ -180,7 +180,9 @@ def test_a_single_fault_in_the_loop_loses_repeats_and_charges_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("owner", "name"), [(Ends, "note_overdue"), (loop_module, "why_ended"), (claims, "claim")])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(HungHandlers, "note_overdue"), (loop_module, "why_ended"), (claims, "claim")]
+)
 def test_a_fault_that_stays_ends_the_tick_before_its_time(
     database: Database, host: Host, ran: Counter[int], owner: Any, name: str
 ) -> None:

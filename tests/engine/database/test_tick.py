@@ -21,7 +21,7 @@ from cronjobs.engine.database.tables import schedules as schedules_table
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs import registry
 from cronjobs.engine.jobs.enqueue import enqueue
-from cronjobs.engine.probe.question import NOTHING_DUE
+from cronjobs.engine.probe.idle_conditions import NOTHING_DUE
 from cronjobs.engine.schedules.definition import fingerprint
 from cronjobs.engine.store import meta, operating, schedules
 from cronjobs.engine.store.ticks import record

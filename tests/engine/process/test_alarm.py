@@ -15,7 +15,7 @@ from support.ticking import Project, events
 
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import tell
-from cronjobs.engine.run_due.report import CronMail
+from cronjobs.engine.run_due.cron_mail import CronMail
 from cronjobs.engine.tick import mail_throttle as alarm_module
 from cronjobs.engine.tick.mail_throttle import Alarm, leave_word, take_word
 from cronjobs.errors import (

@@ -59,8 +59,9 @@ Watchdog.stand_at = lambda self, instant: None
 WITHOUT_HEARTBEAT = (
     WITHOUT_WATCHDOG
     + """
-from cronjobs.engine.tick.loop import Loop
-Loop._heartbeat_s = lambda self: 1000.0
+from cronjobs.engine.rules import lease
+assert lease.heartbeat_s
+lease.heartbeat_s = lambda lease_s: 1000.0
 """
 )
 

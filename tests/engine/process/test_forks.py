@@ -24,7 +24,7 @@ import pytest
 from support.commands import until
 from support.ticking import Project, Tick, events
 
-from cronjobs.engine.run_due import leaving
+from cronjobs.engine.command import leaving
 
 ROUNDS = int(os.environ.get("CRONJOBS_TESTS_FORKS", "1"))
 PROGRAMS = 20

@@ -60,7 +60,10 @@ FACTS = (
 )
 MAY_LOAD = {
     *("cronjobs", "cronjobs.__main__", "cronjobs.version", "cronjobs.engine", "cronjobs.engine.probe"),
-    *(f"cronjobs.engine.probe.{name}" for name in ("idle", "here", "inputs", "question", "state_files", "timer")),
+    *(
+        f"cronjobs.engine.probe.{name}"
+        for name in ("fast_path", "here", "inputs", "idle_conditions", "state_files", "timer")
+    ),
     *("__future__", "_blake2", "pwd", "faulthandler"),
 }
 FOR_SQLITE = {

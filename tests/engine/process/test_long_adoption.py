@@ -30,8 +30,8 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.attempt import Attempt, Ended
 from cronjobs.engine.jobs.enqueue import enqueue
 from cronjobs.engine.jobs.job_types import JobType
-from cronjobs.engine.rules.attempt_policy import AttemptPolicy
 from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.engine.store.claims import ClaimFilter, claim
 from cronjobs.engine.store.leases import adopt, renew
 from cronjobs.engine.tick.long_jobs import ADOPTED, FULL, PAUSE_S, PROGRAM, STOPPED, Handover, Handovers

@@ -22,7 +22,7 @@ from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs import registry
-from cronjobs.engine.run_due import report
+from cronjobs.engine.run_due import cron_mail as report
 from cronjobs.engine.store import claims, sql
 from cronjobs.engine.tick.log import Log
 from cronjobs.engine.tick.tick import Tick

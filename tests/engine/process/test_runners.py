@@ -21,8 +21,8 @@ from support.ticking import Project, cli
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity, age_at_work
 from cronjobs.engine.probe.here import process_started
-from cronjobs.engine.rules.attempt_policy import AttemptPolicy, ClaimPolicies
 from cronjobs.engine.rules.lease import Lease
+from cronjobs.engine.rules.recovery_policy import AttemptPolicy, ClaimPolicies
 from cronjobs.engine.store import claims, leases
 from cronjobs.engine.store.leases import LONG
 from cronjobs.engine.tick.runners import lease_is_wrong, sort_runners

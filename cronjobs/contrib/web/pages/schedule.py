@@ -15,8 +15,8 @@ from cronjobs.contrib.web.request import Refused
 from cronjobs.contrib.web.strip import QUARTERS, first_quarter, strip
 from cronjobs.contrib.web.view import View, badge, facts
 from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
+from cronjobs.desk.insight.explain_facts import Explanation
 from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
-from cronjobs.desk.insight.facts import Explanation
 from cronjobs.desk.insight.saying import safe
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.quarters import strips

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.project import Project
 
-from cronjobs.engine.config.effective import Given, effective
+from cronjobs.desk.insight.effective_settings import Given, effective
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.reference import as_written, sections
 from cronjobs.engine.config.settings import Settings

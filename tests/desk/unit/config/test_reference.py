@@ -15,10 +15,10 @@ from support.configfile import DATABASE, cases, read, with_examples
 from support.pages import ROOT, Page
 
 from cronjobs.desk.cli.schema import schema
+from cronjobs.desk.init.starter import starter_yaml
 from cronjobs.engine.config import environment
 from cronjobs.engine.config.reference import Row, json_schema, sections
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.config.starter import starter_yaml
 from cronjobs.errors import ConfigError
 
 SCHEMA = Draft202012Validator(json_schema())

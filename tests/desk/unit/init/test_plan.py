@@ -9,10 +9,10 @@ import pytest
 import yaml
 from support.configfile import read
 
+from cronjobs.desk.init.app_alembic import EnvFile
 from cronjobs.desk.init.app_files import AppPackage, DjangoProject
 from cronjobs.desk.init.plan import Choices, InitPlan, next_question, plan
 from cronjobs.desk.init.surroundings import LEFT_BEHIND, DatabaseVariable, DotEnv, Surroundings
-from cronjobs.engine.host.app_alembic import EnvFile
 
 pytestmark = pytest.mark.either
 

@@ -26,7 +26,7 @@ from cronjobs.engine.rules.standing import Happened, JobNow, NotRun
 from cronjobs.engine.store.failing_types import FailingType
 from cronjobs.engine.store.schedule_health import Survey
 from cronjobs.engine.store.schedules import StoredSchedule
-from cronjobs.engine.store.unresolved import Deaths
+from cronjobs.engine.store.status_facts import Deaths
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

@@ -36,6 +36,7 @@ BAD = [
     ("alerts: {thresholds: {t: {of: dead}}}", "more_than:, within: must be given here"),
     ("alerts: {thresholds: {t: {of: late, more_than: 1, within: 1h}}}", '"late" is not one of dead, failed'),
     ("alerts: {ignore: [dea]}", '"dea" is no kind of finding, did you mean "dead"?'),
+    ("extras: [acme]\nalerts: {ignore: [dea]}", '"dea" is no kind of finding, did you mean "dead"?'),
     ("alerts: {ignore: [qqqq]}", '"qqqq" is no kind of finding: there are absent, alert, behind, '),
     ("alerts: {chanels: {}}", 'did you mean "channels"?'),
     ("run: {ping: nowhere}", "this is no address of a web server"),
@@ -49,6 +50,14 @@ def test_what_cannot_be_taken_is_said_and_disables_only_itself(tmp_path: Path, t
     assert [problem for problem in settings.problems if said in str(problem)], settings.problems
     assert not [problem for problem in settings.problems if SECRET in str(problem)]
     assert "s" in settings.schedules
+
+
+def test_the_kinds_of_findings_of_an_own_extra_are_taken(tmp_path: Path) -> None:
+    only = "findings: [printer, 'pump:hall']"
+    settings = read(tmp_path, f"extras: [acme]\nalerts: {{channels: {{a: {{command: [x], {only}}}}}}}\n")
+    assert settings.problems == ()
+    assert settings.alerts is not None
+    assert settings.alerts.channels["a"].only.findings == ("printer", "pump:hall")
 
 
 def test_one_bad_channel_leaves_the_others(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cronjobs.engine.config.settings import RunSettings, Settings
 from cronjobs.engine.execution.child_protocol import Request
-from cronjobs.engine.rules.attempt_policy import AttemptPolicy
+from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.engine.tick.long_jobs import Handover
 from cronjobs.model import ExitCodes, Job, RetryPolicy
 

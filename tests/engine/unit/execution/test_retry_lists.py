@@ -17,7 +17,8 @@ from cronjobs.engine.execution.handler import run_attempt
 from cronjobs.engine.execution.raised import outcome_of
 from cronjobs.engine.jobs import job_types
 from cronjobs.engine.jobs.job_types import JobType
-from cronjobs.engine.rules.ending import decide, permanent
+from cronjobs.engine.rules.ending import decide
+from cronjobs.engine.rules.retry import permanent
 from cronjobs.errors import GiveUp, RetryLater, Snooze
 from cronjobs.model import (
     CancelledByRequest,

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cronjobs.engine.rules.ending import backoff, decide, next_tick
+from cronjobs.engine.rules.ending import decide, next_tick
 from cronjobs.engine.rules.occurrences import Busy, overlap
+from cronjobs.engine.rules.retry import backoff
 from cronjobs.model import (
     CancelledByRequest,
     Failed,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import alembic
-from cronjobs.engine.host.app_alembic import env_files, filters, unfiltered, with_filter
+from cronjobs.desk.init.app_alembic import env_files, filters, unfiltered, with_filter
 
 pytestmark = pytest.mark.either
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from support.configfile import read, with_examples
 
+from cronjobs.desk.init.starter import starter_handlers, starter_yaml
 from cronjobs.engine.config.keys import FILE, RUN
 from cronjobs.engine.config.keys_of_jobs import SCHEDULE
-from cronjobs.engine.config.starter import starter_handlers, starter_yaml
 
 
 @pytest.fixture(autouse=True)

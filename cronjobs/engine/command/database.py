@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from cronjobs.engine.command.fault import circumstances
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.known_databases import remember, require_still_there
-from cronjobs.engine.run_due.fault import circumstances
 from cronjobs.engine.schema.ready import require_tables
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from cronjobs.desk.cli.output import COLOURS, Painted, printable, status_word
-from cronjobs.engine.run_due.printing import coloured
+from cronjobs.engine.command.printing import coloured
 
 BLOCKS: Final = {
     "succeeded": "▁",

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from cronjobs import events, masking
 from cronjobs.clock import SYSTEM
+from cronjobs.engine.command import fault
+from cronjobs.engine.command.printing import coloured, complain
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.failed_job import absolute
-from cronjobs.engine.run_due import fault
-from cronjobs.engine.run_due.printing import coloured, complain
 from cronjobs.engine.tick.log import Log
 from cronjobs.engine.tick.mail_throttle import CODE, DATABASE, Alarm, known_log, remember_log, take_word
 from cronjobs.engine.tick.result import NOTHING_DUE, Result, did_in_words

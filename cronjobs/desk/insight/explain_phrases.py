@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from cronjobs.desk.insight.facts import PauseFacts, TickFacts
+from cronjobs.desk.insight.explain_facts import PauseFacts, TickFacts
 from cronjobs.model import duration_text, in_zone
 from cronjobs.text import one_line
 

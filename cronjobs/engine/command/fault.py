@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from cronjobs import events
 from cronjobs.clock import SYSTEM
-from cronjobs.engine.run_due import leaving
-from cronjobs.engine.run_due.printing import complain
+from cronjobs.engine.command import leaving
+from cronjobs.engine.command.printing import complain
 from cronjobs.engine.tick.log import Log
 from cronjobs.engine.tick.mail_throttle import Alarm
 from cronjobs.engine.tick.trouble import place

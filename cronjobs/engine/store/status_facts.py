@@ -13,8 +13,8 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs.engine.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
-from cronjobs.engine.probe.question import after_now
-from cronjobs.engine.rules.attempt_policy import seconds
+from cronjobs.engine.probe.idle_conditions import after_now
+from cronjobs.engine.rules.recovery_policy import seconds
 from cronjobs.engine.rules.standing import ByHand, Happened, JobNow
 from cronjobs.engine.store import job_rows  # noqa: F401  its fragment: runner_s
 from cronjobs.engine.store.sql import define, run

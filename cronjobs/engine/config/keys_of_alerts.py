@@ -40,7 +40,7 @@ _WELL_FORMED: Final = fields.matching(
     r"[a-z_]{1,40}(:[^\x00-\x1f\x7f]{1,1000})?",
     "a finding: write it like dead, or host:web2",
     words="finding",
-    schema=schema_parts.text(rf"({'|'.join(sorted(FINDING_KINDS))})(:.+)?"),
+    schema=schema_parts.text(rf"({'|'.join(sorted(FINDING_KINDS))})(:.+)?"),  # an editor marks the kinds of others
 )
 
 
@@ -48,9 +48,9 @@ _WELL_FORMED: Final = fields.matching(
 def _finding(reading: Reading, node: Node, path: str) -> str:
     text: str = _WELL_FORMED(reading, node, path)
     kind = text.partition(":")[0]
-    if kind in FINDING_KINDS:
+    meant = nearest(kind, FINDING_KINDS, 0.85 if reading.extras else 0.6)
+    if kind in FINDING_KINDS or (reading.extras and not meant):
         return text
-    meant = nearest(kind, FINDING_KINDS)
     guess = f', did you mean "{meant}"?' if meant else f": there are {', '.join(sorted(FINDING_KINDS))}"
     raise FieldError(f"{shown(node)} is no kind of finding{guess}")
 

@@ -6,8 +6,8 @@ import os
 import time
 
 from cronjobs.engine.probe import here, state_files, timer
+from cronjobs.engine.probe.idle_conditions import MANY_QUEUES
 from cronjobs.engine.probe.inputs import METRICS_EVERY_S, Inputs, Start
-from cronjobs.engine.probe.question import MANY_QUEUES
 from cronjobs.version import __version__
 
 TYPE_CHECKING = False

@@ -1,0 +1,64 @@
+"""Whether a failure is tried again, and how long that retry waits. Pure; ``ending.decide`` asks it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from cronjobs.model import Failed, Job, Outcome, RetryPolicy, TimedOut, duration
+
+SOONEST_RETRY: Final = timedelta(seconds=1)  # no retry is instant, even if the next occurrence is now
+
+
+def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
+    """The delay after the *failures*-th charged failure (from 1); *jitter* is a random number in [-1, 1].
+
+    min(base * factor**(failures-1), cap), or the list of delays, whose last entry repeats; then ± policy.jitter.
+    Clamped before the power is taken: 2.0**1100 and timedelta(2**60) both raise.
+    """
+    if policy.delays is not None:
+        delay = duration(policy.delays[min(failures, len(policy.delays)) - 1])
+    else:
+        base, cap = duration(policy.base), duration(policy.cap)
+        steps = failures - 1
+        steps_to_cap = math.log(cap / base, policy.factor) if policy.factor > 1 else math.inf
+        delay = cap if steps >= steps_to_cap else min(base * policy.factor**steps, cap)
+    return delay * (1 + policy.jitter * max(-1.0, min(1.0, jitter)))
+
+
+def permanent(policy: RetryPolicy, outcome: Outcome) -> bool:
+    """Whether *outcome* ends the job even if tries are left, by its own flag or by the policy's lists.
+
+    A name matches a kind that it equals or that ends with it after a dot. ``give_up_on`` wins over ``retry_on``. The
+    lists do not apply to outcomes without kinds (GiveUp, RetryLater, a signature mismatch, a command that could not be
+    started).
+    """
+    match outcome:
+        case Failed(permanent=True):
+            return True
+        case TimedOut():
+            return _named(("TimedOut",), policy.give_up_on)
+        case Failed(kinds=kinds) if kinds:
+            return _named(kinds, policy.give_up_on) or not (policy.retry_on is None or _named(kinds, policy.retry_on))
+    return False
+
+
+def _named(kinds: Sequence[str], names: Iterable[object]) -> bool:
+    return any(kind == name or kind.endswith(f".{name}") for name in names for kind in kinds)
+
+
+def retry_delay(
+    job: Job, outcome: Outcome, policy: RetryPolicy, failures: int, now: datetime, jitter: float
+) -> timedelta:
+    """How long *job* waits after its *failures*-th charged failure: what the handler asked for, else the backoff."""
+    if isinstance(outcome, Failed) and outcome.retry_after is not None:
+        return max(outcome.retry_after, SOONEST_RETRY)
+    delay = backoff(policy, failures, jitter)
+    if isinstance(outcome, Failed) and outcome.at_least is not None:
+        return max(delay, outcome.at_least)
+    if job.next_occurrence is not None and job.gives_up_at is None:
+        # A nightly schedule whose provider is back must not sleep through its next run (design: overlap).
+        delay = min(delay, job.next_occurrence - now)
+    return max(delay, SOONEST_RETRY)

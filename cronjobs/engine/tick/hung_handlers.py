@@ -1,0 +1,74 @@
+"""Handlers that run on past their time-out, or past the end of the tick, in a thread: no thread can be killed.
+
+Each is recorded, told to stop, and keeps its slot, its row and its lease. Once nothing else can start the loop ends
+(``pacing``), cuts these leases to 2 s (``loop``), and the process exits before they end (``command.leaving``). Those
+in a process of their own are killed by ``execution.process``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cronjobs import events
+from cronjobs.clock import Clock
+from cronjobs.engine.execution.attempt import Attempt, InFlight
+from cronjobs.engine.rules.ending import running_row
+from cronjobs.engine.rules.lease import Finish
+from cronjobs.engine.tick.result import Counts
+from cronjobs.model import Interrupted, TimedOut, duration_text
+
+
+@dataclass
+class HungHandlers:
+    """``collect``: takes what the workers have ended by now."""
+
+    clock: Clock
+    in_flight: InFlight
+    counts: Counts
+    emit: Callable[[events.Event], None]
+    collect: Callable[[], None]
+
+    def note_overdue(self) -> None:
+        """A thread cannot be killed: past its time-out it is recorded so, and keeps its slot, row and lease."""
+        if not self._overdue():
+            return
+        self.collect()  # what ended while a turn took its time is not overdue
+        now = self.clock.monotonic()
+        for attempt in self._overdue():
+            attempt.recorded, attempt.recorded_at = "timed_out", now
+            attempt.stop.set("timeout")
+            self.in_flight.unrecorded.append(attempt)
+            self.counts.timed_out += 1
+            self.emit(events.job_timed_out(attempt.job, attempt.worker, attempt.timeout))
+
+    def _overdue(self) -> list[Attempt]:
+        now = self.clock.monotonic()
+        return [each for each in self.in_flight.busy() if each.recorded is None and now >= each.overdue_at]
+
+    def note_stuck(self, stopping: str | None) -> list[Attempt]:
+        """What runs on although the tick ends; noted as interrupted, if it was not overdue before."""
+        stuck = self.in_flight.busy()
+        for attempt in stuck:
+            if attempt.recorded is None:
+                attempt.recorded = "interrupted"
+                attempt.stop.set("shutdown")
+                self.in_flight.unrecorded.append(attempt)
+                self.counts.interrupted += 1
+                self.emit(events.job_still_running(attempt.job, attempt.worker, stopping or "end of the tick"))
+        return stuck
+
+    def rows(self) -> list[Finish]:
+        """The history rows of what still runs and should not."""
+        return [self._overdue_row(attempt) for attempt in self.in_flight.unrecorded]
+
+    def _overdue_row(self, attempt: Attempt) -> Finish:
+        outcome = timed_out(attempt) if attempt.recorded == "timed_out" else Interrupted()
+        started = attempt.started if attempt.started is not None else self.clock.monotonic()
+        ran = timedelta(seconds=max(0.0, self.clock.monotonic() - started))
+        return running_row(attempt.job, outcome, ran, attempt.worker)
+
+
+def timed_out(attempt: Attempt) -> TimedOut:
+    return TimedOut(f"still running after its timeout of {duration_text(attempt.timeout)}")
