@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cronjobs.engine.config import environment, keys
-from cronjobs.engine.config.reader import ConfigKey, Reader
+from cronjobs.engine.config.reader import ConfigKey, Reader, ReaderOfExtra
 from cronjobs.engine.config.reference import as_written, default_of
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.variables import REFERENCE, Variables, read_env_file, text_of
@@ -82,7 +82,7 @@ class _Reading:
                 yield Setting(f"${name}", environ[name], VARIABLE, f"${name}")
         yield from self._mapping("", keys.file, self._tree)
 
-    def _mapping(self, path: str, reader: Reader, node: Node | None) -> Iterator[Setting]:
+    def _mapping(self, path: str, reader: Reader | ReaderOfExtra, node: Node | None) -> Iterator[Setting]:
         for name, key in reader.keys.items():
             here = f"{path}.{name}" if path else name
             child = _child(node, name)
@@ -103,7 +103,9 @@ class _Reading:
             else:
                 yield from self._mapping(here, each, value)
 
-    def _setting(self, path: str, reader: Reader, name: str, key: ConfigKey, node: Node | None) -> Setting:
+    def _setting(
+        self, path: str, reader: Reader | ReaderOfExtra, name: str, key: ConfigKey, node: Node | None
+    ) -> Setting:
         if path == "database":
             return self._database(node)
         if path == "env":

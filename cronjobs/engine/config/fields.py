@@ -10,6 +10,7 @@ import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from cronjobs.engine.config import schema_parts
 from cronjobs.engine.config.reader import (
@@ -27,6 +28,7 @@ from cronjobs.engine.crontime.zone_names import zone_exists as zone_exists
 from cronjobs.engine.crontime.zone_names import zone_meant
 from cronjobs.engine.rules.shell_words import list_for
 from cronjobs.errors import CronError
+from cronjobs.masking import long_enough
 from cronjobs.model import KIND, KIND_RULE, duration, size
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
@@ -343,3 +345,24 @@ def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str],
         return reading.read(argument, value, here)
 
     return tuple(reading.entries(node, path, entry).values.items())
+
+
+@taken_as("text", schema_parts.TEXT, secret=True)
+def secret(reading: Reading, node: Node, path: str) -> str:
+    """A text that is masked wherever text is shown, also if it is written out in the file."""
+    text = reading.text(node, secret=True)
+    reading.secrets |= long_enough([text])
+    return text
+
+
+@taken_as("address: https://…", schema_parts.WEB_ADDRESS, secret=True)
+def web_address(reading: Reading, node: Node, path: str) -> str:
+    text: str = secret(reading, node, path)
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        good = False
+    if not good or not text.isascii() or any(character <= " " or character == "\x7f" for character in text):
+        raise FieldError("this is no address of a web server: write https://…")  # it may be a secret: not quoted
+    return text

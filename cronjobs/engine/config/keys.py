@@ -1,7 +1,7 @@
 """Every key of cronjobs.yaml, in tables: how it is read, an example, and in a sentence what it decides.
 
-These tables and those of ``keys_of_jobs``, ``keys_of_alerts`` and ``keys_of_executors`` are their one home: the file is
-read by them, an unknown key is compared with them, and ``cronjobs schema``, ``cronjobs config show`` and
+These tables, those of ``keys_of_jobs`` and the ``keys`` of extras are their one home: the file is read by them, an
+unknown key is compared with them, and ``cronjobs schema``, ``cronjobs config show`` and
 docs/reference/configuration.md are made from them.
 """
 
@@ -12,10 +12,8 @@ from datetime import timedelta
 from typing import Final
 
 from cronjobs.engine.config import fields, schema_parts
-from cronjobs.engine.config.keys_of_alerts import alerts, ping
-from cronjobs.engine.config.keys_of_executors import executors
 from cronjobs.engine.config.keys_of_jobs import job_type, limits, queue, retry, schedule
-from cronjobs.engine.config.reader import ConfigKey, FieldError, Keys, Reader, Reading, taken_as
+from cronjobs.engine.config.reader import ConfigKey, FieldError, Keys, Reader, ReaderOfExtra, Reading, taken_as
 from cronjobs.engine.config.settings import MetricsSettings, Retention, RetryChanges, RunSettings, Settings
 from cronjobs.engine.config.yaml_nodes import Node
 
@@ -64,7 +62,10 @@ RUN: Final[Keys] = {
         "false",
     ),
     "ping": ConfigKey(
-        ping, "https://hc-ping.com/1234abcd", "The address of a dead-man's switch that ticks ping.", "none"
+        fields.web_address,
+        "https://hc-ping.com/1234abcd",
+        "The address of a dead-man's switch that ticks ping.",
+        "none",
     ),
     "trust_files": ConfigKey(fields.flag, "true", "Lets root's tick run files that others can write."),
     "long_jobs": ConfigKey(
@@ -208,7 +209,10 @@ FILE: Final[Keys] = {
     ),
     "metrics": ConfigKey(_metrics, "{textfile: /tmp/cronjobs.prom}", "Metrics for Prometheus.", "none"),
     "alerts": ConfigKey(
-        alerts, "{channels: {ops: {command: [page]}}}", "Which findings are sent, and to whom.", "nothing is sent"
+        ReaderOfExtra("cronjobs.contrib.alerts.keys", "alerts"),
+        "{channels: {ops: {command: [page]}}}",
+        "Which findings are sent, and to whom.",
+        "nothing is sent",
     ),
     "run": ConfigKey(_run, "{workers: 8}", "How ticks work.", AS_BELOW),
     "defaults": ConfigKey(
@@ -224,7 +228,7 @@ FILE: Final[Keys] = {
         "none",
     ),
     "executors": ConfigKey(
-        executors,
+        ReaderOfExtra("cronjobs.contrib.dask.keys", "executors"),
         '{cluster: {dask: "tcp://127.0.0.1:8786"}}',
         "Clusters on which job types may run (executor: NAME); needs the extra cronjobs[dask].",
         "none",

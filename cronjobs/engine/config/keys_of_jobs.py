@@ -6,7 +6,6 @@ import re
 from typing import Final
 
 from cronjobs.engine.config import fields, schema_parts
-from cronjobs.engine.config.keys_of_alerts import ping
 from cronjobs.engine.config.payload_field import payload
 from cronjobs.engine.config.reader import ConfigKey, FieldError, Keys, Reader, Reading, ReportedError, shown, taken_as
 from cronjobs.engine.config.settings import RetryChanges, ScheduleSettings
@@ -302,7 +301,7 @@ SCHEDULE: Final[Keys] = {
         fields.integer(1, 100), "5", "How many failures in a row are a finding; each try counts.", "3"
     ),
     "ping": ConfigKey(
-        ping,
+        fields.web_address,
         "https://hc-ping.com/1234abcd",
         "The address of a dead-man's switch that is told how each run went.",
         "none",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,7 @@ from cronjobs.engine.config.variables import UnsetVariableError, Variables
 from cronjobs.engine.config.yaml_nodes import UNREADABLE, Node, Scalar, Sequence
 from cronjobs.engine.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.errors import Problem
+from cronjobs.installed import if_installed
 from cronjobs.masking import long_enough, mask
 from cronjobs.text import nearest as nearest
 from cronjobs.text import one_line
@@ -184,13 +186,36 @@ class Reader:
         return self.read(reading, node, path)
 
 
+class ReaderOfExtra:
+    """Stands for the Reader *name* in the *module* of an extra, which is imported when its section is met."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def __call__(self, reading: Reading, node: Node, path: str) -> Any:
+        return self._reader(reading, node, path)
+
+    def __getattr__(self, name: str) -> Any:  # words, schema, keys …
+        return getattr(self._reader, name)
+
+    @cached_property
+    def _reader(self) -> Reader:
+        there = if_installed(self._module)
+        found: Reader = Reader(self._refuse, "mapping", {}) if there is None else getattr(there, self._name)
+        return found
+
+    def _refuse(self, _reading: Reading, _node: Node, _path: str) -> Any:
+        package = self._module.rpartition(".")[0]
+        raise FieldError(f"this installation does not have {package}: nothing of it is done")
+
+
 class ConfigKey(NamedTuple):
     """One key of the file. ``example`` is a value as written, ``sentence`` what it decides.
 
     ``unset``: what holds where the key is not written, in words, unless it is the default in ``Reader.defaults``.
     """
 
-    reader: Reader
+    reader: Reader | ReaderOfExtra
     example: str
     sentence: str
     unset: str = ""

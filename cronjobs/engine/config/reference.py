@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from cronjobs.engine.config import keys
-from cronjobs.engine.config.reader import ConfigKey, Reader
+from cronjobs.engine.config.reader import ConfigKey, Reader, ReaderOfExtra
 from cronjobs.model import duration_text
 
 NAME: Final = "NAME"  # stands in a path for what the user calls an entry
@@ -33,14 +33,14 @@ class Section(NamedTuple):
 def sections() -> list[Section]:
     """Every key once, in the order of the file; a mapping that stands in several places has several paths."""
     paths: dict[int, list[str]] = {}
-    readers: dict[int, Reader] = {}
+    readers: dict[int, Reader | ReaderOfExtra] = {}
     for path, reader in _mappings("", keys.file):
         paths.setdefault(id(reader.keys), []).append(path)
         readers.setdefault(id(reader.keys), reader)
     return [Section(tuple(found), tuple(_rows(readers[table]))) for table, found in paths.items()]
 
 
-def _mappings(path: str, reader: Reader) -> Iterator[tuple[str, Reader]]:
+def _mappings(path: str, reader: Reader | ReaderOfExtra) -> Iterator[tuple[str, Reader | ReaderOfExtra]]:
     if reader.keys:
         yield path, reader
     for name, key in reader.keys.items():
@@ -49,12 +49,12 @@ def _mappings(path: str, reader: Reader) -> Iterator[tuple[str, Reader]]:
         yield from _mappings(f"{path}.{NAME}", reader.each)
 
 
-def _rows(reader: Reader) -> Iterator[Row]:
+def _rows(reader: Reader | ReaderOfExtra) -> Iterator[Row]:
     for name, key in reader.keys.items():
         yield Row(name, key, key.unset or as_written(default_of(reader, name)))
 
 
-def default_of(reader: Reader, name: str) -> Any:
+def default_of(reader: Reader | ReaderOfExtra, name: str) -> Any:
     """The default of the key *name* of a mapping, as the settings hold it; only where the key's ``unset`` is empty."""
     return getattr(reader.defaults, name)
 
@@ -88,7 +88,7 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _schema(reader: Reader) -> dict[str, Any]:
+def _schema(reader: Reader | ReaderOfExtra) -> dict[str, Any]:
     found = dict(reader.schema)
     if not reader.keys and reader.each is None:
         return found
@@ -100,7 +100,7 @@ def _schema(reader: Reader) -> dict[str, Any]:
     return found
 
 
-def _property(reader: Reader, name: str, key: ConfigKey) -> dict[str, Any]:
+def _property(reader: Reader | ReaderOfExtra, name: str, key: ConfigKey) -> dict[str, Any]:
     default = key.unset or as_written(default_of(reader, name))
     words = key.reader.words
     found = _schema(key.reader) | {

@@ -212,6 +212,7 @@ UNSET = {
 }
 
 
+@pytest.mark.needs("contrib")
 @pytest.mark.parametrize("where", UNSET)
 def test_a_variable_that_is_not_set_fails_and_is_named(project: Project, where: str) -> None:
     (project.folder / "cronjobs.yaml").write_text(UNSET[where])

@@ -52,6 +52,7 @@ def shown(project: Project, *arguments: str) -> dict[str, tuple[Any, str, str]]:
     return {each["key"]: (each["value"], each["source"], each["where"]) for each in answer.json}
 
 
+@pytest.mark.needs("contrib")
 def test_each_value_says_where_it_comes_from(project: Project) -> None:
     found = shown(project)
     expected: dict[str, tuple[Any, str, str]] = {

@@ -29,6 +29,7 @@ def test_the_starter_runs_as_it_is(tmp_path: Path) -> None:
     assert f'@job("{schedule.job}"' in starter_handlers()
 
 
+@pytest.mark.needs("contrib")
 def test_every_example_in_the_starter_is_valid() -> None:
     Path(".env").touch()
     text = with_examples(starter_yaml(timezone="UTC", project="shop"))

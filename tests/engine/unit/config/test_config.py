@@ -12,6 +12,7 @@ from support.configfile import DATABASE, cases, problems, read, refusal
 from cronjobs.engine.config.keys import FILE
 from cronjobs.engine.config.keys_of_jobs import SCHEDULE
 from cronjobs.engine.config.load import FATAL
+from cronjobs.engine.config.reader import ConfigKey, ReaderOfExtra
 from cronjobs.engine.config.settings import RetryChanges
 from cronjobs.engine.rules.capacity import Cap
 from cronjobs.model import RetryPolicy
@@ -237,15 +238,6 @@ job_types: {a: {on_los: dead}}
     success_exit_codes, timeout
 job_types: {a: {executor: cluster}}
     2:27: job_types.a.executor: no executor is named "cluster": write it under executors: {cluster: {dask: …}}
-executors: {c: {dask: "tcp://scheduler:8786"}}
-    2:16: executors.c: a scheduler runs what anybody sends it, and tcp:// lets anybody: write tls:// and
-    tls: {ca, cert, key}, or insecure: true where the network is yours alone
-executors: {c: {dask: "tls://scheduler:8786"}}
-    2:16: executors.c: tls:// needs three files: tls: {ca: ca.pem, cert: client.pem, key: client.key}
-executors: {c: {dask: "scheduler:8786"}}
-    2:23: executors.c.dask: "scheduler:8786" is not the address of a scheduler: write it like tls://scheduler:8786
-executors: {c: {resources: {GPU: many}}}
-    2:34: executors.c.resources.GPU: "many" is not a number: write one in 0.001–1e+06
 job_types: {a: {command: [ls], success_exit_codes: [0, 256]}}
     2:56: job_types.a.success_exit_codes[1]: "256" is not in 0–255
 job_types: {a: {command: [ls], success_exit_codes: 3}}
@@ -552,3 +544,15 @@ def test_a_mistake_that_could_do_harm_ends_it(line: str, said: str) -> None:
 def test_a_misspelt_key_whose_absence_could_do_harm_ends_it(typo: str) -> None:
     (message,) = refusal(DATABASE + typo)
     assert f'{typo.partition(":")[0]}: unknown key, did you mean "' in message
+
+
+def test_a_section_of_an_extra_that_is_not_installed_is_named_and_the_rest_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    section = ReaderOfExtra("cronjobs.contrib.printing.keys", "printing")
+    monkeypatch.setitem(FILE, "printing", ConfigKey(section, "{}", "Printers."))
+    found = read(DATABASE + "printing: {paper: a4}\nschedules: {good: {every: 5m, job: fine}}\n")
+    assert [str(each) for each in found.problems] == [
+        "cronjobs.yaml:2:11: printing: this installation does not have cronjobs.contrib.printing: nothing of it is done"
+    ]
+    assert list(found.schedules) == ["good"]

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from cronjobs.engine.config import fields, schema_parts
 from cronjobs.engine.config.fields import NAME, NAME_RULE
@@ -33,7 +32,6 @@ from cronjobs.engine.config.settings import (
 )
 from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar
 from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
-from cronjobs.masking import long_enough
 
 _ADDRESS: Final = re.compile(r"[^\s<>@,;\"\x00-\x1f\x7f]{1,64}@[^\s<>@,;\"\x00-\x1f\x7f]{1,255}")
 _WELL_FORMED: Final = fields.matching(
@@ -56,30 +54,6 @@ def _finding(reading: Reading, node: Node, path: str) -> str:
 
 
 _SEVERITY: Final = fields.choice("critical", "warning", "notice")
-
-
-@taken_as("text", schema_parts.TEXT, secret=True)
-def _secret(reading: Reading, node: Node, path: str) -> str:
-    """A text that is masked wherever text is shown, also if it is written out in the file."""
-    text = reading.text(node, secret=True)
-    reading.secrets |= long_enough([text])
-    return text
-
-
-@taken_as("address: https://…", schema_parts.WEB_ADDRESS, secret=True)
-def _url(reading: Reading, node: Node, path: str) -> str:
-    text: str = _secret(reading, node, path)
-    try:
-        parts = urlsplit(text)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        good = False
-    if not good or not text.isascii() or any(character <= " " or character == "\x7f" for character in text):
-        raise FieldError("this is no address of a web server: write https://…")  # it may be a secret: not quoted
-    return text
-
-
-ping: Final = _url
 
 
 @taken_as("mail address", schema_parts.text(r"[^\s@]+@[^\s@]+"))
@@ -113,14 +87,17 @@ _MAIL: Final[Keys] = {
     ),
     "user": ConfigKey(fields.anything, "cronjobs", "The name to log in with.", "no login"),
     "password": ConfigKey(
-        _secret, "${SMTP_PASSWORD}", "The password to log in with; masked wherever text is shown.", "no login"
+        fields.secret, "${SMTP_PASSWORD}", "The password to log in with; masked wherever text is shown.", "no login"
     ),
     "from": ConfigKey(_address, "cronjobs@example.com", "The address that mails come from.", "must be given"),
     "to": ConfigKey(_addresses, "[ops@example.com]", "The addresses that mails go to.", "must be given"),
 }
 _WEBHOOK: Final[Keys] = {
     "url": ConfigKey(
-        _url, "https://chat.example.com/hook", "The address that gets a POST; masked like a password.", "must be given"
+        fields.web_address,
+        "https://chat.example.com/hook",
+        "The address that gets a POST; masked like a password.",
+        "must be given",
     ),
     "format": ConfigKey(
         fields.choice("json", "slack", "teams"), "slack", "What is posted: our own JSON, or what Slack or Teams take."
