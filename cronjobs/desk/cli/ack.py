@@ -21,6 +21,7 @@ from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store.given_up import KINDS
 from cronjobs.errors import UsageError
 
 A_WEEK: Final = "7d"
@@ -57,6 +58,9 @@ def ack(
             with database.write() as connection:
                 acknowledge(connection, meant, until=ends, now=now, by=operator(), host=host, why=why)
             found, now = _findings(database, settings)
+            if meant.kind in KINDS and not as_json:  # a fact of the past, which is over with that
+                complain(f"{safe(finding)}: acknowledged for good")
+                leaving.leave(0, stuck=False)
     _print(found, Times(now, settings.timezone), as_json)
     leaving.leave(0, stuck=False)  # whatever threads the user's modules began
 
@@ -111,4 +115,6 @@ def _object(finding: Finding) -> dict[str, Any]:
         "key": finding.key,
         "alarm": finding.alarm,
         "ack": None if finding.ack is None else vars(finding.ack),
+        "covers": [vars(each) for each in finding.covers],
+        "follows": [vars(each) for each in finding.follows],
     }

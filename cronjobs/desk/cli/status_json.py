@@ -100,4 +100,6 @@ def _trouble(finding: Finding) -> dict[str, Any]:
         "key": finding.key,
         "alarm": finding.alarm,
         "ack": vars(finding.ack) if finding.ack else None,
+        "covers": [vars(each) for each in finding.covers],
+        "follows": [vars(each) for each in finding.follows],
     }

@@ -9,7 +9,7 @@ from typing import Any
 from cronjobs.desk.insight.finding import Covered, Finding, Severity, several, span_text, waiting_words
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_type, takes_away
-from cronjobs.desk.insight.watched import DIFFERENT_FILES, last_sign, quiet_after, ticking
+from cronjobs.desk.insight.watched import last_sign, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.meta import MOVED
 from cronjobs.errors import MovedDatabase
@@ -146,7 +146,6 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
         "files",
         text,
         Severity.WARNING if long else Severity.NOTICE,
-        since=health.now - DIFFERENT_FILES if long else None,
         command="cronjobs sync --plan",
         rows=tuple(sorted(files)),
     )

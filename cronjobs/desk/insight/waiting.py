@@ -17,6 +17,7 @@ from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.pausing import of_queue
 from cronjobs.engine.store import concurrency, listing
 from cronjobs.engine.store.queues import pressures
+from cronjobs.engine.store.status_facts import resumed_lately
 
 MOST_TYPES: Final = 100  # unknown ones that are named; the rest is counted
 
@@ -110,7 +111,8 @@ def what_waits(
     if late or due.late:
         behind = concurrency.late_behind_others(connection, settings.limits, late_after(settings), judged.ticks)
         late = [each._replace(late=each.late - behind.get((each.queue, each.job_type), 0)) for each in late]
-        late = [each for each in late if each.late > 0]
+        resumed = resumed_lately(connection, late_after(settings))  # until then these jobs could not run
+        late = [each for each in late if each.late > 0 and not {each.queue, ""} & resumed]
         read = {(each.queue, each.job_type) for each in due.groups}
         found.more_late = max(0, due.late - sum(count for place, count in behind.items() if place not in read))
     for each in late:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.insight.run_watch import covered_by_hand, newest_rows, not_run, ran_by_hand
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.crontime.timing import newest_between
+from cronjobs.engine.crontime.timing import newest_between, next_after
 from cronjobs.engine.rules.standing import Happened, JobNow, NotRun, failed_runs
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.definition import schedule_from_definition
@@ -213,8 +213,10 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     rows = ledger_between(connection, stored.id, last[0], now)
     jobs = store.jobs_now(connection, {row.job_id for row in rows if row.job_id is not None})
     states = [(row, jobs[row.job_id].status if row.job_id in jobs else None) for row in rows]
-    if any(row.outcome in ("enqueued", "coalesced") and state in (Status.SUCCEEDED, None) for row, state in states):
-        return None  # None: pruned, so it ended long ago
+    # None: pruned, so it ended long ago. A skipped occurrence gave way to that job.
+    ran = (row.job_id is not None and state in (Status.SUCCEEDED, None) for row, state in states)
+    if any(ran):
+        return None
     by_hand = ran_by_hand(connection, stored.name)
     if by_hand is not None and by_hand >= last[0]:
         return None
@@ -224,4 +226,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     else:
         row, state = states[-1]
         why = f"job {row.job_id} is {state}" if row.outcome == "enqueued" else f"{row.outcome} ({row.reason})"
-    return WithoutRun(f"{due}: {why}", last[0] + schedule.grace, tuple(jobs.values()))
+    succeeded = store.last_succeeded_for(connection, stored.id)
+    after = max(at for at in (began, by_hand, succeeded) if at is not None)
+    first = next_after(when, after) or last[0]
+    return WithoutRun(f"{due}: {why}", min(first, last[0]) + schedule.grace, tuple(jobs.values()))

@@ -1,4 +1,4 @@
-"""Job types whose last runs all failed, of jobs that no schedule made; a schedule's own are judged by its ledger."""
+"""Job types whose last runs all failed, of jobs that no active schedule made; the others are judged by its ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ SUCCESSES: Final = 5000  # the newest, of all types
 
 define(
     # Only what waits for another try: what died is a finding already.
-    fails_on="j.{waiting} AND j.status = 'failed' AND j.schedule IS NULL",
+    fails_on="""j.{waiting} AND j.status = 'failed' AND (j.schedule IS NULL
+      OR NOT EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule AND s.status = 'active'))""",
 )
 
 

@@ -22,6 +22,7 @@ from cronjobs.engine.store.sql import define, run
 DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
 TRIGGERS_READ: Final = 100  # of a schedule
+OCCURRENCES_READ: Final = 5000  # of a schedule
 TICKS_READ: Final = 1500  # how far back to look for when something began: a day of ticks each minute
 
 define(
@@ -177,6 +178,36 @@ def triggered(connection: Connection, schedule: str) -> list[ByHand]:
     made = [(at, job_id) for at, job_id in asked if isinstance(job_id, int)]
     jobs = jobs_now(connection, {job_id for _, job_id in made})
     return [ByHand(at, jobs.get(job_id)) for at, job_id in made]
+
+
+def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | None:
+    """The newest occurrence of a schedule whose run succeeded, among the last OCCURRENCES_READ; None: of none."""
+    at: datetime | None = run(
+        connection,
+        """
+        SELECT max(n.last_for) AS next_occurrence FROM (
+          SELECT o.last_for, o.outcome, o.job_id FROM {occurrences} o WHERE o.schedule_id = :schedule_id
+          ORDER BY o.last_for DESC LIMIT :most) n
+        LEFT JOIN {jobs} j ON j.id = n.job_id
+        WHERE n.job_id IS NOT NULL AND (j.id IS NULL OR j.status = 'succeeded')""",
+        schedule_id=schedule_id,
+        most=OCCURRENCES_READ,
+    ).scalar()
+    return at
+
+
+def resumed_lately(connection: Connection, within: timedelta) -> set[str]:
+    """The queues that a pause kept back until then, "" for all: by a person's word, or because its time was over."""
+    subjects = run(
+        connection,
+        """
+        SELECT a.subject FROM {audit} a WHERE a.action = 'resume' AND a.at >= {some_ago}
+          AND (a.subject = 'all' OR substr(a.subject, 1, 6) = 'queue ')
+        UNION ALL SELECT CASE WHEN p.scope = 'all' THEN 'all' ELSE 'queue ' || p.name END FROM {pauses} p
+        WHERE p.scope IN ('all', 'queue') AND p.until >= {some_ago} AND p.until <= {now}""",
+        ago_s=-within.total_seconds(),
+    ).scalars()
+    return {"" if subject == "all" else subject.removeprefix("queue ") for subject in subjects}
 
 
 def fired_lately(connection: Connection, within: timedelta) -> bool:

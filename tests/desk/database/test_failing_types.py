@@ -96,11 +96,19 @@ def test_a_success_of_another_type_breaks_no_row(world: World) -> None:
     assert list(world.found()) == ["failing_type:t.mail"]
 
 
-def test_failures_of_a_schedule_are_not_those_of_a_type(world: World) -> None:
-    world.job("fff", 20, schedule="nightly")
-    assert world.found() == {}
-
-
 def test_a_job_that_died_has_a_finding_of_its_own(world: World) -> None:
     world.job("fff", 20, status="dead", finished_at=world.now)
     assert world.found() == {}
+
+
+@pytest.mark.parametrize("status", ["active", "retired", None])
+def test_the_jobs_of_a_schedule_that_the_file_no_longer_has_are_judged_like_any_others(
+    world: World, status: str | None
+) -> None:
+    """Nothing else would say that they fail, until they are dead."""
+    if status is not None:
+        row = {"name": "nightly", "definition": {"job": "t.mail", "every_s": 60}, "fingerprint": "f", "status": status}
+        with world.database.write() as connection:
+            connection.execute(insert(tables.schedules).values(row | {"seen_until": world.now}))
+    world.job("fff", 20, schedule="nightly")
+    assert list(world.found()) == ([] if status == "active" else ["failing_type:t.mail"])

@@ -161,3 +161,40 @@ def test_what_the_last_tick_says_of_them_is_the_reason(
     world.tick(not_started=[{"why": why, "job_type": "t.known", "queue": "default", "jobs": 1}])
     world.put()
     assert world.found()["late"].endswith(f"could run: {words}")
+
+
+def resume(world: World, subject: str, ago: timedelta) -> None:
+    at = world.database.clock.now() - ago
+    world.put(tables.audit, action="resume", subject=subject, at=at)
+
+
+@pytest.mark.parametrize(
+    ("subject", "ago", "late"),
+    [
+        ("queue default", MINUTE, False),
+        ("all", MINUTE, False),
+        ("queue mail", MINUTE, True),
+        ("schedule default", MINUTE, True),
+        ("queue default", 3 * MINUTE, True),
+    ],
+)
+def test_until_a_resume_no_job_could_run(
+    database: Database, tmp_path: Path, subject: str, ago: timedelta, late: bool
+) -> None:
+    world = World(database, tmp_path)
+    world.put()
+    world.tick()
+    resume(world, subject, ago)
+    assert ("late" in world.found()) is late
+
+
+@pytest.mark.parametrize(("ago", "late"), [(MINUTE, False), (3 * MINUTE, True), (-MINUTE, False)])
+def test_until_the_end_of_a_pause_no_job_could_run(
+    database: Database, tmp_path: Path, ago: timedelta, late: bool
+) -> None:
+    world = World(database, tmp_path)
+    world.put()
+    world.tick()
+    now = world.database.clock.now()
+    world.put(tables.pauses, scope="queue", name="default", until=now - ago, paused_at=now - 30 * MINUTE)
+    assert ("late" in world.found()) is late

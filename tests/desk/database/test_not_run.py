@@ -14,6 +14,7 @@ from support.yard import MINUTE, START, statements
 from cronjobs.desk.insight.findings import troubles
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.run_watch import ASKED_AT_ONCE
+from cronjobs.desk.insight.watched import WithoutRun
 from cronjobs.engine.config.settings import Retention, Settings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
@@ -139,3 +140,35 @@ def test_however_many_schedules_are_in_doubt_each_is_looked_at(world: World) -> 
     assert world.found() == {}
     world.ledger(ids[-1], (3 * HOUR, "missed", None))
     assert world.found() == {"missed": (f"s{len(ids) - 1:05}",)}
+
+
+GRACE = {"job": "t.say", "cron": "0 * * * *", "timezone": "UTC", "grace_s": 600, "overlap": "skip"}
+
+
+def put_past_its_grace(world: World, *rows: tuple[timedelta, str, int | None]) -> WithoutRun | None:
+    """A schedule on the full hour, with ten minutes of grace, and this ledger."""
+    row = {"definition": GRACE, "fingerprint": "f", "seen_until": world.now, "next_at": world.now + HOUR}
+    [schedule] = world.put(tables.schedules, row | {"name": "s00000"})
+    world.put(tables.audit, {"action": "define", "subject": "s00000", "at": world.now - 1000 * HOUR})
+    world.ledger(schedule, *rows)
+    with world.database.read() as connection:
+        return look(connection, world.settings, JobTypes()).watch.without_run.get("s00000")
+
+
+@pytest.mark.parametrize("status", ["succeeded", "dead"])
+def test_an_occurrence_that_gave_way_to_a_run_that_succeeded_had_its_run(world: World, status: str) -> None:
+    since_last = timedelta(seconds=world.now.timestamp() % 3600)
+    job = world.job(status=status, finished_at=world.now)
+    rows = [(since_last + HOUR, "enqueued", job), (since_last, "skipped", job)]
+    if since_last <= timedelta(minutes=10):  # its grace is not over: the one before counts
+        rows = [(since_last + 2 * HOUR, "enqueued", job), (since_last + HOUR, "skipped", job)]
+    assert (put_past_its_grace(world, *rows) is None) is (status == "succeeded")
+
+
+def test_past_a_grace_is_told_since_the_first_that_had_no_run(world: World) -> None:
+    since_last = timedelta(seconds=world.now.timestamp() % 3600)
+    well, dead = world.job(status="succeeded", finished_at=world.now), world.job(status="dead", finished_at=world.now)
+    rows = [(since_last + ago * HOUR, "enqueued", well if ago == 5 else dead) for ago in range(6)]
+    found = put_past_its_grace(world, *rows)
+    assert found is not None
+    assert found.since == world.now - since_last - 4 * HOUR + timedelta(minutes=10)
