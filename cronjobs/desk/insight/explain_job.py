@@ -90,7 +90,8 @@ def _begin(job: JobFacts, clock: LocalTimes) -> list[tuple[datetime, str]]:
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
         return []
-    if job.attempts and job.attempts[0].outcome != job.status:  # interrupted, snoozed, or retried by a person
+    # Interrupted, snoozed, retried by a person; or a payload that does not fit, which is no charged failure.
+    if job.attempts and (job.attempts[0].outcome != job.status or job.status == "failed"):
         return []
     behind = begun - job.run_at
     if behind < timedelta(0):

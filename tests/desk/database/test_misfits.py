@@ -15,12 +15,15 @@ from support.cases import judge
 from support.hosts import Host, put
 
 from cronjobs.desk.insight.explain_job import explain_job
+from cronjobs.desk.insight.explain_named import explain_id
 from cronjobs.desk.insight.findings_of_work import work_findings
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.job_evidence import job_life
+from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import job_runs, job_type_lists, jobs, ticks
 from cronjobs.engine.jobs import job_types, registry
+from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.store import schedules
 from cronjobs.engine.store.listing import deaths_since
@@ -338,3 +341,13 @@ def test_whatever_versions_tick_in_whatever_order_it_dies_when_all_have_refused_
                 assert max(abs(job.run_at - now - WAIT), abs(job.misfit_since - first)) < MOMENT
 
     judge(case, few=12)
+
+
+def test_explain_does_not_take_the_next_try_for_the_instant_it_was_due(fleet: Fleet) -> None:
+    """The row's ``run_at`` is that of the next try, as after every misfit."""
+    job_id = fleet.add()
+    fleet.tick("alpha", OLD)
+    with fleet.database.read() as connection:
+        told = explain_id(connection, job_id, Settings(file=fleet.folder / "f", folder=fleet.folder), JobTypes)
+    assert told is not None
+    assert "before it was due" not in " ".join(told.sentences)
