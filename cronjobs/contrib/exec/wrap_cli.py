@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from cronjobs.contrib.exec import wrapping
 from cronjobs.contrib.exec.wrapping import Rewritten
+from cronjobs.desk.cli.crontab import DryRunOption, echo_dry_run, write
 from cronjobs.desk.cli.options import ConfigOption, Source
 from cronjobs.desk.cli.output import counted
 from cronjobs.desk.crontab import block, host, program
-from cronjobs.engine.command.printing import coloured, complain, echo
+from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.load import load
 from cronjobs.text import one_line
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would change, as a diff; change nothing.")]
 SHOWN = 100  # characters of a line
 
 
@@ -81,20 +80,9 @@ def own_program() -> list[str]:
 
 def _write(old: str, new: Rewritten, dry_run: bool) -> None:
     if dry_run:
-        if old == new.text:
-            complain("nothing would change")
-        colours = {"+": "green", "-": "red", "@": "cyan"}
-        for line in block.diff(old, new.text):
-            echo(coloured(line, colours.get(line[0]), "stdout"))
+        echo_dry_run(old, new.text)
     elif old != new.text:
-        try:
-            copy = program.keep_copy(old)
-        except OSError as error:
-            complain(f"no copy of the old crontab was kept: {error.strerror}: {error.filename}")
-            copy = None
-        program.replace(old, new.text)
-        if copy is not None:
-            complain(f"the crontab as it was: {copy}")
+        write(old, new.text)
 
 
 def _name_left(new: Rewritten) -> None:

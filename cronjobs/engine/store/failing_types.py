@@ -1,4 +1,4 @@
-"""Job types whose last runs all failed, of jobs that no active schedule made; the others are judged by its ledger."""
+"""Job types whose last runs all failed, of jobs that no active schedule made: its own are judged by its ledger."""
 
 from __future__ import annotations
 

@@ -185,8 +185,8 @@ def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | N
     at: datetime | None = run(
         connection,
         """
-        SELECT max(n.last_for) AS next_occurrence FROM (
-          SELECT o.last_for, o.outcome, o.job_id FROM {occurrences} o WHERE o.schedule_id = :schedule_id
+        SELECT max(n.last_for) AS last_for FROM (
+          SELECT o.last_for, o.job_id FROM {occurrences} o WHERE o.schedule_id = :schedule_id
           ORDER BY o.last_for DESC LIMIT :most) n
         LEFT JOIN {jobs} j ON j.id = n.job_id
         WHERE n.job_id IS NOT NULL AND (j.id IS NULL OR j.status = 'succeeded')""",
