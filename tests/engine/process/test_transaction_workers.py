@@ -15,7 +15,6 @@ from support.targets import users_table
 from support.ticking import Project, Tick, events
 
 import cronjobs
-from cronjobs.clock import SYSTEM
 
 HANDLERS = """
 from cronjobs import Cancelled
@@ -74,22 +73,19 @@ def test_no_lease_is_lost_and_everything_is_done_once(working: Project) -> None:
 
 
 @pytest.mark.slow
-def test_when_told_to_stop_the_contexts_say_so_within_half_a_second(working: Project) -> None:
+def test_when_told_to_stop_the_contexts_say_so_inside_their_transactions(working: Project) -> None:
     for _ in range(8):
         working.add("w.busy", '{"seconds": %s}' % (1.5 if working.is_sqlite else 15))
     ticks = two_ticks(working)
     until(lambda: working.value("SELECT count(*) FROM cronjobs_ticks") == 2, within_s=30)  # both are at work
     at_once = 1 if working.is_sqlite else 8  # how many can be inside of their transactions
     until(lambda: len(working.effects("inside")) >= at_once)
-    before, sent = len(working.effects("committed")), SYSTEM.monotonic()
+    before = len(working.effects("committed"))
     for tick in ticks:
         tick.send(signal.SIGTERM)
     assert [tick.wait(15) for tick in ticks] == [143, 143]
-    told = working.effects("told")
-    assert len(told) >= at_once - (len(working.effects("committed")) - before)
-    delays = sorted(effect.at - sent for effect in told)
-    print(f"told after {delays[0]:.3f} to {delays[-1]:.3f} s")
-    assert delays[len(delays) // 2] < 0.5
+    # A handler that is not told in time commits (on PostgreSQL 15 s later, past the grace of 3 s, it never does).
+    assert len(working.effects("told")) >= at_once - (len(working.effects("committed")) - before)
     assert len(working.sql("SELECT * FROM work")) == len(working.effects("committed"))
     assert working.value("SELECT count(*) FROM cronjobs_jobs WHERE status = 'running'") == 0
     assert not events(working.log(), "job.lease_lost")
