@@ -116,6 +116,7 @@ class HandDriven:
         self.running: dict[int, Attempt] = {}
         self.began: dict[int, float] = {}
         self.most = 0
+        self.stalled = False  # no thread comes to what it is given
 
     def hand(self, attempt: Attempt) -> bool:
         attempt.on_its_way = True
@@ -124,7 +125,7 @@ class HandDriven:
         return True
 
     def _begin(self) -> None:
-        while self.inbox and len(self.running) < self.count:
+        while self.inbox and len(self.running) < self.count and not self.stalled:
             attempt = self.inbox.pop(0)
             stopped = unbegun(attempt)
             if stopped is not None:
@@ -140,6 +141,10 @@ class HandDriven:
         attempt = self.running.pop(job_id)
         ran = timedelta(seconds=self.clock.s - self.began[job_id])
         self.ended.put(Ended(attempt, Finished(attempt.job, outcome or Succeeded(job_id), ran, "1"), self.clock.s))
+        self._begin()
+
+    def stall(self, stalled: bool) -> None:
+        self.stalled = stalled
         self._begin()
 
     def end_all(self) -> None:
@@ -169,6 +174,8 @@ class Rows:
     cut: set[int] = field(default_factory=set)
     cancelled: set[int] = field(default_factory=set)
     taken_over: set[int] = field(default_factory=set)
+    own: set[int] = field(default_factory=set)  # their handlers ended them in a transaction
+    due_long: list[Job] = field(default_factory=list)
     locked: set[int] = field(default_factory=set)
     bad: set[int] = field(default_factory=set)  # an end of theirs is refused in any form
     gives_back: bool = False  # what is released can be claimed again
@@ -191,10 +198,10 @@ class Rows:
         given_up = {lease.job_id for lease in batch.given_up}
         if batch.renew and held:
             self.renewals.append(self.clock.s)
-            gone = held & self.taken_over
-            renewed = frozenset(held - gone - self.locked - written)
+            gone, own = held & self.taken_over, frozenset(held & self.own)
+            renewed = frozenset(held - gone - own - self.locked - written)
             self.leased_at |= dict.fromkeys(renewed, self.clock.s)
-            renewal = Renewal(renewed, frozenset(self.cancelled & renewed), frozenset(gone))
+            renewal = Renewal(renewed, frozenset(self.cancelled & renewed), frozenset(gone), own)
         if batch.unsettled:
             ours = self.leased_at.keys() - self.taken_over  # the read asks for our locked_by
             settled = [self._jobs[job_id] for job_id in ours - held - written - given_up]
@@ -204,22 +211,26 @@ class Rows:
             claimed, self.due = self.due[: batch.room], self.due[batch.room :]
             self._jobs |= {job.id: job for job in claimed}
             self.leased_at |= {job.id: self.clock.s for job in claimed}
+        long, self.due_long = (self.due_long, []) if batch.long is not None else ([], self.due_long)
+        self._jobs |= {job.id: job for job in long}
+        self.leased_at |= {job.id: self.clock.s for job in long}
         self.due, self.released = [*self.due, *self.released], []
         if batch.last is not None:
             batch.last(cast("Any", self))
         if not self.answers:
             self.answers = True
-            self.claim_unsettled = self.claim_unsettled or bool(batch.room)
+            self.claim_unsettled = self.claim_unsettled or bool(batch.room or batch.long)
             raise AWAY
         self.claim_unsettled = False
         return BatchResult(
             sent=self.clock.s,
             ends=batch.ends,
-            written=Written(frozenset(written), frozenset(lost)),
+            written=Written(frozenset(written), frozenset(lost), succeeded=frozenset(written & self.own)),
             recorded=frozenset(row.lease.job_id for row in batch.overdue),
             renewal=renewal,
             settled=settled,
             claimed=claimed,
+            long=long,
             database_now=self.clock.now(),
         )
 
@@ -237,15 +248,16 @@ class Rows:
                 written.add(job_id)
                 if word == "released" and self.gives_back:
                     self.released.append(self._jobs[job_id])
-            elif any(row[1:] == (job_id, word) for row in self.wrote):  # the COMMIT before had no answer
-                written.add(job_id)
+            elif job_id in self.own or any(row[1:] == (job_id, word) for row in self.wrote):
+                written.add(job_id)  # by its handler, or the COMMIT before had no answer
         return written, lost
 
     def write_one(self, end: tuple[Ended, Any]) -> BatchResult:
         if end[0].attempt.job.id in self.bad:
             raise BadValue("a value that no column takes")
         written, lost = self._finish([end])
-        return BatchResult(self.clock.s, [end], Written(frozenset(written), frozenset(lost)))
+        own = frozenset(written & self.own)
+        return BatchResult(self.clock.s, [end], Written(frozenset(written), frozenset(lost), succeeded=own))
 
     cut_leases = Writer.cut_leases
 
@@ -254,6 +266,13 @@ class Rows:
 
     def may_work_row_by_row(self, error: Exception) -> bool:
         return False
+
+    def end_itself(self, job_id: int) -> None:
+        """The handler commits its own success, if the lease is still its attempt's."""
+        if job_id in self.leased_at and job_id not in self.taken_over:
+            self.own.add(job_id)
+            self.wrote.append((self.clock.s, job_id, "succeeded"))
+            del self.leased_at[job_id]
 
     def ends(self) -> dict[int, str]:
         return {job_id: word for _, job_id, word in self.wrote}
@@ -311,7 +330,8 @@ class Engine:
             tells_each=tells_each,
             catches=catches,
         )
-        self.handovers: list[Attempt] = []
+        self.handovers: list[Attempt] = []  # that have no answer yet
+        self.handed: list[Attempt] = []
         monkeypatch.setattr(self.loop.handovers, "begin", lambda attempt, until: self._hand_over(attempt))
 
     def stand_at(self, instant: float) -> None:
@@ -327,6 +347,7 @@ class Engine:
     def _hand_over(self, attempt: Attempt) -> None:
         attempt.handed_over = attempt.on_its_way = True
         self.handovers.append(attempt)
+        self.handed.append(attempt)
 
     def answer(self, job_id: int, answer: str) -> None:
         [attempt] = [attempt for attempt in self.handovers if attempt.job.id == job_id]
@@ -334,8 +355,12 @@ class Engine:
 
     def due(self, count: int, job_type: str = "t") -> None:
         """So many more jobs are due, numbered on."""
-        first = len(self.rows.due) + len(self.rows._jobs) + 1
-        self.rows.due += [Job(n, job_type, {}, attempt=1, locked_by=ME) for n in range(first, first + count)]
+        first = len(self.rows.due) + len(self.rows.due_long) + len(self.rows.released) + len(self.rows._jobs) + 1
+        jobs = [Job(n, job_type, {}, attempt=1, locked_by=ME) for n in range(first, first + count)]
+        if job_type == "t.long":
+            self.rows.due_long += jobs
+        else:
+            self.rows.due += jobs
 
     def at(self, second: float, do: Callable[..., Any], *args: Any) -> None:
         self.workers.ended.at(second, lambda: do(*args))
@@ -1030,13 +1055,104 @@ def test_a_long_job_that_its_process_took_over_unheard_is_not_told_as_lost(engin
 
 # --- anything at all --------------------------------------------------------------------------------------------------
 
-ACTIONS = st.sampled_from(
-    ["end", "fail", "enqueue", "cancel", "take over", "lock", "away", "back", "unanswered", "stop"]
-)
-STEPS = st.lists(st.tuples(st.floats(0, BUDGET_S), ACTIONS, st.integers(0, 30)), max_size=40)
+
+class Life:
+    """A loop to which anything happens, and what must hold of it in the end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, workers: int, lease_s: float = LEASE_S) -> None:
+        self.engine = Engine(monkeypatch, workers=workers, lease=timedelta(seconds=lease_s))
+        self.engine.rows.wait_for_locks()
+        self.lease_s = lease_s
+        self.happened: list[str] = []
+
+    def happen(self, action: str, n: int = 0) -> None:
+        """Let it happen now, to the *n*-th of those to whom it can."""
+        engine, rows, workers = self.engine, self.engine.rows, self.engine.workers
+        self.happened.append(action)
+        running = sorted(workers.running)
+        one = running[n % len(running)] if running else None
+        match action:
+            case "end" if one:
+                workers.end(one)
+            case "fail" if one:
+                workers.end(one, Failed("no luck", "ValueError"))
+            case "end itself" if one:
+                rows.end_itself(one)
+            case "cancel" | "take over" | "lock":
+                chosen = {"cancel": rows.cancelled, "take over": rows.taken_over, "lock": rows.locked}[action]
+                leased = sorted(rows.leased_at)
+                if leased:
+                    chosen.add(leased[n % len(leased)])
+            case "enqueue":
+                engine.due(n % 4)
+            case "enqueue a long one":
+                engine.due(1, "t.long")
+            case "adopt" | "stay silent" if engine.handovers:
+                handed = engine.handovers.pop(n % len(engine.handovers)).job.id
+                if action == "adopt" and handed in rows.leased_at and handed not in rows.taken_over:
+                    rows.taken_over.add(handed)
+                    self.answer(handed, ADOPTED)
+                else:
+                    self.answer(handed, "no answer in time")
+            case "away":
+                rows.fails = AWAY
+            case "back":
+                rows.fails = None
+                rows.locked.clear()
+            case "unanswered":
+                rows.answers = False
+            case "stall" | "go on":
+                workers.stall(action == "stall")
+            case "stop":
+                engine.loop.stop("SIGTERM")
+
+    def answer(self, job_id: int, answer: str) -> None:
+        job = self.engine.rows._jobs[job_id]
+        attempt = self.adopting[job_id]
+        self.engine.workers.ended.put(Ended(attempt, Finished(job, Released()), self.engine.clock.s, answer))
+
+    @property
+    def adopting(self) -> dict[int, Attempt]:
+        return {attempt.job.id: attempt for attempt in self.engine.handed}
+
+    def play(self) -> None:
+        engine, rows = self.engine, self.engine.rows
+        engine.play()
+        assert engine.clock.s <= BUDGET_S + 1
+        runs_on = engine.finish()
+        held_to_the_end = set(engine.workers.running)
+        began = engine.workers.began.keys()
+
+        assert engine.workers.most <= engine.workers.count
+        written = [job_id for _, job_id, word in rows.wrote if word != "released"]
+        assert len(written) == len(set(written))
+        assert {job_id for _, job_id, word in rows.wrote if word not in ("released", "cancelled")} <= began
+        lost = rows.taken_over | {lease.job_id for lease in engine.loop.in_flight.given_up}
+        assert not set(written) & lost - rows.own
+        assert rows.overdue.keys() <= began
+        adopted = {attempt.job.id for attempt in engine.handed}
+        assert not adopted & began
+        if held_to_the_end:
+            assert runs_on
+        if rows.fails is None and not rows.locked:
+            # Whatever began and ended is written, unless its lease was lost; the rest is cut, or still another's.
+            assert began - lost <= set(written) | rows.cut
+            if self.happened.count("stop") < 2:  # a second signal does not wait for an answer
+                assert rows.leased_at.keys() - lost <= rows.cut
+        # Nobody's lease came near its end while the database was there and nobody had the row.
+        if not {"away", "lock", "unanswered"} & set(self.happened):
+            gaps = [b - a for a, b in zip(rows.renewals, rows.renewals[1:], strict=False)]
+            assert all(gap >= heartbeat_s(self.lease_s) - 0.01 or rows.taken_over for gap in gaps)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EVENTS = [
+    *("end", "fail", "end itself", "cancel", "take over", "lock", "adopt", "stay silent"),
+    *("enqueue", "enqueue a long one", "away", "back", "unanswered", "stall", "go on", "stop"),
+]
+STEPS = st.lists(st.tuples(st.floats(0, BUDGET_S), st.sampled_from(EVENTS), st.integers(0, 30)), max_size=40)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(workers=st.integers(1, 5), jobs=st.integers(0, 20), lease_s=st.sampled_from([LEASE_S, 6.0]), steps=STEPS)
 @example(1, 1, LEASE_S, [(0, "unanswered", 0), (0.06, "away", 0), (1, "stop", 0), (2, "back", 0), (2, "stop", 0)])
 @example(2, 1, 6.0, [(0.5, "away", 0), (8, "back", 0)])
@@ -1045,50 +1161,50 @@ def test_whatever_happens_each_job_runs_once_and_is_written_once_or_left_to_its_
     workers: int, jobs: int, lease_s: float, steps: list[tuple[float, str, int]]
 ) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        engine = Engine(monkeypatch, workers=workers, lease=timedelta(seconds=lease_s))
-        rows = engine.rows
-        engine.due(jobs)
-
-        def act(action: str, n: int) -> None:
-            running = sorted(engine.workers.running)
-            if action in ("end", "fail") and running:
-                outcome = Failed("no luck", "ValueError") if action == "fail" else None
-                engine.workers.end(running[n % len(running)], outcome)
-            elif action == "enqueue":
-                engine.due(n % 4)
-            elif action in ("cancel", "take over", "lock") and running:
-                chosen = {"cancel": rows.cancelled, "take over": rows.taken_over, "lock": rows.locked}[action]
-                chosen.add(running[n % len(running)])
-            elif action in ("away", "back"):
-                rows.fails = AWAY if action == "away" else None
-                rows.locked.clear()
-            elif action == "unanswered":
-                rows.answers = False
-            elif action == "stop":
-                engine.loop.stop("SIGTERM")
-
+        life = Life(monkeypatch, workers=workers, lease_s=lease_s)
+        life.engine.due(jobs)
         for second, action, n in steps:
-            engine.at(second, act, action, n)
-        engine.play()
-        assert engine.clock.s <= BUDGET_S + 1
-        runs_on = engine.finish()
-        held_to_the_end = set(engine.workers.running)
+            life.engine.at(second, life.happen, action, n)
+        life.play()
 
-    assert engine.workers.most <= workers
-    written = [job_id for _, job_id, word in rows.wrote if word != "released"]
-    assert len(written) == len(set(written))
-    assert set(written) <= engine.workers.began.keys()
-    lost = rows.taken_over | {lease.job_id for lease in engine.loop.in_flight.given_up}
-    assert not set(written) & lost
-    assert rows.overdue.keys() <= engine.workers.began.keys()
-    if held_to_the_end:
-        assert runs_on
-    if rows.fails is None:
-        # Whatever began and ended is written, unless its lease was lost; the rest is cut, or still another's.
-        assert engine.workers.began.keys() - lost <= set(written) | rows.cut
-        if sum(action == "stop" for _, action, _ in steps) < 2:  # a second signal does not wait for an answer
-            assert rows.leased_at.keys() - lost <= rows.cut
-    # Nobody's lease came near its end while the database was there and nobody had the row.
-    if not any(action in ("away", "lock", "unanswered") for _, action, _ in steps):
-        gaps = [b - a for a, b in zip(rows.renewals, rows.renewals[1:], strict=False)]
-        assert all(gap >= heartbeat_s(lease_s) - 0.01 or rows.taken_over for gap in gaps)
+
+# How job 1 gets into each phase by the second 20; a second job keeps the loop at work.
+WAYS: dict[str, list[tuple[float, str]]] = {
+    "claimed, and no thread has come to it": [(0, "stall")],
+    "running": [(0, "enqueue 1 slow")],
+    "overdue": [(0, "enqueue 1")],
+    "ended, and not written": [(0, "enqueue 1 slow"), (18, "away"), (19, "end")],
+    "ended, and its row is locked": [(0, "enqueue 1 slow"), (18, "lock"), (19, "end")],
+    "being handed over": [(0, "enqueue a long one")],
+    "ended itself, and its handler goes on": [(0, "enqueue 1 slow"), (3, "end itself")],
+    "lost, and its code goes on": [(0, "enqueue 1 slow"), (3, "take over")],
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("phase", WAYS)
+def test_each_event_in_each_phase_keeps_the_promises(phase: str, event: str) -> None:
+    """And any second event after it, at once or later."""
+    for then in EVENTS:
+        for later in (0, 0.2, 7):
+            with pytest.MonkeyPatch.context() as monkeypatch:
+                life = Life(monkeypatch, workers=3)
+                for second, step in WAYS[phase]:
+                    if step == "enqueue 1 slow":
+                        life.engine.due(1, "t.slow")
+                    elif step == "enqueue 1":
+                        life.engine.due(1)
+                    elif step == "stall":
+                        life.engine.due(1, "t.slow")
+                        life.happen("stall")
+                    elif second == 0:
+                        life.happen(step)
+                    else:
+                        life.engine.at(second, life.happen, step)
+                if phase != "claimed, and no thread has come to it":
+                    life.engine.due(1, "t.slow")
+                at = 0.5 if phase == "claimed, and no thread has come to it" else 20
+                life.engine.at(at, life.happen, event)
+                life.engine.at(at + later, life.happen, then)
+                life.engine.at(28, life.happen, "back")
+                life.play()
