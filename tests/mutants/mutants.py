@@ -462,8 +462,8 @@ MUTANTS = (
     Mutant(
         "a timed-out thread's row freed at once",
         "cronjobs/engine/tick/hung_handlers.py",
-        """            attempt.stop.set("timeout")
-            self.in_flight.unrecorded.append(attempt)
+        """            self.in_flight.note_overdue(attempt, "timed_out", now)
+            attempt.stop.set("timeout")
 """,
         """            from cronjobs.engine.execution.attempt import Ended
             from cronjobs.model import Finished
@@ -834,6 +834,27 @@ MUTANTS = (
         "            if attempt.started is not None and attempt.leased_at <= leased_since:",
         "            if False:",
         ("tests/desk/process/test_cli_run.py",),
+    ),
+    Mutant(
+        "an attempt moves from any phase into any other",
+        "cronjobs/engine/execution/attempt.py",
+        "if phase not in _NEXT[before]:",
+        "if phase not in Phase:",
+        ("tests/engine/unit/execution/test_phases.py",),
+    ),
+    Mutant(
+        "what came back without its lease is recorded",
+        "cronjobs/engine/tick/ends.py",
+        "            self.in_flight.move(attempt, Phase.GONE)\n        if attempt.phase is Phase.GONE:",
+        "            attempt.phase = Phase.HELD\n        if attempt.phase is Phase.GONE:",
+        ("tests/engine/unit/tick/test_loop.py",),
+    ),
+    Mutant(
+        "a handler that ended its job itself gives its slot away while it runs",
+        "cronjobs/engine/execution/attempt.py",
+        "_WITHOUT_LEASE: Final = (Phase.RUNS_ON, Phase.LOST)",
+        "_WITHOUT_LEASE: Final = (Phase.LOST,)",
+        ("tests/engine/unit/execution/test_phases.py",),
     ),
     Mutant(
         "experience admits jobs with an effect begun",

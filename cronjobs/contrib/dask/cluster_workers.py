@@ -340,7 +340,7 @@ class ClusterWorkers(Workers):
         if row.holder is not None:
             self._note_begun(far, "", row.taken_s or 0.0)
             self._note_worker(far, row.holder)
-        if (row.left_s or 0.0) < 0 and not far.attempt.succeeded:
+        if (row.left_s or 0.0) < 0 and not far.attempt.ended_itself:
             far.adrift = True  # its worker is dead, frozen or cut off, whatever the cluster knows of it
         if row.ended is not None and far.adrift:
             self._over.append((far, GuardReport.decode(row.ended)))

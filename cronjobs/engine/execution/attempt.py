@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cronjobs.engine.execution.reporting import Reporting
@@ -49,21 +50,37 @@ class WorkerContext:
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
 
-class _Course:
-    """How far an attempt has come: what none has when it is made, so that a drain does not assign it each time."""
+class Phase(Enum):
+    """How far an attempt has come in this process. ``InFlight.move`` alone changes it, on the loop's thread."""
 
-    leased_at: float = 0.0  # when the statement was sent that last extended the lease
-    on_its_way: bool = False  # a worker or a process has it and will report its end
-    handed_over: bool = False  # a process of its own is to adopt it and will outlive the tick
-    succeeded: bool = False  # its handler ended it in a transaction: no lease is left, its code may still run
-    begun: bool = False  # its own code may have run: from now on it is charged for failures
-    let_go: threading.Event | None = None  # with durable: each, for the worker to wait until its end is committed
-    recorded: str | None = None  # the outcome recorded in its history row while its thread still runs
-    recorded_at: float = 0.0
+    HELD = "held"  # leased, and a worker runs it or will
+    HANDING_OVER = "handing over"  # leased, until a process of its own answers that it has adopted it
+    OVERDUE = "overdue"  # leased, and recorded as timed out or interrupted, while its thread still runs
+    ENDED = "ended"  # leased, and its end waits to be written
+    RUNS_ON = "runs on"  # its handler recorded its success in a transaction, and still runs; no lease is left
+    RETURNED = "returned"  # that handler returned, which waits to be reported
+    LOST = "lost"  # its lease is gone, and its thread still runs
+    GONE = "gone"
 
 
-@dataclass
-class Attempt(_Course):
+_NEXT: Final[Mapping[Phase, frozenset[Phase]]] = {
+    Phase.HELD: frozenset(Phase) - {Phase.HELD, Phase.RETURNED},
+    Phase.HANDING_OVER: frozenset({Phase.ENDED, Phase.GONE}),
+    Phase.OVERDUE: frozenset({Phase.ENDED, Phase.RUNS_ON, Phase.LOST}),
+    Phase.ENDED: frozenset({Phase.RETURNED, Phase.GONE}),
+    Phase.RUNS_ON: frozenset({Phase.RETURNED}),
+    Phase.RETURNED: frozenset({Phase.GONE}),
+    Phase.LOST: frozenset({Phase.GONE}),
+    Phase.GONE: frozenset(),
+}
+_LEASED: Final = (Phase.HELD, Phase.HANDING_OVER, Phase.OVERDUE, Phase.ENDED)
+_AT_WORK: Final = (Phase.HELD, Phase.OVERDUE)
+_HAS_ENDED: Final = (Phase.ENDED, Phase.RETURNED)
+_WITHOUT_LEASE: Final = (Phase.RUNS_ON, Phase.LOST)
+
+
+@dataclass(eq=False)
+class Attempt:
     """A claimed job on its way through this process. Instants are of the monotonic clock; None: not yet.
 
     ``in_child_process``: whether its handler gets its own process; None: if its type says so, or after too many losses.
@@ -74,15 +91,42 @@ class Attempt(_Course):
     timeout: timedelta
     in_child_process: bool | None = None
     stop: StopSignal = field(default_factory=StopSignal)
-    worker: str = ""
     claimed: float = 0.0
-    started: float | None = None
     lease_s: float = 0.0  # length of the lease from ``leased_at`` on; 0: the attempt need not watch it
     reporting: Reporting = field(default_factory=Reporting)
+
+    # The loop's.
+    phase: Phase = Phase.HELD
+    leased_at: float = 0.0  # when the statement was sent that last extended the lease
+    recorded: str | None = None  # the outcome recorded in its history row while its thread still runs
+    recorded_at: float = 0.0
+    is_row_due: bool = False  # that history row is not written yet
+
+    # Its worker's.
+    worker: str = ""
+    on_its_way: bool = False  # a worker or a process has it and will report its end
+    handed_over: bool = False  # a process of its own was asked to adopt it, and may have it
+    started: float | None = None
+    begun: bool = False  # its own code may have run: from now on it is charged for failures
+    let_go: threading.Event | None = None  # with durable: each, for the worker to wait until its end is committed
 
     @property
     def lease(self) -> Lease:
         return lease_of(self.job)
+
+    @property
+    def is_leased(self) -> bool:
+        return self.phase in _LEASED
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end waits to be written or reported."""
+        return self.phase in _HAS_ENDED
+
+    @property
+    def ended_itself(self) -> bool:
+        """Whether its handler ended it in a transaction: no lease is left, its code may still run."""
+        return self.phase in (Phase.RUNS_ON, Phase.RETURNED)
 
     @property
     def is_command(self) -> bool:
@@ -159,40 +203,107 @@ class Ended(NamedTuple):
 class InFlight:
     """What a loop is working on: the leases it has, and what it has not yet written about them.
 
-    Instants are seconds of the monotonic clock. Every turn asks for what has not ended, of hundreds that are held.
+    Instants are seconds of the monotonic clock. ``held``: every leased attempt, by job id. ``without_lease``: those
+    whose thread still runs and keeps its slot. ``unwritten``: the ends of what has ended, in that order.
+    ``given_up``: leases that are lost, or whose end is refused in any form: they run out.
     """
 
-    held: dict[int, Attempt] = field(default_factory=dict)  # every leased attempt, by job id
-    working: dict[int, Attempt] = field(default_factory=dict)  # those of them that have not ended
-    without_lease: list[Attempt] = field(default_factory=list)  # the thread still runs, and keeps its slot
-    unwritten: list[Ended] = field(default_factory=list)
-    unrecorded: list[Attempt] = field(default_factory=list)  # overdue; their history row is not written yet
-    given_up: set[Lease] = field(default_factory=set)  # lost, or the end is refused in any form: they run out
+    held: dict[int, Attempt] = field(default_factory=dict)
+    without_lease: list[Attempt] = field(default_factory=list)
+    unwritten: dict[Attempt, Ended] = field(default_factory=dict)
+    given_up: set[Lease] = field(default_factory=set)
 
     def take(self, attempt: Attempt, sent: float) -> None:
+        """Begin with a claimed attempt, whose lease a statement sent at *sent* has written."""
         if attempt.job_type.durable == "each":
             attempt.let_go = threading.Event()
-        self.held[attempt.job.id] = self.working[attempt.job.id] = attempt
         attempt.leased_at = sent
+        self.held[attempt.job.id] = attempt
+
+    def move(self, attempt: Attempt, phase: Phase) -> None:
+        """Put *attempt* into *phase*. Raises RuntimeError if that cannot follow on the one it is in."""
+        before = attempt.phase
+        if phase not in _NEXT[before]:
+            raise RuntimeError(f"job {attempt.job.id}: an attempt that is {before.value} cannot be {phase.value}")
+        if before in _WITHOUT_LEASE or phase in _WITHOUT_LEASE:
+            others = [other for other in self.without_lease if other is not attempt]
+            self.without_lease = [*others, attempt] if phase in _WITHOUT_LEASE else others
+        attempt.phase = phase
+        if phase is Phase.GONE:
+            self.unwritten.pop(attempt, None)
+        if before in _LEASED and phase not in _LEASED:
+            del self.held[attempt.job.id]
+            if attempt.let_go is not None:
+                attempt.let_go.set()
 
     def end(self, ended: Ended) -> None:
         """Note an end, which is to be written."""
-        self.unwritten.append(ended)
-        self.working.pop(ended.attempt.job.id, None)
+        attempt = ended.attempt
+        phase = Phase.ENDED if attempt.is_leased else Phase.RETURNED
+        if phase in _NEXT[attempt.phase]:
+            self.unwritten[attempt] = ended  # first: an error that nobody expected may strike between the two
+        self.move(attempt, phase)
+
+    def note_overdue(self, attempt: Attempt, outcome: str, now: float) -> None:
+        """Note that its thread runs on although it should not; that is to be recorded, once."""
+        attempt.recorded, attempt.recorded_at, attempt.is_row_due = outcome, now, True
+        self.move(attempt, Phase.OVERDUE)
+
+    def lose(self, attempt: Attempt) -> None:
+        """Drop a lost lease and what was to be written about it; its thread may still run."""
+        self.given_up.add(attempt.lease)
+        runs = attempt.started is not None and attempt.phase in _AT_WORK
+        self.move(attempt, Phase.LOST if runs else Phase.GONE)
+
+    def end_itself(self, attempt: Attempt) -> None:
+        """Its handler ended it in its own transaction; the handler may still run, and keeps its slot."""
+        attempt.leased_at = attempt.overdue_at
+        self.move(attempt, Phase.RETURNED if attempt.phase is Phase.ENDED else Phase.RUNS_ON)
+
+    def drop(self, attempt: Attempt) -> None:
+        """The database takes its end in no form."""
+        self.given_up.add(attempt.lease)
+        self.move(attempt, Phase.GONE)
+
+    def leases(self) -> list[Lease]:
+        return [attempt.lease for attempt in self.held.values()]
 
     def renewed(self, job_ids: Collection[int], sent: float) -> None:
         for job_id in job_ids & self.held.keys():
             self.held[job_id].leased_at = sent
 
-    def leases(self) -> list[Lease]:
-        return [attempt.lease for attempt in self.held.values()]
+    def first_leased(self, *, working: bool = False) -> float:
+        """When the lease that ends first was last extended, of all or of what has not ended; infinity: of none."""
+        # A copy: the signal handler may call this while the loop changes the dict.
+        attempts = list(self.held.values())
+        return min([each.leased_at for each in attempts if not (working and each.has_ended)], default=math.inf)
+
+    def busy(self) -> list[Attempt]:
+        """Attempts that are claimed and have not ended, started or not, except those being handed over to a process."""
+        return [each for each in self.held.values() if each.phase in _AT_WORK]
+
+    def handing_over(self) -> list[Attempt]:
+        """Attempts whose own process has not answered yet."""
+        return [each for each in self.held.values() if each.phase is Phase.HANDING_OVER]
+
+    def running_on(self, now: float) -> list[Attempt]:
+        """Attempts that recorded their own success and whose handler is still within its timeout."""
+        return [each for each in self.without_lease if each.phase is Phase.RUNS_ON and now < each.overdue_at]
+
+    def unrecorded(self) -> list[Attempt]:
+        """Overdue attempts whose history rows are not written yet."""
+        return [each for each in self.held.values() if each.is_row_due]
+
+    def recorded(self, job_ids: Collection[int]) -> None:
+        """The history rows of these overdue attempts are written."""
+        for job_id in job_ids & self.held.keys():
+            self.held[job_id].is_row_due = False
 
     def reports(self, secrets: frozenset[str]) -> dict[int, Report]:
         """What running attempts have reported since it was last written, by job id."""
         found = {}
-        for job_id, attempt in self.working.items():
-            news = attempt.reporting.news(attempt.lease, attempt.claimed, secrets)
-            if news is not None:
+        for job_id, attempt in self.held.items():
+            if not attempt.has_ended and (news := attempt.reporting.news(attempt.lease, attempt.claimed, secrets)):
                 found[job_id] = news
         return found
 
@@ -202,71 +313,3 @@ class InFlight:
             attempt = self.held.get(report.lease.job_id)
             if attempt is not None:
                 attempt.reporting.written(report)
-
-    def first_leased(self, *, working: bool = False) -> float:
-        """When the lease that ends first was last extended, of all or of what has not ended; infinity: of none."""
-        # A copy: the signal handler may call this while the loop changes the dict.
-        attempts = list((self.working if working else self.held).values())
-        return min([attempt.leased_at for attempt in attempts], default=math.inf)
-
-    def holds(self, attempt: Attempt) -> bool:
-        return self.held.get(attempt.job.id) is attempt
-
-    def has_ended(self, attempt: Attempt) -> bool:
-        """Whether the end of an attempt that is held waits to be written."""
-        return attempt.job.id not in self.working
-
-    def forget(self, job_id: int) -> None:
-        self.working.pop(job_id, None)
-        attempt = self.held.pop(job_id, None)
-        if attempt is not None and attempt.let_go is not None:
-            attempt.let_go.set()
-
-    def lose(self, job_id: int) -> Attempt:
-        """Drop a lost lease and what was to be written about it; its thread may still run."""
-        attempt = self.held[job_id]
-        ended = self.has_ended(attempt)
-        self.given_up.add(attempt.lease)
-        self.forget(job_id)
-        self.unwritten = [end for end in self.unwritten if end.attempt is not attempt]
-        if attempt.started is not None and not ended and not attempt.handed_over:
-            self.without_lease.append(attempt)
-        return attempt
-
-    def drop(self, ended: Ended) -> None:
-        """The database takes this end in no form."""
-        self.unwritten = [other for other in self.unwritten if other is not ended]
-        self.given_up.add(ended.attempt.lease)
-        self.forget(ended.attempt.job.id)
-
-    def end_itself(self, job_id: int) -> None:
-        """Drop a job that its handler ended in its own transaction; the handler may still run, and keeps its slot."""
-        attempt = self.held[job_id]
-        attempt.succeeded, attempt.leased_at = True, attempt.overdue_at
-        if not self.has_ended(attempt):
-            self.without_lease.append(attempt)
-        self.forget(job_id)
-
-    def running_on(self, now: float) -> list[Attempt]:
-        """Attempts that recorded their own success and whose handler is still within its timeout."""
-        return [attempt for attempt in self.without_lease if attempt.succeeded and now < attempt.overdue_at]
-
-    def settle(self, job_ids: Collection[int]) -> None:
-        """These ends are written, or need not be written any more."""
-        self.unwritten = [end for end in self.unwritten if end.attempt.job.id not in job_ids]
-
-    def recorded(self, job_ids: Collection[int]) -> None:
-        """The history rows of these overdue attempts are written."""
-        self.unrecorded = [a for a in self.unrecorded if a.job.id not in job_ids and a.job.id in self.held]
-
-    def came_back(self, attempt: Attempt) -> None:
-        if self.without_lease:
-            self.without_lease = [other for other in self.without_lease if other is not attempt]
-
-    def busy(self) -> list[Attempt]:
-        """Attempts that are claimed and have not ended, started or not, except those being handed over to a process."""
-        return [attempt for attempt in self.working.values() if not attempt.handed_over]
-
-    def handing_over(self) -> list[Attempt]:
-        """Attempts whose own process has not answered yet."""
-        return [attempt for attempt in self.working.values() if attempt.handed_over]

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from cronjobs import events
 from cronjobs.clock import Clock
-from cronjobs.engine.execution.attempt import Attempt, Ended, InFlight
+from cronjobs.engine.execution.attempt import Attempt, Ended, InFlight, Phase
 from cronjobs.engine.execution.worker_threads import Workers, unbegun
 from cronjobs.engine.rules.ending import (
     Decided,
@@ -93,7 +93,7 @@ class Ends:
         """How long to wait for another end, so that one write takes many."""
         left = until - self.clock.monotonic()
         running = len(self.in_flight.held) - len(self.in_flight.unwritten)
-        waiting = sum(end.attempt.let_go is not None for end in self.in_flight.unwritten)  # workers, for this write
+        waiting = sum(each.let_go is not None for each in self.in_flight.unwritten)  # workers, for this write
         if left > 0 and not waiting and running > max(self.workers.count, self.planner.ahead() // 2):
             return left
         return BRIEF_S if running and waiting < self.workers.count and self.planner.last_s <= BRIEF_S else 0.0
@@ -103,7 +103,7 @@ class Ends:
             self._take(ended)
         except Exception as error:  # it is on no queue any more: it must not be forgotten
             self.caught(error)
-            if self.in_flight.holds(ended.attempt) and not self.in_flight.has_ended(ended.attempt):
+            if ended.attempt.is_leased and not ended.attempt.has_ended:
                 self.in_flight.end(_plain(ended, error))
 
     def _take(self, ended: Ended) -> None:
@@ -111,8 +111,9 @@ class Ends:
         if ended.answer is not None:
             self._answered(attempt, ended.answer)
             return
-        self.in_flight.came_back(attempt)
-        if not self.in_flight.holds(attempt) and not attempt.succeeded:
+        if attempt.phase is Phase.LOST:
+            self.in_flight.move(attempt, Phase.GONE)
+        if attempt.phase is Phase.GONE:
             return  # its lease is lost: whatever it did, nothing of it is recorded
         if isinstance(ended.finished.outcome, Released):
             self.release([attempt], ended.finished.outcome)
@@ -128,7 +129,8 @@ class Ends:
     def _answered(self, attempt: Attempt, answer: str) -> None:
         """A long job's process answered, or did not start."""
         if answer == ADOPTED:
-            self.in_flight.forget(attempt.job.id)
+            if attempt.is_leased:
+                self.in_flight.move(attempt, Phase.GONE)
             self.counts.handed_over += 1
             self.emit(events.job_handed_over(attempt.job, attempt.timeout))
             return
@@ -143,7 +145,7 @@ class Ends:
         if why.error is not None:  # the next one would hardly fare better at once
             self.pace.pause(now)
         for attempt in attempts:
-            if self.in_flight.holds(attempt) and not self.in_flight.has_ended(attempt):
+            if attempt.is_leased and not attempt.has_ended:
                 outcome = unbegun(attempt) or why
                 self.in_flight.end(Ended(attempt, Finished(attempt.job, outcome), now))
                 self.planner.typical_s = None  # and claim no further ahead until the pace is known again
@@ -170,7 +172,7 @@ class Ends:
     def decided(self) -> list[End]:
         """What is to be written, each end with what becomes of its job."""
         at = self._now()
-        return [(ended, self._decide(ended, at)) for ended in self.in_flight.unwritten]
+        return [(ended, self._decide(ended, at)) for ended in self.in_flight.unwritten.values()]
 
     def _now(self) -> tuple[float, datetime]:
         """One instant, by the monotonic clock and by the database's."""
@@ -200,7 +202,7 @@ class Ends:
 
     def write_one_by_one(self) -> bool:
         """One bad value must not hold up a batch: each end for itself; whether the database was there for all."""
-        for ended in list(self.in_flight.unwritten):
+        for ended in list(self.in_flight.unwritten.values()):
             try:
                 turn = self._write_one(ended)
             except DatabaseError as error:
@@ -226,22 +228,19 @@ class Ends:
             return self.writer.write_one((ended, self._decide(_plain(ended, error), self._now())))
 
     def _drop(self, ended: Ended, error: Exception) -> None:
-        self.in_flight.drop(ended)
+        self.in_flight.drop(ended.attempt)
         self._report_unwritten([ended], str(error))
 
     def written(self, turn: BatchResult) -> None:
-        """Report what a committed turn wrote, and let go of it."""
-        settled: set[int] = set()
+        """Report what a committed turn wrote, and let go of it.
+
+        An error here leaves the other ends unwritten: they are written again, and found in the history.
+        """
         answered = turn.written.written | turn.written.lost
-        try:
-            for ended, decided in turn.ends:
-                job_id = ended.attempt.job.id
-                if job_id in answered:
-                    self.in_flight.forget(job_id)
-                    settled.add(job_id)
-                    self._after_end(ended, decided, turn)
-        finally:  # what was not come to is written again, and found in the history
-            self.in_flight.settle(settled)
+        for ended, decided in turn.ends:
+            if ended.attempt.job.id in answered:
+                self.in_flight.move(ended.attempt, Phase.GONE)
+                self._after_end(ended, decided, turn)
 
     def _after_end(self, ended: Ended, decided: Decided, turn: BatchResult) -> None:
         job_id, written = ended.attempt.job.id, turn.written
@@ -284,9 +283,9 @@ class Ends:
         """At the end of a tick: what could not be written, and jobs that ended themselves and whose code runs on."""
         self.outage.tell()
         why = "the database was not there" if self.outage.error else "its row stayed locked by another session"
-        self._report_unwritten(self.in_flight.unwritten, why)
+        self._report_unwritten(self.in_flight.unwritten.values(), why)
         now, _ = at = self._now()
-        for attempt in [attempt for attempt in self.in_flight.without_lease if attempt.succeeded]:
+        for attempt in [each for each in self.in_flight.without_lease if each.phase is Phase.RUNS_ON]:
             ran = timedelta(seconds=now - (attempt.started or now))
             finished = Finished(attempt.job, Succeeded(None), ran, attempt.worker)
             self._report(attempt, self._decide(Ended(attempt, finished, 0.0), at))

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from cronjobs import events
 from cronjobs.clock import Clock
-from cronjobs.engine.execution.attempt import Attempt, InFlight
+from cronjobs.engine.execution.attempt import Attempt, InFlight, Phase
 from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.rules.lease import Finish
 from cronjobs.engine.tick.result import Counts
@@ -37,31 +37,29 @@ class HungHandlers:
         self.collect()  # what ended while a turn took its time is not overdue
         now = self.clock.monotonic()
         for attempt in self._overdue():
-            attempt.recorded, attempt.recorded_at = "timed_out", now
+            self.in_flight.note_overdue(attempt, "timed_out", now)
             attempt.stop.set("timeout")
-            self.in_flight.unrecorded.append(attempt)
             self.counts.timed_out += 1
             self.emit(events.job_timed_out(attempt.job, attempt.worker, attempt.timeout))
 
     def _overdue(self) -> list[Attempt]:
         now = self.clock.monotonic()
-        return [each for each in self.in_flight.busy() if each.recorded is None and now >= each.overdue_at]
+        return [each for each in self.in_flight.busy() if each.phase is Phase.HELD and now >= each.overdue_at]
 
     def note_stuck(self, stopping: str | None) -> list[Attempt]:
         """What runs on although the tick ends; noted as interrupted, if it was not overdue before."""
         stuck = self.in_flight.busy()
         for attempt in stuck:
-            if attempt.recorded is None:
-                attempt.recorded = "interrupted"
+            if attempt.phase is Phase.HELD:
+                self.in_flight.note_overdue(attempt, "interrupted", self.clock.monotonic())
                 attempt.stop.set("shutdown")
-                self.in_flight.unrecorded.append(attempt)
                 self.counts.interrupted += 1
                 self.emit(events.job_still_running(attempt.job, attempt.worker, stopping or "end of the tick"))
         return stuck
 
     def rows(self) -> list[Finish]:
         """The history rows of what still runs and should not."""
-        return [self._overdue_row(attempt) for attempt in self.in_flight.unrecorded]
+        return [self._overdue_row(attempt) for attempt in self.in_flight.unrecorded()]
 
     def _overdue_row(self, attempt: Attempt) -> Finish:
         outcome = timed_out(attempt) if attempt.recorded == "timed_out" else Interrupted()

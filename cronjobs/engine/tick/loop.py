@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from cronjobs import events
 from cronjobs.clock import process_age, sleep
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.execution.attempt import Attempt, InFlight, timeout_of
+from cronjobs.engine.execution.attempt import Attempt, InFlight, Phase, timeout_of
 from cronjobs.engine.execution.worker_threads import Workers
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.lease import lease_margin_s, next_renewal
@@ -258,7 +258,18 @@ class Loop:
 
     def _turn(self, last: Callable[[Connection], None] | None = None) -> bool:
         """Write what ended, renew what is held, claim what comes next, in one transaction; whether it went well."""
-        now = self.clock.monotonic()
+        batch = self._decide(self.clock.monotonic(), last)
+        if batch is None:
+            return True
+        try:
+            turn = self.writer.write(batch)
+        except Exception as error:
+            return self._after_failure(batch, error)
+        self._after(batch, turn)
+        return True
+
+    def _decide(self, now: float, last: Callable[[Connection], None] | None) -> Batch | None:
+        """What to write at the monotonic instant *now*; None: nothing. It changes nothing."""
         # Not before it is known what the claim before took: many that have no answer would lease more and more.
         no_claim = last is not None or self.writer.claim_unsettled
         room = 0 if no_claim or now >= self.deadline or now < self._next_claim() else self.planner.room(self.in_flight)
@@ -266,10 +277,11 @@ class Loop:
         # Only if there is time enough to hand one over.
         may_look = not (no_claim or self._claims_nothing or now < self.pace.next_long_claim)
         long = self.planner.long_admission() if may_look and self.deadline - now >= self.handover_s else None
-        to_write = self.in_flight.unwritten or self.in_flight.unrecorded or self.writer.claim_unsettled
+        to_write = self.in_flight.unwritten or self.in_flight.unrecorded() or self.writer.claim_unsettled
         if not (to_write or room or renew or long or last):
-            return True
-        batch = Batch(
+            return None
+        return Batch(
+            now=now,
             ends=self.ends.decided(),
             overdue=self.hung.rows(),
             held=self.in_flight.leases() if renew or self.writer.claim_unsettled else (),
@@ -287,36 +299,22 @@ class Loop:
             watched={*self.crashing, *self.suspected},
             last=last,
         )
-        try:
-            turn = self.writer.write(batch)
-        except DatabaseError as error:
-            self._begin(BatchResult(now, unsure=self.writer.unconfirmed))
-            if batch.reports and isinstance(error, BadValue):
-                self.takes_reports = False  # whatever they hold, no lease may be lost for it
-                return False
-            if isinstance(error, BadValue) and self.in_flight.unwritten and self.ends.write_one_by_one():
-                return last is None
-            if not self.writer.may_work_row_by_row(error):
-                self.outage.note(error)
-            return False
-        except Exception as error:  # of one end's values, or of a claim's: the ends are written in any case
+
+    def _after_failure(self, batch: Batch, error: Exception) -> bool:
+        """Nothing of *batch* is written, or nobody knows; whether the turn may count as done all the same."""
+        if not isinstance(error, DatabaseError):  # of one end's values, or of a claim's: the ends are written anyway
             self._caught(error)
             self.ends.write_one_by_one()
             return False
-        self.planner.write_s = self.clock.monotonic() - turn.sent
-        self.outage.over()
-        if long is not None:
-            self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
-        if room:
-            # A wary claim takes one job at a time: the next one follows at once.
-            found = room if turn.unread else len(turn.claimed)
-            self.pace.looked(turn.sent, room=room, found=found, more_due=turn.more_due)
-            if turn.postponed:
-                self.pace.nothing_due = False
-        self._after(turn)  # what this turn released may be due again: the claim in the same transaction did not see it
-        if last is None:
-            self._move_watchdog()
-        return True
+        self._begin(BatchResult(batch.now, unsure=self.writer.unconfirmed))
+        if batch.reports and isinstance(error, BadValue):
+            self.takes_reports = False  # whatever they hold, no lease may be lost for it
+            return False
+        if isinstance(error, BadValue) and self.in_flight.unwritten and self.ends.write_one_by_one():
+            return batch.last is None
+        if not self.writer.may_work_row_by_row(error):
+            self.outage.note(error)
+        return False
 
     def _isolate(self, names: Collection[str]) -> None:
         """Run handlers of these types in child processes, all others as their types say."""
@@ -327,9 +325,20 @@ class Loop:
 
     # --- after the commit ---------------------------------------------------------------------------------------------
 
-    def _after(self, turn: BatchResult) -> None:
+    def _after(self, batch: Batch, turn: BatchResult) -> None:
+        """Change what memory knows by what the committed *turn* did."""
+        self.planner.write_s = self.clock.monotonic() - turn.sent
+        self.outage.over()
+        if batch.long is not None:
+            self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
+        if batch.room:
+            # A wary claim takes one job at a time: the next one follows at once.
+            found = batch.room if turn.unread else len(turn.claimed)
+            self.pace.looked(turn.sent, room=batch.room, found=found, more_due=turn.more_due)
+            if turn.postponed:
+                self.pace.nothing_due = False
         self.in_flight.recorded(turn.recorded)
-        self.ends.written(turn)
+        self.ends.written(turn)  # after the look: what it released may be due again, and the same claim did not see it
         if turn.cleared:
             for name in sorted(set(turn.cleared) & set(self.crashing)):
                 self.emit(events.type_cleared(name))
@@ -342,6 +351,8 @@ class Loop:
         for job_id, why in turn.refused.items():
             self.emit(events.database_trouble(f"job {job_id} cannot be claimed: {why}", "jobs that cannot be claimed"))
         self._begin(turn)
+        if batch.last is None:
+            self._move_watchdog()
 
     def _begin(self, turn: BatchResult) -> None:
         """Hand claimed jobs to the workers; of those that a claim took without an answer what still fits the tick."""
@@ -351,7 +362,7 @@ class Loop:
             if job_type is None:  # only by an unsettled claim of a type that is gone: the lease runs out
                 continue
             if job.id in self.in_flight.held:  # its row was reset by hand, or by a clock that jumped
-                self._lose(job.id)
+                self._lose(self.in_flight.held[job.id])
             attempt = Attempt(job, job_type, timeout_of(job, job_type), claimed=turn.sent, lease_s=self.lease_s)
             self._take(attempt)
             if self.tells_each:
@@ -380,6 +391,7 @@ class Loop:
         if self._takes_nothing or time_is_up or (late and not long and not self._fits(attempt)):
             self.ends.release([attempt])
         elif long and attempt.refusal() is None:
+            self.in_flight.move(attempt, Phase.HANDING_OVER)
             self.handovers.begin(attempt, self.deadline - self.handover_s / 2)
         else:
             self._hand(attempt)
@@ -410,14 +422,14 @@ class Loop:
         for job_id in turn.renewal.cancel_requested & self.in_flight.held.keys():
             self.in_flight.held[job_id].stop.set("cancelled")
         for job_id in turn.renewal.succeeded & self.in_flight.held.keys():
-            self.in_flight.end_itself(job_id)
+            self.in_flight.end_itself(self.in_flight.held[job_id])
         for job_id in turn.renewal.lost & self.in_flight.held.keys():
-            self._lose(job_id)
+            self._lose(self.in_flight.held[job_id])
         self.renewed_at = turn.sent
 
-    def _lose(self, job_id: int) -> None:
+    def _lose(self, attempt: Attempt) -> None:
         """The lease was taken over or ran out: stop the code, forget the job, record nothing."""
-        attempt = self.in_flight.lose(job_id)
+        self.in_flight.lose(attempt)
         attempt.stop.set("lease lost")
         if not attempt.handed_over:  # else by its own process, which is as it should be
             self.ends.lost(attempt)
@@ -427,7 +439,7 @@ class Loop:
         leased_since = self.clock.monotonic() - self.lease_s + lease_margin_s(self.lease_s)
         for attempt in self.in_flight.busy():
             if attempt.started is not None and attempt.leased_at <= leased_since:
-                self._lose(attempt.job.id)
+                self._lose(attempt)
 
     def _move_watchdog(self) -> None:
         """Nobody runs on past a lease: the kernel's timer stands before the first of them ends."""
@@ -468,7 +480,7 @@ class Loop:
             handing_over=bool(self.in_flight.handing_over()),
             holds_leases=bool(self.in_flight.held),
             unwritten=bool(self.in_flight.unwritten),
-            unrecorded=bool(self.in_flight.unrecorded),
+            unrecorded=bool(self.in_flight.unrecorded()),
             nothing_due=self.pace.nothing_due or self.pace.closed,
             left=self.planner.left(),
             stopping=self.stopping,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cronjobs.engine.execution.attempt import Attempt
+from cronjobs.engine.execution.attempt import Attempt, Phase
 from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.engine.tick.trouble import FAULT
 
@@ -91,12 +91,12 @@ class LoopState:
     @property
     def last_chance_until(self) -> float:
         """Until when an attempt that just reached its time-out gets the chance to end by itself."""
-        return max((a.recorded_at + LAST_CHANCE_S for a in self.busy if a.recorded is not None), default=0.0)
+        return max((a.recorded_at + LAST_CHANCE_S for a in self.busy if a.phase is Phase.OVERDUE), default=0.0)
 
 
 def why_ended(state: LoopState) -> str | None:
     """Why the loop ends now; None if it goes on."""
-    working = [attempt for attempt in state.busy if attempt.recorded is None] + [*state.running_on]
+    working = [attempt for attempt in state.busy if attempt.phase is Phase.HELD] + [*state.running_on]
     if state.hurry:
         return f"{state.stopping}, twice"
     if state.now >= state.deadline:
@@ -139,6 +139,6 @@ def wait_s(state: LoopState) -> float:
             continue
         if attempt.started is None:
             moments.append(attempt.claimed + UNBEGUN_S + 0.01)
-        elif attempt.recorded is None:
+        elif attempt.phase is Phase.HELD:
             moments.append(attempt.overdue_at)
     return max(SHORTEST_WAIT_S, min(moments) - now)

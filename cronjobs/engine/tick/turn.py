@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from cronjobs.clock import Clock
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.execution.attempt import PROCESS_GRACE, Attempt, Ended, InFlight
+from cronjobs.engine.execution.attempt import PROCESS_GRACE, Attempt, Ended, InFlight, Phase
 from cronjobs.engine.jobs.job_types import JobType, JobTypes, policy_of
 from cronjobs.engine.rules.crashing_types import count_ends
 from cronjobs.engine.rules.ending import Decided, decide_end, without_texts
@@ -137,12 +137,12 @@ class ClaimPlanner:
     def free(self, in_flight: InFlight) -> int:
         """How many more jobs would start at once; negative: so many already wait for a worker."""
         busy = in_flight.busy()
-        overdue = sum(attempt.recorded is not None for attempt in busy)
+        overdue = sum(attempt.phase is Phase.OVERDUE for attempt in busy)
         return self._slots(overdue, in_flight) - (len(busy) - overdue)
 
     def room(self, in_flight: InFlight) -> int:
         """How many jobs to claim: for free slots, and what will start within about 50 ms, once half of that is left."""
-        overdue = sum(attempt.recorded is not None for attempt in in_flight.busy())
+        overdue = sum(attempt.phase is Phase.OVERDUE for attempt in in_flight.busy())
         free, ahead = self.free(in_flight), self.ahead()
         if self._slots(overdue, in_flight) <= 0 or -free > ahead // 2:
             return 0
@@ -258,7 +258,9 @@ End = tuple[Ended, Decided]
 
 @dataclass(frozen=True)
 class Batch:
-    """What a turn is to write. ``held``: all our leases; ``room``: how many jobs to claim.
+    """What a turn is to write, as decided at the monotonic instant ``now``. ``held``: all our leases.
+
+    ``room``: how many jobs to claim.
 
     ``unsettled``: an earlier claim had no answer; what it leased to us is neither ``held`` nor ``given_up``, which are
     leases that the rows may still have as ours and that are to run out: their attempts began here.
@@ -268,6 +270,7 @@ class Batch:
     ``long``: which long jobs to claim, up to ``long_jobs`` on ``host``; ``long_room`` includes ``room``.
     """
 
+    now: float
     ends: Sequence[End]
     overdue: Sequence[Finish]
     held: Sequence[Lease]

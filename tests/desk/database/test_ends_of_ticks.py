@@ -90,10 +90,10 @@ def test_on_shutdown_drop_cancels_all_that_was_claimed_and_not_begun_and_nothing
 
     after = Loop._after
 
-    def signalled_after(loop: Loop, turn: Any) -> None:
+    def signalled_after(loop: Loop, batch: Any, turn: Any) -> None:
         if moment == "after the claim was committed" and turn.claimed:
             loop.stop("SIGTERM")
-        after(loop, turn)
+        after(loop, batch, turn)
 
     monkeypatch.setattr(Loop, "run", noted)
     monkeypatch.setattr(claims, "claim", signalled)

@@ -42,7 +42,9 @@ def test_long_jobs_are_claimed_only_where_a_type_or_a_row_may_be_long(
     def look(*long_types: str) -> int:
         before = len(claimed)
         long = ClaimFilter(known=["t", *long_types], fitting=long_types, remaining_s=-1, longest_s=18)
-        order = Batch((), (), (), renew=False, room=0, admission=long, long=long, long_jobs=2, long_room=5, host="h")
+        order = Batch(
+            0.0, (), (), (), renew=False, room=0, admission=long, long=long, long_jobs=2, long_room=5, host="h"
+        )
         writer.write(order)
         return len(claimed) - before
 

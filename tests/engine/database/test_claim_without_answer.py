@@ -25,7 +25,9 @@ ADMISSION = ClaimFilter(known=["t"], fitting=["t"], remaining_s=50)
 
 def turn(writer: Writer, room: int = 0, *, held: Sequence[Lease] = (), given_up: Sequence[Lease] = ()) -> BatchResult:
     unsettled = writer.claim_unsettled
-    order = Batch((), (), held, renew=False, room=room, admission=ADMISSION, unsettled=unsettled, given_up=given_up)
+    order = Batch(
+        0.0, (), (), held, renew=False, room=room, admission=ADMISSION, unsettled=unsettled, given_up=given_up
+    )
     return writer.write(order)
 
 

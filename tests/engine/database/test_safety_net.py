@@ -55,7 +55,7 @@ PLACES: list[tuple[Any, str]] = [
     *((Ends, name) for name in ENDS),
     *((HungHandlers, name) for name in ("note_overdue", "rows")),
     *((Writer, name) for name in ("write", "_finish", "_claim", "_settle_claim")),
-    *((InFlight, name) for name in ("take", "settle", "leases", "busy", "recorded", "forget")),
+    *((InFlight, name) for name in ("take", "end", "move", "leases", "busy", "recorded")),
     *((ClaimPlanner, name) for name in ("admission", "long_admission", "room", "note")),
     *((Workers, name) for name in ("hand", "take_back")),
     (leases, "finish"),

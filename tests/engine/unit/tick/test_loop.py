@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from cronjobs import events
 from cronjobs.engine.config.settings import RunSettings, Settings
-from cronjobs.engine.execution.attempt import Attempt, Ended, WorkerContext
+from cronjobs.engine.execution.attempt import Attempt, Ended, Phase, WorkerContext
 from cronjobs.engine.execution.worker_threads import unbegun
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.lease import heartbeat_s, lease_margin_s
@@ -332,6 +332,14 @@ class Engine:
         )
         self.handovers: list[Attempt] = []  # that have no answer yet
         self.handed: list[Attempt] = []
+        self.attempts: dict[int, Attempt] = {}
+        take = self.loop.in_flight.take
+
+        def taken(attempt: Attempt, sent: float) -> None:
+            self.attempts[attempt.job.id] = attempt
+            take(attempt, sent)
+
+        monkeypatch.setattr(self.loop.in_flight, "take", taken)
         monkeypatch.setattr(self.loop.handovers, "begin", lambda attempt, until: self._hand_over(attempt))
 
     def stand_at(self, instant: float) -> None:
@@ -1107,13 +1115,8 @@ class Life:
                 engine.loop.stop("SIGTERM")
 
     def answer(self, job_id: int, answer: str) -> None:
-        job = self.engine.rows._jobs[job_id]
-        attempt = self.adopting[job_id]
-        self.engine.workers.ended.put(Ended(attempt, Finished(job, Released()), self.engine.clock.s, answer))
-
-    @property
-    def adopting(self) -> dict[int, Attempt]:
-        return {attempt.job.id: attempt for attempt in self.engine.handed}
+        attempt = self.engine.attempts[job_id]
+        self.engine.workers.ended.put(Ended(attempt, Finished(attempt.job, Released()), self.engine.clock.s, answer))
 
     def play(self) -> None:
         engine, rows = self.engine, self.engine.rows
@@ -1169,15 +1172,16 @@ def test_whatever_happens_each_job_runs_once_and_is_written_once_or_left_to_its_
 
 
 # How job 1 gets into each phase by the second 20; a second job keeps the loop at work.
-WAYS: dict[str, list[tuple[float, str]]] = {
-    "claimed, and no thread has come to it": [(0, "stall")],
-    "running": [(0, "enqueue 1 slow")],
-    "overdue": [(0, "enqueue 1")],
-    "ended, and not written": [(0, "enqueue 1 slow"), (18, "away"), (19, "end")],
-    "ended, and its row is locked": [(0, "enqueue 1 slow"), (18, "lock"), (19, "end")],
-    "being handed over": [(0, "enqueue a long one")],
-    "ended itself, and its handler goes on": [(0, "enqueue 1 slow"), (3, "end itself")],
-    "lost, and its code goes on": [(0, "enqueue 1 slow"), (3, "take over")],
+WAYS: dict[str, tuple[Phase, list[tuple[float, str]]]] = {
+    "claimed, and no thread has come to it": (Phase.HELD, []),
+    "running": (Phase.HELD, []),
+    "overdue": (Phase.OVERDUE, []),
+    "ended, and not written": (Phase.ENDED, [(18, "away"), (19, "end")]),
+    "ended, and its row is locked": (Phase.ENDED, [(18, "lock"), (19, "end")]),
+    "being handed over": (Phase.HANDING_OVER, []),
+    "ended itself, and its handler goes on": (Phase.RUNS_ON, [(3, "end itself")]),
+    "ended itself, and its handler returned": (Phase.RETURNED, [(3, "end itself"), (18, "away"), (19, "end")]),
+    "lost, and its code goes on": (Phase.LOST, [(3, "take over")]),
 }
 
 
@@ -1185,26 +1189,23 @@ WAYS: dict[str, list[tuple[float, str]]] = {
 @pytest.mark.parametrize("phase", WAYS)
 def test_each_event_in_each_phase_keeps_the_promises(phase: str, event: str) -> None:
     """And any second event after it, at once or later."""
+    expected, way = WAYS[phase]
+    stalls = phase.startswith("claimed")
+    at = 0.5 if stalls else 20
     for then in EVENTS:
         for later in (0, 0.2, 7):
             with pytest.MonkeyPatch.context() as monkeypatch:
                 life = Life(monkeypatch, workers=3)
-                for second, step in WAYS[phase]:
-                    if step == "enqueue 1 slow":
-                        life.engine.due(1, "t.slow")
-                    elif step == "enqueue 1":
-                        life.engine.due(1)
-                    elif step == "stall":
-                        life.engine.due(1, "t.slow")
-                        life.happen("stall")
-                    elif second == 0:
-                        life.happen(step)
-                    else:
-                        life.engine.at(second, life.happen, step)
-                if phase != "claimed, and no thread has come to it":
-                    life.engine.due(1, "t.slow")
-                at = 0.5 if phase == "claimed, and no thread has come to it" else 20
-                life.engine.at(at, life.happen, event)
-                life.engine.at(at + later, life.happen, then)
-                life.engine.at(28, life.happen, "back")
+                engine = life.engine
+                engine.workers.stall(stalls)
+                engine.due(1, {"overdue": "t", "being handed over": "t.long"}.get(phase, "t.slow"))
+                engine.due(1, "t.slow")
+                for second, step in way:
+                    engine.at(second, life.happen, step)
+                seen = list[Phase]()
+                engine.at(at, lambda seen=seen, engine=engine: seen.append(engine.attempts[1].phase))
+                engine.at(at, life.happen, event)
+                engine.at(at + later, life.happen, then)
+                engine.at(28, life.happen, "back")
                 life.play()
+                assert seen == [expected]

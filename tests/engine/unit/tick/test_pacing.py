@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cronjobs.engine.execution.attempt import Attempt
+from cronjobs.engine.execution.attempt import Attempt, Phase
 from cronjobs.engine.rules.ending import as_stopped
 from cronjobs.engine.tick.pacing import (
     LAST_CHANCE_S,
@@ -37,7 +37,7 @@ class Running:
     started: float | None = 99.0
     overdue_at: float = 130.0
     claimed: float = 99.0
-    recorded: str | None = None
+    phase: Phase = Phase.HELD
     recorded_at: float = 0.0
     waits_on_a_cluster: bool = False
 
@@ -47,8 +47,8 @@ def attempts(*given: Running) -> list[Attempt]:
 
 
 AT_WORK = attempts(Running())
-TIMED_OUT = attempts(Running(recorded="timed_out", recorded_at=99.0))
-JUST_TIMED_OUT = attempts(Running(recorded="timed_out", recorded_at=NOW))
+TIMED_OUT = attempts(Running(phase=Phase.OVERDUE, recorded_at=99.0))
+JUST_TIMED_OUT = attempts(Running(phase=Phase.OVERDUE, recorded_at=NOW))
 STATE = LoopState(now=NOW, deadline=DEADLINE, workers=2)
 
 
