@@ -102,7 +102,7 @@ def obeys(ctx: Context) -> None:
                 sleep(0.001)
 
 
-@job("crash.meanwhile", timeout=3 * TIMEOUT)  # another process has to come and act
+@job("crash.meanwhile", timeout=9 * TIMEOUT)  # another process has to come and act, on a busy machine, too
 def meanwhile(ctx: Context) -> dict[str, int]:
     """Something happens while it is at work."""
     with effect(ctx):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +27,6 @@ from engine.crash.crash_world import wait_for_strays
 
 HERE = Path(__file__).parent
 JSON_COLUMNS = ("payload", "meta", "result", "definition", "detail", "did")
-MOST_POINTS = 400
 LEFT_S = 20  # for the server to notice that a client is gone
 
 
@@ -243,13 +243,17 @@ def _value(column: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Ran:
-    """One step in a process of its own. ``before`` says what it was about to send when it was killed."""
+    """One step in a process of its own. ``before`` says what it was about to send when it was killed.
+
+    ``kinds``: of each statement that it sent, the first point before it.
+    """
 
     pid: int
     status: int
     points: int
     before: str | None = None
     error: str | None = None
+    kinds: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -270,7 +274,8 @@ class Lab:
             url=self.store.url,
             base=self.base.isoformat(),
         )
-        return Ran(told["pid"], told["status"], told.get("points", 0), told.get("before"), told.get("error"))
+        kinds = told.get("kinds", {})
+        return Ran(told["pid"], told["status"], told.get("points", 0), told.get("before"), told.get("error"), kinds)
 
     def seed(self, flow: str) -> Snapshot:
         """Bring the database to where the flow starts, and keep that; its files are kept beside it."""
@@ -317,23 +322,43 @@ def an_hour_ago() -> datetime:
     return hour - timedelta(hours=1) + timedelta(seconds=30)
 
 
+class Shared:
+    """What no other test of this session has killed before yet, whichever worker runs it: one file for each kind."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def take(self, kinds: Mapping[str, int]) -> list[int]:
+        """The points of those kinds that are new; from now on they are this test's."""
+        with self.file.open("a+") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+            opened.seek(0)
+            taken = set(opened.read().splitlines())
+            new = {kind: point for kind, point in kinds.items() if kind not in taken}
+            opened.writelines(f"{kind}\n" for kind in new)
+        return [*new.values()]
+
+
 def kill_at_each_point(
-    labs: Sequence[Lab], flow: str, look: Callable[[Lab, str, Ran], None], *, step: int = 1, first: int = 1
+    labs: Sequence[Lab], flow: str, shared: Shared, look: Callable[[Lab, str, Ran], None], points: slice
 ) -> int:
-    """Kill the flow at its *first* point, *step* points later, and so on to its end; return how many there are.
+    """Kill the flow at *points* (from 1), and where it first sends what no flow before it sent; return how many it has.
 
-    *look* is called after each. The labs share the points: on several processors they work at once.
+    *look* is called after each, and after a run to the end. The labs share the points: on several processors they work
+    at once.
     """
+    labs[0].restore()
+    whole = labs[0].run(flow, None)
+    look(labs[0], f"at its end, after {whole.points} points", whole)
+    numbers = sorted({*shared.take(whole.kinds), *range(whole.points + 1)[points]} - {0})
 
-    def every_nth(lab: Lab, start: int) -> int:
-        for number in range(start, MOST_POINTS, step * len(labs)):
+    def kill(lab: Lab, share: Sequence[int]) -> None:
+        for number in share:
             lab.restore()
             ran = lab.run(flow, kill_at=number)
-            if ran.before is None:
-                look(lab, f"at its end, after {ran.points} points", ran)
-                return ran.points
-            look(lab, f"killed at point {number}, before: {ran.before}", ran)
-        raise AssertionError(f"{flow} has more than {MOST_POINTS} points")
+            where = f"at its end, after {ran.points} points"
+            look(lab, f"killed at point {number}, before: {ran.before}" if ran.before is not None else where, ran)
 
     with ThreadPoolExecutor(len(labs)) as threads:
-        return max(threads.map(every_nth, labs, range(first, first + step * len(labs), step)))
+        list(threads.map(kill, labs, [numbers[n :: len(labs)] for n in range(len(labs))]))
+    return whole.points

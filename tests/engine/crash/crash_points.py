@@ -27,17 +27,20 @@ class Points:
         self.kill_at = kill_at
         self.report = report
         self.count = 0
+        self.kinds: dict[str, int] = {}  # each statement that was sent, and at which point first
         self._lock = threading.Lock()
 
     def passed(self, what: str) -> None:
         with self._lock:
             self.count += 1
+            self.kinds.setdefault(what, self.count)
             if self.count == self.kill_at:
-                self.tell(before=what)
+                self.tell(before=what[:SHOWN])
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def tell(self, **more: Any) -> None:
-        self.report.write_text(json.dumps({"pid": os.getpid(), "points": self.count} | more))
+        found = {"pid": os.getpid(), "points": self.count, "kinds": self.kinds}
+        self.report.write_text(json.dumps(found | more))
 
 
 _points: Points | None = None
@@ -65,7 +68,7 @@ def install(points: Points) -> None:
 
     @event.listens_for(Engine, "before_cursor_execute")
     def _before_statement(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        points.passed(" ".join(statement.split())[:SHOWN])
+        points.passed(" ".join(statement.split()))
 
     send_commit: Any = DefaultDialect.do_commit
 

@@ -1,9 +1,12 @@
 """Every flow is killed before each of its SQL statements, before and after each COMMIT, and in its handlers.
 
 A real process, really killed; then the next runners come to rest, and the judge looks: nothing lost, nothing doubled
-beyond what "at least once" says. Effects, steps and transactions: every twelfth point on one database and those halfway
-between on the other; of other flows half as many, and of most on one of the two, in turn, to save time; and of a
-migration, which is one transaction, every fourth. CRONJOBS_KILL_POINTS=all: all of them on both.
+beyond what "at least once" says.
+
+Each statement that any flow sends has its kill in each run, on both databases, in the first flow that sends it. Besides
+that: of effects, steps and transactions every twelfth point on one database and those halfway between on the other; of
+other flows half as many, and of most on one of the two, in turn; and of a migration, which is one transaction, every
+fourth. CRONJOBS_KILL_POINTS=all: all points of every flow on both.
 """
 
 from __future__ import annotations
@@ -16,7 +19,17 @@ import pytest
 
 from engine.crash.crash_flows import FLOWS
 from engine.crash.crash_judge import Case, judge_death, judge_rest
-from engine.crash.crash_lab import Lab, PostgresStore, Ran, SqliteStore, Store, Zygote, an_hour_ago, kill_at_each_point
+from engine.crash.crash_lab import (
+    Lab,
+    PostgresStore,
+    Ran,
+    Shared,
+    SqliteStore,
+    Store,
+    Zygote,
+    an_hour_ago,
+    kill_at_each_point,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -28,12 +41,22 @@ BOTH = ("sqlite", "postgresql")
 ON_BOTH = ("claim, run, finish", "recovery of expired leases")
 
 
-def cases() -> Iterator[tuple[str, str]]:
-    """Each flow, and the database it runs on."""
+def cases() -> Iterator[tuple[str, str, int | None]]:
+    """The database, the flow, and every which of its points is a kill; None: only those before what is new."""
     for number, (name, flow) in enumerate(FLOWS.items()):
         if not flow.empty:
+            step = 1 if ALL else 12 if flow.everywhere else 24
             on_both = ALL or flow.everywhere or name in ON_BOTH
-            yield from ((database, name) for database in (BOTH if on_both else [BOTH[number % 2]]))
+            for database in BOTH:
+                yield database, name, step if on_both or database == BOTH[number % 2] else None
+
+
+@pytest.fixture
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, labs: list[Lab]) -> Shared:
+    of_session = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        of_session = of_session.parent
+    return Shared(of_session / f"killed-before-{type(labs[0].store).__name__}")
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +91,10 @@ def labs(
         lab.store.close()
 
 
-@pytest.mark.parametrize(("labs", "name"), [*cases()], indirect=["labs"])
-def test_a_flow_killed_at_any_point_loses_nothing_and_doubles_nothing(labs: list[Lab], name: str) -> None:
+@pytest.mark.parametrize(("labs", "name", "step"), [*cases()], indirect=["labs"])
+def test_a_flow_killed_at_any_point_loses_nothing_and_doubles_nothing(
+    labs: list[Lab], name: str, step: int | None, shared: Shared
+) -> None:
     flow = FLOWS[name]
     starts = {id(lab): lab.seed(name) for lab in labs}
     complaints: list[str] = []
@@ -91,15 +116,16 @@ def test_a_flow_killed_at_any_point_loses_nothing_and_doubles_nothing(labs: list
             found += [*judge_rest(case), *flow.check(case)]
         complaints.extend(f"{name}, {where}\n    {complaint}" for complaint in found)
 
-    step = 1 if ALL else 12 if flow.everywhere else 24
-    points = kill_at_each_point(labs, name, look, step=step, first=_first(labs, step))
+    points = kill_at_each_point(labs, name, shared, look, _each(labs, step))
     assert not complaints, f"{len(complaints)} complaints\n" + "\n".join(complaints[:SHOWN])
     assert points >= flow.floor, f"{points} points in {name!r}"
 
 
 @pytest.mark.parametrize("labs", BOTH, indirect=True)
 @pytest.mark.parametrize("name", [name for name, flow in FLOWS.items() if flow.empty])
-def test_a_migration_killed_at_any_point_is_there_whole_or_not_at_all(labs: list[Lab], name: str) -> None:
+def test_a_migration_killed_at_any_point_is_there_whole_or_not_at_all(
+    labs: list[Lab], name: str, shared: Shared
+) -> None:
     flow = FLOWS[name]
     whole, rows = labs[0].store.schema(), labs[0].store.look()
     for lab in labs:
@@ -118,12 +144,13 @@ def test_a_migration_killed_at_any_point_is_there_whole_or_not_at_all(labs: list
         assert lab.store.schema() == whole, f"{name}, {where}, and again: it is not what it is without a crash"
         assert lab.store.look().like() == rows.like()
 
-    step = 1 if ALL else 4
-    points = kill_at_each_point(labs, name, look, step=step, first=_first(labs, step))
+    points = kill_at_each_point(labs, name, shared, look, _each(labs, 1 if ALL else 4))
     assert points >= flow.floor, f"{points} points in {name!r}"
-    assert len(seen) == 2 * len(labs)
+    assert {is_whole for _, is_whole in seen} == {False, True}
 
 
-def _first(labs: list[Lab], step: int) -> int:
-    """Of the points that are tried; other ones on the other database."""
-    return 1 if isinstance(labs[0].store, SqliteStore) else 1 + step // 2
+def _each(labs: list[Lab], step: int | None) -> slice:
+    """Every *step*-th point, other ones on the other database; None: none."""
+    if step is None:
+        return slice(0)
+    return slice(1 if isinstance(labs[0].store, SqliteStore) else 1 + step // 2, None, step)
