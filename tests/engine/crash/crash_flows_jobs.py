@@ -336,7 +336,7 @@ def overtaken(case: Case) -> Iterator[str]:
     floor=12,
 )
 def stale(world: World) -> None:
-    world.tick()
+    world.tick(budget_s=60)
 
 
 @flow(
@@ -348,6 +348,6 @@ def stale(world: World) -> None:
     floor=12,
 )
 def stale_beside_another(world: World) -> None:
-    world.tick()
+    world.tick(budget_s=60)
     assert world.other is not None
     world.other.let_go()

@@ -150,7 +150,7 @@ class World:
         """The next runners, until nothing is left to do."""
         database = self.database()
         for number in range(1, MOST_TICKS + 1):
-            result = self.tick(REST_EVERY * number, on=database)
+            result = self.tick(REST_EVERY * number, on=database, budget_s=30)
             if result.trouble:
                 raise RuntimeError(result.trouble)
             if not self.is_unfinished():
