@@ -14,7 +14,9 @@ from sqlalchemy import Connection
 
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.probe.here import process_age
-from cronjobs.engine.store.sql import define, is_postgresql, run
+from cronjobs.engine.probe.idle_conditions import WAITING
+from cronjobs.engine.probe.sql_text import JOBS, NOW, either
+from cronjobs.engine.store.sql import AMONG_KNOWN, is_postgresql, run
 from cronjobs.errors import UsageError
 from cronjobs.text import one_line
 
@@ -22,18 +24,15 @@ NAMED: Final = 3
 MOST: Final = 1000
 _LOADED_AT: Final = SYSTEM.monotonic()
 
-define(
-    # By the real clock, also where a test has stopped it.
-    process_began=lambda postgresql: (
-        "statement_timestamp() - make_interval(secs => :age_s)"
-        if postgresql
-        else "(CAST(strftime('%s', 'now') AS integer) - :age_s) * 1000000"
-    )
+# By the real clock, also where a test has stopped it.
+_PROCESS_BEGAN: Final = either(
+    postgresql="statement_timestamp() - make_interval(secs => :age_s)",
+    sqlite="(CAST(strftime('%s', 'now') AS integer) - :age_s) * 1000000",
 )
 
-_OLDER: Final = """
-  SELECT j.id, j.job_type FROM {jobs} j WHERE j.{waiting} AND j.run_at <= {now} AND j.created_at < {process_began}
-  AND (j.job_type {among_known}) AND (CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))"""
+_OLDER: Final = f"""
+  SELECT j.id, j.job_type FROM {JOBS} j WHERE j.{WAITING} AND j.run_at <= {NOW} AND j.created_at < {_PROCESS_BEGAN}
+  AND (j.job_type {AMONG_KNOWN}) AND (CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))"""
 
 # Rows of our own transaction and its savepoints are "in progress"; NULL: too old for the server to remember. xmin has
 # 32 bits, and of a row that was frozen long ago it may seem to lie ahead.

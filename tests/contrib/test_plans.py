@@ -37,7 +37,7 @@ from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import SCHEMA_REVISION
-from cronjobs.engine.probe.idle_conditions import LOOK, MANY_QUEUES
+from cronjobs.engine.probe.idle_conditions import LOOK, MANY_QUEUES, VERDICT
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.schedules.materialise import materialise
 from cronjobs.engine.store import claims, expiry, explaining, listing, not_started, quarters, trends
@@ -170,7 +170,7 @@ class Undo(Exception):
 # --- what is to cost the same -----------------------------------------------------------------------------------------
 
 
-def probe(world: World, question: str = "{verdict} SELECT idle, holders FROM verdict") -> Counted:
+def probe(world: World, question: str = f"{VERDICT} SELECT idle, holders FROM verdict") -> Counted:
     project = {"project": "", "environment": "", "schema_revision": SCHEMA_REVISION, "oldest_code": "0001"}
     here = {"host": "alpha", "place": "alpha:b:1:", "place_length": 10, "fingerprint": "f", "defines_nothing": 0}
     here["alerts"] = 1

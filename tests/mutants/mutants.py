@@ -40,7 +40,7 @@ ENQUEUE = "cronjobs/engine/store/enqueue.py"
 DROP = "tests/desk/process/test_db_drop.py"
 CODE_FAULTS = "tests/engine/process/test_faults_of_code.py"
 MISFITS, MISFIT_RULE = "cronjobs/engine/rules/misfits.py", "tests/engine/unit/rules/test_misfits.py"
-OF_ONE_JOB = """r.job_id, r.runner, r.finished_at AS at FROM {job_runs} r JOIN {jobs} j ON j.id = r.job_id
+OF_ONE_JOB = """r.job_id, r.runner, r.finished_at AS at FROM {JOB_RUNS} r JOIN {JOBS} j ON j.id = r.job_id
             WHERE r.job_id"""
 MISFIT_TICKS = "tests/desk/database/test_misfits.py"
 READER, PAYLOADS = "cronjobs/engine/rules/payload_pydantic.py", "cronjobs/engine/jobs/handler_payload.py"
@@ -118,8 +118,8 @@ MUTANTS = (
     Mutant(
         "a replaced job that comes back into a full queue",
         ENQUEUE,
-        'has_room="(r.stays = 0 OR j.queue = r.queue)"',
-        'has_room="(r.stays = r.stays)"',
+        '_HAS_ROOM: Final = "(r.stays = 0 OR j.queue = r.queue)"',
+        '_HAS_ROOM: Final = "(r.stays = r.stays)"',
         (f"{CAP_RACES}::test_a_job_that_leaves_its_queue_while_it_is_replaced_comes_back_only_if_there_is_room",),
     ),
     Mutant(
@@ -136,15 +136,17 @@ MUTANTS = (
         "str(source.address), closed=True):\n        _copy_all",
         (f"{COPIES}::test_a_side_that_was_used_during_the_copy_is_not_taken",),
     ),
-    Mutant("fence without the attempt", SQL, " AND j.attempts = o.attempt", "", (FENCE,)),
-    Mutant("fence without the holder", SQL, "o.attempt AND j.locked_by = o.locked_by AND", "o.attempt AND", (FENCE,)),
-    Mutant("fence without the id", SQL, '"j.id = o.id AND j.attempts', '"j.attempts', (FENCE,)),
+    Mutant("fence without the attempt", LEASES, "j.id = o.id AND j.attempts = o.attempt", "j.id = o.id", (FENCE,)),
+    Mutant(
+        "fence without the holder", LEASES, "o.attempt AND j.locked_by = o.locked_by AND", "o.attempt AND", (FENCE,)
+    ),
+    Mutant("fence without the id", LEASES, '"j.id = o.id AND j.attempts', '"j.attempts', (FENCE,)),
     Mutant(
         "no fence in renew",
         LEASES,
         "in _update_mine(connection, leases, assignments, lease_s=left.total_seconds())]",
-        'in run(connection, "UPDATE {jobs} AS j SET locked_until = {after_lease} WHERE j.id {among_ids} RETURNING id", '
-        "ids=[held.job_id for held in leases], lease_s=left.total_seconds())]",
+        'in run(connection, f"UPDATE {JOBS} AS j SET locked_until = {AFTER_LEASE} WHERE j.id IN '
+        "({', '.join(str(held.job_id) for held in leases)}) RETURNING id\", lease_s=left.total_seconds())]",
         (FENCE,),
     ),
     Mutant(
@@ -311,10 +313,10 @@ MUTANTS = (
     Mutant(
         "rows of a claim locked by a subquery under IN",
         "cronjobs/engine/store/claims.py",
-        "WHERE j.id = ANY(ARRAY(SELECT id FROM taken)) AND {still_waiting}",
+        "WHERE j.id = ANY(ARRAY(SELECT id FROM taken)) AND {_STILL_WAITING}",
         """WHERE j.id IN (SELECT c.id FROM head b CROSS JOIN LATERAL (
-      SELECT j.id FROM {jobs} j WHERE {eligible} ORDER BY j.run_at, j.id LIMIT :limit {lock}) c LIMIT :limit)
-    AND :free = :free AND {still_waiting}""",
+      SELECT j.id FROM {JOBS} j WHERE {_DUE_PLAIN} ORDER BY j.run_at, j.id LIMIT :limit {LOCK}) c LIMIT :limit)
+    AND :free = :free AND {_STILL_WAITING}""",
         ("tests/engine/process/test_many_ticks.py::test_the_rows_of_a_claim_are_locked_by_a_part_that_runs_once",),
     ),
     Mutant(
@@ -334,7 +336,7 @@ MUTANTS = (
     Mutant(
         "an enqueue that asks for no cap",
         ENQUEUE,
-        'statement += " AND NOT {is_capped}"',
+        'statement += f" AND NOT {IS_CAPPED}"',
         'statement += ""',
         (f"{SHAPES}::test_a_cap_holds_for_the_short_form_too",),
     ),
@@ -378,8 +380,8 @@ MUTANTS = (
     Mutant(
         "an effect recorded before it is done",
         "cronjobs/engine/store/effects.py",
-        "VALUES (:key, :job_id, :attempt, 'begun', {now}) ON CONFLICT DO NOTHING",
-        "VALUES (:key, :job_id, :attempt, 'recorded', {now}) ON CONFLICT DO NOTHING",
+        "VALUES (:key, :job_id, :attempt, 'begun', {NOW}) ON CONFLICT DO NOTHING",
+        "VALUES (:key, :job_id, :attempt, 'recorded', {NOW}) ON CONFLICT DO NOTHING",
         (
             "tests/engine/database/test_effect_rules.py::test_the_beginning_is_committed_before_the_body_and_the_result_after_it",
         ),
@@ -454,9 +456,9 @@ MUTANTS = (
     Mutant(
         "a lease judged by the host's clock",
         "cronjobs/engine/store/expiry.py",
-        'given_up="(j.locked_until < {now} OR',
-        'given_up=lambda postgresql: "(j.locked_until < " + (f"to_timestamp({__import__(\'time\').time()})" '
-        'if postgresql else str(int(__import__("time").time() * 1e6))) + " OR',
+        '_GIVEN_UP: Final = f"(j.locked_until < {NOW} OR',
+        "_HOSTS: Final = __import__('time').time()\n"
+        '_GIVEN_UP: Final = f"(j.locked_until < \\x01to_timestamp({_HOSTS})\\x02{int(_HOSTS * 1e6)}\\x03 OR',
         ("tests/engine/database/test_turns.py::test_a_lease_is_over_when_the_databases_clock_says_so",),
     ),
     Mutant(
@@ -503,8 +505,8 @@ MUTANTS = (
     Mutant(
         "a claim that writes no policy",
         "cronjobs/engine/store/claims.py",
-        'leased="{lease_taken}, policy = {policy_at_claim}",',
-        'leased="{lease_taken}, policy = NULL",',
+        '_LEASED: Final = f"{_LEASE_TAKEN}, policy = {_POLICY_AT_CLAIM}"',
+        '_LEASED: Final = f"{_LEASE_TAKEN}, policy = NULL"',
         ("tests/engine/database/test_recovery_policy.py",),
     ),
     Mutant(
@@ -517,21 +519,21 @@ MUTANTS = (
     Mutant(
         "a waiting job of an unknown type in the way",
         "cronjobs/engine/store/overlap.py",
-        "(CAST(:runnable AS text) IS NULL OR o.job_type {among_runnable})",
-        "(CAST(:runnable AS text) IS NULL OR o.job_type {among_runnable} OR true)",
+        "(CAST(:runnable AS text) IS NULL OR o.job_type {AMONG_RUNNABLE})",
+        "(CAST(:runnable AS text) IS NULL OR o.job_type {AMONG_RUNNABLE} OR true)",
         ("tests/engine/database/test_overlap.py", "tests/desk/database/test_unknown_types.py"),
     ),
     Mutant(
         "overlap judged by what waits alone",
         "cronjobs/engine/store/overlap.py",
-        "          AND ({is_running} OR (o.{waiting} AND {somebody_can_run}",
-        "          AND ((o.{waiting} AND {somebody_can_run}",
+        "          AND ({_IS_RUNNING} OR (o.{WAITING} AND {_SOMEBODY_CAN_RUN}",
+        "          AND ((o.{WAITING} AND {_SOMEBODY_CAN_RUN}",
         ("tests/engine/database/test_overlap.py",),
     ),
     Mutant(
         "a lease taken from a runner at work",
         "cronjobs/engine/store/expiry.py",
-        ' AND NOT (j.locked_by {among_working})"',
+        " AND NOT (j.locked_by {among('working')})\"",
         '"',
         ("tests/engine/process/test_runners.py",),
     ),
@@ -622,8 +624,8 @@ MUTANTS = (
     Mutant(
         "the lease does not say whether its row was read",
         "cronjobs/engine/store/claims.py",
-        'TAKE.replace("{leased}", "{leased_unread}")',
-        "TAKE",
+        "SET {_LEASED_UNREAD} {_WHERE_STILL_WAITING}",
+        "SET {_LEASED} {_WHERE_STILL_WAITING}",
         ("tests/engine/database/test_unread_rows.py",),
     ),
     Mutant(
@@ -636,15 +638,15 @@ MUTANTS = (
     Mutant(
         "jobs whose rows were not read are claimed with all others",
         "cronjobs/engine/store/claims.py",
-        "AND {as_doubtful} AND (j",
-        "AND CAST(:doubtful AS boolean) IN (true, false) AND (j",
+        "AND {_AS_DOUBTFUL} AND {_IN_SOME_TURN}",
+        "AND CAST(:doubtful AS boolean) IN (true, false) AND {_IN_SOME_TURN}",
         ("tests/engine/database/test_unread_rows.py",),
     ),
     Mutant(
         "a trigger that does not wait for who settles its schedule",
         "cronjobs/engine/store/schedules.py",
-        "WHERE j.name = :name {wait_for_lock}",
-        "WHERE j.name = :name {lock}",
+        "WHERE j.name = :name {WAIT_FOR_LOCK}",
+        "WHERE j.name = :name {LOCK}",
         ("tests/engine/database/test_fill.py::test_a_trigger_waits_for_a_tick_that_is_making_jobs_of_its_schedule",),
     ),
     Mutant(
@@ -657,7 +659,7 @@ MUTANTS = (
     Mutant(
         "a lingering tick sees new work by its id alone",
         "cronjobs/engine/probe/idle_conditions.py",
-        "  coalesce(CAST({newest_instant} AS text), '') || ' '",
+        "  coalesce(CAST({_NEWEST_INSTANT} AS text), '') || ' '",
         "  ' '",
         ("tests/engine/database/test_probe.py::test_a_look_differs_from_the_one_before_whenever_one_more_job_is_due",),
     ),
@@ -768,21 +770,21 @@ MUTANTS = (
     Mutant(
         "pruning waits for locked rows",
         "cronjobs/engine/store/pruning.py",
-        '    unlocked=lambda postgresql: "FOR UPDATE SKIP LOCKED"',
-        '    unlocked=lambda postgresql: "FOR UPDATE"',
+        '_UNLOCKED: Final = either(postgresql="FOR UPDATE SKIP LOCKED"',
+        '_UNLOCKED: Final = either(postgresql="FOR UPDATE"',
         ("tests/engine/database/test_pruning.py",),
     ),
     Mutant(
         "the last tick by its clock",
         "cronjobs/engine/probe/idle_conditions.py",
-        "    (SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1) AS last_tick_at",
-        "    (SELECT max(t.started_at) FROM {ticks} t) AS last_tick_at",
+        "    (SELECT t.started_at FROM {TICKS} t ORDER BY t.id DESC LIMIT 1) AS last_tick_at",
+        "    (SELECT max(t.started_at) FROM {TICKS} t) AS last_tick_at",
         ("tests/engine/database/test_pruning.py", "tests/engine/database/test_tick.py"),
     ),
     Mutant(
         "what a pause holds back is due",
         "cronjobs/engine/probe/idle_conditions.py",
-        "\n         AND NOT EXISTS (SELECT 1 FROM {pauses} p WHERE p.skip = 0 AND {stops_schedule}))",
+        "\n         AND NOT EXISTS (SELECT 1 FROM {PAUSES} p WHERE p.skip = 0 AND {STOPS_SCHEDULE}))",
         ")",
         ("tests/engine/database/test_pauses.py",),
     ),
@@ -817,8 +819,8 @@ MUTANTS = (
     Mutant(
         "a claim in one pass, in any order",
         "cronjobs/engine/store/claims.py",
-        "AND {in_some_turn}{also} ORDER BY b.priority, b.run_at, b.id LIMIT :limit",
-        "AND {in_some_turn}{also} ORDER BY b.id LIMIT :limit",
+        "AND {_IN_SOME_TURN}{also} ORDER BY b.priority, b.run_at, b.id LIMIT :limit",
+        "AND {_IN_SOME_TURN}{also} ORDER BY b.id LIMIT :limit",
         ("tests/engine/database/test_many_queues.py",),
     ),
     Mutant(
@@ -960,15 +962,15 @@ MUTANTS = (
     Mutant(
         "two count at once",
         "cronjobs/engine/store/totals.py",
-        'if_free=lambda postgresql: "FOR UPDATE SKIP LOCKED" if postgresql else "",',
-        'if_free="",',
+        '_IF_FREE: Final = either(postgresql="FOR UPDATE SKIP LOCKED", sqlite="")',
+        '_IF_FREE: Final = ""',
         ("tests/contrib/metrics/test_totals.py",),
     ),
     Mutant(
         "who takes rows away does not wait for who counts",
         "cronjobs/engine/store/totals.py",
-        'to_leave=lambda postgresql: "FOR NO KEY UPDATE" if postgresql else "",',
-        'to_leave="",',
+        '_TO_LEAVE: Final = either(postgresql="FOR NO KEY UPDATE", sqlite="")',
+        '_TO_LEAVE: Final = ""',
         ("tests/contrib/metrics/test_totals.py",),
     ),
     Mutant(
@@ -981,8 +983,8 @@ MUTANTS = (
     Mutant(
         "an alert that is being sent by one host is sent by another",
         "cronjobs/engine/store/alerts.py",
-        "AND (a.locked_until IS NULL OR a.locked_until < {now}) {skip_locked}",
-        "{skip_locked}",
+        "AND (a.locked_until IS NULL OR a.locked_until < {NOW}) {_SKIP_LOCKED}",
+        "{_SKIP_LOCKED}",
         (f"{ALERTS}::test_what_one_host_is_sending_nobody_else_sends",),
     ),
     Mutant(
@@ -995,8 +997,8 @@ MUTANTS = (
     Mutant(
         "an end that comes while the message is on its way is never told",
         "cronjobs/engine/store/alerts.py",
-        "due_at = CASE WHEN over = :over THEN CAST(:next_at AS {instant_type}) ELSE :now END",
-        "due_at = CASE WHEN over = :over THEN CAST(:next_at AS {instant_type}) ELSE CAST(NULL AS {instant_type}) END",
+        "due_at = CASE WHEN over = :over THEN CAST(:next_at AS {INSTANT_TYPE}) ELSE :now END",
+        "due_at = CASE WHEN over = :over THEN CAST(:next_at AS {INSTANT_TYPE}) ELSE CAST(NULL AS {INSTANT_TYPE}) END",
         (f"{ALERTS}::test_an_end_that_comes_while_the_message_is_on_its_way_is_told",),
     ),
     Mutant(
@@ -1090,8 +1092,8 @@ MUTANTS = (
     Mutant(
         "a missed run is judged by rows that never began",
         "cronjobs/engine/store/exec_runs.py",
-        "({is_exec} AND j.started_at IS NOT NULL)",
-        "({is_exec})",
+        "({IS_EXEC} AND j.started_at IS NOT NULL)",
+        "({IS_EXEC})",
         (f"{EXEC_NAMES}::test_rows_that_never_began_hide_no_missed_run",),
     ),
     Mutant(
@@ -1170,8 +1172,8 @@ MUTANTS = (
     Mutant(
         "a run of exec is retried",
         "cronjobs/engine/store/operating.py",
-        "{too_long} IS NULL AND NOT {is_exec}\n",
-        "{too_long} IS NULL\n",
+        "      AND NOT {IS_EXEC} AND {KEY_OWNER}",
+        "      AND {KEY_OWNER}",
         (f"{EXEC}::test_released_by_hand_it_is_dead",),
     ),
     Mutant(
@@ -1233,7 +1235,7 @@ MUTANTS = (
     Mutant(
         "a job that began gives its key back",
         KEYS,
-        "(j.last_failed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id))",
+        "(j.last_failed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id))",
         "true",
         (APP_CHANGES,),
     ),
@@ -1286,29 +1288,29 @@ MUTANTS = (
     Mutant(
         "a released attempt that was cancelled meanwhile keeps the key",
         LEASES,
-        "CASE WHEN {to_cancel} AND o.outcome IS NULL THEN {never_begun} ELSE false END",
+        "CASE WHEN {_TO_CANCEL} AND o.outcome IS NULL THEN {NEVER_BEGUN} ELSE false END",
         "false",
         (KEY_LIVES,),
     ),
     Mutant(
         "an attempt that began and is cancelled gives the key back",
         LEASES,
-        "CASE WHEN {to_cancel} AND o.outcome IS NULL THEN {never_begun} ELSE false END",
-        "CASE WHEN {to_cancel} THEN true ELSE false END",
+        "CASE WHEN {_TO_CANCEL} AND o.outcome IS NULL THEN {NEVER_BEGUN} ELSE false END",
+        "CASE WHEN {_TO_CANCEL} THEN true ELSE false END",
         (KEY_LIVES,),
     ),
     Mutant(
         "a retried job takes a key that another has",
         "cronjobs/engine/store/operating.py",
-        "AND {key_owner} IS NULL AND NOT EXISTS",
+        "AND {KEY_OWNER} IS NULL AND NOT EXISTS",
         "AND NOT EXISTS",
         (APP_CHANGES,),
     ),
     Mutant(
         "two retried jobs take one key",
         "cronjobs/engine/store/operating.py",
-        "WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {among_ids})",
-        "WHERE n.released_key = j.released_key AND false AND n.id {among_ids})",
+        "WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {AMONG_IDS})",
+        "WHERE n.released_key = j.released_key AND false AND n.id {AMONG_IDS})",
         (APP_CHANGES,),
     ),
     Mutant(
@@ -1370,8 +1372,8 @@ MUTANTS = (
     Mutant(
         "two workers take one token, on SQLite",
         TOKENS,
-        "WHERE {this_token} AND (t.holder IS NULL OR t.holder = :holder) AND t.ended IS NULL RETURNING job_id",
-        "WHERE {this_token} AND t.ended IS NULL RETURNING job_id",
+        "WHERE {_THIS_TOKEN} AND (t.holder IS NULL OR t.holder = :holder) AND t.ended IS NULL RETURNING job_id",
+        "WHERE {_THIS_TOKEN} AND t.ended IS NULL RETURNING job_id",
         (f"{TOKENS_TESTS}::test_one_worker_takes_a_token_and_may_ask_again",),
     ),
     Mutant(
@@ -1384,15 +1386,15 @@ MUTANTS = (
     Mutant(
         "an attempt begins while an earlier one may run",
         TOKENS,
-        "WHERE {permit_is_over}\n        RETURNING job_id",
+        "WHERE {_PERMIT_IS_OVER}\n        RETURNING job_id",
         "WHERE true\n        RETURNING job_id",
         (f"{TOKENS_TESTS}::test_no_attempt_begins_while_an_earlier_one_may_run",),
     ),
     Mutant(
         "a token is taken back while its permit holds",
         TOKENS,
-        "DELETE FROM {tokens} AS t WHERE {permit_is_over}\n          AND EXISTS",
-        "DELETE FROM {tokens} AS t WHERE EXISTS",
+        "DELETE FROM {TOKENS} AS t WHERE {_PERMIT_IS_OVER}\n          AND EXISTS",
+        "DELETE FROM {TOKENS} AS t WHERE EXISTS",
         (f"{TOKENS_TESTS}::test_a_permit_lasts_as_long_as_the_lease_that_it_saw",),
     ),
     Mutant(
@@ -1498,8 +1500,8 @@ MUTANTS = (
             (
                 "to give one up waits for a lock",
                 "cronjobs/engine/store/misfits.py",
-                "AND j.{outlived} {lock}",
-                "AND j.{outlived} FOR UPDATE",
+                "AND j.{_OUTLIVED} {LOCK}",
+                "AND j.{_OUTLIVED} FOR UPDATE",
                 f"{MISFIT_TICKS}::test_a_row_that_somebody_has_locked_keeps_no_tick_waiting",
             ),
             (
@@ -1527,7 +1529,7 @@ MUTANTS = (
                 "attempts of other jobs count",
                 "cronjobs/engine/store/misfits.py",
                 OF_ONE_JOB,
-                "j.id AS job_id, r.runner, r.finished_at AS at FROM {job_runs} r CROSS JOIN {jobs} j WHERE j.id",
+                "j.id AS job_id, r.runner, r.finished_at AS at FROM {JOB_RUNS} r CROSS JOIN {JOBS} j WHERE j.id",
                 f"{MISFIT_TICKS}::test_attempts_of_other_jobs_do_not_count",
             ),
             (

@@ -7,7 +7,7 @@ from sqlalchemy import func, select, text, update
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import jobs, queues
-from cronjobs.engine.probe.idle_conditions import WAITING_SQL
+from cronjobs.engine.probe.idle_conditions import WAITING
 from cronjobs.engine.rules.capacity import Cap, OnFull
 from cronjobs.engine.store.queues import put_caps
 
@@ -20,7 +20,7 @@ def cap(database: Database, most: int, on_full: OnFull = "error", queue: str = "
 def in_queue(database: Database, queue: str = "mail") -> int:
     """How many jobs wait there."""
     with database.read() as connection:
-        found = select(func.count()).where(jobs.c.queue == queue, text(WAITING_SQL))
+        found = select(func.count()).where(jobs.c.queue == queue, text(WAITING))
         return connection.execute(found).scalar_one()
 
 
@@ -33,6 +33,6 @@ def dropped(database: Database, queue: str = "mail") -> int:
 def drain(database: Database, count: int, queue: str = "mail") -> None:
     """The oldest jobs succeed."""
     with database.write() as connection:
-        oldest = select(jobs.c.id).where(jobs.c.queue == queue, text(WAITING_SQL)).order_by(jobs.c.id).limit(count)
+        oldest = select(jobs.c.id).where(jobs.c.queue == queue, text(WAITING)).order_by(jobs.c.id).limit(count)
         done = {"status": "succeeded", "finished_at": SYSTEM.now()}
         connection.execute(update(jobs).where(jobs.c.id.in_(oldest.scalar_subquery())).values(done))

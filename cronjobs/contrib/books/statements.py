@@ -4,73 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.engine.probe.idle_conditions import shifted
+from cronjobs.engine.probe.sql_text import JOBS, OCCURRENCES, TICKS, either, shifted
 from cronjobs.engine.rules.occurrences import BACKFILLED, RAN_EARLY
-from cronjobs.engine.store.sql import define, run
+from cronjobs.engine.store.sql import run
 
 FIRST_S, LAST_S = -62_135_510_400, 253_402_214_400  # of a datetime, less a day for its zone: the years 1 and 9999
 
 
-def _microseconds(column: str) -> Any:
+def _microseconds(column: str) -> str:
     """An instant as a number; a ledger has very many. Plain SQL may write "infinity" into PostgreSQL's."""
-    return lambda postgresql: (
-        f"CAST(greatest(least(extract(epoch FROM {column}), {LAST_S}), {FIRST_S}) * 1000000 AS bigint)"
-        if postgresql
-        else column
+    return either(
+        postgresql=f"CAST(greatest(least(extract(epoch FROM {column}), {LAST_S}), {FIRST_S}) * 1000000 AS bigint)",
+        sqlite=column,
     )
 
 
-define(
-    first_micros=_microseconds("c.first_for"),
-    last_micros=_microseconds("c.last_for"),
-    job_micros=_microseconds("j.scheduled_for"),
-    a_while_before=shifted(":at", "-600"),
-    a_while_after=shifted(":at", "600"),
-    just_before=shifted(":at", "-120"),  # a tick may be written later than others that began so long after it
-    an_hour_before=shifted(":at", "-3720"),
-)
+_FIRST_MICROS: Final = _microseconds("c.first_for")
+_LAST_MICROS: Final = _microseconds("c.last_for")
+_JOB_MICROS: Final = _microseconds("j.scheduled_for")
+_A_WHILE_BEFORE: Final = shifted(":at", "-600")
+_A_WHILE_AFTER: Final = shifted(":at", "600")
+_JUST_BEFORE: Final = shifted(":at", "-120")  # a tick may be written later than others that began so long after it
+_AN_HOUR_BEFORE: Final = shifted(":at", "-3720")
 
 # A tick is written later than one with a lower id, so that it cannot have begun earlier, unless the clock was set back.
-_SET_BACK = """
-  SELECT 1 FROM {ticks} o CROSS JOIN {ticks} t
-  WHERE o.started_at > :at AND o.started_at <= {a_while_after}
-    AND t.started_at <= :at AND t.started_at >= {a_while_before} AND t.id > o.id LIMIT 1"""
+_SET_BACK = f"""
+  SELECT 1 FROM {TICKS} o CROSS JOIN {TICKS} t
+  WHERE o.started_at > :at AND o.started_at <= {_A_WHILE_AFTER}
+    AND t.started_at <= :at AND t.started_at >= {_A_WHILE_BEFORE} AND t.id > o.id LIMIT 1"""
 
 # The same from the tick on that was at work at that instant, however far it was set back. What was lived again led up
 # to that instant, so the last hour before it shows it, and only then the first tick of it is looked for.
-_AT_WORK = "(SELECT min(o.id) FROM {ticks} o WHERE o.started_at >= {just_before} AND o.started_at <= {a_while_after})"
+_AT_WORK = (
+    f"(SELECT min(o.id) FROM {TICKS} o WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"
+)
 _LIVED_AGAIN = f"""
-  SELECT min(t.started_at) AS started_at FROM {{ticks}} t
-  WHERE t.started_at >= :begin AND t.started_at < {{just_before}} AND t.id > {_AT_WORK}
-    AND EXISTS (SELECT 1 FROM {{ticks}} l
-      WHERE l.started_at >= {{an_hour_before}} AND l.started_at < {{just_before}} AND l.id > {_AT_WORK})"""
+  SELECT min(t.started_at) AS started_at FROM {TICKS} t
+  WHERE t.started_at >= :begin AND t.started_at < {_JUST_BEFORE} AND t.id > {_AT_WORK}
+    AND EXISTS (SELECT 1 FROM {TICKS} l
+      WHERE l.started_at >= {_AN_HOUR_BEFORE} AND l.started_at < {_JUST_BEFORE} AND l.id > {_AT_WORK})"""
 
 # Scalar subqueries: a join could be done by reading all jobs.
 _ENTRIES = f"""
-  SELECT {{first_micros}} AS first_micros, {{last_micros}} AS last_micros, c.count, c.outcome,
+  SELECT {_FIRST_MICROS} AS first_micros, {_LAST_MICROS} AS last_micros, c.count, c.outcome,
     CASE WHEN c.reason LIKE '{BACKFILLED}%' THEN 'backfill'
       WHEN c.reason LIKE '{RAN_EARLY}%' THEN 'early' END AS made_by,
     c.job_id,
     CASE WHEN c.outcome = 'enqueued' THEN
       (SELECT CASE WHEN j.scheduled_for = c.last_for THEN j.status ELSE 'other' END
-       FROM {{jobs}} j WHERE j.id = c.job_id) END AS job
-  FROM {{occurrences}} c
+       FROM {JOBS} j WHERE j.id = c.job_id) END AS job
+  FROM {OCCURRENCES} c
   WHERE c.schedule_id = :schedule_id AND c.last_for >= :begin AND c.first_for <= :end ORDER BY c.last_for"""
 
-# Unfinished jobs by the index of schedules, the others by when they ended. One that was cancelled before it began is no
-# run: see engine/schedules/wrong_clock.py.
-_UNNAMED = """
-  SELECT j.id, j.schedule, {job_micros} AS micros FROM {jobs} j
-  WHERE {which} AND j.schedule IS NOT NULL AND j.schedule > '' AND j.scheduled_for >= :begin AND j.scheduled_for <= :end
+
+def _unnamed(which: str) -> str:
+    # Unfinished jobs by the index of schedules, the others by when they ended. One that was cancelled before it began
+    # is no run: see engine/schedules/wrong_clock.py.
+    return f"""
+  SELECT j.id, j.schedule, {_JOB_MICROS} AS micros FROM {JOBS} j
+  WHERE {which} AND j.schedule IS NOT NULL AND j.schedule > ''
+    AND j.scheduled_for >= :begin AND j.scheduled_for <= :end
     AND (j.enqueued_by LIKE 'schedule %' OR j.enqueued_by LIKE 'backfill %')
     AND NOT (j.status = 'cancelled' AND j.attempts = 0)
-    AND NOT EXISTS (SELECT 1 FROM {occurrences} c
+    AND NOT EXISTS (SELECT 1 FROM {OCCURRENCES} c
       WHERE c.job_id IS NOT NULL AND c.job_id = j.id AND c.outcome = 'enqueued')
   LIMIT :most"""
+
+
 _WHICH = (
     "j.finished_at IS NULL",
     *(
@@ -113,7 +117,7 @@ def entries(connection: Connection, schedule_id: int, begin: datetime, end: date
 def unnamed_jobs(connection: Connection, begin: datetime, end: datetime, most: int) -> Iterator[UnnamedJob]:
     """At most *most* of each status, in no order."""
     for which in _WHICH:
-        rows = run(connection, _UNNAMED.replace("{which}", which), begin=begin, end=end, most=most)
+        rows = run(connection, _unnamed(which), begin=begin, end=end, most=most)
         yield from map(UnnamedJob._make, rows.all())
 
 
@@ -121,7 +125,7 @@ def oldest_succeeded(connection: Connection) -> datetime | None:
     """When the first of the succeeded jobs that are kept ended."""
     at: datetime | None = run(
         connection,
-        "SELECT j.finished_at FROM {jobs} j WHERE j.finished_at IS NOT NULL AND j.status = 'succeeded' "
+        f"SELECT j.finished_at FROM {JOBS} j WHERE j.finished_at IS NOT NULL AND j.status = 'succeeded' "
         "ORDER BY j.finished_at LIMIT 1",
     ).scalar()
     return at

@@ -9,8 +9,9 @@ from sqlalchemy import Connection, Table, Text, delete, func, select, type_coerc
 
 from cronjobs.engine.database.column_types import Json
 from cronjobs.engine.database.tables import audit, findings, job_runs, jobs, meta, metadata, schedules, ticks, totals
+from cronjobs.engine.probe.sql_text import JOBS, META, NOW
 from cronjobs.engine.store.meta import FENCE, qualified
-from cronjobs.engine.store.sql import define, group, kinds, run
+from cronjobs.engine.store.sql import group, kinds, run
 
 BATCH: Final = 1000  # rows that are copied together
 BATCH_BYTES: Final = 8 * 1024 * 1024  # or fewer
@@ -48,7 +49,7 @@ def last_closing(connection: Connection) -> int:
 
 def leased(connection: Connection) -> list[int]:
     """The jobs that run, or may run: their lease has not expired."""
-    return list(run(connection, "SELECT id FROM {jobs} WHERE locked_until > {now} ORDER BY id").scalars())
+    return list(run(connection, f"SELECT id FROM {JOBS} WHERE locked_until > {NOW} ORDER BY id").scalars())
 
 
 def count(connection: Connection, table: Table) -> int:
@@ -90,9 +91,6 @@ def batches(connection: Connection, table: Table, above: int = 0) -> Iterator[Ro
 # --- the new side, PostgreSQL -----------------------------------------------------------------------------------------
 
 
-define(**{f"copied_{table.name}": group("rows", kinds(table)) for table in TABLES})
-
-
 def take_alone(connection: Connection) -> None:
     """Keep everyone else from writing until this transaction ends: ticks, enqueuers, another copy."""
     names = ", ".join(f"{{{_short(table)}}}" for table in (*TABLES, meta))
@@ -103,7 +101,7 @@ def take_alone(connection: Connection) -> None:
 
 def take_turn(connection: Connection) -> None:
     """Keep other copies away until this transaction ends."""
-    run(connection, "SELECT 1 FROM {meta} FOR NO KEY UPDATE").all()
+    run(connection, f"SELECT 1 FROM {META} FOR NO KEY UPDATE").all()
 
 
 def insert(connection: Connection, table: Table, rows: Rows) -> None:
@@ -124,7 +122,7 @@ def _insert(connection: Connection, table: Table, names: Sequence[str], rows: Ro
     written = run(
         connection,
         f"INSERT INTO {{{_short(table)}}} ({', '.join(names)}) SELECT {', '.join(values)} "
-        f"FROM {{copied_{table.name}}} r {order} {end}",
+        f"FROM {group('rows', kinds(table))} r {order} {end}",
         rows=rows,
     )
     return len(written.all()) if end else written.rowcount

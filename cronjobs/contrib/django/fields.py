@@ -10,6 +10,7 @@ from django.db.models.fields.json import KeyTransform  # type: ignore[import-unt
 
 from cronjobs.contrib.django.instants import as_djangos, from_djangos
 from cronjobs.engine.database.column_types import from_microseconds, to_microseconds
+from cronjobs.engine.probe.sql_text import statement_text
 from cronjobs.engine.rules.payload import too_deep
 from cronjobs.engine.store.sizes import NOT_FETCHED, if_not_too_large
 from cronjobs.text import BrokenText, decoded
@@ -39,9 +40,7 @@ class JsonField(models.JSONField):
         if compiler.query.subquery or "(" in sql:  # no column
             return sql, params
         if compiler.connection.vendor == "postgresql":
-            fetched = if_not_too_large(sql)
-            assert callable(fetched)
-            return fetched(True), params
+            return statement_text(if_not_too_large(sql), postgresql=True), params
         return _undecoded(compiler.connection, sql), params
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:

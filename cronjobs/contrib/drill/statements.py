@@ -8,12 +8,14 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.store.sql import group_value, run
+from cronjobs.engine.probe.idle_conditions import WAITING
+from cronjobs.engine.probe.sql_text import EFFECTS, JOB_RUNS, JOBS, NOW
+from cronjobs.engine.store.sql import AMONG_IDS, LOCK, group_value, run
 
 
 def standing(connection: Connection, job_type: str) -> Counter[str]:
     """How many jobs of a type have which status."""
-    rows = run(connection, "SELECT status, count(*) AS n FROM {jobs} WHERE job_type = :t GROUP BY status", t=job_type)
+    rows = run(connection, f"SELECT status, count(*) AS n FROM {JOBS} WHERE job_type = :t GROUP BY status", t=job_type)
     return Counter({row.status: row.n for row in rows})
 
 
@@ -21,15 +23,15 @@ def has_due(connection: Connection) -> bool:
     """Whether a tick would find something to do."""
     found = run(
         connection,
-        """SELECT EXISTS (SELECT 1 FROM {jobs} WHERE {waiting} AND run_at <= {now})
-           OR EXISTS (SELECT 1 FROM {jobs} WHERE locked_until <= {now})""",
+        f"""SELECT EXISTS (SELECT 1 FROM {JOBS} WHERE {WAITING} AND run_at <= {NOW})
+           OR EXISTS (SELECT 1 FROM {JOBS} WHERE locked_until <= {NOW})""",
     )
     return bool(found.scalar_one())
 
 
 def leases(connection: Connection) -> dict[int, str]:
     """Which job is leased by whom (``locked_by``)."""
-    rows = run(connection, "SELECT id, locked_by FROM {jobs} WHERE locked_until IS NOT NULL")
+    rows = run(connection, f"SELECT id, locked_by FROM {JOBS} WHERE locked_until IS NOT NULL")
     return {row.id: row.locked_by for row in rows}
 
 
@@ -37,7 +39,7 @@ def unlocked(connection: Connection, ids: Collection[int]) -> int:
     """How many of the jobs have a row that no transaction has locked."""
     rows = run(
         connection,
-        "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} {lock}",
+        f"SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} {LOCK}",
         ids=group_value(connection, sorted(ids)),
     )
     return len(rows.all())
@@ -45,14 +47,14 @@ def unlocked(connection: Connection, ids: Collection[int]) -> int:
 
 def recorded(connection: Connection) -> set[str]:
     """The keys of effects whose end is recorded."""
-    return set(run(connection, "SELECT key FROM {effects} WHERE state = 'recorded'").scalars())
+    return set(run(connection, f"SELECT key FROM {EFFECTS} WHERE state = 'recorded'").scalars())
 
 
 def lost(connection: Connection, job_type: str) -> list[Any]:
     """The payloads of the jobs of a type, one for each attempt whose runner died."""
     rows = run(
         connection,
-        """SELECT j.payload FROM {jobs} j JOIN {job_runs} r ON r.job_id = j.id
+        f"""SELECT j.payload FROM {JOBS} j JOIN {JOB_RUNS} r ON r.job_id = j.id
            WHERE j.job_type = :job_type AND r.outcome = 'lost'""",
         job_type=job_type,
     )
@@ -62,9 +64,9 @@ def lost(connection: Connection, job_type: str) -> list[Any]:
 def everything(connection: Connection) -> set[tuple[Any, ...]]:
     """All that a runner could write about jobs, to see whether anything changes."""
     return {
-        *_rows(connection, "SELECT 'job', id, status, attempts, failures, losses, locked_by, run_at FROM {jobs}"),
-        *_rows(connection, "SELECT 'run', job_id, attempt, outcome, finished_at, error FROM {job_runs}"),
-        *_rows(connection, "SELECT 'effect', key, job_id, attempt, state, recorded_at FROM {effects}"),
+        *_rows(connection, f"SELECT 'job', id, status, attempts, failures, losses, locked_by, run_at FROM {JOBS}"),
+        *_rows(connection, f"SELECT 'run', job_id, attempt, outcome, finished_at, error FROM {JOB_RUNS}"),
+        *_rows(connection, f"SELECT 'effect', key, job_id, attempt, state, recorded_at FROM {EFFECTS}"),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from cronjobs.engine.probe.sql_text import JOBS, QUEUES, SCHEDULES, TICKS
 from cronjobs.engine.store.sql import run
 
 
@@ -24,24 +25,24 @@ class DueNext:
 
 def upcoming_schedules(connection: Connection) -> list[DueNext]:
     """All of them, retired ones too, the oldest first."""
-    rows = run(connection, "SELECT j.id, j.name, j.status, j.next_at FROM {schedules} j ORDER BY j.id")
+    rows = run(connection, f"SELECT j.id, j.name, j.status, j.next_at FROM {SCHEDULES} j ORDER BY j.id")
     return [DueNext(row.id, row.name, row.status == "active", row.next_at) for row in rows]
 
 
 def running_by_queue(connection: Connection) -> dict[str, int]:
     rows = run(
         connection,
-        "SELECT j.queue, count(*) AS leased FROM {jobs} j WHERE j.locked_until IS NOT NULL GROUP BY j.queue",
+        f"SELECT j.queue, count(*) AS leased FROM {JOBS} j WHERE j.locked_until IS NOT NULL GROUP BY j.queue",
     )
     return {row.queue: row.leased for row in rows}
 
 
 def queue_rows(connection: Connection) -> Sequence[Row[Any]]:
     """The queues that have a cap, or had one: name, max_waiting, dropped, refused."""
-    return run(connection, "SELECT q.name, q.max_waiting, q.dropped, q.refused FROM {queues} q ORDER BY q.name").all()
+    return run(connection, f"SELECT q.name, q.max_waiting, q.dropped, q.refused FROM {QUEUES} q ORDER BY q.name").all()
 
 
 def last_tick_at(connection: Connection) -> datetime | None:
     """When the newest tick began, by id: one whose clock was ahead must not be the last for years."""
-    at: datetime | None = run(connection, "SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1").scalar()
+    at: datetime | None = run(connection, f"SELECT t.started_at FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").scalar()
     return at

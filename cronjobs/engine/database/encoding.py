@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import Connection
+
+from cronjobs.engine.probe.sql_text import either
 
 UTF8: Final = "UTF8"
 
@@ -63,9 +64,9 @@ def fitted(connection: Connection, text: str) -> str:
     return text if codec is None else text.encode(codec, "backslashreplace").decode(codec)
 
 
-def in_ascii(column: str) -> Callable[[bool], str]:
+def in_ascii(column: str) -> str:
     """A text *column* in a form that a client reads in any encoding it may have set: see ``from_ascii``."""
-    return lambda postgresql: f"encode(convert_to({column}, getdatabaseencoding()), 'hex')" if postgresql else column
+    return either(postgresql=f"encode(convert_to({column}, getdatabaseencoding()), 'hex')", sqlite=column)
 
 
 def from_ascii(connection: Connection, told: str) -> str:

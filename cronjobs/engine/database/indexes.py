@@ -23,7 +23,7 @@ from cronjobs.engine.database.tables import (
     schedules,
     ticks,
 )
-from cronjobs.engine.probe.idle_conditions import MISFITS_SQL, WAITING_SQL
+from cronjobs.engine.probe.idle_conditions import MISFITS_SQL, WAITING
 
 # SQLite would use the id of a pruned job again.
 for _table in (audit, findings, jobs, schedules, ticks):
@@ -36,16 +36,16 @@ Index(
     jobs.c.priority,
     jobs.c.run_at,
     jobs.c.id,
-    postgresql_where=text(WAITING_SQL),
-    sqlite_where=text(WAITING_SQL),
+    postgresql_where=text(WAITING),
+    sqlite_where=text(WAITING),
 )
 # Jobs of which a claim ended before the row was read: hardly ever any.
-UNREAD_SQL: Final = f"error_type = 'NotRead' AND {WAITING_SQL}"
+UNREAD_SQL: Final = f"error_type = 'NotRead' AND {WAITING}"
 Index("cronjobs_jobs_unread_idx", jobs.c.id, postgresql_where=text(UNREAD_SQL), sqlite_where=text(UNREAD_SQL))
 # The same by job type, for claims: jobs of types that a tick cannot run delay nothing, however many there are. Jobs
 # with their own timeout are separate, because their type does not show whether they fit.
-WAITING_PLAIN_SQL: Final = f"{WAITING_SQL} AND timeout_s IS NULL"
-WAITING_TIMED_SQL: Final = f"{WAITING_SQL} AND timeout_s IS NOT NULL"
+WAITING_PLAIN_SQL: Final = f"{WAITING} AND timeout_s IS NULL"
+WAITING_TIMED_SQL: Final = f"{WAITING} AND timeout_s IS NOT NULL"
 for _name, _where in (("type", WAITING_PLAIN_SQL), ("type_timed", WAITING_TIMED_SQL)):
     Index(
         f"cronjobs_jobs_{_name}_idx",

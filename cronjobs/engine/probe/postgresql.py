@@ -9,8 +9,9 @@ import ctypes
 import select
 import time
 
-from cronjobs.engine.probe.idle_conditions import LOOK, fill
+from cronjobs.engine.probe.idle_conditions import LOOK, ROW, VERDICT
 from cronjobs.engine.probe.server_session import CONNECT_TIMEOUT_S, KEEPALIVES, SET_SETTINGS, TIMEOUTS, begin
+from cronjobs.engine.probe.sql_text import statement_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ BAD = 1  # ConnStatusType
 
 
 ASK = (
-    "{verdict}, written AS ({row} FROM verdict WHERE idle AND holders IS NULL RETURNING 1) "
+    f"{VERDICT}, written AS ({ROW} FROM verdict WHERE idle AND holders IS NULL RETURNING 1) "
     "SELECT idle, holders, EXISTS (SELECT 1 FROM written) FROM verdict"
 )
 
@@ -87,7 +88,7 @@ class ServerSession:
         if idle != "t" or (holders is not None and not alive(holders)):
             return False
         if written != "t":
-            self._run("{row} RETURNING 1", facts)
+            self._run(f"{ROW} RETURNING 1", facts)
         return True
 
     def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
@@ -95,9 +96,9 @@ class ServerSession:
         idle, answers, holders = self._run(LOOK, facts)
         return None if idle == "t" and (holders is None or alive(holders)) else f"{answers} {holders}"
 
-    def _run(self, template: str, facts: Mapping[str, object]) -> list[str | None]:
+    def _run(self, statement: str, facts: Mapping[str, object]) -> list[str | None]:
         """Run a statement in a transaction of its own, and return its one row."""
-        sql = bound(fill(template, True, self._schema), facts, self._literal)
+        sql = bound(statement_text(statement, postgresql=True, schema=self._schema), facts, self._literal)
         text = f"{begin(TIMEOUTS, *SET_SETTINGS)}; {sql}; COMMIT"
         if not self._pq.PQsendQuery(self._connection, text.encode()):
             raise OSError("the query cannot be sent")

@@ -7,7 +7,8 @@ try:  # what sqlite3 is made of, without its converters, whose imports cost more
 except ImportError:  # pragma: no cover - a Python that has it elsewhere
     from sqlite3 import connect
 
-from cronjobs.engine.probe.idle_conditions import LOOK, ROW, fill
+from cronjobs.engine.probe.idle_conditions import LOOK, ROW, VERDICT
+from cronjobs.engine.probe.sql_text import statement_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,11 +31,11 @@ class FileSession:
     def settle(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> bool:
         """Write an idle tick's row if *facts*, the database and, of lease holders here, *alive* say that it is one."""
         self._connection.execute("BEGIN IMMEDIATE")
-        idle, holders = self._row("{verdict} SELECT idle, holders FROM verdict", facts) or (0, None)
+        idle, holders = self._row(f"{VERDICT} SELECT idle, holders FROM verdict", facts) or (0, None)
         if not idle or (holders is not None and not alive(holders)):
             self._connection.execute("ROLLBACK")
             return False
-        self._connection.execute(fill(ROW, False, None), facts)
+        self._connection.execute(statement_text(ROW, postgresql=False), facts)
         self._connection.execute("COMMIT")
         return True
 
@@ -43,8 +44,9 @@ class FileSession:
         idle, answers, holders = self._row(LOOK, facts) or (0, "", None)
         return None if idle and (holders is None or alive(holders)) else f"{answers} {holders}"
 
-    def _row(self, template: str, facts: Mapping[str, object]) -> tuple[Any, ...] | None:
-        found: tuple[Any, ...] | None = self._connection.execute(fill(template, False, None), facts).fetchone()
+    def _row(self, statement: str, facts: Mapping[str, object]) -> tuple[Any, ...] | None:
+        asked = statement_text(statement, postgresql=False)
+        found: tuple[Any, ...] | None = self._connection.execute(asked, facts).fetchone()
         return found
 
     def close(self) -> None:

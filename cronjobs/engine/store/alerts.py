@@ -14,18 +14,26 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, select, update
 
 from cronjobs.engine.database.tables import alerts, findings
-from cronjobs.engine.probe.idle_conditions import after_now
-from cronjobs.engine.store import status_facts as unresolved  # noqa: F401  its fragment: undealt
-from cronjobs.engine.store.sql import define, inserted_into, run
+from cronjobs.engine.probe.idle_conditions import IN_AN_HOUR, SOON
+from cronjobs.engine.probe.sql_text import (
+    ALERTS,
+    FINDINGS,
+    JOB_RUNS,
+    JOBS,
+    META,
+    NOW,
+    OCCURRENCES,
+    SCHEDULES,
+    after_now,
+    either,
+)
+from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, INSTANT_TYPE, JSON_TYPE, inserted_into, run
+from cronjobs.engine.store.status_facts import UNDEALT
 
 LEASE: Final = timedelta(minutes=2)  # of a message that is being sent
 LOOKING_S: Final = 30.0  # after that somebody else looks
 
-define(
-    looking_until=after_now(":looking_s"),
-    lease_end=after_now(":lease_s"),
-    skip_locked=lambda postgresql: "FOR NO KEY UPDATE SKIP LOCKED" if postgresql else "",
-)
+_SKIP_LOCKED: Final = either(postgresql="FOR NO KEY UPDATE SKIP LOCKED", sqlite="")
 
 
 # --- when to look -----------------------------------------------------------------------------------------------------
@@ -35,8 +43,8 @@ def look_soon(connection: Connection) -> None:
     """Let the next tick that sends alerts look: facts have changed. Waits for nobody who has the meta row locked."""
     run(
         connection,
-        "UPDATE {meta} SET look_at = {now} WHERE id = "
-        "(SELECT m.id FROM {meta} m WHERE m.id = 1 AND m.look_at > {now} {skip_locked})",
+        f"UPDATE {META} SET look_at = {NOW} WHERE id = "
+        f"(SELECT m.id FROM {META} m WHERE m.id = 1 AND m.look_at > {NOW} {_SKIP_LOCKED})",
     )
 
 
@@ -45,10 +53,10 @@ def begin_look(connection: Connection, *, anyway: bool) -> datetime | None:
 
     To be committed before the facts are read.
     """
-    due = "" if anyway else "AND (look_at IS NULL OR look_at <= {soon} OR look_at >= {ahead_3600})"
+    due = "" if anyway else f"AND (look_at IS NULL OR look_at <= {SOON} OR look_at >= {IN_AN_HOUR})"
     row = run(
         connection,
-        f"UPDATE {{meta}} SET look_at = {{looking_until}} WHERE id = 1 {due} RETURNING look_at",
+        f"UPDATE {META} SET look_at = {after_now(':looking_s')} WHERE id = 1 {due} RETURNING look_at",
         looking_s=LOOKING_S,
     ).first()
     return None if row is None else row.look_at
@@ -56,12 +64,12 @@ def begin_look(connection: Connection, *, anyway: bool) -> datetime | None:
 
 def end_look(connection: Connection, token: datetime, next_at: datetime) -> bool:
     """Say when to look next; False: facts have changed since, or somebody else looks, and nothing is to be written."""
-    statement = "UPDATE {meta} SET look_at = :next_at WHERE id = 1 AND look_at = :token RETURNING id"
+    statement = f"UPDATE {META} SET look_at = :next_at WHERE id = 1 AND look_at = :token RETURNING id"
     return run(connection, statement, token=token, next_at=next_at).first() is not None
 
 
 def look_at(connection: Connection) -> datetime | None:
-    at: datetime | None = run(connection, "SELECT m.look_at FROM {meta} m WHERE m.id = 1").scalar()
+    at: datetime | None = run(connection, f"SELECT m.look_at FROM {META} m WHERE m.id = 1").scalar()
     return at
 
 
@@ -93,7 +101,7 @@ def open_episodes(connection: Connection) -> list[Episode]:
 
 def open_of(connection: Connection, host: str) -> bool:
     """Whether one lasts that only *host* can end."""
-    statement = "SELECT 1 FROM {findings} f WHERE f.ended_at IS NULL AND f.host = :host LIMIT 1"
+    statement = f"SELECT 1 FROM {FINDINGS} f WHERE f.ended_at IS NULL AND f.host = :host LIMIT 1"
     return run(connection, statement, host=host).first() is not None
 
 
@@ -118,7 +126,7 @@ def episodes_since(connection: Connection, since: datetime) -> dict[str, int]:
     """By finding, how many episodes ended since then."""
     rows = run(
         connection,
-        "SELECT f.finding, count(*) AS episodes FROM {findings} f WHERE f.ended_at >= :since GROUP BY f.finding",
+        f"SELECT f.finding, count(*) AS episodes FROM {FINDINGS} f WHERE f.ended_at >= :since GROUP BY f.finding",
         since=since,
     )
     return {row.finding: row.episodes for row in rows}
@@ -163,7 +171,7 @@ def put_state(connection: Connection, finding_id: int, channel: str, due_at: dat
 
 def delivered(connection: Connection) -> frozenset[str]:
     """The channels by which a message has arrived."""
-    statement = "SELECT DISTINCT a.channel FROM {alerts} a WHERE a.sent_at IS NOT NULL"
+    statement = f"SELECT DISTINCT a.channel FROM {ALERTS} a WHERE a.sent_at IS NOT NULL"
     return frozenset(run(connection, statement).scalars())
 
 
@@ -179,10 +187,10 @@ def lease_due(connection: Connection, channel: str, locked_by: str) -> list[DueA
     """Lease all that is due on *channel*, and that nobody else is sending; the first found first."""
     leased = run(
         connection,
-        """
-        WITH mine AS MATERIALIZED (SELECT a.finding_id FROM {alerts} a WHERE a.due_at IS NOT NULL AND a.due_at <= {soon}
-          AND a.channel = :channel AND (a.locked_until IS NULL OR a.locked_until < {now}) {skip_locked})
-        UPDATE {alerts} SET locked_by = :locked_by, locked_until = {lease_end}
+        f"""
+        WITH mine AS MATERIALIZED (SELECT a.finding_id FROM {ALERTS} a WHERE a.due_at IS NOT NULL AND a.due_at <= {SOON}
+          AND a.channel = :channel AND (a.locked_until IS NULL OR a.locked_until < {NOW}) {_SKIP_LOCKED})
+        UPDATE {ALERTS} SET locked_by = :locked_by, locked_until = {after_now(":lease_s")}
         WHERE channel = :channel AND finding_id IN (SELECT finding_id FROM mine) RETURNING finding_id""",
         channel=channel,
         locked_by=locked_by,
@@ -203,10 +211,10 @@ def mark_sent(connection: Connection, alert: DueAlert, locked_by: str, now: date
     """
     marked = run(
         connection,
-        """
-        UPDATE {alerts} SET sent = sent + 1, sent_at = :now, first_at = coalesce(first_at, :now), severity = :severity,
-          rows = CAST(:told AS {json_type}), failed_at = NULL, failures = 0, error = NULL, locked_by = NULL,
-          locked_until = NULL, due_at = CASE WHEN over = :over THEN CAST(:next_at AS {instant_type}) ELSE :now END
+        f"""
+        UPDATE {ALERTS} SET sent = sent + 1, sent_at = :now, first_at = coalesce(first_at, :now), severity = :severity,
+          rows = CAST(:told AS {JSON_TYPE}), failed_at = NULL, failures = 0, error = NULL, locked_by = NULL,
+          locked_until = NULL, due_at = CASE WHEN over = :over THEN CAST(:next_at AS {INSTANT_TYPE}) ELSE :now END
         WHERE finding_id = :finding_id AND channel = :channel AND locked_by = :locked_by RETURNING finding_id""",
         now=now,
         next_at=next_at,
@@ -222,8 +230,8 @@ def mark_failed(connection: Connection, alert: DueAlert, locked_by: str, now: da
     """Note that it could not be delivered; *again*: ``next_at`` and the ``error``."""
     run(
         connection,
-        """
-        UPDATE {alerts} SET failures = failures + 1, failed_at = coalesce(failed_at, :now), error = :error,
+        f"""
+        UPDATE {ALERTS} SET failures = failures + 1, failed_at = coalesce(failed_at, :now), error = :error,
           locked_by = NULL, locked_until = NULL, due_at = :next_at
         WHERE finding_id = :finding_id AND channel = :channel AND locked_by = :locked_by""",
         now=now,
@@ -238,13 +246,13 @@ def _whose(alert: DueAlert, locked_by: str) -> dict[str, Any]:
 
 def due_channels(connection: Connection) -> frozenset[str]:
     """The channels on which a message is due."""
-    statement = "SELECT DISTINCT a.channel FROM {alerts} a WHERE a.due_at IS NOT NULL AND a.due_at <= {soon}"
+    statement = f"SELECT DISTINCT a.channel FROM {ALERTS} a WHERE a.due_at IS NOT NULL AND a.due_at <= {SOON}"
     return frozenset(run(connection, statement).scalars())
 
 
 def something_waits(connection: Connection, channels: Collection[str]) -> bool:
     """Whether a message for one of these channels is due, or was tried and is to be tried again, or is being sent."""
-    rows = run(connection, "SELECT DISTINCT a.channel FROM {alerts} a WHERE a.due_at IS NOT NULL")
+    rows = run(connection, f"SELECT DISTINCT a.channel FROM {ALERTS} a WHERE a.due_at IS NOT NULL")
     return any(name in channels for name in rows.scalars())
 
 
@@ -262,8 +270,8 @@ def undelivered(connection: Connection, channels: Collection[str]) -> list[Undel
     """Which of *channels* are in trouble; those that were taken out of the file are nobody's trouble."""
     rows = run(
         connection,
-        """
-        SELECT a.channel, min(a.failed_at) AS failed_at, count(*) AS messages, max(a.error) AS error FROM {alerts} a
+        f"""
+        SELECT a.channel, min(a.failed_at) AS failed_at, count(*) AS messages, max(a.error) AS error FROM {ALERTS} a
         WHERE a.due_at IS NOT NULL AND a.failed_at IS NOT NULL GROUP BY a.channel ORDER BY a.channel""",
     )
     return [
@@ -279,13 +287,13 @@ def undelivered(connection: Connection, channels: Collection[str]) -> list[Undel
 def died_or_failed(connection: Connection, of: str, within: timedelta, job_type: str | None, most: int) -> int:
     """How many jobs died, or attempts failed, within that time before now; counts to *most* and no further."""
     statement = (
-        """SELECT 1 AS one FROM {jobs} j WHERE j.finished_at IS NOT NULL AND j.status = 'dead'
-             AND j.finished_at >= {some_ago} AND {of_type} LIMIT :most"""
+        f"""SELECT 1 AS one FROM {JOBS} j WHERE j.finished_at IS NOT NULL AND j.status = 'dead'
+             AND j.finished_at >= {_SOME_AGO} AND {_OF_TYPE} LIMIT :most"""
         if of == "dead"
-        else """SELECT 1 AS one FROM {job_runs} r WHERE r.finished_at >= {some_ago}
+        else f"""SELECT 1 AS one FROM {JOB_RUNS} r WHERE r.finished_at >= {_SOME_AGO}
              AND r.outcome IN ('failed', 'timed_out', 'lost')
              AND (CAST(:job_type AS text) IS NULL
-               OR EXISTS (SELECT 1 FROM {jobs} j WHERE j.id = r.job_id AND {of_type}))
+               OR EXISTS (SELECT 1 FROM {JOBS} j WHERE j.id = r.job_id AND {_OF_TYPE}))
              LIMIT :most"""
     )
     found: int = run(
@@ -298,10 +306,8 @@ def died_or_failed(connection: Connection, of: str, within: timedelta, job_type:
     return found
 
 
-define(
-    of_type="(CAST(:job_type AS text) IS NULL OR j.job_type = CAST(:job_type AS text))",
-    some_ago=after_now(":ago_s"),
-)
+_OF_TYPE: Final = "(CAST(:job_type AS text) IS NULL OR j.job_type = CAST(:job_type AS text))"
+_SOME_AGO: Final = after_now(":ago_s")
 
 
 @dataclass(frozen=True)
@@ -321,12 +327,12 @@ class FailedJob:
 def failed_jobs(connection: Connection, ids: Collection[int]) -> list[FailedJob]:
     rows = run(
         connection,
-        """
+        f"""
         SELECT j.id, j.job_type, j.schedule, j.failures + j.losses AS failures, j.error_type, j.last_error AS error,
           r.traceback, r.output
-        FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = (
-          SELECT max(l.attempt) FROM {job_runs} l WHERE l.job_id = j.id)
-        WHERE j.id {among_ids} ORDER BY j.id""",
+        FROM {JOBS} j LEFT JOIN {JOB_RUNS} r ON r.job_id = j.id AND r.attempt = (
+          SELECT max(l.attempt) FROM {JOB_RUNS} l WHERE l.job_id = j.id)
+        WHERE j.id {AMONG_IDS} ORDER BY j.id""",
         ids=sorted(ids),
     )
     return [FailedJob(**row._mapping) for row in rows]
@@ -336,7 +342,7 @@ def newest_dead(connection: Connection, most: int) -> list[int]:
     """The ids of the dead jobs that nobody has dealt with, the last to die first."""
     rows = run(
         connection,
-        "SELECT j.id FROM {jobs} j WHERE {undealt} ORDER BY j.finished_at DESC LIMIT :most",
+        f"SELECT j.id FROM {JOBS} j WHERE {UNDEALT} ORDER BY j.finished_at DESC LIMIT :most",
         most=most,
     )
     return list(rows.scalars())
@@ -346,10 +352,10 @@ def newest_failed(connection: Connection, schedules: Collection[str], most: int)
     """The ids of the newest jobs of these schedules, one of each, as far as the ledger names them."""
     rows = run(
         connection,
-        """
-        SELECT (SELECT c.job_id FROM {occurrences} c WHERE c.schedule_id = s.id AND c.job_id IS NOT NULL
+        f"""
+        SELECT (SELECT c.job_id FROM {OCCURRENCES} c WHERE c.schedule_id = s.id AND c.job_id IS NOT NULL
           ORDER BY c.last_for DESC LIMIT 1) AS job_id
-        FROM {schedules} s WHERE s.name {among_names} ORDER BY s.name LIMIT :most""",
+        FROM {SCHEDULES} s WHERE s.name {AMONG_NAMES} ORDER BY s.name LIMIT :most""",
         names=sorted(schedules),
         most=most,
     )
@@ -376,7 +382,7 @@ def past_findings(connection: Connection, before: datetime) -> tuple[int, dateti
     """How many episodes ended before that, and when the first of them did."""
     row = run(
         connection,
-        "SELECT count(*) AS episodes, min(f.ended_at) AS ended_at FROM {findings} f WHERE f.ended_at < :before",
+        f"SELECT count(*) AS episodes, min(f.ended_at) AS ended_at FROM {FINDINGS} f WHERE f.ended_at < :before",
         before=before,
     ).one()
     return row.episodes, row.ended_at

@@ -21,21 +21,18 @@ from sqlalchemy import Connection
 from cronjobs.engine.database.column_types import from_microseconds
 from cronjobs.engine.database.encoding import fitted
 from cronjobs.engine.host.caller import caller
-from cronjobs.engine.probe.idle_conditions import after_now
+from cronjobs.engine.probe.sql_text import AUDIT, CANCEL, JOBS, NOW, RESCHEDULE, after_now
 from cronjobs.engine.store.find_jobs import JobName, cannot_be_there
-from cronjobs.engine.store.operating import CANCELLED
-from cronjobs.engine.store.sql import define, is_postgresql, run
+from cronjobs.engine.store.operating import CAN_CANCEL, CANCELLED, RUNS
+from cronjobs.engine.store.sql import INSTANT_TYPE, is_postgresql, run
 
 LOCKED: Final = "locked"  # where a status is expected: another transaction has the row
 
-define(
-    # On SQLite: the job that has the key, else the newest that gave it back.
-    named="""j.id = CASE WHEN :id IS NOT NULL THEN :id ELSE coalesce(
-      (SELECT k.id FROM {jobs} k WHERE k.idempotency_key = :key),
-      (SELECT max(k.id + 0) FROM {jobs} k WHERE k.released_key = :key)) END""",
-    moved_to="coalesce(CAST(:run_at AS {instant_type}), {moved_by})",
-    moved_by=after_now("CAST(:delay_s AS double precision)"),
-)
+# On SQLite: the job that has the key, else the newest that gave it back.
+_NAMED: Final = f"""j.id = CASE WHEN :id IS NOT NULL THEN :id ELSE coalesce(
+      (SELECT k.id FROM {JOBS} k WHERE k.idempotency_key = :key),
+      (SELECT max(k.id + 0) FROM {JOBS} k WHERE k.released_key = :key)) END"""
+_MOVED_TO: Final = f"coalesce(CAST(:run_at AS {INSTANT_TYPE}), {after_now('CAST(:delay_s AS double precision)')})"
 
 
 def cancel_one(connection: Connection, name: JobName, reason: str | None) -> str | None:
@@ -43,7 +40,7 @@ def cancel_one(connection: Connection, name: JobName, reason: str | None) -> str
     if cannot_be_there(connection, name):
         return None
     if is_postgresql(connection):
-        return _call(connection, "{cancel}({named_here})", name, reason)
+        return _call(connection, f"{CANCEL}({_ARGUMENTS})", name, reason)
     with _one_transaction(connection):
         return _cancel_on_sqlite(connection, name, reason)
 
@@ -53,15 +50,15 @@ def _cancel_on_sqlite(connection: Connection, name: JobName, reason: str | None)
     # UPDATE comes first: a transaction that begins with a SELECT cannot always write.
     changed = run(
         connection,
-        f"UPDATE {{jobs}} AS j SET {CANCELLED} WHERE {{named}} AND {{can_cancel}} RETURNING id",
+        f"UPDATE {JOBS} AS j SET {CANCELLED} WHERE {_NAMED} AND {CAN_CANCEL} RETURNING id",
         error=f"cancelled by {actor}" + (f": {reason}" if reason else ""),
         **place,
     ).all()
     if not changed:
         changed = run(
             connection,
-            """UPDATE {jobs} AS j SET cancel_requested_at = coalesce(j.cancel_requested_at, {now})
-               WHERE {named} AND {runs} RETURNING id""",
+            f"""UPDATE {JOBS} AS j SET cancel_requested_at = coalesce(j.cancel_requested_at, {NOW})
+               WHERE {_NAMED} AND {RUNS} RETURNING id""",
             **place,
         ).all()
     if changed:
@@ -77,7 +74,7 @@ def reschedule_one(
         return None
     if is_postgresql(connection):
         at = None if run_at is None else run_at.isoformat()
-        call = "{reschedule}({named_here}, run_at => {moved_to})"
+        call = f"{RESCHEDULE}({_ARGUMENTS}, run_at => {_MOVED_TO})"
         return _call(connection, call, name, reason, run_at=at, delay_s=delay_s)
     with _one_transaction(connection):
         return _reschedule_on_sqlite(connection, name, {"run_at": run_at, "delay_s": delay_s}, reason)
@@ -90,13 +87,14 @@ def _reschedule_on_sqlite(
     # It changes nothing yet: with the write lock, it says when the job was due.
     before = run(
         connection,
-        "UPDATE {jobs} AS j SET run_at = j.run_at WHERE {named} AND {can_cancel} RETURNING id, run_at AS was_due",
+        f"UPDATE {JOBS} AS j SET run_at = j.run_at WHERE {_NAMED} AND {CAN_CANCEL} RETURNING id, run_at AS was_due",
         **place,
     ).all()
     if before:
         [moved] = run(
             connection,
-            "UPDATE {jobs} AS j SET run_at = {moved_to} WHERE {named} AND {can_cancel} RETURNING id, run_at AS now_due",
+            f"""UPDATE {JOBS} AS j SET run_at = {_MOVED_TO} WHERE {_NAMED} AND {CAN_CANCEL}
+               RETURNING id, run_at AS now_due""",
             **due,
             **place,
         ).all()
@@ -123,18 +121,19 @@ def _one_transaction(connection: Connection) -> Iterator[None]:
     run(connection, "COMMIT")
 
 
-def _call(connection: Connection, call: str, name: JobName, reason: str | None, **values: Any) -> str | None:
-    # Texts travel as JSON, in ASCII: the app's connection may have an encoding without some character.
-    arguments = """id => CAST(:id AS bigint), idempotency_key => CAST(:texts AS json) ->> 0,
+# Texts travel as JSON, in ASCII: the app's connection may have an encoding without some character.
+_ARGUMENTS: Final = """id => CAST(:id AS bigint), idempotency_key => CAST(:texts AS json) ->> 0,
       reason => CAST(:texts AS json) ->> 1"""
-    statement = f"SELECT {call.replace('{named_here}', arguments)} AS state"
+
+
+def _call(connection: Connection, call: str, name: JobName, reason: str | None, **values: Any) -> str | None:
     texts = [name.key, None if reason is None else fitted(connection, reason)]
-    state: str | None = run(connection, statement, id=name.id, texts=texts, **values).scalar_one()
+    state: str | None = run(connection, f"SELECT {call} AS state", id=name.id, texts=texts, **values).scalar_one()
     return state
 
 
 def _status(connection: Connection, name: JobName) -> str | None:
-    found = run(connection, "SELECT j.status FROM {jobs} j WHERE {named}", **name._asdict()).all()
+    found = run(connection, f"SELECT j.status FROM {JOBS} j WHERE {_NAMED}", **name._asdict()).all()
     return found[0].status if found else None
 
 
@@ -148,8 +147,8 @@ def _record(
 ) -> None:
     run(
         connection,
-        """INSERT INTO {audit} (at, actor, host, action, subject, why, detail)
-           VALUES ({now}, :actor, :host, :action, :subject, :why, :detail)""",
+        f"""INSERT INTO {AUDIT} (at, actor, host, action, subject, why, detail)
+           VALUES ({NOW}, :actor, :host, :action, :subject, :why, :detail)""",
         actor=actor,
         host=socket.gethostname(),
         action=action,

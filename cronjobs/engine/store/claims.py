@@ -13,109 +13,99 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError
 
-from cronjobs.engine.probe.idle_conditions import after_now
+from cronjobs.engine.probe.idle_conditions import WAITING
+from cronjobs.engine.probe.sql_text import EFFECTS, JOBS, NOW, SCHEDULES, after_now, either
 from cronjobs.engine.rules.concurrency import Candidate, Limit, choose, closed, full, reached
 from cronjobs.engine.rules.recovery_policy import NOT_READ, USUAL, ClaimPolicies
-from cronjobs.engine.store.concurrency import BUT, behind_full_keys, full_parameters, judge_alone, running_by_key
-from cronjobs.engine.store.job_rows import fetch_by_itself, job_from, jobs_from
+from cronjobs.engine.store.concurrency import BUT, full_parameters, judge_alone, running_by_key
+from cronjobs.engine.store.job_rows import FACTS, RETRY_UNTIL_KEY, fetch_by_itself, job_from, jobs_from
 from cronjobs.engine.store.lanes import lanes_of, types_in
-from cronjobs.engine.store.overlap import runnable_value, take_turns, turn_is_taken
+from cronjobs.engine.store.overlap import HOLDS_TURN, IN_TURN, runnable_value, take_turns, turn_is_taken
 from cronjobs.engine.store.sizes import stored
 from cronjobs.engine.store.sql import (
+    AMONG_IDS,
+    AMONG_KNOWN,
+    LOCK,
+    OPEN_QUEUE,
     among,
     database_now,
-    define,
     group_value,
     is_postgresql,
     run,
 )
 from cronjobs.model import Job
 
-define(
-    # The lanes of due jobs: (type, whether rows have their own timeout, queue, priority), each found by one index step,
-    # so that jobs of types that we cannot run cost nothing. A type is in ``timed`` only if some timeout suits, which is
-    # one index step, too.
-    lanes="""
-      plain(job_type, queue, priority) AS ({lanes_plain}),
-      timed(job_type, queue, priority) AS ({lanes_timed}),
+PLAIN: Final = f"{WAITING} AND j.timeout_s IS NULL"
+TIMED: Final = f"{WAITING} AND j.timeout_s IS NOT NULL"
+_SOME_TIMEOUT_SUITS: Final = f"""
+      (EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s <= :remaining)
+       OR EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s > :longest))"""
+# The lanes of due jobs: (type, whether rows have their own timeout, queue, priority), each found by one index step,
+# so that jobs of types that we cannot run cost nothing. A type is in ``timed`` only if some timeout suits, which is
+# one index step, too.
+LANES: Final = f"""
+      plain(job_type, queue, priority) AS ({lanes_of("plain", PLAIN, types_in("fitting"))}),
+      timed(job_type, queue, priority) AS ({lanes_of("timed", TIMED, types_in("known"), _SOME_TIMEOUT_SUITS)}),
       lane(job_type, own_timeout, queue, priority) AS (
         SELECT job_type, 0, queue, priority FROM plain WHERE queue IS NOT NULL
-        UNION ALL SELECT job_type, 1, queue, priority FROM timed WHERE queue IS NOT NULL)""",
-    lanes_plain=lanes_of("plain", "fitting_types"),
-    lanes_timed=lanes_of("timed", "known_types", "{some_timeout_suits}"),
-    some_timeout_suits="""
-      (EXISTS (SELECT 1 FROM {jobs} j WHERE j.job_type = t.job_type AND j.{timed} AND j.timeout_s <= :remaining)
-       OR EXISTS (SELECT 1 FROM {jobs} j WHERE j.job_type = t.job_type AND j.{timed} AND j.timeout_s > :longest))""",
-    plain="{waiting} AND j.timeout_s IS NULL",
-    timed="{waiting} AND j.timeout_s IS NOT NULL",
-    fitting_types=types_in("fitting"),
-    known_types=types_in("known"),
-    due_plain="j.{plain} AND {due} AND {may_overrun}",
-    # Where experience admits a job that its timeout does not, none whose effect was begun and may have to be settled.
-    may_overrun="""
-      (NOT j.job_type {among_expected}
-       OR NOT EXISTS (SELECT 1 FROM {effects} e WHERE e.job_id = j.id AND e.state = 'begun'))""",
-    among_expected=among("expected"),
-    due_timed="j.{timed} AND (j.timeout_s <= :remaining OR j.timeout_s > :longest) AND {due}",
-    due="{in_lane} AND j.run_at <= {now} AND {as_doubtful} AND (j.schedule IS NULL OR {in_turn})",
-    # The same without lanes ("b" is the job itself), for databases with more lanes than are worth visiting.
-    due_anywhere="""
-      b.{waiting} AND b.run_at <= {now} AND {open_queue} AND {as_doubtful} AND CASE WHEN b.timeout_s IS NULL
-        THEN b.job_type {among_fitting} AND {may_overrun}
-        ELSE b.job_type {among_known} AND (b.timeout_s <= :remaining OR b.timeout_s > :longest) END""",
-    as_doubtful=lambda postgresql: (
-        f"(j.error_type IS NOT DISTINCT FROM '{NOT_READ}') = CAST(:doubtful AS boolean)"
-        if postgresql
-        else f"(j.error_type IS '{NOT_READ}') = :doubtful"
-    ),
-    is_doubtful=f"j.error_type = '{NOT_READ}'",
-    in_some_turn="(j.schedule IS NULL OR {in_turn})",
-    among_fitting=among("fitting"),
-    # Bind type, queue and priority as values. With a join SQLite cannot see that it is one row, and sorts all due jobs.
-    in_lane=lambda postgresql: (
-        "j.job_type = b.job_type AND j.queue = b.queue AND j.priority = b.priority"
-        if postgresql
-        # The queue's bytes, which need not be UTF-8.
-        else "j.job_type = :lane_type AND j.queue = CAST(:lane_queue AS text) AND j.priority = :lane_priority"
-    ),
-    among_no_prefetch=among("no_prefetch"),
-    # Losses are not charged, but a job that was lost once must not be lost again only because it waited for a worker.
-    not_prefetched="(j.losses > 0 OR j.job_type {among_no_prefetch})",
-    candidate="j.id, j.priority, j.run_at, {not_prefetched} AS no_prefetch, j.concurrency_key",
-    # Of rows that are given by id. Without statistics PostgreSQL would read the index of all that waits, too.
-    still_waiting="j.status || '' IN ('queued', 'failed')",
-    is_shared="(j.id = ANY(ARRAY(SELECT id FROM shared)))",
-    after_lease=after_now(":lease_s"),
-    # The policy by which any host's recovery decides. (SQLite: no ``others`` are two braces.)
-    policy_at_claim=lambda postgresql: (
-        """
+        UNION ALL SELECT job_type, 1, queue, priority FROM timed WHERE queue IS NOT NULL)"""
+# Bind type, queue and priority as values. With a join SQLite cannot see that it is one row, and sorts all due jobs.
+IN_LANE: Final = either(
+    postgresql="j.job_type = b.job_type AND j.queue = b.queue AND j.priority = b.priority",
+    # The queue's bytes, which need not be UTF-8.
+    sqlite="j.job_type = :lane_type AND j.queue = CAST(:lane_queue AS text) AND j.priority = :lane_priority",
+)
+_AS_DOUBTFUL: Final = either(
+    postgresql=f"(j.error_type IS NOT DISTINCT FROM '{NOT_READ}') = CAST(:doubtful AS boolean)",
+    sqlite=f"(j.error_type IS '{NOT_READ}') = :doubtful",
+)
+_IN_SOME_TURN: Final = f"(j.schedule IS NULL OR {IN_TURN})"
+_DUE: Final = f"{IN_LANE} AND j.run_at <= {NOW} AND {_AS_DOUBTFUL} AND {_IN_SOME_TURN}"
+# Where experience admits a job that its timeout does not, none whose effect was begun and may have to be settled.
+_MAY_OVERRUN: Final = f"""
+      (NOT j.job_type {among("expected")}
+       OR NOT EXISTS (SELECT 1 FROM {EFFECTS} e WHERE e.job_id = j.id AND e.state = 'begun'))"""
+_DUE_PLAIN: Final = f"j.{PLAIN} AND {_DUE} AND {_MAY_OVERRUN}"
+_DUE_TIMED: Final = f"j.{TIMED} AND (j.timeout_s <= :remaining OR j.timeout_s > :longest) AND {_DUE}"
+# The same without lanes ("b" is the job itself), for databases with more lanes than are worth visiting.
+_DUE_ANYWHERE: Final = f"""
+      b.{WAITING} AND b.run_at <= {NOW} AND {OPEN_QUEUE} AND {_AS_DOUBTFUL} AND CASE WHEN b.timeout_s IS NULL
+        THEN b.job_type {among("fitting")} AND {_MAY_OVERRUN}
+        ELSE b.job_type {AMONG_KNOWN} AND (b.timeout_s <= :remaining OR b.timeout_s > :longest) END"""
+_IS_DOUBTFUL: Final = f"j.error_type = '{NOT_READ}'"
+# Losses are not charged, but a job that was lost once must not be lost again only because it waited for a worker.
+_NOT_PREFETCHED: Final = f"(j.losses > 0 OR j.job_type {among('no_prefetch')})"
+_CANDIDATE: Final = f"j.id, j.priority, j.run_at, {_NOT_PREFETCHED} AS no_prefetch, j.concurrency_key"
+# Of rows that are given by id. Without statistics PostgreSQL would read the index of all that waits, too.
+_STILL_WAITING: Final = "j.status || '' IN ('queued', 'failed')"
+_IS_SHARED: Final = "(j.id = ANY(ARRAY(SELECT id FROM shared)))"
+AFTER_LEASE: Final = after_now(":lease_s")
+# The policy by which any host's recovery decides. (SQLite: no ``others`` are two braces.)
+_POLICY_AT_CLAIM: Final = either(
+    postgresql=f"""
       coalesce((SELECT CAST(:policies AS jsonb)) -> j.job_type, (SELECT CAST(:usual_policy AS jsonb)))
         || jsonb_build_object('retry_until',
-             (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule))"""
-        if postgresql
-        else """
+             (SELECT {RETRY_UNTIL_KEY} FROM {SCHEDULES} s WHERE s.name = j.schedule))""",
+    sqlite=f"""
       json_set(CASE WHEN length(:policies) = 2 THEN :usual_policy ELSE
           coalesce((SELECT p.value FROM json_each(:policies) p WHERE p.key = j.job_type), :usual_policy) END,
         '$.retry_until', CASE WHEN j.schedule IS NOT NULL THEN
-          (SELECT {retry_until_key} FROM {schedules} s WHERE s.name = j.schedule) END)"""
-    ),
-    leased="{lease_taken}, policy = {policy_at_claim}",
-    lease_taken="""
-      status = 'running', attempts = j.attempts + 1, locked_by = :locked_by, locked_until = {after_lease},
-      started_at = {now}, cancel_requested_at = NULL""",
-    # For recovery: whoever has this lease has not read the row yet.
-    leased_unread=lambda postgresql: (
-        "{lease_taken}, policy = {policy_at_claim} || jsonb_build_object('unread', true)"
-        if postgresql
-        else "{lease_taken}, policy = json_set({policy_at_claim}, '$.unread', json('true'))"
-    ),
-    is_unread=lambda postgresql: (
-        "coalesce(j.policy ? 'unread', false)"
-        if postgresql
-        else "CASE WHEN json_valid(j.policy) THEN json_type(j.policy, '$.unread') IS NOT NULL ELSE 0 END"
-    ),
-    policy_read=lambda postgresql: "j.policy - 'unread'" if postgresql else "json_remove(j.policy, '$.unread')",
+          (SELECT {RETRY_UNTIL_KEY} FROM {SCHEDULES} s WHERE s.name = j.schedule) END)""",
 )
+_LEASE_TAKEN: Final = f"""
+      status = 'running', attempts = j.attempts + 1, locked_by = :locked_by, locked_until = {AFTER_LEASE},
+      started_at = {NOW}, cancel_requested_at = NULL"""
+_LEASED: Final = f"{_LEASE_TAKEN}, policy = {_POLICY_AT_CLAIM}"
+# For recovery: whoever has this lease has not read the row yet.
+_LEASED_UNREAD: Final = either(
+    postgresql=f"{_LEASE_TAKEN}, policy = {_POLICY_AT_CLAIM} || jsonb_build_object('unread', true)",
+    sqlite=f"{_LEASE_TAKEN}, policy = json_set({_POLICY_AT_CLAIM}, '$.unread', json('true'))",
+)
+_IS_UNREAD: Final = either(
+    postgresql="coalesce(j.policy ? 'unread', false)",
+    sqlite="CASE WHEN json_valid(j.policy) THEN json_type(j.policy, '$.unread') IS NOT NULL ELSE 0 END",
+)
+_POLICY_READ: Final = either(postgresql="j.policy - 'unread'", sqlite="json_remove(j.policy, '$.unread')")
 
 
 # --- claim ------------------------------------------------------------------------------------------------------------
@@ -187,7 +177,7 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
 
 def any_with_own_timeout(connection: Connection) -> bool:
     """Whether a job waits whose row has a timeout of its own."""
-    return run(connection, "SELECT 1 FROM {jobs} j WHERE j.{timed} LIMIT 1").first() is not None
+    return run(connection, f"SELECT 1 FROM {JOBS} j WHERE j.{TIMED} LIMIT 1").first() is not None
 
 
 _order: Final = attrgetter("priority", "run_at", "id")
@@ -214,54 +204,77 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
 # that another session has locked costs one step. If a lane has too few rows left, ``picked`` takes more than their
 # share from the others. A job that is not prefetched ends what is claimed ahead: it waits until it is among the first,
 # and later jobs wait with it.
-PICKED_POSTGRESQL: Final = """
-  WITH RECURSIVE {lanes},
+def _picked(*, behind_full_keys: bool = False) -> str:
+    """``picked`` in the order of the claim. *behind_full_keys*: without what is full, stepping over that only once.
+
+    ``due`` sees by the same snapshot all that the lateral subqueries see. So they can begin at the first row of their
+    lane that it found; and if it found fewer than were asked for, it found all, and there are no more to take.
+    """
+    but = heads = first = from_first = ""
+    others = "head"  # who take more than their share
+    if behind_full_keys:
+        but, heads = BUT, ", h.run_at, h.id"
+        first = ", min(run_at) AS first_at, (array_agg(id ORDER BY turn))[1] AS first_id"
+        from_first = " AND (j.run_at, j.id) >= (b.first_at, b.first_id)"
+        others = "(SELECT * FROM head WHERE (SELECT count(*) FROM due) >= :limit)"
+    return f"""
+  WITH RECURSIVE {LANES},
   due AS MATERIALIZED (
-    SELECT b.*, row_number() OVER (ORDER BY b.priority, h.run_at, h.id) AS turn FROM lane b
+    SELECT b.*, row_number() OVER (ORDER BY b.priority, h.run_at, h.id) AS turn{heads} FROM lane b
     CROSS JOIN LATERAL (
-      SELECT * FROM (SELECT j.run_at, j.id FROM {jobs} j
-                     WHERE b.own_timeout = 0 AND {due_plain} ORDER BY j.run_at, j.id LIMIT :limit) p
+      SELECT * FROM (SELECT j.run_at, j.id FROM {JOBS} j
+                     WHERE b.own_timeout = 0 AND {_DUE_PLAIN}{but} ORDER BY j.run_at, j.id LIMIT :limit) p
       UNION ALL
-      SELECT * FROM (SELECT j.run_at, j.id FROM {jobs} j
-                     WHERE b.own_timeout = 1 AND {due_timed} ORDER BY j.run_at, j.id LIMIT :limit) t) h
-    WHERE {open_queue}),
+      SELECT * FROM (SELECT j.run_at, j.id FROM {JOBS} j
+                     WHERE b.own_timeout = 1 AND {_DUE_TIMED}{but} ORDER BY j.run_at, j.id LIMIT :limit) t) h
+    WHERE {OPEN_QUEUE}),
   head AS MATERIALIZED (
-    SELECT job_type, own_timeout, queue, priority, count(*) FILTER (WHERE turn <= :limit) AS share
+    SELECT job_type, own_timeout, queue, priority, count(*) FILTER (WHERE turn <= :limit) AS share{first}
     FROM due GROUP BY 1, 2, 3, 4 ORDER BY min(turn)),
   shared AS MATERIALIZED (
     SELECT c.* FROM head b
     CROSS JOIN LATERAL (
-      SELECT * FROM (SELECT {candidate} FROM {jobs} j WHERE b.own_timeout = 0 AND {due_plain} AND {holds_turn}
-                     ORDER BY j.run_at, j.id LIMIT b.share {lock}) p
+      SELECT * FROM (SELECT {_CANDIDATE} FROM {JOBS} j
+                     WHERE b.own_timeout = 0 AND {_DUE_PLAIN}{but} AND {HOLDS_TURN}{from_first}
+                     ORDER BY j.run_at, j.id LIMIT b.share {LOCK}) p
       UNION ALL
-      SELECT * FROM (SELECT {candidate} FROM {jobs} j WHERE b.own_timeout = 1 AND {due_timed} AND {holds_turn}
-                     ORDER BY j.run_at, j.id LIMIT b.share {lock}) t) c
+      SELECT * FROM (SELECT {_CANDIDATE} FROM {JOBS} j
+                     WHERE b.own_timeout = 1 AND {_DUE_TIMED}{but} AND {HOLDS_TURN}{from_first}
+                     ORDER BY j.run_at, j.id LIMIT b.share {LOCK}) t) c
     WHERE b.share > 0),
   picked AS MATERIALIZED (
     SELECT * FROM shared
     UNION ALL
-    SELECT c.* FROM head b
+    SELECT c.* FROM {others} b
     CROSS JOIN LATERAL (
-      SELECT * FROM (SELECT {candidate} FROM {jobs} j
-                     WHERE b.own_timeout = 0 AND {due_plain} AND NOT {is_shared} AND {holds_turn}
-                     ORDER BY j.run_at, j.id LIMIT :limit {lock}) p
+      SELECT * FROM (SELECT {_CANDIDATE} FROM {JOBS} j
+                     WHERE b.own_timeout = 0 AND {_DUE_PLAIN}{but} AND NOT {_IS_SHARED} AND {HOLDS_TURN}{from_first}
+                     ORDER BY j.run_at, j.id LIMIT :limit {LOCK}) p
       UNION ALL
-      SELECT * FROM (SELECT {candidate} FROM {jobs} j
-                     WHERE b.own_timeout = 1 AND {due_timed} AND NOT {is_shared} AND {holds_turn}
-                     ORDER BY j.run_at, j.id LIMIT :limit {lock}) t) c
+      SELECT * FROM (SELECT {_CANDIDATE} FROM {JOBS} j
+                     WHERE b.own_timeout = 1 AND {_DUE_TIMED}{but} AND NOT {_IS_SHARED} AND {HOLDS_TURN}{from_first}
+                     ORDER BY j.run_at, j.id LIMIT :limit {LOCK}) t) c
     LIMIT :limit)"""
-PICKED_ANYWHERE: Final = """
+
+
+def _picked_anywhere(but: str = "") -> str:
+    return f"""
   WITH picked AS MATERIALIZED (
-    SELECT {candidate} FROM {jobs} j CROSS JOIN LATERAL (SELECT j.*) b
-    WHERE {due_anywhere} AND {in_some_turn} AND {holds_turn} ORDER BY j.priority, j.run_at, j.id LIMIT :limit {lock})"""
-_LEASE_PICKED: Final = """,
+    SELECT {_CANDIDATE} FROM {JOBS} j CROSS JOIN LATERAL (SELECT j.*) b
+    WHERE {_DUE_ANYWHERE} AND {_IN_SOME_TURN}{but} AND {HOLDS_TURN}
+    ORDER BY j.priority, j.run_at, j.id LIMIT :limit {LOCK})"""
+
+
+PICKED_POSTGRESQL: Final = _picked()
+PICKED_ANYWHERE: Final = _picked_anywhere()
+_LEASE_PICKED: Final = f""",
   placed AS (SELECT id, no_prefetch, row_number() OVER (ORDER BY priority, run_at, id) AS place FROM picked),
   taken AS (
     SELECT id FROM placed WHERE place <
       coalesce((SELECT min(place) FROM placed WHERE no_prefetch AND place > :free), 9223372036854775807))
-  UPDATE {jobs} j SET {leased}
-  WHERE j.id = ANY(ARRAY(SELECT id FROM taken)) AND {still_waiting}
-  RETURNING {facts}, {now} AS now"""
+  UPDATE {JOBS} j SET {_LEASED}
+  WHERE j.id = ANY(ARRAY(SELECT id FROM taken)) AND {_STILL_WAITING}
+  RETURNING {FACTS}, {NOW} AS now"""
 CLAIM_POSTGRESQL: Final = PICKED_POSTGRESQL + _LEASE_PICKED
 CLAIM_ANYWHERE: Final = PICKED_ANYWHERE + _LEASE_PICKED
 
@@ -289,7 +302,7 @@ def _due_sqlite(
 ) -> list[Row[Any]]:
     """The first due rows in order, lane by lane; *also* is an additional condition."""
     if admission.many_queues:
-        return list(run(connection, ANYWHERE_SQLITE.replace("{also}", also), **parameters))
+        return list(run(connection, _due_anywhere_sqlite(also), **parameters))
     lanes = run(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest"))
     facts = _named(parameters, "limit no_prefetch runnable doubtful") | {
         name: value for name, value in parameters.items() if name in ("ids", "full_keys", "full_prefixes")
@@ -300,9 +313,7 @@ def _due_sqlite(
             break
         rows = run(
             connection,
-            DUE_SQLITE.replace(
-                "{due_in_lane}", f"true{also} AND " + ("{due_timed}" if lane.own_timeout else "{due_plain}")
-            ),
+            _due_in_lane_sqlite(f"true{also} AND {_DUE_TIMED if lane.own_timeout else _DUE_PLAIN}"),
             lane_type=lane.job_type,
             lane_queue=stored(lane.queue),
             lane_priority=lane.priority,
@@ -314,22 +325,28 @@ def _due_sqlite(
     return due
 
 
-LANES_SQLITE: Final = """
-  WITH RECURSIVE {lanes}, placed AS (
+LANES_SQLITE: Final = f"""
+  WITH RECURSIVE {LANES}, placed AS (
     SELECT b.*, CASE b.own_timeout
-      WHEN 0 THEN (SELECT j.run_at FROM {jobs} j WHERE j.job_type = b.job_type AND j.queue = b.queue
-                   AND j.priority = b.priority AND j.{plain} ORDER BY j.run_at LIMIT 1)
-      ELSE (SELECT j.run_at FROM {jobs} j WHERE j.job_type = b.job_type AND j.queue = b.queue
-            AND j.priority = b.priority AND j.{timed} ORDER BY j.run_at LIMIT 1) END AS head_us
-    FROM lane b WHERE {open_queue})
-  SELECT * FROM placed WHERE head_us <= {now}"""
-DUE_SQLITE: Final = """
-  SELECT j.priority, j.run_at AS due_us, j.id, {not_prefetched} AS no_prefetch, j.concurrency_key FROM {jobs} j
-  WHERE {due_in_lane} ORDER BY j.run_at, j.id LIMIT :limit"""
-ANYWHERE_SQLITE: Final = """
-  SELECT j.priority, j.run_at AS due_us, j.id, {not_prefetched} AS no_prefetch, j.concurrency_key
-  FROM {jobs} b JOIN {jobs} j ON j.id = b.id
-  WHERE {due_anywhere} AND {in_some_turn}{also} ORDER BY b.priority, b.run_at, b.id LIMIT :limit"""
+      WHEN 0 THEN (SELECT j.run_at FROM {JOBS} j WHERE j.job_type = b.job_type AND j.queue = b.queue
+                   AND j.priority = b.priority AND j.{PLAIN} ORDER BY j.run_at LIMIT 1)
+      ELSE (SELECT j.run_at FROM {JOBS} j WHERE j.job_type = b.job_type AND j.queue = b.queue
+            AND j.priority = b.priority AND j.{TIMED} ORDER BY j.run_at LIMIT 1) END AS head_us
+    FROM lane b WHERE {OPEN_QUEUE})
+  SELECT * FROM placed WHERE head_us <= {NOW}"""
+
+
+def _due_in_lane_sqlite(due: str) -> str:
+    return f"""
+  SELECT j.priority, j.run_at AS due_us, j.id, {_NOT_PREFETCHED} AS no_prefetch, j.concurrency_key FROM {JOBS} j
+  WHERE {due} ORDER BY j.run_at, j.id LIMIT :limit"""
+
+
+def _due_anywhere_sqlite(also: str) -> str:
+    return f"""
+  SELECT j.priority, j.run_at AS due_us, j.id, {_NOT_PREFETCHED} AS no_prefetch, j.concurrency_key
+  FROM {JOBS} b JOIN {JOBS} j ON j.id = b.id
+  WHERE {_DUE_ANYWHERE} AND {_IN_SOME_TURN}{also} ORDER BY b.priority, b.run_at, b.id LIMIT :limit"""
 
 
 def _named(parameters: Mapping[str, Any], names: str) -> dict[str, Any]:
@@ -341,16 +358,15 @@ def _take(connection: Connection, ids: list[int], lease_parameters: dict[str, An
     if not ids:
         return []
     if is_postgresql(connection):
-        return run(connection, TAKE + " RETURNING {facts}, {now} AS now", ids=ids, **lease_parameters).all()
-    # SQLite's RETURNING accepts no alias, and {facts} needs one.
+        return run(connection, TAKE + f" RETURNING {FACTS}, {NOW} AS now", ids=ids, **lease_parameters).all()
+    # SQLite's RETURNING accepts no alias, and FACTS needs one.
     run(connection, TAKE, ids=ids, **lease_parameters)
-    return run(connection, "SELECT {facts}, {now} AS now FROM {jobs} j WHERE j.id {among_ids}", ids=ids).all()
+    return run(connection, f"SELECT {FACTS}, {NOW} AS now FROM {JOBS} j WHERE j.id {AMONG_IDS}", ids=ids).all()
 
 
-TAKE: Final = """
-  UPDATE {jobs} AS j SET {leased}
-  WHERE j.id {among_ids} AND {still_waiting}"""
-TAKE_UNREAD: Final = TAKE.replace("{leased}", "{leased_unread}")
+_WHERE_STILL_WAITING: Final = f"WHERE j.id {AMONG_IDS} AND {_STILL_WAITING}"
+TAKE: Final = f"UPDATE {JOBS} AS j SET {_LEASED} {_WHERE_STILL_WAITING}"
+TAKE_UNREAD: Final = f"UPDATE {JOBS} AS j SET {_LEASED_UNREAD} {_WHERE_STILL_WAITING}"
 
 
 # --- claim row by row -------------------------------------------------------------------------------------------------
@@ -380,7 +396,7 @@ def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, ad
             refused[job_id] = " ".join(str(error.orig).split())
     taken = [job_id for job_id in ids if job_id not in refused]
     scheduled = run(
-        connection, "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND j.schedule IS NOT NULL", ids=taken
+        connection, f"SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.schedule IS NOT NULL", ids=taken
     )
     take_turns(connection, scheduled.scalars().all(), admission.runnable)
     return Claim(database_now(connection), [], more_due or bool(ids), refused, taken)  # others may be behind those
@@ -395,10 +411,10 @@ def read_leased(connection: Connection, job_id: int, locked_by: str) -> Job | No
         run(connection, f"SET LOCAL statement_timeout = {READ_WITHIN_S * 1000:.0f}")
     read = run(
         connection,
-        """
-        UPDATE {jobs} AS j SET policy = {policy_read},
-          error_type = CASE WHEN {is_doubtful} THEN NULL ELSE j.error_type END
-        WHERE j.id = :id AND j.locked_by = :locked_by AND {is_unread}""",
+        f"""
+        UPDATE {JOBS} AS j SET policy = {_POLICY_READ},
+          error_type = CASE WHEN {_IS_DOUBTFUL} THEN NULL ELSE j.error_type END
+        WHERE j.id = :id AND j.locked_by = :locked_by AND {_IS_UNREAD}""",
         id=job_id,
         locked_by=locked_by,
     )
@@ -409,8 +425,8 @@ def read_leased(connection: Connection, job_id: int, locked_by: str) -> Job | No
 
 ROUNDS: Final = 8  # of looking behind full keys within one claim; the next claim continues
 _SEEN: Final = " SELECT id, no_prefetch, concurrency_key FROM picked ORDER BY priority, run_at, id"
-LOOK_POSTGRESQL: Final = behind_full_keys(PICKED_POSTGRESQL) + _SEEN
-LOOK_ANYWHERE: Final = PICKED_ANYWHERE.replace("{in_some_turn}", "{in_some_turn}" + BUT) + _SEEN
+LOOK_POSTGRESQL: Final = _picked(behind_full_keys=True) + _SEEN
+LOOK_ANYWHERE: Final = _picked_anywhere(BUT) + _SEEN
 
 
 def _choose(connection: Connection, parameters: dict[str, Any], admission: ClaimFilter) -> tuple[list[int], bool]:
@@ -467,7 +483,7 @@ def claim_one(
         judge_alone(connection, wait=True)
     found = run(
         connection,
-        "SELECT j.id, j.concurrency_key FROM {jobs} j WHERE j.id = :id AND j.{waiting} {lock}",
+        f"SELECT j.id, j.concurrency_key FROM {JOBS} j WHERE j.id = :id AND j.{WAITING} {LOCK}",
         id=job_id,
     ).first()
     if found is None:
@@ -483,11 +499,11 @@ def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> 
 
     *warily*: fetch each row by itself, as one of them may be unreadable.
     """
-    statement = """
-        SELECT {facts} FROM {jobs} j
-        WHERE j.locked_until IS NOT NULL AND j.locked_by = :locked_by AND NOT {is_unread}
+    leased = f"""
+        FROM {JOBS} j
+        WHERE j.locked_until IS NOT NULL AND j.locked_by = :locked_by AND NOT {_IS_UNREAD}
         ORDER BY j.priority, j.run_at, j.id"""
     if warily:
-        rows = run(connection, statement.replace("{facts}", "j.id"), locked_by=locked_by).all()
-        return [fetch_by_itself(connection, row.id) for row in rows]
-    return jobs_from(run(connection, statement, locked_by=locked_by).all())
+        ids = run(connection, f"SELECT j.id {leased}", locked_by=locked_by).scalars().all()
+        return [fetch_by_itself(connection, id_) for id_ in ids]
+    return jobs_from(run(connection, f"SELECT {FACTS} {leased}", locked_by=locked_by).all())

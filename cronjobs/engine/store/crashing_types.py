@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from sqlalchemy import Connection, delete, select
 
 from cronjobs.engine.database.tables import crashing_types
+from cronjobs.engine.probe.sql_text import CRASHING_TYPES, either
 from cronjobs.engine.rules.crashing_types import FOR_AT_MOST, Crashing, EndCounts, after_death, ends_needed
-from cronjobs.engine.store.sql import database_now, define, group, inserted_into, run
+from cronjobs.engine.store.sql import database_now, group, inserted_into, run
 
-define(
-    ends_by_type=group("ends", {"job_type": "text", "clean": "int", "crashed": "int"}),
-    lock_type=lambda postgresql: "FOR UPDATE OF c SKIP LOCKED" if postgresql else "",
-)
+_ENDS_BY_TYPE: Final = group("ends", {"job_type": "text", "clean": "int", "crashed": "int"})
+_LOCK_TYPE: Final = either(postgresql="FOR UPDATE OF c SKIP LOCKED", sqlite="")
 
 
 def crashing(connection: Connection) -> list[Crashing]:
@@ -58,10 +58,10 @@ def note_ends(connection: Connection, ends: Mapping[str, EndCounts]) -> list[str
     parameters = {"ends": rows}
     counted = run(
         connection,
-        """
+        f"""
         SELECT c.job_type, c.suspected, CASE WHEN e.crashed = 1 THEN 0 ELSE c.clean_ends END + e.clean AS clean_ends
-        FROM {ends_by_type} AS e JOIN {crashing_types} c ON c.job_type = e.job_type
-        ORDER BY c.job_type {lock_type}""",
+        FROM {_ENDS_BY_TYPE} AS e JOIN {CRASHING_TYPES} c ON c.job_type = e.job_type
+        ORDER BY c.job_type {_LOCK_TYPE}""",
         **parameters,
     ).all()
     cleared = [row.job_type for row in counted if row.clean_ends >= ends_needed(bool(row.suspected))]

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Row, text
 
+from cronjobs.engine.probe.sql_text import JOBS, NOW
 from cronjobs.engine.store.meta import qualified
 from cronjobs.engine.store.sql import run
 
@@ -35,23 +36,23 @@ def existing(connection: Connection, names: Collection[tuple[Kind, str]]) -> lis
     return sorted(found, key=lambda each: (ORDER.index(each.kind), each.name))
 
 
-_RELATION: Final = """
-SELECT format('%I.%I', n.nspname, c.relname)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relname = :name AND c.relkind = ANY(:kinds) AND {home}"""
-_FUNCTION: Final = """
-SELECT format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid))
-FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-WHERE p.proname = :name AND {home}"""
 # Where the meta table is: another schema of the search_path may have tables of the same names.
 _HOME: Final = "n.oid = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass(:meta))"
+_RELATION: Final = f"""
+SELECT format('%I.%I', n.nspname, c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = :name AND c.relkind = ANY(:kinds) AND {_HOME}"""
+_FUNCTION: Final = f"""
+SELECT format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid))
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE p.proname = :name AND {_HOME}"""
 
 
 def _in_our_schema(connection: Connection, kind: Kind, name: str) -> list[Relation]:
     parameters: dict[str, object] = {"name": name, "meta": qualified(connection, "cronjobs_meta")}
     if kind != "function":
         parameters["kinds"] = ["v"] if kind == "view" else ["r", "p"]
-    statement = (_FUNCTION if kind == "function" else _RELATION).format(home=_HOME)
+    statement = _FUNCTION if kind == "function" else _RELATION
     return [Relation(kind, name, sql) for sql in connection.execute(text(statement), parameters).scalars()]
 
 
@@ -112,7 +113,7 @@ def live_leases(connection: Connection, limit: int) -> Sequence[Row[tuple[int, s
     """Jobs that somebody runs: id, job_type, locked_by."""
     return run(
         connection,
-        "SELECT j.id, j.job_type, j.locked_by FROM {jobs} j WHERE j.locked_until > {now} ORDER BY j.id LIMIT :limit",
+        f"SELECT j.id, j.job_type, j.locked_by FROM {JOBS} j WHERE j.locked_until > {NOW} ORDER BY j.id LIMIT :limit",
         limit=limit,
     ).all()
 
@@ -121,7 +122,7 @@ def unfinished(connection: Connection) -> dict[str, int]:
     """How many jobs there are that somebody may still want, by status."""
     rows = run(
         connection,
-        "SELECT j.status, count(*) AS jobs FROM {jobs} j "
+        f"SELECT j.status, count(*) AS jobs FROM {JOBS} j "
         "WHERE j.status IN ('queued', 'failed', 'running', 'dead') GROUP BY j.status",
     )
     return {row.status: row.jobs for row in rows}

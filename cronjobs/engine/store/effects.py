@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
+from cronjobs.engine.probe.sql_text import EFFECTS, JOBS, NOW, either
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.rules.payload import BadJson
-from cronjobs.engine.store.sql import define, run
+from cronjobs.engine.store.sql import JSON_TYPE, run
 
-define(
-    wait_for_effect=lambda postgresql: "FOR NO KEY UPDATE OF e" if postgresql else "",
-    # The attempt that began the effect has not ended: each claim has its own attempt number.
-    its_attempt="j.id = e.job_id AND j.attempts = e.attempt AND j.status = 'running'",
-    standing="""CASE WHEN e.state = 'recorded' THEN 'done' WHEN e.state <> 'begun' THEN e.state
-      WHEN j.id IS NULL THEN 'unknown' ELSE 'running' END""",
-)
+_WAIT_FOR_EFFECT: Final = either(postgresql="FOR NO KEY UPDATE OF e", sqlite="")
+# The attempt that began the effect has not ended: each claim has its own attempt number.
+_ITS_ATTEMPT: Final = "j.id = e.job_id AND j.attempts = e.attempt AND j.status = 'running'"
+_STANDING: Final = """CASE WHEN e.state = 'recorded' THEN 'done' WHEN e.state <> 'begun' THEN e.state
+      WHEN j.id IS NULL THEN 'unknown' ELSE 'running' END"""
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,8 @@ def insert_begun(connection: Connection, key: str, lease: Lease) -> bool:
     """Record that this attempt begins *key*, unless there is a row already; return whether it did."""
     made = run(
         connection,
-        """INSERT INTO {effects} (key, job_id, attempt, state, begun_at)
-           VALUES (:key, :job_id, :attempt, 'begun', {now}) ON CONFLICT DO NOTHING RETURNING key""",
+        f"""INSERT INTO {EFFECTS} (key, job_id, attempt, state, begun_at)
+           VALUES (:key, :job_id, :attempt, 'begun', {NOW}) ON CONFLICT DO NOTHING RETURNING key""",
         **_ours(key, lease),
     )
     return made.first() is not None
@@ -53,11 +52,11 @@ def insert_begun(connection: Connection, key: str, lease: Lease) -> bool:
 def find(connection: Connection, key: str) -> Record | None:
     """Read an effect, and lock it until this transaction ends."""
     # Lock first, then read: the second statement sees what was committed while the first one waited.
-    run(connection, "SELECT 1 FROM {effects} e WHERE e.key = :key {wait_for_effect}", key=key).first()
+    run(connection, f"SELECT 1 FROM {EFFECTS} e WHERE e.key = :key {_WAIT_FOR_EFFECT}", key=key).first()
     row = run(
         connection,
-        """SELECT e.key, e.state, e.job_id, e.attempt, e.result, j.id IS NOT NULL AS running
-           FROM {effects} e LEFT JOIN {jobs} j ON {its_attempt} WHERE e.key = :key""",
+        f"""SELECT e.key, e.state, e.job_id, e.attempt, e.result, j.id IS NOT NULL AS running
+           FROM {EFFECTS} e LEFT JOIN {JOBS} j ON {_ITS_ATTEMPT} WHERE e.key = :key""",
         key=key,
     ).first()
     if row is None:
@@ -70,7 +69,7 @@ def begin_again(connection: Connection, key: str, lease: Lease) -> None:
     """Let this attempt take over an effect that was begun and has no end."""
     run(
         connection,
-        """UPDATE {effects} SET job_id = :job_id, attempt = :attempt, state = 'begun', begun_at = {now}
+        f"""UPDATE {EFFECTS} SET job_id = :job_id, attempt = :attempt, state = 'begun', begun_at = {NOW}
            WHERE key = :key""",
         **_ours(key, lease),
     )
@@ -78,7 +77,7 @@ def begin_again(connection: Connection, key: str, lease: Lease) -> None:
 
 def mark(connection: Connection, key: str, state: str) -> None:
     """Write "skipped" or "stopped"; the row keeps its attempt, so that a late end of that attempt is still accepted."""
-    run(connection, "UPDATE {effects} SET state = :state WHERE key = :key", key=key, state=state)
+    run(connection, f"UPDATE {EFFECTS} SET state = :state WHERE key = :key", key=key, state=state)
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
@@ -92,8 +91,8 @@ def record(connection: Connection, key: str, lease: Lease, result: str | None) -
     # An INSERT, as the row may be gone if someone resolved it as not done too early; the attempt itself knows better.
     written = run(
         connection,
-        """INSERT INTO {effects} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)
-           VALUES (:key, :job_id, :attempt, 'recorded', {now}, {now}, CAST(:result AS {json_type}))
+        f"""INSERT INTO {EFFECTS} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)
+           VALUES (:key, :job_id, :attempt, 'recorded', {NOW}, {NOW}, CAST(:result AS {JSON_TYPE}))
            ON CONFLICT (key) DO UPDATE SET state = 'recorded', recorded_at = excluded.recorded_at,
              result = excluded.result
            WHERE e.job_id = excluded.job_id AND e.attempt = excluded.attempt RETURNING key""",
@@ -107,7 +106,7 @@ def withdraw(connection: Connection, key: str, lease: Lease) -> None:
     """Remove this attempt's beginning, as if it had never been."""
     run(
         connection,
-        "DELETE FROM {effects} WHERE key = :key AND job_id = :job_id AND attempt = :attempt AND state = 'begun'",
+        f"DELETE FROM {EFFECTS} WHERE key = :key AND job_id = :job_id AND attempt = :attempt AND state = 'begun'",
         **_ours(key, lease),
     )
 
@@ -123,7 +122,7 @@ def settle(connection: Connection, key: str, result: str | None) -> None:
     """Record an effect as done because an operator confirmed it; *result* is JSON text."""
     run(
         connection,
-        """UPDATE {effects} SET state = 'recorded', recorded_at = {now}, result = CAST(:result AS {json_type})
+        f"""UPDATE {EFFECTS} SET state = 'recorded', recorded_at = {NOW}, result = CAST(:result AS {JSON_TYPE})
            WHERE key = :key""",
         key=key,
         result=result,
@@ -132,16 +131,16 @@ def settle(connection: Connection, key: str, result: str | None) -> None:
 
 def remove(connection: Connection, key: str) -> None:
     """Forget that an effect was ever begun."""
-    run(connection, "DELETE FROM {effects} WHERE key = :key", key=key)
+    run(connection, f"DELETE FROM {EFFECTS} WHERE key = :key", key=key)
 
 
 def list_effects(connection: Connection, *, standing: str | None, prefix: str | None, limit: int) -> Sequence[Row[Any]]:
     """Effects with the columns of the table and ``standing``, newest beginning first; None: no filter."""
     return run(
         connection,
-        """SELECT e.key, e.job_id, e.attempt, e.state, e.begun_at, e.recorded_at, e.result, {standing} AS standing
-           FROM {effects} e LEFT JOIN {jobs} j ON {its_attempt}
-           WHERE (CAST(:standing AS text) IS NULL OR {standing} = CAST(:standing AS text))
+        f"""SELECT e.key, e.job_id, e.attempt, e.state, e.begun_at, e.recorded_at, e.result, {_STANDING} AS standing
+           FROM {EFFECTS} e LEFT JOIN {JOBS} j ON {_ITS_ATTEMPT}
+           WHERE (CAST(:standing AS text) IS NULL OR {_STANDING} = CAST(:standing AS text))
              AND substr(e.key, 1, :length) = :prefix
            ORDER BY e.begun_at DESC, e.key LIMIT :limit""",
         limit=limit,
@@ -155,7 +154,7 @@ def dead_of(connection: Connection, error: str) -> list[int]:
     """The jobs that died of *error*, the message of an EffectUnknown."""
     rows = run(
         connection,
-        """SELECT id FROM {jobs} WHERE status = 'dead' AND finished_at IS NOT NULL AND error_type = 'EffectUnknown'
+        f"""SELECT id FROM {JOBS} WHERE status = 'dead' AND finished_at IS NOT NULL AND error_type = 'EffectUnknown'
            AND last_error = :error ORDER BY id""",
         error=error,
     )

@@ -14,10 +14,12 @@ from sqlalchemy import Connection, select
 from cronjobs.engine.database.encoding import UTF8, from_ascii, in_ascii, server_encoding, unfit_character
 from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.host.caller import caller
-from cronjobs.engine.probe.idle_conditions import after_now
+from cronjobs.engine.probe.sql_text import JOBS, NOW, after_now, either
 from cronjobs.engine.store.meta import qualified
+from cronjobs.engine.store.queues import IS_CAPPED
 from cronjobs.engine.store.sql import (
-    define,
+    AMONG_KEYS,
+    JSON_TYPE,
     group,
     group_value,
     is_postgresql,
@@ -37,70 +39,63 @@ _COLUMNS: Final = {"delay_s": "float8"} | kinds(
 )
 _JSON_TEXTS: Final = ("payload",)
 
-define(
-    replacing_rows=group("rows", _COLUMNS | {"stays": "int"}),
-    # Room was made for a job that is moved; for one that stays there is room only while it is there.
-    has_room="(r.stays = 0 OR j.queue = r.queue)",
-    # The column's default, for callers that give no name. SQLite does not know who is connected, so we pass it.
-    caller=lambda postgresql: (
-        "concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))"
-        if postgresql
-        else ":caller_"
-    ),
-    # PostgreSQL's ON CONFLICT waits for an open transaction that has updated the row of that key, as each claim does. A
-    # scalar subquery, not NOT EXISTS: that is planned as a join, and if statistics show an empty table, as a loop over
-    # all of it for each row.
-    not_there=lambda postgresql: (
-        "(SELECT j.id FROM {jobs} j WHERE j.idempotency_key = r.idempotency_key) IS NULL" if postgresql else "true"
-    ),
-    due_at="coalesce(r.run_at, {due_after})",
-    due_after=after_now("coalesce(r.delay_s, 0)"),
-    # In ASCII: the caller's connection may have an encoding without one of the characters, and reading it would fail.
-    key_told=in_ascii("idempotency_key"),
-    row_key_told=in_ascii("j.idempotency_key"),
-    queue_told=in_ascii("j.queue"),
-    # Unchanged since it was enqueued: no runner has had it, and nobody has cancelled or retried it.
-    not_started="j.status = 'queued' AND j.attempts = 0",
+_REPLACING_ROWS: Final = group("rows", _COLUMNS | {"stays": "int"})
+# Room was made for a job that is moved; for one that stays there is room only while it is there.
+_HAS_ROOM: Final = "(r.stays = 0 OR j.queue = r.queue)"
+# The column's default, for callers that give no name. SQLite does not know who is connected, so we pass it.
+_CALLER: Final = either(
+    postgresql="concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))", sqlite=":caller_"
 )
+# PostgreSQL's ON CONFLICT waits for an open transaction that has updated the row of that key, as each claim does. A
+# scalar subquery, not NOT EXISTS: that is planned as a join, and if statistics show an empty table, as a loop over
+# all of it for each row.
+_NOT_THERE: Final = either(
+    postgresql=f"(SELECT j.id FROM {JOBS} j WHERE j.idempotency_key = r.idempotency_key) IS NULL", sqlite="true"
+)
+_DUE_AT: Final = f"coalesce(r.run_at, {after_now('coalesce(r.delay_s, 0)')})"
+# In ASCII: the caller's connection may have an encoding without one of the characters, and reading it would fail.
+_KEY_TOLD: Final = in_ascii("idempotency_key")
+_ROW_KEY_TOLD: Final = in_ascii("j.idempotency_key")
+_QUEUE_TOLD: Final = in_ascii("j.queue")
+# Unchanged since it was enqueued: no runner has had it, and nobody has cancelled or retried it.
+_NOT_STARTED: Final = "j.status = 'queued' AND j.attempts = 0"
 
 # Statements begin with INSERT or UPDATE where possible: by that word Python's sqlite3, in its legacy transaction
 # control, knows that it has to open a transaction. PostgreSQL assigns ids in the order of such a SELECT.
 # https://www.postgresql.org/message-id/29386.1528813619%40sss.pgh.pa.us
-_INSERT: Final = """
-  INSERT INTO {jobs} (job_type, payload, meta, queue, priority, run_at, created_at, max_attempts, timeout_s,
-                      idempotency_key, concurrency_key, enqueued_by)
-  SELECT r.job_type, CAST(r.payload AS {json_type}), CAST(r.meta AS {json_type}), r.queue, r.priority, {due_at}, {now},
-         r.max_attempts, r.timeout_s, r.idempotency_key, r.concurrency_key, coalesce(r.enqueued_by, {caller})
-  FROM {shaped_rows} r WHERE true"""
-# A statement of its own: apps may not write these columns, or one row of theirs could block a schedule for ever.
-_INSERT_OF_SCHEDULE: Final = _INSERT.replace("enqueued_by)", "enqueued_by, schedule, scheduled_for)").replace(
-    "{caller})", "{caller}), r.schedule, r.scheduled_for"
-)
+_COLUMNS_WRITTEN: Final = """job_type, payload, meta, queue, priority, run_at, created_at, max_attempts, timeout_s,
+                      idempotency_key, concurrency_key, enqueued_by"""
+_VALUES: Final = f"""
+         r.job_type, CAST(r.payload AS {JSON_TYPE}), CAST(r.meta AS {JSON_TYPE}), r.queue, r.priority, {_DUE_AT}, {NOW},
+         r.max_attempts, r.timeout_s, r.idempotency_key, r.concurrency_key, coalesce(r.enqueued_by, {_CALLER})"""
+# In a statement of their own: apps may not write these columns, or one row of theirs could block a schedule for ever.
+_COLUMNS_OF_SCHEDULE: Final = f"{_COLUMNS_WRITTEN}, schedule, scheduled_for"
+_VALUES_OF_SCHEDULE: Final = f"{_VALUES}, r.schedule, r.scheduled_for"
 
-_REPLACED: Final = """
-  job_type = r.job_type, payload = CAST(r.payload AS {json_type}), meta = CAST(r.meta AS {json_type}),
-  queue = r.queue, priority = r.priority, run_at = {due_at}, max_attempts = r.max_attempts, timeout_s = r.timeout_s,
-  concurrency_key = r.concurrency_key, enqueued_by = coalesce(r.enqueued_by, {caller})"""
+_REPLACED: Final = f"""
+  job_type = r.job_type, payload = CAST(r.payload AS {JSON_TYPE}), meta = CAST(r.meta AS {JSON_TYPE}),
+  queue = r.queue, priority = r.priority, run_at = {_DUE_AT}, max_attempts = r.max_attempts, timeout_s = r.timeout_s,
+  concurrency_key = r.concurrency_key, enqueued_by = coalesce(r.enqueued_by, {_CALLER})"""
 
 REPLACE_SQLITE: Final = f"""
-  UPDATE {{jobs}} AS j SET {_REPLACED} FROM {{replacing_rows}} r
-  WHERE j.idempotency_key = r.idempotency_key AND {{not_started}} AND {{has_room}}
-  RETURNING {{key_told}} AS idempotency_key"""
+  UPDATE {JOBS} AS j SET {_REPLACED} FROM {_REPLACING_ROWS} r
+  WHERE j.idempotency_key = r.idempotency_key AND {_NOT_STARTED} AND {_HAS_ROOM}
+  RETURNING {_KEY_TOLD} AS idempotency_key"""
 
 # Skips rows that another session has locked: usually a runner that claims it, else a transaction that may never end.
 REPLACE_POSTGRESQL: Final = f"""
   WITH there AS MATERIALIZED (
-    SELECT j.id FROM {{jobs}} j WHERE j.idempotency_key {{among_keys}} AND {{not_started}}
+    SELECT j.id FROM {JOBS} j WHERE j.idempotency_key {AMONG_KEYS} AND {_NOT_STARTED}
     ORDER BY j.idempotency_key FOR NO KEY UPDATE OF j SKIP LOCKED
   )
-  UPDATE {{jobs}} j SET {_REPLACED} FROM there, {{replacing_rows}} r
-  WHERE j.id = there.id AND j.idempotency_key = r.idempotency_key AND {{has_room}}
-  RETURNING {{row_key_told}} AS idempotency_key"""
+  UPDATE {JOBS} j SET {_REPLACED} FROM there, {_REPLACING_ROWS} r
+  WHERE j.id = there.id AND j.idempotency_key = r.idempotency_key AND {_HAS_ROOM}
+  RETURNING {_ROW_KEY_TOLD} AS idempotency_key"""
 
-LOOK: Final = """
-  SELECT j.id, j.status, {queue_told} AS queue, {row_key_told} AS idempotency_key,
-    CASE WHEN {not_started} THEN 1 ELSE 0 END AS not_started
-  FROM {jobs} j WHERE j.idempotency_key {among_keys}"""
+LOOK: Final = f"""
+  SELECT j.id, j.status, {_QUEUE_TOLD} AS queue, {_ROW_KEY_TOLD} AS idempotency_key,
+    CASE WHEN {_NOT_STARTED} THEN 1 ELSE 0 END AS not_started
+  FROM {JOBS} j WHERE j.idempotency_key {AMONG_KEYS}"""
 
 
 @dataclass(frozen=True)
@@ -173,17 +168,18 @@ def _by_column(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 @lru_cache(maxsize=128)
 def _insert(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...], into_capped: bool) -> str:
     """The INSERT of rows that have one value in each of the columns *bound*, and none in those not named."""
-    statement = _INSERT
+    columns, values = _COLUMNS_WRITTEN, _VALUES
     if {"schedule", "scheduled_for"}.intersection(bound + varying):
-        statement = _INSERT_OF_SCHEDULE
+        columns, values = _COLUMNS_OF_SCHEDULE, _VALUES_OF_SCHEDULE
+    source = shaped_rows(postgresql, _COLUMNS, bound, varying, _JSON_TEXTS)
+    statement = f"INSERT INTO {JOBS} ({columns}) SELECT {values} FROM {source} r WHERE true"
     if not into_capped:
-        statement += " AND NOT {is_capped}"  # rows of one queue: its cap is checked once, not for each row
+        statement += f" AND NOT {IS_CAPPED}"  # rows of one queue: its cap is checked once, not for each row
     keyed = "idempotency_key" in bound + varying
-    statement += " AND {not_there}" if keyed else ""
+    statement += f" AND {_NOT_THERE}" if keyed else ""
     statement += " ORDER BY r.n" if varying else ""
     statement += " ON CONFLICT (idempotency_key) DO NOTHING" if keyed else ""
-    statement += " RETURNING id" + (", {key_told} AS idempotency_key" if keyed and varying else "")
-    return statement.replace("{shaped_rows}", shaped_rows(postgresql, _COLUMNS, bound, varying, _JSON_TEXTS))
+    return statement + " RETURNING id" + (f", {_KEY_TOLD} AS idempotency_key" if keyed and varying else "")
 
 
 def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Existing]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, text
 
+from cronjobs.engine.probe.sql_text import TICKS
 from cronjobs.engine.store.meta import qualified
 from cronjobs.engine.store.sql import run
 
@@ -177,7 +178,7 @@ def ticks_of_host(connection: Connection, host: str) -> Sequence[Row[Any]]:
     """The last ticks of *host*: started_at, finished_at, pid; newest first."""
     return run(
         connection,
-        "SELECT t.started_at, t.finished_at, t.pid FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",
+        f"SELECT t.started_at, t.finished_at, t.pid FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",
         host=host,
         most=TICKS_LOOKED_AT,
     ).all()

@@ -10,17 +10,16 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.probe.idle_conditions import after_now
+from cronjobs.engine.probe.idle_conditions import IS_EXEC
+from cronjobs.engine.probe.sql_text import JOBS, after_now, either
 from cronjobs.engine.rules.lease import Finish
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.engine.store import leases
-from cronjobs.engine.store.sql import define, run
+from cronjobs.engine.store.sql import AMONG_IDS, JSON_TYPE, run
 from cronjobs.model import Status
 
-define(
-    began_ago=after_now("-:began_ago"),
-    lease_later=after_now("-:began_ago + :lease_s"),
-)
+_BEGAN_AGO: Final = after_now("-:began_ago")
+_LEASE_LATER: Final = after_now("-:began_ago + :lease_s")
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,12 @@ class ExecRow:
 
 
 # A run has one key for ever, so that it is written once, whoever writes it and how often.
-_BEGIN: Final = """
-  INSERT INTO {jobs} (job_type, payload, meta, status, run_at, created_at, started_at, attempts, max_attempts,
+_BEGIN: Final = f"""
+  INSERT INTO {JOBS} (job_type, payload, meta, status, run_at, created_at, started_at, attempts, max_attempts,
                       locked_by, locked_until, idempotency_key, policy, enqueued_by)
-  SELECT CAST(:job_type AS text), CAST(:empty AS {json_type}), CAST(:meta AS {json_type}), 'running', {began_ago},
-    {began_ago}, {began_ago}, 1, 1, CAST(:locked_by AS text), {lease_later}, CAST(:key AS text),
-    CAST(:policy AS {json_type}), CAST(:enqueued_by AS text)
+  SELECT CAST(:job_type AS text), CAST(:empty AS {JSON_TYPE}), CAST(:meta AS {JSON_TYPE}), 'running', {_BEGAN_AGO},
+    {_BEGAN_AGO}, {_BEGAN_AGO}, 1, 1, CAST(:locked_by AS text), {_LEASE_LATER}, CAST(:key AS text),
+    CAST(:policy AS {JSON_TYPE}), CAST(:enqueued_by AS text)
   WHERE true ON CONFLICT (idempotency_key) DO NOTHING RETURNING id"""
 
 
@@ -76,7 +75,7 @@ class ExecState(NamedTuple):
 
 def find(connection: Connection, key: str) -> ExecState:
     row = run(
-        connection, "SELECT j.id, j.status, j.error_type FROM {jobs} j WHERE j.idempotency_key = :key", key=key
+        connection, f"SELECT j.id, j.status, j.error_type FROM {JOBS} j WHERE j.idempotency_key = :key", key=key
     ).one()
     return ExecState(row.id, Status(row.status), row.status == Status.DEAD and row.error_type == "Lost")
 
@@ -86,7 +85,7 @@ def end(connection: Connection, state: ExecState, row: ExecRow, finish: Finish) 
     if state.guessed:
         run(
             connection,
-            """UPDATE {jobs} SET status = 'running', locked_by = :locked_by, locked_until = {lease_later},
+            f"""UPDATE {JOBS} SET status = 'running', locked_by = :locked_by, locked_until = {_LEASE_LATER},
                  finished_at = NULL, losses = 0, last_error = NULL, error_type = NULL, last_failed_at = NULL
                WHERE id = :id AND status = 'dead' AND error_type = 'Lost'""",
             id=state.id,
@@ -97,11 +96,11 @@ def end(connection: Connection, state: ExecState, row: ExecRow, finish: Finish) 
     return state.id in leases.finish(connection, [finish]).written
 
 
-_PRUNE: Final = """
-  DELETE FROM {jobs} WHERE id IN (
-    SELECT j.id FROM {jobs} j WHERE j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < {kept_since}
+_PRUNE: Final = f"""
+  DELETE FROM {JOBS} WHERE id IN (
+    SELECT j.id FROM {JOBS} j
+    WHERE j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < {after_now("-:kept_s")}
     ORDER BY j.finished_at LIMIT 500) RETURNING id"""
-define(kept_since=after_now("-:kept_s"))
 
 
 def prune(connection: Connection, kept: Mapping[Status, timedelta]) -> int:
@@ -117,8 +116,8 @@ def running_here(connection: Connection, host: str) -> list[Any]:
     return list(
         run(
             connection,
-            """SELECT j.id, j.job_type, j.locked_by, j.started_at, j.attempts FROM {jobs} j
-               WHERE j.locked_until IS NOT NULL AND {is_exec} AND substr(j.locked_by, 1, :length) = :prefix
+            f"""SELECT j.id, j.job_type, j.locked_by, j.started_at, j.attempts FROM {JOBS} j
+               WHERE j.locked_until IS NOT NULL AND {IS_EXEC} AND substr(j.locked_by, 1, :length) = :prefix
                ORDER BY j.id LIMIT 200""",
             prefix=f"{host}:",
             length=len(host) + 1,
@@ -142,24 +141,27 @@ class LatestRun:
 
 
 MOST_NAMES: Final = 1000  # whose runs are looked at; that there are more is a finding
-_NAMES: Final = """
+# Only exec writes rows that have begun. As the predicate of the index, or the planner may not use it.
+_BEGAN_BY_EXEC: Final = f"({IS_EXEC} AND j.started_at IS NOT NULL)"
+
+
+def _nth_run(nth: int) -> str:
+    """The newest run of name ``n`` (0), or an older one."""
+    return (
+        f"(SELECT j.id FROM {JOBS} j WHERE {_BEGAN_BY_EXEC} AND j.job_type = n.job_type "
+        f"ORDER BY j.run_at DESC, j.id DESC LIMIT 1 OFFSET {nth})"
+    )
+
+
+_NAMES: Final = f"""
   WITH RECURSIVE name(job_type, place) AS (
-    SELECT (SELECT min(j.job_type) FROM {jobs} j WHERE {began_by_exec}), 1
+    SELECT (SELECT min(j.job_type) FROM {JOBS} j WHERE {_BEGAN_BY_EXEC}), 1
     UNION ALL
-    SELECT (SELECT min(j.job_type) FROM {jobs} j WHERE {began_by_exec} AND j.job_type > n.job_type), n.place + 1
+    SELECT (SELECT min(j.job_type) FROM {JOBS} j WHERE {_BEGAN_BY_EXEC} AND j.job_type > n.job_type), n.place + 1
     FROM name n WHERE n.job_type IS NOT NULL AND n.place < :most),
   newest AS (
-    SELECT {nth_run_0} AS id, {nth_run_1} AS before FROM name n WHERE n.job_type IS NOT NULL)
+    SELECT {_nth_run(0)} AS id, {_nth_run(1)} AS before FROM name n WHERE n.job_type IS NOT NULL)
   SELECT id, before FROM newest"""
-define(
-    # Only exec writes rows that have begun. As the predicate of the index, or the planner may not use it.
-    began_by_exec="({is_exec} AND j.started_at IS NOT NULL)",
-    **{
-        f"nth_run_{nth}": "(SELECT j.id FROM {jobs} j WHERE {began_by_exec} AND j.job_type = n.job_type "
-        f"ORDER BY j.run_at DESC, j.id DESC LIMIT 1 OFFSET {nth})"
-        for nth in (0, 1)
-    },
-)
 
 
 def latest(connection: Connection) -> dict[str, list[LatestRun]]:
@@ -170,7 +172,7 @@ def latest(connection: Connection) -> dict[str, list[LatestRun]]:
 
 def latest_of(connection: Connection, job_type: str) -> int | None:
     """The newest run of one name."""
-    statement = "SELECT {nth_run_0} AS id FROM (SELECT CAST(:job_type AS text) AS job_type) n"
+    statement = f"SELECT {_nth_run(0)} AS id FROM (SELECT CAST(:job_type AS text) AS job_type) n"
     found: int | None = run(connection, statement, job_type=job_type).scalar()
     return found
 
@@ -180,8 +182,8 @@ def _by_type(connection: Connection, ids: list[int]) -> dict[str, list[LatestRun
         return {}
     rows = run(
         connection,
-        """SELECT j.id, j.job_type, j.status, j.started_at, j.finished_at, j.meta FROM {jobs} j
-           WHERE j.id {among_ids}""",
+        f"""SELECT j.id, j.job_type, j.status, j.started_at, j.finished_at, j.meta FROM {JOBS} j
+           WHERE j.id {AMONG_IDS}""",
         ids=ids,
     )
     found: dict[str, list[LatestRun]] = {}
@@ -192,17 +194,14 @@ def _by_type(connection: Connection, ids: list[int]) -> dict[str, list[LatestRun
     return {name: sorted(runs, key=lambda run: run.started_at, reverse=True) for name, runs in found.items()}
 
 
+_WITHOUT_CRON: Final = either(postgresql="meta - 'cron'", sqlite="json_remove(meta, '$.cron')")
+
+
 def expect_no_more(connection: Connection, ids: list[int]) -> None:
     """Forget when these names should run: no line of the crontab has them any more."""
     run(
         connection,
-        """UPDATE {jobs} SET meta = """
-        "{without_cron}"
-        """ WHERE id IN (SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND {is_exec})""",
+        f"""UPDATE {JOBS} SET meta = {_WITHOUT_CRON}
+           WHERE id IN (SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND {IS_EXEC})""",
         ids=ids,
     )
-
-
-define(
-    without_cron=lambda postgresql: "meta - 'cron'" if postgresql else "json_remove(meta, '$.cron')",
-)

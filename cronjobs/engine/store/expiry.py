@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Connection
 
+from cronjobs.engine.probe.idle_conditions import BEYOND, IS_EXEC
+from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, NOW, TOKENS
 from cronjobs.engine.rules.lease import Expired, Lease
 from cronjobs.engine.rules.recovery_policy import NOT_READ, read_policy, seconds
-from cronjobs.engine.store.job_rows import job_from
+from cronjobs.engine.store.job_rows import FACTS_UNREAD, LEASE_LENGTH_S, RUNNER_S, job_from
 from cronjobs.engine.store.sql import (
+    LOCK,
     among,
     database_now,
-    define,
     run,
 )
 from cronjobs.model import Job
@@ -26,8 +29,8 @@ def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
 
     Each runner wrote that age itself, in seconds; None: plain SQL did, and wrote none.
     """
-    statement = """
-        SELECT DISTINCT j.locked_by, {runner_s} AS runner_s FROM {jobs} j
+    statement = f"""
+        SELECT DISTINCT j.locked_by, {RUNNER_S} AS runner_s FROM {JOBS} j
         WHERE j.locked_until IS NOT NULL AND substr(j.locked_by, 1, :length) = :prefix ORDER BY j.locked_by"""
     found: dict[str, float | None] = {}
     for row in run(connection, statement, prefix=prefix, length=len(prefix)):
@@ -52,9 +55,9 @@ def far_leases(connection: Connection, beyond: timedelta, limit: int) -> list[Le
     """Leases that end later than *beyond* from now."""
     rows = run(
         connection,
-        """
-        SELECT j.id, j.attempts, j.locked_by, j.job_type, j.locked_until, {lease_length_s} AS lease_s
-        FROM {jobs} j WHERE j.locked_until IS NOT NULL AND j.locked_until > {beyond} AND NOT {is_exec}
+        f"""
+        SELECT j.id, j.attempts, j.locked_by, j.job_type, j.locked_until, {LEASE_LENGTH_S} AS lease_s
+        FROM {JOBS} j WHERE j.locked_until IS NOT NULL AND j.locked_until > {BEYOND} AND NOT {IS_EXEC}
         ORDER BY j.locked_until DESC LIMIT :limit""",
         beyond_s=beyond.total_seconds(),
         limit=limit,
@@ -78,12 +81,12 @@ def expired_leases(
     """
     rows = run(
         connection,
-        """
-        SELECT {facts_unread}, {now} AS now, j.policy, j.cancel_requested_at, r.outcome, r.error,
+        f"""
+        SELECT {FACTS_UNREAD}, {NOW} AS now, j.policy, j.cancel_requested_at, r.outcome, r.error,
           r.error_type AS run_error_type, j.error_type
-        FROM {jobs} j LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
-        WHERE j.locked_until IS NOT NULL AND {given_up} AND NOT {runs_far}
-        ORDER BY j.locked_until LIMIT :limit {lock}""",
+        FROM {JOBS} j LEFT JOIN {JOB_RUNS} r ON r.job_id = j.id AND r.attempt = j.attempts
+        WHERE j.locked_until IS NOT NULL AND {_GIVEN_UP} AND NOT {_RUNS_FAR}
+        ORDER BY j.locked_until LIMIT :limit {LOCK}""",
         limit=limit,
         dead=list(dead),
         working=list(working),
@@ -107,17 +110,13 @@ def _with_a_fence(connection: Connection, job: Job) -> Job:
     """*job*, whose row is locked, with a ``locked_by`` that can be compared: plain SQL may have written any bytes."""
     if isinstance(job.locked_by, BrokenText):
         clean = str(job.locked_by)
-        run(connection, "UPDATE {jobs} SET locked_by = :clean WHERE id = :id", id=job.id, clean=clean)
+        run(connection, f"UPDATE {JOBS} SET locked_by = :clean WHERE id = :id", id=job.id, clean=clean)
         return job._replace(locked_by=clean)
     return job
 
 
-define(
-    given_up="(j.locked_until < {now} OR j.locked_by {among_dead}) AND NOT (j.locked_by {among_working})",
-    # On a cluster its handler may run until then, whatever became of its supervisor.
-    runs_far="""
-      EXISTS (SELECT 1 FROM {tokens} t
-              WHERE t.job_id = j.id AND t.attempt = j.attempts AND t.permitted_until > {now})""",
-    among_dead=among("dead"),
-    among_working=among("working"),
-)
+_GIVEN_UP: Final = f"(j.locked_until < {NOW} OR j.locked_by {among('dead')}) AND NOT (j.locked_by {among('working')})"
+# On a cluster its handler may run until then, whatever became of its supervisor.
+_RUNS_FAR: Final = f"""
+      EXISTS (SELECT 1 FROM {TOKENS} t
+              WHERE t.job_id = j.id AND t.attempt = j.attempts AND t.permitted_until > {NOW})"""

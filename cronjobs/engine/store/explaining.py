@@ -8,55 +8,66 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, select
 
 from cronjobs.engine.database.tables import audit, occurrences, pauses, schedules, ticks
-from cronjobs.engine.probe.idle_conditions import shifted
-from cronjobs.engine.store import (
-    claims,  # noqa: F401  its fragments: plain, timed
-    shown,  # noqa: F401  its fragments: job_type_shown and the like
-    tailing,  # noqa: F401  its fragment: job_progress
+from cronjobs.engine.probe.sql_text import (
+    AUDIT,
+    JOB_RUNS,
+    JOB_TYPE_LISTS,
+    JOBS,
+    NOW,
+    OCCURRENCES,
+    SCHEDULES,
+    TICKS,
+    TOKENS,
+    either,
+    shifted,
 )
-from cronjobs.engine.store.schedules import StoredSchedule  # and its fragment: schedule_columns
-from cronjobs.engine.store.sql import define, group, run
+from cronjobs.engine.store.claims import PLAIN, TIMED
+from cronjobs.engine.store.overlap import PRESENT_TYPE
+from cronjobs.engine.store.schedules import SCHEDULE_COLUMNS, StoredSchedule
+from cronjobs.engine.store.shown import columns_shown
+from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, group, run
+from cronjobs.engine.store.tailing import JOB_PROGRESS
 
 TICKS_READ = 200
 LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun so long before a decision that it took
 
 
-define(
-    moments=group("moments", {"number": "int", "due_at": "timestamptz", "decided_at": "timestamptz"}),
-    longest_before=shifted("o.decided_at", "-:longest_s"),
-    # Jobs that were chosen by filters have one audit row for the whole batch.
-    has_id=lambda postgresql: (
-        "a.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))"
-        if postgresql
-        else "CASE WHEN json_valid(a.detail) "
+_MOMENTS: Final = group("moments", {"number": "int", "due_at": "timestamptz", "decided_at": "timestamptz"})
+_LONGEST_BEFORE: Final = shifted("o.decided_at", "-:longest_s")
+# Jobs that were chosen by filters have one audit row for the whole batch.
+_HAS_ID: Final = either(
+    postgresql="a.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))",
+    sqlite=(
+        "CASE WHEN json_valid(a.detail) "
         "THEN EXISTS (SELECT 1 FROM json_each(a.detail, '$.ids') WHERE value = :id) ELSE 0 END"
     ),
-    # Each by the index of its kind of waiting jobs.
-    type_plain="j.job_type = :job_type AND j.{plain}",
-    type_timed="j.job_type = :job_type AND j.{timed}",
-    first_plain="SELECT j.id, j.run_at FROM {jobs} j WHERE {type_plain} ORDER BY j.run_at, j.id LIMIT 1",
-    first_timed="SELECT j.id, j.run_at FROM {jobs} j WHERE {type_timed} ORDER BY j.run_at, j.id LIMIT 1",
-    lists_type=lambda postgresql: (
-        "l.names @> to_jsonb(CAST(:job_type AS text))"
-        if postgresql
-        else "CASE WHEN json_valid(l.names) THEN EXISTS (SELECT 1 FROM json_each(l.names) WHERE value = :job_type) "
+)
+# Each by the index of its kind of waiting jobs.
+_TYPE_PLAIN: Final = f"j.job_type = :job_type AND j.{PLAIN}"
+_TYPE_TIMED: Final = f"j.job_type = :job_type AND j.{TIMED}"
+_FIRST_PLAIN: Final = f"SELECT j.id, j.run_at FROM {JOBS} j WHERE {_TYPE_PLAIN} ORDER BY j.run_at, j.id LIMIT 1"
+_FIRST_TIMED: Final = f"SELECT j.id, j.run_at FROM {JOBS} j WHERE {_TYPE_TIMED} ORDER BY j.run_at, j.id LIMIT 1"
+_LISTS_TYPE: Final = either(
+    postgresql="l.names @> to_jsonb(CAST(:job_type AS text))",
+    sqlite=(
+        "CASE WHEN json_valid(l.names) THEN EXISTS (SELECT 1 FROM json_each(l.names) WHERE value = :job_type) "
         "ELSE 0 END"
     ),
-    a_second_before=shifted("o.decided_at", "-1"),
-    a_second_after=shifted("o.decided_at", "1"),
 )
+_A_SECOND_BEFORE: Final = shifted("o.decided_at", "-1")
+_A_SECOND_AFTER: Final = shifted("o.decided_at", "1")
 
 
 # --- the schedule -----------------------------------------------------------------------------------------------------
 
 
 def schedule_named(connection: Connection, name: str) -> StoredSchedule | None:
-    row = run(connection, "SELECT {schedule_columns} FROM {schedules} j WHERE j.name = :name", name=name).first()
+    row = run(connection, f"SELECT {SCHEDULE_COLUMNS} FROM {SCHEDULES} j WHERE j.name = :name", name=name).first()
     return None if row is None else StoredSchedule(**row._mapping)
 
 
@@ -118,10 +129,10 @@ def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str |
     """Ledger rows that name these jobs (made, given way to, coalesced into), with their schedules' names."""
     return run(
         connection,
-        """
-        SELECT c.*, s.name AS schedule, s.definition FROM {occurrences} c
-        JOIN {schedules} s ON s.id = c.schedule_id
-        WHERE c.job_id IS NOT NULL AND c.job_id {among_ids}
+        f"""
+        SELECT c.*, s.name AS schedule, s.definition FROM {OCCURRENCES} c
+        JOIN {SCHEDULES} s ON s.id = c.schedule_id
+        WHERE c.job_id IS NOT NULL AND c.job_id {AMONG_IDS}
           AND (CAST(:outcome AS text) IS NULL OR c.outcome = CAST(:outcome AS text))
         ORDER BY c.last_for""",
         ids=list(job_ids),
@@ -131,8 +142,8 @@ def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str |
 
 def job_of_key(connection: Connection, key: str) -> int | None:
     """The job that has the key, else the newest that gave it back."""
-    statement = """SELECT coalesce((SELECT j.id FROM {jobs} j WHERE j.idempotency_key = :key),
-      (SELECT max(j.id + 0) FROM {jobs} j WHERE j.released_key = :key)) AS id"""
+    statement = f"""SELECT coalesce((SELECT j.id FROM {JOBS} j WHERE j.idempotency_key = :key),
+      (SELECT max(j.id + 0) FROM {JOBS} j WHERE j.released_key = :key)) AS id"""
     found: int | None = run(connection, statement, key=key).scalar()
     return found
 
@@ -144,13 +155,14 @@ def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[An
     """Jobs without their large columns."""
     return run(
         connection,
-        """
-        SELECT j.id, {job_type_shown}, {queue_shown}, j.status, j.run_at, j.attempts, j.failures, j.losses,
-          j.max_attempts, j.timeout_s, {locked_by_shown}, j.locked_until, {idempotency_key_shown}, {released_key_shown},
-          {concurrency_key_shown}, {schedule_shown}, j.scheduled_for, {last_error_shown},
-          {enqueued_by_shown}, j.cancel_requested_at, j.misfit_since, j.created_at, j.started_at, j.finished_at,
-          {job_progress} AS progress
-        FROM {jobs} j WHERE j.id {among_ids}""",
+        f"""
+        SELECT j.id, {columns_shown("job_type", "queue")}, j.status, j.run_at, j.attempts, j.failures, j.losses,
+          j.max_attempts, j.timeout_s, {columns_shown("locked_by")}, j.locked_until,
+          {columns_shown("idempotency_key", "released_key", "concurrency_key", "schedule")}, j.scheduled_for,
+          {columns_shown("last_error", "enqueued_by")}, j.cancel_requested_at, j.misfit_since, j.created_at,
+          j.started_at, j.finished_at,
+          {JOB_PROGRESS} AS progress
+        FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
         ids=list(job_ids),
     ).all()
 
@@ -159,10 +171,10 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
     """Every recorded attempt of these jobs, in order, without traceback and output."""
     return run(
         connection,
-        """
-        SELECT j.job_id, j.attempt, j.outcome, j.started_at, j.finished_at, {runner_shown}, {error_type_shown},
-          {error_shown}
-        FROM {job_runs} j WHERE j.job_id {among_ids} ORDER BY j.job_id, j.attempt""",
+        f"""
+        SELECT j.job_id, j.attempt, j.outcome, j.started_at, j.finished_at,
+          {columns_shown("runner", "error_type", "error")}
+        FROM {JOB_RUNS} j WHERE j.job_id {AMONG_IDS} ORDER BY j.job_id, j.attempt""",
         ids=list(job_ids),
     ).all()
 
@@ -171,9 +183,9 @@ def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
     """What people did to a job, alone or in a batch: cancel, retry, release, reschedule, settle."""
     return run(
         connection,
-        """
-        SELECT a.* FROM {audit} a WHERE a.action IN ('cancel', 'retry', 'release', 'reschedule', 'settle')
-          AND a.subject IN (:id_text, :name, 'jobs') AND (a.subject <> 'jobs' OR {has_id}) ORDER BY a.at, a.id""",
+        f"""
+        SELECT a.* FROM {AUDIT} a WHERE a.action IN ('cancel', 'retry', 'release', 'reschedule', 'settle')
+          AND a.subject IN (:id_text, :name, 'jobs') AND (a.subject <> 'jobs' OR {_HAS_ID}) ORDER BY a.at, a.id""",
         id=job_id,
         id_text=str(job_id),
         name=f"job {job_id}",
@@ -184,12 +196,12 @@ def jobs_of_type(connection: Connection, job_type: str) -> Row[Any]:
     """How many jobs of a type wait, how many of them are due, and the id of the one that is due first."""
     return run(
         connection,
-        """
-        SELECT count(*) AS waiting, count(CASE WHEN w.run_at <= {now} THEN 1 END) AS due,
-          (SELECT o.id FROM (SELECT * FROM ({first_plain}) p UNION ALL SELECT * FROM ({first_timed}) t) AS o
+        f"""
+        SELECT count(*) AS waiting, count(CASE WHEN w.run_at <= {NOW} THEN 1 END) AS due,
+          (SELECT o.id FROM (SELECT * FROM ({_FIRST_PLAIN}) p UNION ALL SELECT * FROM ({_FIRST_TIMED}) t) AS o
            ORDER BY o.run_at, o.id LIMIT 1) AS oldest
-        FROM (SELECT j.run_at FROM {jobs} j WHERE {type_plain}
-              UNION ALL SELECT j.run_at FROM {jobs} j WHERE {type_timed}) AS w""",
+        FROM (SELECT j.run_at FROM {JOBS} j WHERE {_TYPE_PLAIN}
+              UNION ALL SELECT j.run_at FROM {JOBS} j WHERE {_TYPE_TIMED}) AS w""",
         job_type=job_type,
     ).one()
 
@@ -199,7 +211,8 @@ def schedules_of_type(connection: Connection, job_type: str) -> list[str]:
     return list(
         run(
             connection,
-            "SELECT s.name FROM {schedules} s WHERE s.status = 'active' AND {present_type} = :job_type ORDER BY s.name",
+            f"SELECT s.name FROM {SCHEDULES} s WHERE s.status = 'active' AND {PRESENT_TYPE} = :job_type "
+            "ORDER BY s.name",
             job_type=job_type,
         ).scalars()
     )
@@ -209,13 +222,13 @@ def schedules_of_type(connection: Connection, job_type: str) -> list[str]:
 
 
 def newest_tick(connection: Connection) -> Row[Any] | None:
-    return run(connection, "SELECT t.* FROM {ticks} t ORDER BY t.started_at DESC, t.id DESC LIMIT 1").first()
+    return run(connection, f"SELECT t.* FROM {TICKS} t ORDER BY t.started_at DESC, t.id DESC LIMIT 1").first()
 
 
 def newest_ticks(connection: Connection, limit: int) -> Sequence[Row[Any]]:
     """The ticks that began last, newest first."""
     return run(
-        connection, "SELECT t.* FROM {ticks} t ORDER BY t.started_at DESC, t.id DESC LIMIT :limit", limit=limit
+        connection, f"SELECT t.* FROM {TICKS} t ORDER BY t.started_at DESC, t.id DESC LIMIT :limit", limit=limit
     ).all()
 
 
@@ -229,12 +242,12 @@ def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> d
     """For each moment's number: the last tick that began by its ``due_at``, and the first one that began after it."""
     rows = run(
         connection,
-        """
+        f"""
         SELECT o.number,
-          (SELECT t.id FROM {ticks} t WHERE t.started_at <= o.due_at ORDER BY t.started_at DESC, t.id DESC LIMIT 1)
+          (SELECT t.id FROM {TICKS} t WHERE t.started_at <= o.due_at ORDER BY t.started_at DESC, t.id DESC LIMIT 1)
             AS before_id,
-          (SELECT t.id FROM {ticks} t WHERE t.started_at > o.due_at ORDER BY t.started_at, t.id LIMIT 1) AS after_id
-        FROM {moments} AS o""",
+          (SELECT t.id FROM {TICKS} t WHERE t.started_at > o.due_at ORDER BY t.started_at, t.id LIMIT 1) AS after_id
+        FROM {_MOMENTS} AS o""",
         moments=list(moments),
     ).all()
     return {row.number: (row.before_id, row.after_id) for row in rows}
@@ -248,10 +261,10 @@ def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> 
     # CROSS JOIN: SQLite keeps the order, so that each moment is one step into the index of ticks.
     rows = run(
         connection,
-        """
-        SELECT o.number, t.id FROM {moments} AS o CROSS JOIN {ticks} t
-        WHERE t.started_at <= {a_second_after} AND t.started_at >= {longest_before}
-          AND (t.finished_at IS NULL OR t.finished_at >= {a_second_before}) ORDER BY o.number, t.started_at, t.id""",
+        f"""
+        SELECT o.number, t.id FROM {_MOMENTS} AS o CROSS JOIN {TICKS} t
+        WHERE t.started_at <= {_A_SECOND_AFTER} AND t.started_at >= {_LONGEST_BEFORE}
+          AND (t.finished_at IS NULL OR t.finished_at >= {_A_SECOND_BEFORE}) ORDER BY o.number, t.started_at, t.id""",
         moments=list(moments),
         longest_s=LONGEST_TICK.total_seconds(),
     ).all()
@@ -278,13 +291,13 @@ def records_between(connection: Connection, begin: datetime, end: datetime) -> S
 def last_tick_that_knew(connection: Connection, job_type: str) -> Row[Any] | None:
     """The newest tick whose recorded job types have this one."""
     names = (
-        run(connection, "SELECT l.hash FROM {job_type_lists} l WHERE {lists_type}", job_type=job_type).scalars().all()
+        run(connection, f"SELECT l.hash FROM {JOB_TYPE_LISTS} l WHERE {_LISTS_TYPE}", job_type=job_type).scalars().all()
     )
     if not names:
         return None
     return run(
         connection,
-        "SELECT t.* FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.job_types {among_names} "
+        f"SELECT t.* FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.job_types {AMONG_NAMES} "
         "ORDER BY t.started_at DESC LIMIT 1",
         names=list(names),
     ).first()
@@ -294,7 +307,7 @@ def next_tick_with_types(connection: Connection, after: datetime) -> datetime | 
     """When the first tick after *after* began that recorded its job types."""
     at: datetime | None = run(
         connection,
-        "SELECT t.started_at FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.started_at > :after "
+        f"SELECT t.started_at FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at > :after "
         "ORDER BY t.started_at LIMIT 1",
         after=after,
     ).scalar()
@@ -305,14 +318,14 @@ def newest_ticks_with_types(connection: Connection) -> Sequence[Row[Any]]:
     """The last ticks that recorded their job types, newest first."""
     return run(
         connection,
-        "SELECT t.host, t.started_at, t.did FROM {ticks} t WHERE t.job_types IS NOT NULL "
+        f"SELECT t.host, t.started_at, t.did FROM {TICKS} t WHERE t.job_types IS NOT NULL "
         "ORDER BY t.started_at DESC LIMIT :most",
         most=TICKS_READ,
     ).all()
 
 
 def ticks_of(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
-    rows = run(connection, "SELECT j.* FROM {ticks} j WHERE j.id {among_ids}", ids=list(ids)).all()
+    rows = run(connection, f"SELECT j.* FROM {TICKS} j WHERE j.id {AMONG_IDS}", ids=list(ids)).all()
     return {row.id: row for row in rows}
 
 
@@ -320,9 +333,9 @@ def workers_of(connection: Connection, job_ids: Collection[int]) -> dict[int, st
     """Where the attempts of these jobs run that are on a cluster; "": no worker has begun it."""
     rows = run(
         connection,
-        """
-        SELECT t.job_id, t.holder FROM {tokens} t JOIN {jobs} j ON j.id = t.job_id AND j.attempts = t.attempt
-        WHERE t.job_id {among_ids} AND j.status = 'running'""",
+        f"""
+        SELECT t.job_id, t.holder FROM {TOKENS} t JOIN {JOBS} j ON j.id = t.job_id AND j.attempts = t.attempt
+        WHERE t.job_id {AMONG_IDS} AND j.status = 'running'""",
         ids=sorted(job_ids),
     )
     return {row.job_id: (row.holder or "").partition(" ")[0] for row in rows}

@@ -9,19 +9,19 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.engine.database.tables import LONGEST_NAME
-from cronjobs.engine.store.sql import define, run
+from cronjobs.engine.probe.idle_conditions import WAITING
+from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, SCHEDULES
+from cronjobs.engine.store.sql import run
 
 IN_A_ROW: Final = 3
 TYPES: Final = 100  # those with the most failures
-JOBS: Final = 3  # the last so many failures are of no more jobs
+JOBS_READ: Final = 3  # the last so many failures are of no more jobs
 ATTEMPTS: Final = 100  # of a job, its newest: it may have snoozed for a year
 SUCCESSES: Final = 5000  # the newest, of all types
 
-define(
-    # Only what waits for another try: what died is a finding already.
-    fails_on="""j.{waiting} AND j.status = 'failed' AND (j.schedule IS NULL
-      OR NOT EXISTS (SELECT 1 FROM {schedules} s WHERE s.name = j.schedule AND s.status = 'active'))""",
-)
+# Only what waits for another try: what died is a finding already.
+_FAILS_ON: Final = f"""j.{WAITING} AND j.status = 'failed' AND (j.schedule IS NULL
+      OR NOT EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.name = j.schedule AND s.status = 'active'))"""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ def failing_types(connection: Connection) -> list[FailingType]:
     """By name. It reads what waits, once, and for those in doubt a few attempts and the newest successes."""
     rows = run(
         connection,
-        """
-        SELECT j.job_type AS name, count(*) AS waiting FROM {jobs} j WHERE {fails_on}
+        f"""
+        SELECT j.job_type AS name, count(*) AS waiting FROM {JOBS} j WHERE {_FAILS_ON}
         GROUP BY j.job_type HAVING sum(j.failures + j.losses) >= :least
         ORDER BY sum(j.failures + j.losses) DESC, j.job_type LIMIT :most""",
         least=IN_A_ROW,
@@ -63,14 +63,14 @@ def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
     return list(
         run(
             connection,
-            """
+            f"""
             SELECT r.finished_at FROM (
-              SELECT j.id, j.attempts FROM {jobs} j WHERE {fails_on} AND j.job_type = :job_type
+              SELECT j.id, j.attempts FROM {JOBS} j WHERE {_FAILS_ON} AND j.job_type = :job_type
               ORDER BY j.last_failed_at DESC, j.id DESC LIMIT :jobs) f
-            JOIN {job_runs} r ON r.job_id = f.id AND r.attempt > f.attempts - :attempts
+            JOIN {JOB_RUNS} r ON r.job_id = f.id AND r.attempt > f.attempts - :attempts
             WHERE r.outcome IN ('failed', 'timed_out', 'lost') ORDER BY r.finished_at DESC LIMIT :least""",
             job_type=job_type,
-            jobs=JOBS,
+            jobs=JOBS_READ,
             attempts=ATTEMPTS,
             least=IN_A_ROW,
         ).scalars()
@@ -84,12 +84,12 @@ def _last_successes(connection: Connection, since: datetime) -> dict[str, dateti
     """
     rows = run(
         connection,
-        """
+        f"""
         SELECT job_type, max(finished_at) AS finished_at FROM (
           SELECT l.finished_at,
-            (SELECT substr(j.job_type, 1, :longest) FROM {jobs} j WHERE j.id = l.job_id) AS job_type
+            (SELECT substr(j.job_type, 1, :longest) FROM {JOBS} j WHERE j.id = l.job_id) AS job_type
           FROM (
-            SELECT job_id, finished_at FROM {job_runs} WHERE outcome = 'succeeded' AND finished_at >= :since
+            SELECT job_id, finished_at FROM {JOB_RUNS} WHERE outcome = 'succeeded' AND finished_at >= :since
             ORDER BY finished_at DESC LIMIT :last) l) r
         WHERE job_type IS NOT NULL GROUP BY job_type""",
         since=since,

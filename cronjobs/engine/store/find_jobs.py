@@ -8,9 +8,10 @@ from sqlalchemy import Connection
 
 from cronjobs.engine.database.encoding import from_ascii, in_ascii, server_encoding, unfit_character
 from cronjobs.engine.database.tables import jobs
+from cronjobs.engine.probe.sql_text import JOBS, META, either
 from cronjobs.engine.store.meta import database_name, qualified
 from cronjobs.engine.store.sizes import if_not_too_large
-from cronjobs.engine.store.sql import Fragment, among, define, is_postgresql, run
+from cronjobs.engine.store.sql import AMONG_KEYS, is_postgresql, run
 from cronjobs.errors import SchemaMissing
 from cronjobs.text import decoded
 
@@ -35,44 +36,38 @@ class JobName(NamedTuple):
 
 # The app's connection decides how a driver reads instants, JSON and texts. So they travel as numbers, and as the bytes
 # of texts in hexadecimal digits, which are the same on every connection.
-def _text(column: str) -> Fragment:
+def _text(column: str) -> str:
     shown = f"substr({column}, 1, {LONGEST})"
-    return lambda postgresql: (
-        in_ascii(shown)(True) if postgresql else f"CASE WHEN {column} IS NOT NULL THEN hex({shown}) END"
-    )
+    return either(postgresql=in_ascii(shown), sqlite=f"CASE WHEN {column} IS NOT NULL THEN hex({shown}) END")
 
 
-def _json(column: str) -> Fragment:
+def _json(column: str) -> str:
     fetched = if_not_too_large(column)
-    assert callable(fetched)
-    return lambda postgresql: (
-        in_ascii(f"CAST({fetched(True)} AS text)")(True)
-        if postgresql
-        else f"CASE WHEN {column} IS NOT NULL THEN hex({fetched(False)}) END"
+    return either(
+        postgresql=in_ascii(f"CAST({fetched} AS text)"),
+        sqlite=f"CASE WHEN {column} IS NOT NULL THEN hex({fetched}) END",
     )
 
 
-def _micros(column: str) -> Fragment:
-    return lambda postgresql: (
-        f"CASE WHEN isfinite({column}) THEN CAST(extract(epoch FROM {column}) * 1000000 AS bigint) END"
-        if postgresql
-        else column
+def _micros(column: str) -> str:
+    return either(
+        postgresql=f"CASE WHEN isfinite({column}) THEN CAST(extract(epoch FROM {column}) * 1000000 AS bigint) END",
+        sqlite=column,
     )
 
 
-define(
-    among_keys=among("keys"),
-    **{f"told_{name}": _json(f"j.{name}") for name in _JSON},
-    **{f"told_{name}": _text(f"j.{name}") for name in _TEXTS},
-    **{f"told_{name}": _micros(f"j.{name}") for name in _INSTANTS},
-    **{f"told_{name}": f"j.{name}" for name in _NUMBERS},
+_TOLD: Final = (
+    {name: f"j.{name}" for name in _NUMBERS}
+    | {name: _text(f"j.{name}") for name in _TEXTS}
+    | {name: _micros(f"j.{name}") for name in _INSTANTS}
+    | {name: _json(f"j.{name}") for name in _JSON}
 )
-_COLUMNS: Final = (*_NUMBERS, *_TEXTS, *_INSTANTS, *_JSON)
-_SELECT: Final = "SELECT " + ", ".join(f"{{told_{name}}} AS told_{name}" for name in _COLUMNS) + " FROM {jobs} j WHERE "
+_COLUMNS: Final = tuple(_TOLD)
+_SELECT: Final = f"SELECT {', '.join(f'{told} AS told_{name}' for name, told in _TOLD.items())} FROM {JOBS} j WHERE "
 _BY_ID: Final = "j.id = CAST(:id AS bigint)"
 # Who has the key, else who had it last. "+ 0": for the largest id PostgreSQL may walk back through all of them.
-_BY_KEY: Final = """j.id = coalesce((SELECT k.id FROM {jobs} k WHERE k.idempotency_key {among_keys}),
-  (SELECT max(k.id + 0) FROM {jobs} k WHERE k.released_key {among_keys}))"""
+_BY_KEY: Final = f"""j.id = coalesce((SELECT k.id FROM {JOBS} k WHERE k.idempotency_key {AMONG_KEYS}),
+  (SELECT max(k.id + 0) FROM {JOBS} k WHERE k.released_key {AMONG_KEYS}))"""
 
 
 def find_row(connection: Connection, name: JobName) -> dict[str, Any] | None:
@@ -113,7 +108,7 @@ def readiness(connection: Connection) -> Readiness:
     may, values = "true", {}
     if is_postgresql(connection):
         may, values = "has_table_privilege(CAST(:name AS text), 'SELECT')", {"name": qualified(connection, jobs.name)}
-    found = run(connection, f"SELECT m.schema_revision, {may} AS may_read FROM {{meta}} m", **values).all()
+    found = run(connection, f"SELECT m.schema_revision, {may} AS may_read FROM {META} m", **values).all()
     if not found:
         raise SchemaMissing(database_name(connection))
     return Readiness(str(found[0].schema_revision), bool(found[0].may_read))

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.engine.probe.sql_text import AUDIT
 from cronjobs.engine.store.sql import run
 from cronjobs.engine.store.ticks import AuditAct, record_all
 
@@ -49,7 +50,7 @@ def given_up(connection: Connection, kind: str) -> GivenUp | None:
     # The oldest, as an ack covers all up to the newest that it is shown. "+ 0", or PostgreSQL may walk the whole trail.
     rows = run(
         connection,
-        "SELECT a.id, a.subject, a.at, a.detail FROM {audit} a WHERE a.action = :kind AND a.id > :after "
+        f"SELECT a.id, a.subject, a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.id > :after "
         "ORDER BY a.id + 0 LIMIT :most",
         kind=kind,
         after=_acknowledged_up_to(connection, kind),
@@ -72,7 +73,7 @@ def _acknowledged_up_to(connection: Connection, kind: str) -> int:
     """The newest entry that is acknowledged; what came after it is not. An ack that was taken back counts no more."""
     rows: Sequence[Any] = run(
         connection,
-        "SELECT a.id, a.action, a.detail FROM {audit} a WHERE a.action IN ('ack', 'unack') AND a.subject = :kind "
+        f"SELECT a.id, a.action, a.detail FROM {AUDIT} a WHERE a.action IN ('ack', 'unack') AND a.subject = :kind "
         "ORDER BY a.id DESC LIMIT :most",
         kind=kind,
         most=ACKS_READ,

@@ -10,62 +10,47 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from cronjobs.engine.probe.sql_text import JOBS, OCCURRENCES, SCHEDULES
 from cronjobs.engine.rules.payload import NOT_UTF8, BadJson
 from cronjobs.engine.store.sizes import UNREAD, if_not_too_large
-from cronjobs.engine.store.sql import Fragment, define, json_value, run
+from cronjobs.engine.store.sql import JSON_TYPE, json_value, run
 from cronjobs.model import Job
 from cronjobs.text import BrokenText
 
-# In the order of Job's fields; see job_from.
-_ROW: Final = """
-      j.id, j.job_type, {job_payload} AS payload, {job_meta} AS meta, {job_queue} AS queue, j.priority, j.run_at,
+_OF_SCHEDULE: Final = "CASE WHEN j.schedule IS NOT NULL THEN"  # most jobs have none, and need not look for it
+_ITS_SCHEDULE: Final = f"{SCHEDULES} s WHERE s.name = j.schedule"
+_TIMEZONE_KEY: Final = json_value("s.definition", "timezone")
+RETRY_UNTIL_KEY: Final = json_value("s.definition", "retry_until")
+RUNNER_S: Final = json_value("j.policy", "runner_s")
+LEASE_LENGTH_S: Final = json_value("j.policy", "lease_s")
+
+
+def _facts(*, payload: str, meta: str, queue: str, key: str, concurrency: str) -> str:
+    """The columns of a job ``j``, in the order of Job's fields; see ``job_from``."""
+    return f"""
+      j.id, j.job_type, {payload} AS payload, {meta} AS meta, {queue} AS queue, j.priority, j.run_at,
       j.attempts, j.failures, j.losses, j.interruptions, j.max_attempts, j.timeout_s, j.locked_by,
-      {job_key} AS idempotency_key, {job_concurrency} AS concurrency_key, j.schedule, j.scheduled_for,
-      {of_schedule} (SELECT CAST(1 + coalesce(sum(c.count), 0) AS integer) FROM {occurrences} c
+      {key} AS idempotency_key, {concurrency} AS concurrency_key, j.schedule, j.scheduled_for,
+      {_OF_SCHEDULE} (SELECT CAST(1 + coalesce(sum(c.count), 0) AS integer) FROM {OCCURRENCES} c
                      WHERE c.job_id = j.id AND c.outcome = 'coalesced') ELSE 1 END AS stands_for,
-      coalesce({of_schedule} (SELECT {timezone_key} FROM {its_schedule}) END, 'UTC') AS timezone,
+      coalesce({_OF_SCHEDULE} (SELECT {_TIMEZONE_KEY} FROM {_ITS_SCHEDULE}) END, 'UTC') AS timezone,
       j.created_at, j.started_at,
-      {of_schedule} (SELECT s.next_at FROM {its_schedule} AND s.status = 'active') END AS next_occurrence,
-      {of_schedule} (SELECT {retry_until_key} FROM {its_schedule}) END AS retry_until"""
-_AS_WRITTEN: Final = {
-    "{job_payload}": if_not_too_large("j.payload"),
-    "{job_meta}": if_not_too_large("j.meta"),
-    "{job_queue}": "j.queue",
-    "{job_key}": "j.idempotency_key",
-    "{job_concurrency}": "j.concurrency_key",
-}
-_UNREAD: Final = {
-    "{job_payload}": f"""CAST('"{UNREAD}"' AS {{json_type}})""",
-    "{job_meta}": "NULL",
-    "{job_queue}": "'?'",
-    "{job_key}": "NULL",
-    "{job_concurrency}": "NULL",
-}
+      {_OF_SCHEDULE} (SELECT s.next_at FROM {_ITS_SCHEDULE} AND s.status = 'active') END AS next_occurrence,
+      {_OF_SCHEDULE} (SELECT {RETRY_UNTIL_KEY} FROM {_ITS_SCHEDULE}) END AS retry_until"""
 
 
-def _facts(columns: Mapping[str, Fragment]) -> Fragment:
-    def written(postgresql: bool) -> str:
-        row = _ROW
-        for name, column in columns.items():
-            row = row.replace(name, column if isinstance(column, str) else column(postgresql))
-        return row
-
-    return written
-
-
-define(
-    facts=_facts(_AS_WRITTEN),
-    # For a row that cannot be fetched, and where the payload does not matter.
-    facts_unread=_facts(_UNREAD),
-    of_schedule="CASE WHEN j.schedule IS NOT NULL THEN",  # most jobs have none, and need not look for it
-    its_schedule="{schedules} s WHERE s.name = j.schedule",
-    timezone_key=json_value("s.definition", "timezone"),
-    retry_until_key=json_value("s.definition", "retry_until"),
-    runner_s=json_value("j.policy", "runner_s"),
-    lease_length_s=json_value("j.policy", "lease_s"),
+FACTS: Final = _facts(
+    payload=if_not_too_large("j.payload"),
+    meta=if_not_too_large("j.meta"),
+    queue="j.queue",
+    key="j.idempotency_key",
+    concurrency="j.concurrency_key",
 )
-
-FACTS: Final = 24  # columns
+# For a row that cannot be fetched, and where the payload does not matter.
+FACTS_UNREAD: Final = _facts(
+    payload=f"""CAST('"{UNREAD}"' AS {JSON_TYPE})""", meta="NULL", queue="'?'", key="NULL", concurrency="NULL"
+)
+_COLUMNS: Final = len(Job._fields)
 _TEXTS: Final = ("payload", "meta", "job_type", "queue", "idempotency_key", "concurrency_key", "schedule")
 _texts_of: Final = attrgetter(*_TEXTS)
 _PLAIN: Final = frozenset({str, type(None), dict, list, int, float, bool})
@@ -73,7 +58,7 @@ _PLAIN: Final = frozenset({str, type(None), dict, list, int, float, bool})
 
 def jobs_from(rows: Sequence[Sequence[Any]]) -> list[Job]:
     """What ``job_from`` makes of each of *rows*. It looks through them by columns: a drain claims hundreds at once."""
-    columns = list(zip(*rows, strict=True))[:FACTS]
+    columns = list(zip(*rows, strict=True))[:_COLUMNS]
     if columns and _is_harmless(dict(zip(Job._fields, columns, strict=True))):
         return list(map(Job._make, zip(*columns, strict=True)))
     return [job_from(row) for row in rows]
@@ -88,8 +73,8 @@ def _is_harmless(columns: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def job_from(row: Sequence[Any]) -> Job:
-    """The job of a row that begins with ``{facts}``; whatever plain SQL wrote into it is made harmless here."""
-    job = Job._make(row[:FACTS])
+    """The job of a row that begins with ``FACTS``; whatever plain SQL wrote into it is made harmless here."""
+    job = Job._make(row[:_COLUMNS])
     for name, value in zip(_TEXTS, _texts_of(job), strict=True):
         if value.__class__ in (BrokenText, BadJson) or value == UNREAD:
             fault = _fault(name, value)
@@ -113,6 +98,7 @@ def _fault(name: str, value: Any) -> BadJson | None:
     return None
 
 
+_BY_ID: Final = f"FROM {JOBS} j WHERE j.id = :id"
 _TOO_MUCH: Final = ("57014", "53200")  # query_canceled: it took too long; out_of_memory
 
 
@@ -121,11 +107,10 @@ def fetch_by_itself(connection: Connection, job_id: int) -> Job:
 
     Raises DBAPIError or MemoryError where it took too much, of which another time may know better.
     """
-    statement = "SELECT {facts} FROM {jobs} j WHERE j.id = :id"
     try:
         with connection.begin_nested():
-            return job_from(run(connection, statement, id=job_id).one())
+            return job_from(run(connection, f"SELECT {FACTS} {_BY_ID}", id=job_id).one())
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) in _TOO_MUCH:
             raise
-        return job_from(run(connection, statement.replace("{facts}", "{facts_unread}"), id=job_id).one())
+        return job_from(run(connection, f"SELECT {FACTS_UNREAD} {_BY_ID}", id=job_id).one())

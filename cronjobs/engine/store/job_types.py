@@ -13,19 +13,17 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.engine.database.tables import job_type_lists
-from cronjobs.engine.probe.idle_conditions import after_now, shifted
-from cronjobs.engine.store.overlap import runnable_value
-from cronjobs.engine.store.sql import define, inserted_into, run
+from cronjobs.engine.probe.sql_text import JOB_TYPE_LISTS, NOW, SCHEDULES, TICKS, after_now, shifted
+from cronjobs.engine.store.overlap import AMONG_RUNNABLE, PRESENT_TYPE, runnable_value
+from cronjobs.engine.store.sql import inserted_into, run
 
 REMEMBERED: Final = timedelta(minutes=10)  # a type that no tick has known for so long is unknown
 
 MOST_NAMED: Final = 100  # of schedules
 
-define(
-    within_ago=after_now("-:within_s"),
-    within_ahead=after_now(":within_s"),  # a clock may have been set back
-    before_newest=shifted("n.at", "-:within_s"),
-)
+WITHIN_AGO: Final = after_now("-:within_s")
+WITHIN_AHEAD: Final = after_now(":within_s")  # a clock may have been set back
+_BEFORE_NEWEST: Final = shifted("n.at", "-:within_s")
 
 
 def remembered(every: timedelta) -> timedelta:
@@ -60,8 +58,8 @@ def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> d
     rows = run(
         connection,
         # An unreadable definition has no type (NULL): that is reported when the schedule is due.
-        """SELECT {present_type} AS job_type, s.name FROM {schedules} s WHERE s.status = 'active'
-           AND NOT ({present_type} {among_runnable}) ORDER BY s.name LIMIT :most""",
+        f"""SELECT {PRESENT_TYPE} AS job_type, s.name FROM {SCHEDULES} s WHERE s.status = 'active'
+           AND NOT ({PRESENT_TYPE} {AMONG_RUNNABLE}) ORDER BY s.name LIMIT :most""",
         runnable=runnable_value(connection, runnable),
         most=MOST_NAMED,
     ).all()
@@ -74,7 +72,7 @@ def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> d
 def types_recorded_at(connection: Connection) -> datetime | None:
     """When the last tick began that recorded its job types."""
     found: datetime | None = run(
-        connection, "SELECT max(t.started_at) AS started_at FROM {ticks} t WHERE t.job_types IS NOT NULL"
+        connection, f"SELECT max(t.started_at) AS started_at FROM {TICKS} t WHERE t.job_types IS NOT NULL"
     ).scalar()
     return found
 
@@ -89,17 +87,17 @@ def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> fr
     """
     rows = run(
         connection,
-        """
+        f"""
         WITH newest AS (
-          SELECT max(t.started_at) AS at FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.started_at <= {now})
-        SELECT l.names FROM {job_type_lists} l WHERE l.hash IN (
-          SELECT t.job_types FROM {ticks} t WHERE t.job_types IS NOT NULL
-            AND t.started_at >= (SELECT {before_newest} FROM newest n) AND t.started_at <= {within_ahead}
+          SELECT max(t.started_at) AS at FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at <= {NOW})
+        SELECT l.names FROM {JOB_TYPE_LISTS} l WHERE l.hash IN (
+          SELECT t.job_types FROM {TICKS} t WHERE t.job_types IS NOT NULL
+            AND t.started_at >= (SELECT {_BEFORE_NEWEST} FROM newest n) AND t.started_at <= {WITHIN_AHEAD}
           UNION
-          SELECT (SELECT t.job_types FROM {ticks} t WHERE t.host = h.host AND t.job_types IS NOT NULL
+          SELECT (SELECT t.job_types FROM {TICKS} t WHERE t.host = h.host AND t.job_types IS NOT NULL
                   ORDER BY t.id DESC LIMIT 1)
-          FROM (SELECT DISTINCT t.host FROM {ticks} t
-                WHERE t.started_at >= {within_ago} AND t.started_at <= {within_ahead}) h)""",
+          FROM (SELECT DISTINCT t.host FROM {TICKS} t
+                WHERE t.started_at >= {WITHIN_AGO} AND t.started_at <= {WITHIN_AHEAD}) h)""",
         within_s=within.total_seconds(),
     ).all()
     if not rows:
@@ -126,23 +124,23 @@ def present_types(
     """
     rows = run(
         connection,
-        """
+        f"""
         WITH newest AS (
-          SELECT max(t.started_at) AS at FROM {ticks} t WHERE t.job_types IS NOT NULL AND t.started_at <= {now}),
+          SELECT max(t.started_at) AS at FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at <= {NOW}),
         used AS (
-          SELECT t.id, t.host, t.job_types FROM {ticks} t WHERE t.job_types IS NOT NULL
-            AND t.started_at >= (SELECT {before_newest} FROM newest n) AND t.started_at <= {within_ahead}
+          SELECT t.id, t.host, t.job_types FROM {TICKS} t WHERE t.job_types IS NOT NULL
+            AND t.started_at >= (SELECT {_BEFORE_NEWEST} FROM newest n) AND t.started_at <= {WITHIN_AHEAD}
           UNION
-          SELECT (SELECT t.id FROM {ticks} t WHERE t.host = h.host AND t.job_types IS NOT NULL
+          SELECT (SELECT t.id FROM {TICKS} t WHERE t.host = h.host AND t.job_types IS NOT NULL
                   ORDER BY t.id DESC LIMIT 1),
             h.host,
-            (SELECT t.job_types FROM {ticks} t WHERE t.host = h.host AND t.job_types IS NOT NULL
+            (SELECT t.job_types FROM {TICKS} t WHERE t.host = h.host AND t.job_types IS NOT NULL
              ORDER BY t.id DESC LIMIT 1)
-          FROM (SELECT DISTINCT t.host FROM {ticks} t
-                WHERE t.started_at >= {within_ago} AND t.started_at <= {within_ahead}) h),
+          FROM (SELECT DISTINCT t.host FROM {TICKS} t
+                WHERE t.started_at >= {WITHIN_AGO} AND t.started_at <= {WITHIN_AHEAD}) h),
         uses AS (SELECT u.host, u.job_types, min(u.id) AS first, max(u.id) AS last FROM used u
                  GROUP BY u.host, u.job_types)
-        SELECT u.*, l.names FROM uses u JOIN {job_type_lists} l ON l.hash = u.job_types""",
+        SELECT u.*, l.names FROM uses u JOIN {JOB_TYPE_LISTS} l ON l.hash = u.job_types""",
         within_s=within.total_seconds(),
     ).all()
     if not (rows or here):

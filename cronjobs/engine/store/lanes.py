@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from cronjobs.engine.store.sql import Fragment
+from cronjobs.engine.probe.sql_text import JOBS, either
 
 
-def lanes_of(kind: str, types: str, where: str = "true") -> Fragment:
-    """The (type, queue, priority) lanes in which jobs of *types* wait, as the body of the recursive part *kind*."""
-    there = f"FROM {{jobs}} j WHERE j.job_type = %s.job_type AND j.{{{kind}}}"
+def lanes_of(kind: str, waiting: str, types: str, where: str = "true") -> str:
+    """The (type, queue, priority) lanes in which jobs of *types* wait: the body of the recursive part *kind*."""
+    there = f"FROM {JOBS} j WHERE j.job_type = %s.job_type AND j.{waiting}"
     first = f"{there % 't'} ORDER BY j.queue, j.priority LIMIT 1"
     # SQLite uses only the first column of a row comparison for the index, so it would scan the whole queue.
     here = f"{there % 'b'} AND j.queue = b.queue AND j.priority > b.priority ORDER BY j.priority LIMIT 1"
     beyond = f"{there % 'b'} AND j.queue > b.queue ORDER BY j.queue, j.priority LIMIT 1"
-
-    def body(postgresql: bool) -> str:
-        if postgresql:
-            # The next row of any type. Asked for one type, the planner may take the index without types, and then
-            # read, for a type of which nothing waits, all that waits.
-            row = "j.job_type, j.queue, j.priority"
-            step = f"SELECT {row} FROM {{jobs}} j WHERE j.{{{kind}}} AND %s ORDER BY {row} LIMIT 1"
-            return (
-                f"SELECT h.* FROM {{{types}}} CROSS JOIN LATERAL ({step % 'j.job_type >= t.job_type'}) h "
-                f"WHERE h.job_type = t.job_type AND {where} UNION ALL "
-                f"SELECT h.* FROM {kind} b CROSS JOIN LATERAL "
-                f"({step % f'({row}) > (b.job_type, b.queue, b.priority)'}) h WHERE h.job_type = b.job_type"
-            )
-        columns = ("queue", "priority")
-        firsts = ", ".join(f"(SELECT j.{column} {first})" for column in columns)
-        nexts = ", ".join(f"coalesce((SELECT j.{column} {here}), (SELECT j.{column} {beyond}))" for column in columns)
-        return (
-            f"SELECT t.job_type, {firsts} FROM {{{types}}} WHERE {where} UNION ALL "
-            f"SELECT b.job_type, {nexts} FROM {kind} b WHERE b.queue IS NOT NULL"
-        )
-
-    return body
+    columns = ("queue", "priority")
+    firsts = ", ".join(f"(SELECT j.{column} {first})" for column in columns)
+    nexts = ", ".join(f"coalesce((SELECT j.{column} {here}), (SELECT j.{column} {beyond}))" for column in columns)
+    # PostgreSQL: the next row of any type. Asked for one type, the planner may take the index without types, and then
+    # read, for a type of which nothing waits, all that waits.
+    row = "j.job_type, j.queue, j.priority"
+    step = f"SELECT {row} FROM {JOBS} j WHERE j.{waiting} AND %s ORDER BY {row} LIMIT 1"
+    return either(
+        postgresql=f"SELECT h.* FROM {types} CROSS JOIN LATERAL ({step % 'j.job_type >= t.job_type'}) h "
+        f"WHERE h.job_type = t.job_type AND {where} UNION ALL "
+        f"SELECT h.* FROM {kind} b CROSS JOIN LATERAL "
+        f"({step % f'({row}) > (b.job_type, b.queue, b.priority)'}) h WHERE h.job_type = b.job_type",
+        sqlite=f"SELECT t.job_type, {firsts} FROM {types} WHERE {where} UNION ALL "
+        f"SELECT b.job_type, {nexts} FROM {kind} b WHERE b.queue IS NOT NULL",
+    )
 
 
-def types_in(parameter: str) -> Fragment:
+def types_in(parameter: str) -> str:
     """A list of job types as rows."""
-    return lambda postgresql: (
-        f"json_array_elements_text(CAST(:{parameter} AS json)) AS t(job_type)"
-        if postgresql
-        else f"(SELECT value AS job_type FROM json_each(:{parameter})) AS t"
+    return either(
+        postgresql=f"json_array_elements_text(CAST(:{parameter} AS json)) AS t(job_type)",
+        sqlite=f"(SELECT value AS job_type FROM json_each(:{parameter})) AS t",
     )

@@ -12,16 +12,18 @@ from sqlalchemy import Connection, Row
 
 from cronjobs.engine.database.encoding import UTF8, fitted, server_encoding
 from cronjobs.engine.database.tables import job_runs, jobs
-from cronjobs.engine.probe.idle_conditions import after_now
+from cronjobs.engine.probe.sql_text import AUDIT, JOB_RUNS, JOBS, after_now, either
 from cronjobs.engine.rules.ending import late_output
 from cronjobs.engine.rules.lease import Finish, Lease, Report
 from cronjobs.engine.rules.misfits import MISFIT
 from cronjobs.engine.rules.progress import row_value
-from cronjobs.engine.store import released_keys  # noqa: F401  its fragment: never_begun
-from cronjobs.engine.store.claims import held_by
+from cronjobs.engine.store.claims import AFTER_LEASE, held_by
 from cronjobs.engine.store.concurrency import judge_alone
+from cronjobs.engine.store.released_keys import NEVER_BEGUN
 from cronjobs.engine.store.sql import (
-    define,
+    JSON_TYPE,
+    LOCK,
+    WAIT_FOR_LOCK,
     is_postgresql,
     kinds,
     run,
@@ -44,28 +46,28 @@ _FINISH_COLUMNS: Final = (
 )  # as in ``Finish.row``
 
 
-define(
-    # Without it PostgreSQL may scan the table for "status = 'running'" and compare each row with the group (21 ms for
-    # 250 rows of 10,000, against 3 ms).
-    by_id=lambda postgresql: (
-        "j.id = ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:id_rows AS json)) v))"
-        if postgresql
-        else "true"
-    ),
-    # An attempt may end before it notices a cancel: then the job is not retried either. Who cancelled and why is in the
-    # audit trail; what a cancelled command left running is in the outcome's error.
-    to_cancel="j.cancel_requested_at IS NOT NULL AND o.status IN ('queued', 'failed', 'cancelled')",
-    cancel_words="""
-      coalesce((SELECT 'cancelled by ' || coalesce(a.actor, 'someone') || coalesce(': ' || a.why, '') FROM {audit} a
+# A write about an attempt counts only while that attempt still has the lease.
+_FENCE: Final = "j.id = o.id AND j.attempts = o.attempt AND j.locked_by = o.locked_by AND j.status = 'running'"
+_GROUP: Final = "{group}"  # these leases or ends, in a statement for ``_fetch``; known when it is run
+# Without it PostgreSQL may scan the table for "status = 'running'" and compare each row with the group (21 ms for
+# 250 rows of 10,000, against 3 ms).
+_BY_ID: Final = either(
+    postgresql="j.id = ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:id_rows AS json)) v))",
+    sqlite="true",
+)
+# An attempt may end before it notices a cancel: then the job is not retried either. Who cancelled and why is in the
+# audit trail; what a cancelled command left running is in the outcome's error.
+_TO_CANCEL: Final = "j.cancel_requested_at IS NOT NULL AND o.status IN ('queued', 'failed', 'cancelled')"
+_CANCEL_WORDS: Final = f"""
+      coalesce((SELECT 'cancelled by ' || coalesce(a.actor, 'someone') || coalesce(': ' || a.why, '') FROM {AUDIT} a
                 WHERE a.action = 'cancel' AND a.subject = 'job ' || CAST(j.id AS text)
                   AND a.at >= j.cancel_requested_at ORDER BY a.at, a.id LIMIT 1), 'cancelled')
-      || CASE WHEN o.status = 'cancelled' AND o.error LIKE 'cancelled%' THEN substr(o.error, 10) ELSE '' END""",
-    status_after="CASE WHEN {to_cancel} THEN 'cancelled' ELSE o.status END",
-    # Released before it began, and cancelled meanwhile.
-    gives_key_back="CASE WHEN {to_cancel} AND o.outcome IS NULL THEN {never_begun} ELSE false END",
-    ended_at=after_now("-o.ended_ago"),
-    began_at=after_now("-o.ended_ago - o.duration"),
-)
+      || CASE WHEN o.status = 'cancelled' AND o.error LIKE 'cancelled%' THEN substr(o.error, 10) ELSE '' END"""
+_STATUS_AFTER: Final = f"CASE WHEN {_TO_CANCEL} THEN 'cancelled' ELSE o.status END"
+# Released before it began, and cancelled meanwhile.
+_GIVES_KEY_BACK: Final = f"CASE WHEN {_TO_CANCEL} AND o.outcome IS NULL THEN {NEVER_BEGUN} ELSE false END"
+_ENDED_AT: Final = after_now("-o.ended_ago")
+_BEGAN_AT: Final = after_now("-o.ended_ago - o.duration")
 
 
 # --- renew ------------------------------------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ def hold(connection: Connection, lease: Lease) -> bool:
     It waits, as another runner may be taking the job over just now. Afterwards none can, and a renewal skips the row
     and tries again.
     """
-    return bool(_mine(connection, [lease], " {wait_for_lock}"))
+    return bool(_mine(connection, [lease], f" {WAIT_FOR_LOCK}"))
 
 
 def is_held(connection: Connection, lease: Lease) -> bool:
@@ -121,14 +123,14 @@ def _mine(connection: Connection, leases: Sequence[Lease], lock: str = "") -> Se
     return _fetch(
         connection,
         # No instants: a user's own connection may return them in a style that its driver cannot read.
-        "SELECT j.id, j.cancel_requested_at IS NOT NULL AS cancel_requested FROM {group} AS o "
-        "JOIN {jobs} j ON {fence} WHERE {by_id}" + lock,
+        f"SELECT j.id, j.cancel_requested_at IS NOT NULL AS cancel_requested FROM {_GROUP} AS o "
+        f"JOIN {JOBS} j ON {_FENCE} WHERE {_BY_ID}{lock}",
         leases,
     )
 
 
 class _Group(NamedTuple):
-    """Leases or ends as a statement takes them: the SQL for ``{group}`` in it, and the parameters."""
+    """Leases or ends as a statement takes them: the SQL for ``_GROUP`` in it, and the parameters."""
 
     source: str
     parameters: dict[str, Any]
@@ -157,15 +159,15 @@ Group = Sequence[Lease] | Sequence[Finish] | Sequence[Lease | Report] | _Group
 
 
 def _run(connection: Connection, statement: str, group: Group) -> None:
-    """Execute *statement*, in which ``{group}`` stands for these leases or ends."""
+    """Execute *statement*, in which ``_GROUP`` stands for these leases or ends."""
     about = _about(connection, group)
-    run(connection, statement.replace("{group}", about.source), **about.parameters)
+    run(connection, statement.replace(_GROUP, about.source), **about.parameters)
 
 
 def _fetch(connection: Connection, statement: str, group: Group, **more: Any) -> Sequence[Row[Any]]:
     """The rows that *statement* returns: ids, statuses and texts."""
     about = _about(connection, group)
-    return run(connection, statement.replace("{group}", about.source), **about.parameters, **more).all()
+    return run(connection, statement.replace(_GROUP, about.source), **about.parameters, **more).all()
 
 
 def _about(connection: Connection, group: Group) -> _Group:
@@ -185,14 +187,14 @@ def _report_row(connection: Connection, each: Lease | Report) -> tuple[Any, ...]
     return (*each.lease, progress, None if each.live_output is None else fitted(connection, each.live_output))
 
 
-_REPORTED: Final = """
-  locked_until = {after_lease}, progress = coalesce(CAST(o.progress AS {json_type}), j.progress),
+_REPORTED: Final = f"""
+  locked_until = {AFTER_LEASE}, progress = coalesce(CAST(o.progress AS {JSON_TYPE}), j.progress),
   live_output = coalesce(o.live_output, j.live_output)"""
 
 
 def _extend(connection: Connection, leases: Sequence[Lease | Report], left: timedelta) -> list[int]:
     reports = any(isinstance(each, Report) for each in leases)
-    assignments = _REPORTED if reports else "locked_until = {after_lease}"
+    assignments = _REPORTED if reports else f"locked_until = {AFTER_LEASE}"
     return [row[0] for row in _update_mine(connection, leases, assignments, lease_s=left.total_seconds())]
 
 
@@ -203,14 +205,15 @@ def _update_mine(connection: Connection, group: Group, assignments: str, **param
     """
     if is_postgresql(connection):
         statement = (
-            "WITH o AS MATERIALIZED {group}, "
-            "mine AS MATERIALIZED (SELECT j.id FROM o JOIN {jobs} j ON {fence} WHERE {by_id} {lock}) "
-            "UPDATE {jobs} j SET " + assignments + " FROM o JOIN mine ON mine.id = o.id WHERE {fence} "
+            f"WITH o AS MATERIALIZED {_GROUP}, "
+            f"mine AS MATERIALIZED (SELECT j.id FROM o JOIN {JOBS} j ON {_FENCE} WHERE {_BY_ID} {LOCK}) "
+            f"UPDATE {JOBS} j SET {assignments} FROM o JOIN mine ON mine.id = o.id WHERE {_FENCE} "
             "RETURNING j.id, j.status, j.last_error"
         )
     else:
-        statement = "UPDATE {jobs} AS j SET " + assignments + " FROM {group} AS o WHERE {fence} "
-        statement += "RETURNING id, status, last_error"
+        statement = (
+            f"UPDATE {JOBS} AS j SET {assignments} FROM {_GROUP} AS o WHERE {_FENCE} RETURNING id, status, last_error"
+        )
     return _fetch(connection, statement, group, **parameters)
 
 
@@ -232,59 +235,51 @@ class Written:
 
 
 # What proves nothing about the payload (a loss, an interruption, a release) leaves it as it is.
-define(
-    misfit_after=f"""CASE WHEN o.error_type = '{MISFIT}' THEN coalesce(j.misfit_since, {{ended_at}})
-      WHEN o.outcome IN ('succeeded', 'failed', 'timed_out', 'snoozed') THEN NULL ELSE j.misfit_since END""",
-)
+_MISFIT_AFTER: Final = f"""CASE WHEN o.error_type = '{MISFIT}' THEN coalesce(j.misfit_since, {_ENDED_AT})
+      WHEN o.outcome IN ('succeeded', 'failed', 'timed_out', 'snoozed') THEN NULL ELSE j.misfit_since END"""
 
 
 # The history may already have a row: a time-out is recorded while its thread still runs. A result that arrives before
 # the work was stopped counts, and replaces it.
-define(
-    history_columns="""(job_id, attempt, outcome, started_at, finished_at, runner, worker, error_type, error,
-      traceback, output)""",
-    history_values="""
+_HISTORY_COLUMNS: Final = """(job_id, attempt, outcome, started_at, finished_at, runner, worker, error_type, error,
+      traceback, output)"""
+_HISTORY_VALUES: Final = f"""
       j.id, o.attempt, o.outcome,
-      CASE WHEN o.duration IS NULL THEN coalesce(j.started_at, {ended_at}) ELSE {began_at} END, {ended_at},
+      CASE WHEN o.duration IS NULL THEN coalesce(j.started_at, {_ENDED_AT}) ELSE {_BEGAN_AT} END, {_ENDED_AT},
       o.locked_by, o.worker, o.error_type, CASE WHEN o.outcome = 'cancelled' THEN j.last_error ELSE o.error END,
-      o.traceback, o.output""",
-    history_again="""
+      o.traceback, o.output"""
+_HISTORY_AGAIN: Final = """
       ON CONFLICT (job_id, attempt) DO UPDATE SET outcome = excluded.outcome, finished_at = excluded.finished_at,
         error_type = excluded.error_type, error = excluded.error, traceback = excluded.traceback,
-        output = excluded.output""",
-)
+        output = excluded.output"""
 
-_FINISH: Final = """
-  status = {status_after}, failures = o.failures, losses = o.losses, interruptions = o.interruptions,
+_FINISH: Final = f"""
+  status = {_STATUS_AFTER}, failures = o.failures, losses = o.losses, interruptions = o.interruptions,
   locked_by = NULL, locked_until = NULL, policy = NULL, progress = NULL, live_output = NULL,
   run_at = coalesce(o.run_at, j.run_at),
-  last_error = CASE WHEN {to_cancel} THEN {cancel_words} ELSE coalesce(o.error, j.last_error) END,
+  last_error = CASE WHEN {_TO_CANCEL} THEN {_CANCEL_WORDS} ELSE coalesce(o.error, j.last_error) END,
   error_type = coalesce(o.error_type, j.error_type),
-  misfit_since = {misfit_after},
-  last_failed_at = CASE WHEN o.error IS NULL THEN j.last_failed_at ELSE {ended_at} END,
-  result = CASE WHEN o.status = 'succeeded' THEN CAST(o.result AS {json_type}) ELSE j.result END,
+  misfit_since = {_MISFIT_AFTER},
+  last_failed_at = CASE WHEN o.error IS NULL THEN j.last_failed_at ELSE {_ENDED_AT} END,
+  result = CASE WHEN o.status = 'succeeded' THEN CAST(o.result AS {JSON_TYPE}) ELSE j.result END,
   started_at = CASE WHEN o.duration IS NULL THEN coalesce(
-      (SELECT r.started_at FROM {job_runs} r WHERE r.job_id = j.id AND r.attempt = o.attempt), j.started_at)
-    ELSE {began_at} END,
-  finished_at = CASE WHEN {status_after} IN ('succeeded', 'dead', 'cancelled') THEN {ended_at} END,
-  released_key = CASE WHEN {gives_key_back} THEN coalesce(j.idempotency_key, j.released_key) ELSE j.released_key END,
-  idempotency_key = CASE WHEN {gives_key_back} THEN NULL ELSE j.idempotency_key END"""
+      (SELECT r.started_at FROM {JOB_RUNS} r WHERE r.job_id = j.id AND r.attempt = o.attempt), j.started_at)
+    ELSE {_BEGAN_AT} END,
+  finished_at = CASE WHEN {_STATUS_AFTER} IN ('succeeded', 'dead', 'cancelled') THEN {_ENDED_AT} END,
+  released_key = CASE WHEN {_GIVES_KEY_BACK} THEN coalesce(j.idempotency_key, j.released_key) ELSE j.released_key END,
+  idempotency_key = CASE WHEN {_GIVES_KEY_BACK} THEN NULL ELSE j.idempotency_key END"""
 
 
-_FINISH_POSTGRESQL: Final = (
-    """
-  WITH o AS MATERIALIZED {group},
-  mine AS MATERIALIZED (SELECT j.id FROM o JOIN {jobs} j ON {fence} WHERE {by_id} {lock}),
+_FINISH_POSTGRESQL: Final = f"""
+  WITH o AS MATERIALIZED {_GROUP},
+  mine AS MATERIALIZED (SELECT j.id FROM o JOIN {JOBS} j ON {_FENCE} WHERE {_BY_ID} {LOCK}),
   j AS (
-    UPDATE {jobs} j SET """
-    + _FINISH
-    + """
-    FROM o JOIN mine ON mine.id = o.id WHERE {fence} RETURNING j.id, j.started_at, j.status, j.last_error),
+    UPDATE {JOBS} j SET {_FINISH}
+    FROM o JOIN mine ON mine.id = o.id WHERE {_FENCE} RETURNING j.id, j.started_at, j.status, j.last_error),
   history AS (
-    INSERT INTO {job_runs} {history_columns}
-    SELECT {history_values} FROM o JOIN j ON j.id = o.id WHERE o.outcome IS NOT NULL {history_again})
+    INSERT INTO {JOB_RUNS} {_HISTORY_COLUMNS}
+    SELECT {_HISTORY_VALUES} FROM o JOIN j ON j.id = o.id WHERE o.outcome IS NOT NULL {_HISTORY_AGAIN})
   SELECT id, status, last_error FROM j"""
-)
 
 
 def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
@@ -321,8 +316,8 @@ def _write_history(connection: Connection, ends: Group) -> None:
     """Add history rows of attempts whose lease this transaction has locked, or has just given up."""
     _run(
         connection,
-        "INSERT INTO {job_runs} {history_columns} SELECT {history_values} FROM {group} AS o "
-        "JOIN {jobs} j ON j.id = o.id WHERE {by_id} {history_again}",
+        f"INSERT INTO {JOB_RUNS} {_HISTORY_COLUMNS} SELECT {_HISTORY_VALUES} FROM {_GROUP} AS o "
+        f"JOIN {JOBS} j ON j.id = o.id WHERE {_BY_ID} {_HISTORY_AGAIN}",
         ends,
     )
 
@@ -335,7 +330,7 @@ def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> frozen
     """
     if not finishes:
         return frozenset()
-    ids = frozenset(row.id for row in _mine(connection, [end.lease for end in finishes], " {lock}"))
+    ids = frozenset(row.id for row in _mine(connection, [end.lease for end in finishes], f" {LOCK}"))
     running = [end for end in finishes if end.lease.job_id in ids]
     if running:
         _write_history(connection, running)
@@ -354,7 +349,7 @@ LONG: Final = "long-"  # prefix of the tick part of locked_by for a process that
 
 def long_running(connection: Connection, host: str) -> int:
     """How many long jobs run in processes of their own on *host*."""
-    statement = "SELECT count(*) FROM {jobs} l WHERE {long_of_host}"
+    statement = f"SELECT count(*) FROM {JOBS} l WHERE {_LONG_OF_HOST}"
     return int(run(connection, statement, **_host(host)).scalar_one())
 
 
@@ -377,11 +372,11 @@ def adopt(
     judge_alone(connection, wait=True)
     run(
         connection,
-        """
-        UPDATE {jobs} SET locked_by = :own, locked_until = {after_lease},
-          policy = coalesce(CAST(:policy AS {json_type}), policy)
+        f"""
+        UPDATE {JOBS} SET locked_by = :own, locked_until = {AFTER_LEASE},
+          policy = coalesce(CAST(:policy AS {JSON_TYPE}), policy)
         WHERE id = :id AND attempts = :attempt AND locked_by = :locked_by AND status = 'running'
-          AND (SELECT count(*) FROM {jobs} l WHERE {long_of_host}) < :at_most""",
+          AND (SELECT count(*) FROM {JOBS} l WHERE {_LONG_OF_HOST}) < :at_most""",
         **held.facts(),
         **_host(host),
         own=locked_by,
@@ -396,10 +391,8 @@ def _host(host: str) -> dict[str, Any]:
     return {"prefix": f"{host}:", "prefix_length": len(host) + 1, "long": f"%:{LONG}%"}
 
 
-define(
-    long_of_host="""
-      l.locked_until IS NOT NULL AND substr(l.locked_by, 1, :prefix_length) = :prefix AND l.locked_by LIKE :long""",
-)
+_LONG_OF_HOST: Final = """
+      l.locked_until IS NOT NULL AND substr(l.locked_by, 1, :prefix_length) = :prefix AND l.locked_by LIKE :long"""
 
 
 # --- after an answer was lost -----------------------------------------------------------------------------------------
@@ -409,12 +402,12 @@ def settled(connection: Connection, finishes: Sequence[Finish]) -> set[int]:
     """Which of *finishes* we already wrote into the history: their COMMIT went through although its reply was lost."""
     if not finishes:
         return set()
-    statement = "SELECT r.job_id FROM {group} AS o " + _ITS_RUN + " o.outcome"
+    statement = f"SELECT r.job_id FROM {_GROUP} AS o {_ITS_RUN} o.outcome"
     return {row.job_id for row in _fetch(connection, statement, finishes)}
 
 
-_ITS_RUN: Final = """
-  JOIN {job_runs} r ON r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome ="""
+_ITS_RUN: Final = f"""
+  JOIN {JOB_RUNS} r ON r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome ="""
 
 
 # --- what ended itself ------------------------------------------------------------------------------------------------
@@ -424,7 +417,7 @@ def succeeded(connection: Connection, leases: Sequence[Lease]) -> frozenset[int]
     """Which of *leases* are gone because their own attempt recorded success: see ``finish_here``."""
     if not leases:
         return frozenset()
-    statement = "SELECT r.job_id FROM {group} AS o " + _ITS_RUN + " 'succeeded'"
+    statement = f"SELECT r.job_id FROM {_GROUP} AS o {_ITS_RUN} 'succeeded'"
     return frozenset(row.job_id for row in _fetch(connection, statement, leases))
 
 
@@ -432,9 +425,9 @@ def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
     """Add late output and errors to the history of attempts that recorded their success before they ended."""
     _run(
         connection,
-        """UPDATE {job_runs} AS r SET output = coalesce(o.output, r.output), error = coalesce(o.error, r.error),
+        f"""UPDATE {JOB_RUNS} AS r SET output = coalesce(o.output, r.output), error = coalesce(o.error, r.error),
              error_type = coalesce(o.error_type, r.error_type), traceback = coalesce(o.traceback, r.traceback)
-           FROM {group} AS o
+           FROM {_GROUP} AS o
            WHERE r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome = 'succeeded'""",
         ends,
     )

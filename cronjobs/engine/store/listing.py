@@ -31,10 +31,23 @@ from sqlalchemy import (
 )
 
 from cronjobs.engine.database.tables import job_runs, jobs, occurrences, schedules
-from cronjobs.engine.probe.idle_conditions import WAITING_SQL, after_now, shifted
-from cronjobs.engine.store import claims  # noqa: F401  its fragments: plain, timed
+from cronjobs.engine.probe.idle_conditions import IS_EXEC, WAITING
+from cronjobs.engine.probe.sql_text import (
+    AUDIT,
+    JOB_RUNS,
+    JOBS,
+    NOW,
+    OCCURRENCES,
+    QUEUES,
+    SCHEDULES,
+    TICKS,
+    after_now,
+    either,
+    shifted,
+)
+from cronjobs.engine.store.claims import PLAIN, TIMED
 from cronjobs.engine.store.shown import LONGEST, beginning, fetched, shown
-from cronjobs.engine.store.sql import define, run
+from cronjobs.engine.store.sql import AMONG_NAMES, run
 from cronjobs.model import FINAL, Status
 
 HOSTS_AT_MOST: Final = 200  # if every tick has its own host name (containers), the newest tick has to do
@@ -43,28 +56,25 @@ ERROR_SHOWN: Final = 400  # characters that are enough to tell errors apart
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced")
 
 
-def _due(kind: str) -> str:
-    """Due jobs of the *kind* that an index by type has, by type and queue."""
+_LATE_BEFORE: Final = after_now(":late_s")
+
+
+def _due(waiting: str) -> str:
+    """Due jobs of those *waiting* that an index by type has, by type and queue."""
     return f"""
-      SELECT j.queue, j.job_type, count(*) AS due, count(CASE WHEN j.run_at <= {{late_before}} THEN 1 END) AS late,
+      SELECT j.queue, j.job_type, count(*) AS due, count(CASE WHEN j.run_at <= {_LATE_BEFORE} THEN 1 END) AS late,
         min(j.run_at) AS run_at
-      FROM {{jobs}} j WHERE j.{{{kind}}} AND j.run_at <= {{now}} GROUP BY j.job_type, j.queue"""
+      FROM {JOBS} j WHERE j.{waiting} AND j.run_at <= {NOW} GROUP BY j.job_type, j.queue"""
 
 
-define(
-    # For a condition that no index has: PostgreSQL would compute it for each row.
-    now_once=lambda postgresql: "(SELECT {now})" if postgresql else "{now}",
-    late_before=after_now(":late_s"),
-    due_by_type=_due("plain"),
-    due_by_type_timed=_due("timed"),
-    an_hour_ago=after_now("-3600"),
-    a_day_ago=after_now("-86400"),
-    # Not "l.host = h.name": for a host that ticks no more PostgreSQL would read back through all later ticks.
-    last_of_host="(SELECT l.id FROM {ticks} l WHERE l.host <= h.name ORDER BY l.host DESC, l.id DESC LIMIT 1)",
-    run_seconds=lambda postgresql: (
-        "extract(epoch FROM r.finished_at - r.started_at)" if postgresql else "(r.finished_at - r.started_at) / 1e6"
-    ),
-    next_minus_gap=shifted("next_at", "-:gap_s"),
+# For a condition that no index has: PostgreSQL would compute it for each row.
+_NOW_ONCE: Final = either(postgresql=f"(SELECT {NOW})", sqlite=NOW)
+_DUE_BY_TYPE: Final = _due(PLAIN)
+_DUE_BY_TYPE_TIMED: Final = _due(TIMED)
+# Not "l.host = h.name": for a host that ticks no more PostgreSQL would read back through all later ticks.
+_LAST_OF_HOST: Final = f"(SELECT l.id FROM {TICKS} l WHERE l.host <= h.name ORDER BY l.host DESC, l.id DESC LIMIT 1)"
+RUN_SECONDS: Final = either(
+    postgresql="extract(epoch FROM r.finished_at - r.started_at)", sqlite="(r.finished_at - r.started_at) / 1e6"
 )
 
 
@@ -75,17 +85,17 @@ MOST_QUEUES: Final = 1000  # that are read one by one; the rest is counted
 MOST_GROUPS: Final = 1000  # of due jobs, by queue and type
 
 # Anyone who enqueues makes queues and types, so no reader takes all of them: the rest is in sums over all.
-_BY_QUEUE: Final = """
+_BY_QUEUE: Final = f"""
   WITH each AS (
     SELECT j.queue, count(*) AS waiting, count(*) FILTER (WHERE j.status = 'failed') AS failed,
-      count(*) FILTER (WHERE j.run_at <= {now_once}) AS due,
-      min(j.run_at) FILTER (WHERE j.run_at <= {now_once}) AS run_at
-    FROM {jobs} j WHERE j.{waiting} GROUP BY j.queue)
+      count(*) FILTER (WHERE j.run_at <= {_NOW_ONCE}) AS due,
+      min(j.run_at) FILTER (WHERE j.run_at <= {_NOW_ONCE}) AS run_at
+    FROM {JOBS} j WHERE j.{WAITING} GROUP BY j.queue)
   SELECT queue, waiting, failed, due, run_at, count(*) OVER () AS queues, CAST(sum(waiting) OVER () AS bigint) AS waits,
     CAST(sum(failed) OVER () AS bigint) AS fails, CAST(sum(due) OVER () AS bigint) AS dues,
     min(run_at) OVER () AS read_at
   FROM each ORDER BY (
-    SELECT count(*) FROM {queues} q WHERE q.name = each.queue AND q.max_waiting IS NOT NULL) DESC, waiting DESC, queue
+    SELECT count(*) FROM {QUEUES} q WHERE q.name = each.queue AND q.max_waiting IS NOT NULL) DESC, waiting DESC, queue
   LIMIT :limit"""
 
 
@@ -125,11 +135,11 @@ def waiting_by_queue(connection: Connection) -> WaitingQueues:
 
 
 # Known types first, then the oldest: what a stranger enqueues today hides nothing that has waited longer.
-_DUE_GROUPS: Final = """
+_DUE_GROUPS: Final = f"""
   WITH each AS (
     SELECT w.queue, w.job_type, CAST(sum(w.due) AS bigint) AS due, CAST(sum(w.late) AS bigint) AS late,
-      min(w.run_at) AS run_at, max(CASE WHEN w.job_type {among_names} THEN 1 ELSE 0 END) AS known
-    FROM ({due_by_type} UNION ALL {due_by_type_timed}) AS w GROUP BY w.queue, w.job_type)
+      min(w.run_at) AS run_at, max(CASE WHEN w.job_type {AMONG_NAMES} THEN 1 ELSE 0 END) AS known
+    FROM ({_DUE_BY_TYPE} UNION ALL {_DUE_BY_TYPE_TIMED}) AS w GROUP BY w.queue, w.job_type)
   SELECT queue, job_type, due, late, run_at, known,
     CAST(coalesce(sum(late) FILTER (WHERE known = 1) OVER (), 0) AS bigint) AS lates,
     CAST(coalesce(sum(due) FILTER (WHERE known = 0) OVER (), 0) AS bigint) AS unknown_due,
@@ -170,11 +180,11 @@ def running_jobs(
     """Leased jobs, of one *queue* or of all, the longest running first; *with_exec*: runs of exec, too."""
     return run(
         connection,
-        """
+        f"""
         SELECT id, job_type, queue, schedule, attempts, failures, max_attempts, started_at, locked_by, locked_until,
-          cancel_requested_at FROM {jobs} j
+          cancel_requested_at FROM {JOBS} j
         WHERE locked_until IS NOT NULL AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
-          AND (:with_exec OR NOT {is_exec})
+          AND (:with_exec OR NOT {IS_EXEC})
         ORDER BY started_at, id LIMIT :limit""",
         limit=limit,
         queue=queue,
@@ -186,7 +196,7 @@ def running_count(connection: Connection) -> tuple[int, int]:
     """How many jobs are leased, and how many of these leases have expired."""
     row = run(
         connection,
-        "SELECT count(*) AS leased, count(CASE WHEN locked_until < {now} THEN 1 END) AS overdue FROM {jobs} "
+        f"SELECT count(*) AS leased, count(CASE WHEN locked_until < {NOW} THEN 1 END) AS overdue FROM {JOBS} "
         "WHERE locked_until IS NOT NULL",
     ).one()
     return row.leased, row.overdue
@@ -196,10 +206,10 @@ def dead_counts(connection: Connection) -> dict[str, int]:
     """How many jobs are dead: in all, of the last 24 hours, of the last hour."""
     row = run(
         connection,
-        """
-        SELECT count(*) AS total, count(CASE WHEN finished_at >= {a_day_ago} THEN 1 END) AS last_24h,
-          count(CASE WHEN finished_at >= {an_hour_ago} THEN 1 END) AS last_1h
-        FROM {jobs} WHERE status = 'dead' AND finished_at IS NOT NULL""",
+        f"""
+        SELECT count(*) AS total, count(CASE WHEN finished_at >= {after_now("-86400")} THEN 1 END) AS last_24h,
+          count(CASE WHEN finished_at >= {after_now("-3600")} THEN 1 END) AS last_1h
+        FROM {JOBS} WHERE status = 'dead' AND finished_at IS NOT NULL""",
     ).one()
     return dict(row._mapping)
 
@@ -211,12 +221,12 @@ def typical_runs(connection: Connection, last: int) -> dict[str, timedelta]:
     """
     rows = run(
         connection,
-        """
-        SELECT job_type, avg({run_seconds}) AS seconds FROM (
+        f"""
+        SELECT job_type, avg({RUN_SECONDS}) AS seconds FROM (
           SELECT started_at, finished_at,
-            (SELECT substr(j.job_type, 1, :longest) FROM {jobs} j WHERE j.id = last.job_id) AS job_type
+            (SELECT substr(j.job_type, 1, :longest) FROM {JOBS} j WHERE j.id = last.job_id) AS job_type
           FROM (
-            SELECT job_id, started_at, finished_at FROM {job_runs} WHERE outcome = 'succeeded'
+            SELECT job_id, started_at, finished_at FROM {JOB_RUNS} WHERE outcome = 'succeeded'
             ORDER BY finished_at DESC LIMIT :last) last) r
         WHERE job_type IS NOT NULL GROUP BY job_type ORDER BY job_type""",
         last=last,
@@ -233,16 +243,16 @@ def last_ticks(connection: Connection) -> list[Row[Any]]:
     """
     found = run(
         connection,
-        """
+        f"""
         WITH RECURSIVE host(name, number) AS (
-          SELECT min(t.host), 1 FROM {ticks} t
+          SELECT min(t.host), 1 FROM {TICKS} t
           UNION ALL
-          SELECT (SELECT min(t.host) FROM {ticks} t WHERE t.host > h.name), h.number + 1 FROM host h
+          SELECT (SELECT min(t.host) FROM {TICKS} t WHERE t.host > h.name), h.number + 1 FROM host h
           WHERE h.name IS NOT NULL AND h.number < :hosts)
-        SELECT t.* FROM host h JOIN {ticks} t ON t.id = {last_of_host}""",
+        SELECT t.* FROM host h JOIN {TICKS} t ON t.id = {_LAST_OF_HOST}""",
         hosts=HOSTS_AT_MOST,
     ).all()
-    newest = run(connection, "SELECT t.* FROM {ticks} t WHERE t.id = (SELECT max(id) FROM {ticks})").all()
+    newest = run(connection, f"SELECT t.* FROM {TICKS} t WHERE t.id = (SELECT max(id) FROM {TICKS})").all()
     ticks = {row.id: row for row in (*newest, *found)}
     return sorted(ticks.values(), key=lambda row: (row.started_at, row.id), reverse=True)
 
@@ -309,7 +319,7 @@ def _in_status(status: Status, since: datetime | None) -> list[ColumnElement[boo
     exactly = jobs.c.status == literal_column(f"'{status}'")
     if status in FINAL:
         return [jobs.c.finished_at.is_not(None), exactly, *([] if since is None else [jobs.c.finished_at >= since])]
-    index = jobs.c.locked_until.is_not(None) if status is Status.RUNNING else and_(text(WAITING_SQL), exactly)
+    index = jobs.c.locked_until.is_not(None) if status is Status.RUNNING else and_(text(WAITING), exactly)
     if since is None:
         return [index]
     return [index, or_(jobs.c.created_at >= since, jobs.c.started_at >= since, jobs.c.last_failed_at >= since)]
@@ -371,7 +381,7 @@ def attempts_of(connection: Connection, job_id: int, limit: int | None) -> tuple
         select(*shown(connection, job_runs.c)).where(job_runs.c.job_id == job_id).order_by(job_runs.c.attempt.desc())
     )
     newest = connection.execute(query if limit is None else query.limit(limit)).all()
-    count = run(connection, "SELECT count(*) FROM {job_runs} WHERE job_id = :id", id=job_id).scalar_one()
+    count = run(connection, f"SELECT count(*) FROM {JOB_RUNS} WHERE job_id = :id", id=job_id).scalar_one()
     return count, newest[::-1]
 
 
@@ -393,11 +403,11 @@ def last_occurrences(connection: Connection) -> Sequence[Row[Any]]:
     # CROSS JOIN: SQLite keeps the order, schedules first; otherwise it read the whole ledger.
     return run(
         connection,
-        """
-        SELECT c.*, j.status AS job_status FROM {schedules} s CROSS JOIN {occurrences} c
-        LEFT JOIN {jobs} j ON j.id = c.job_id
+        f"""
+        SELECT c.*, j.status AS job_status FROM {SCHEDULES} s CROSS JOIN {OCCURRENCES} c
+        LEFT JOIN {JOBS} j ON j.id = c.job_id
         WHERE c.schedule_id = s.id
-          AND c.last_for = (SELECT max(l.last_for) FROM {occurrences} l WHERE l.schedule_id = s.id)""",
+          AND c.last_for = (SELECT max(l.last_for) FROM {OCCURRENCES} l WHERE l.schedule_id = s.id)""",
     ).all()
 
 
@@ -501,13 +511,13 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
     """
     return run(
         connection,
-        """
+        f"""
         SELECT quiet_from AS started_at, next_at AS finished_at FROM (
           SELECT t.started_at AS next_at, max(coalesce(t.finished_at, t.started_at)) OVER (
             ORDER BY t.started_at, t.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from
-          FROM {ticks} t WHERE t.started_at >= coalesce(
-            (SELECT max(b.started_at) FROM {ticks} b WHERE b.started_at <= :since), :since)) AS pairs
-        WHERE quiet_from < {next_minus_gap} ORDER BY next_at""",
+          FROM {TICKS} t WHERE t.started_at >= coalesce(
+            (SELECT max(b.started_at) FROM {TICKS} b WHERE b.started_at <= :since), :since)) AS pairs
+        WHERE quiet_from < {shifted("next_at", "-:gap_s")} ORDER BY next_at""",
         since=since,
         gap_s=gap.total_seconds(),
     ).all()
@@ -515,12 +525,12 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
 
 def ticked_at_least(connection: Connection, host: str, times: int) -> bool:
     """Whether *host* has ticked at least *times* times, as far as rows are kept."""
-    statement = "SELECT 1 FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1 OFFSET :before"
+    statement = f"SELECT 1 FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1 OFFSET :before"
     return run(connection, statement, host=host, before=times - 1).first() is not None
 
 
 def defined_at(connection: Connection, schedule: str) -> datetime | None:
     """When the schedule's definition was last put in force."""
-    statement = "SELECT max(a.at) AS at FROM {audit} a WHERE a.action = 'define' AND a.subject = :schedule"
+    statement = f"SELECT max(a.at) AS at FROM {AUDIT} a WHERE a.action = 'define' AND a.subject = :schedule"
     at: datetime | None = run(connection, statement, schedule=schedule).scalar()
     return at

@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.probe.idle_conditions import after_now
+from cronjobs.engine.probe.idle_conditions import MISFITS_SQL
+from cronjobs.engine.probe.sql_text import JOB_RUNS, JOB_TYPE_LISTS, JOBS, NOW, TICKS, after_now, either
 from cronjobs.engine.rules.misfits import LATELY, LEAST, MISFIT, MOST, OUTLIVED, UNKNOWN_CODE, Refusals
-from cronjobs.engine.store import job_types  # noqa: F401  its fragments: within_ago, within_ahead
 from cronjobs.engine.store.alerts import look_soon
-from cronjobs.engine.store.job_rows import job_from
-from cronjobs.engine.store.sql import define, run
+from cronjobs.engine.store.job_rows import FACTS_UNREAD, job_from
+from cronjobs.engine.store.job_types import WITHIN_AGO, WITHIN_AHEAD
+from cronjobs.engine.store.sql import AMONG_IDS, LOCK, run
 from cronjobs.model import Job
 from cronjobs.text import ERROR_LIMIT, one_line
 
-define(
-    least_ago=after_now(str(-LEAST.total_seconds())),
-    outlived="{misfit} AND misfit_since <= {most_ago}",
-    most_ago=after_now(str(-MOST.total_seconds())),
-    runners_tick=lambda postgresql: "right(a.runner, 12)" if postgresql else "substr(a.runner, -12)",
-    runners_host=lambda postgresql: (
-        "split_part(a.runner, ':', 1)" if postgresql else "substr(a.runner, 1, instr(a.runner, ':') - 1)"
-    ),
+_LEAST_AGO: Final = after_now(str(-LEAST.total_seconds()))
+_MOST_AGO: Final = after_now(str(-MOST.total_seconds()))
+_OUTLIVED: Final = f"{MISFITS_SQL} AND misfit_since <= {_MOST_AGO}"
+_RUNNERS_TICK: Final = either(postgresql="right(a.runner, 12)", sqlite="substr(a.runner, -12)")
+_RUNNERS_HOST: Final = either(
+    postgresql="split_part(a.runner, ':', 1)", sqlite="substr(a.runner, 1, instr(a.runner, ':') - 1)"
 )
 
 
@@ -39,8 +39,8 @@ def known_misfits(connection: Connection, ids: Collection[int]) -> dict[int, Ref
     """
     found = run(
         connection,
-        """SELECT j.id, j.job_type, j.misfit_since FROM {jobs} j
-           WHERE j.id {among_ids} AND j.misfit_since <= {least_ago}""",
+        f"""SELECT j.id, j.job_type, j.misfit_since FROM {JOBS} j
+           WHERE j.id {AMONG_IDS} AND j.misfit_since <= {_LEAST_AGO}""",
         ids=sorted(ids),
     ).all()
     if not found:
@@ -64,16 +64,16 @@ def versions_that_tick(connection: Connection) -> dict[str, frozenset[str] | Non
     """
     rows = run(
         connection,
-        """
-        WITH lately AS (SELECT t.host, t.job_types FROM {ticks} t
-                        WHERE t.started_at >= {within_ago} AND t.started_at <= {within_ahead}),
+        f"""
+        WITH lately AS (SELECT t.host, t.job_types FROM {TICKS} t
+                        WHERE t.started_at >= {WITHIN_AGO} AND t.started_at <= {WITHIN_AHEAD}),
         version AS (
           SELECT t.job_types FROM lately t WHERE t.job_types IS NOT NULL
           UNION
-          SELECT (SELECT t.job_types FROM {ticks} t WHERE t.host = h.host AND t.job_types IS NOT NULL
+          SELECT (SELECT t.job_types FROM {TICKS} t WHERE t.host = h.host AND t.job_types IS NOT NULL
                   ORDER BY t.id DESC LIMIT 1)
           FROM (SELECT DISTINCT t.host FROM lately t WHERE t.job_types IS NULL) h)
-        SELECT v.job_types AS hash, l.names FROM version v LEFT JOIN {job_type_lists} l ON l.hash = v.job_types""",
+        SELECT v.job_types AS hash, l.names FROM version v LEFT JOIN {JOB_TYPE_LISTS} l ON l.hash = v.job_types""",
         within_s=LATELY.total_seconds(),
     )
     return {
@@ -85,18 +85,18 @@ def versions_that_tick(connection: Connection) -> dict[str, frozenset[str] | Non
 def _refused(connection: Connection, ids: Collection[int]) -> dict[int, set[str]]:
     rows = run(
         connection,
-        """
+        f"""
         SELECT DISTINCT x.job_id, x.version FROM (
           SELECT a.job_id, coalesce(
-            (SELECT t.job_types FROM {ticks} t WHERE t.tick = {runners_tick}),
+            (SELECT t.job_types FROM {TICKS} t WHERE t.tick = {_RUNNERS_TICK}),
             -- a long job's process, a supervisor, "cronjobs run": they have the code of their host
-            (SELECT t.job_types FROM {ticks} t WHERE t.host = {runners_host} AND t.job_types IS NOT NULL
+            (SELECT t.job_types FROM {TICKS} t WHERE t.host = {_RUNNERS_HOST} AND t.job_types IS NOT NULL
                AND t.started_at <= a.at ORDER BY t.id DESC LIMIT 1)) AS version
           FROM (
-            SELECT r.job_id, r.runner, r.finished_at AS at FROM {job_runs} r JOIN {jobs} j ON j.id = r.job_id
-            WHERE r.job_id {among_ids} AND r.error_type = :misfit AND r.finished_at >= j.misfit_since
+            SELECT r.job_id, r.runner, r.finished_at AS at FROM {JOB_RUNS} r JOIN {JOBS} j ON j.id = r.job_id
+            WHERE r.job_id {AMONG_IDS} AND r.error_type = :misfit AND r.finished_at >= j.misfit_since
             UNION ALL
-            SELECT j.id, j.locked_by, {now} FROM {jobs} j WHERE j.id {among_ids} AND j.locked_by IS NOT NULL) a) x
+            SELECT j.id, j.locked_by, {NOW} FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.locked_by IS NOT NULL) a) x
         WHERE x.version IS NOT NULL""",
         ids=sorted(ids),
         misfit=MISFIT,
@@ -109,7 +109,7 @@ def _refused(connection: Connection, ids: Collection[int]) -> dict[int, set[str]
 
 def outlived(connection: Connection, limit: int) -> Sequence[int]:
     """Ids of up to *limit* waiting jobs whose payload has not fitted for MOST, in the order of their index."""
-    statement = "SELECT id FROM {jobs} WHERE {outlived} ORDER BY job_type, misfit_since, id LIMIT :limit"
+    statement = f"SELECT id FROM {JOBS} WHERE {_OUTLIVED} ORDER BY job_type, misfit_since, id LIMIT :limit"
     return run(connection, statement, limit=limit).scalars().all()
 
 
@@ -117,14 +117,14 @@ def give_up_outlived(connection: Connection, ids: Collection[int]) -> list[tuple
     """Let those of them be dead of which it still holds and that nobody has locked; each with its error."""
     rows = run(
         connection,
-        "SELECT {facts_unread}, j.last_error FROM {jobs} j WHERE j.id {among_ids} AND j.{outlived} {lock}",
+        f"SELECT {FACTS_UNREAD}, j.last_error FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.{_OUTLIVED} {LOCK}",
         ids=sorted(ids),
     ).all()
     given_up = [(job_from(row), _outlived(row.last_error)) for row in rows]
     for job, error in given_up:
         run(
             connection,
-            "UPDATE {jobs} SET status = 'dead', finished_at = {now}, last_error = :error WHERE id = :id",
+            f"UPDATE {JOBS} SET status = 'dead', finished_at = {NOW}, last_error = :error WHERE id = :id",
             id=job.id,
             error=error,
         )
@@ -155,14 +155,14 @@ class WaitingMisfits:
 def waiting_misfits(connection: Connection) -> list[WaitingMisfits]:
     rows = run(
         connection,
-        """SELECT j.job_type, count(*) AS jobs, min(j.misfit_since) AS misfit_since, min(j.id) AS first,
-             max(j.id) AS newest FROM {jobs} j WHERE {misfit} GROUP BY j.job_type ORDER BY j.job_type""",
+        f"""SELECT j.job_type, count(*) AS jobs, min(j.misfit_since) AS misfit_since, min(j.id) AS first,
+             max(j.id) AS newest FROM {JOBS} j WHERE {MISFITS_SQL} GROUP BY j.job_type ORDER BY j.job_type""",
     ).all()
     if not rows:
         return []
     said = run(
         connection,
-        "SELECT j.id, j.last_error FROM {jobs} j WHERE j.id {among_ids}",
+        f"SELECT j.id, j.last_error FROM {JOBS} j WHERE j.id {AMONG_IDS}",
         ids=[row.first for row in rows],
     )
     errors = {row.id: str(row.last_error or "") for row in said}

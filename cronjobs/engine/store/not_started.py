@@ -9,9 +9,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-import cronjobs.engine.store.claims  # noqa: F401 its fragments: lanes, plain, timed
-from cronjobs.engine.store.overlap import runnable_value
-from cronjobs.engine.store.sql import define, group_value, is_postgresql, run
+from cronjobs.engine.probe.idle_conditions import PAUSED
+from cronjobs.engine.probe.sql_text import JOBS, NOW
+from cronjobs.engine.store.claims import IN_LANE, LANES, PLAIN, TIMED
+from cronjobs.engine.store.overlap import IN_TURN, runnable_value
+from cronjobs.engine.store.sql import group_value, is_postgresql, run
 
 TYPES_SEEN: Final = 500
 LANES_SEEN: Final = 100  # of due jobs: one type in one queue at one priority
@@ -19,9 +21,9 @@ SAMPLE: Final = 50  # rows of each lane
 COUNTED: Final = 5000  # at most, of each lane
 
 
-def _types_of(kind: str) -> str:
+def _types_of(kind: str, waiting: str) -> str:
     """The waiting job types, each found by one index step."""
-    there = f"FROM {{jobs}} j WHERE j.{{{kind}}}"
+    there = f"FROM {JOBS} j WHERE j.{waiting}"
     return f"""
       {kind}_type(job_type, place) AS (
         SELECT * FROM (SELECT j.job_type, 1 {there} ORDER BY j.job_type LIMIT 1) AS first
@@ -30,14 +32,12 @@ def _types_of(kind: str) -> str:
         FROM {kind}_type k WHERE k.job_type IS NOT NULL AND k.place < :most)"""
 
 
-define(
-    waiting_types=_types_of("plain") + "," + _types_of("timed"),
-    waiting_facts="""
+_WAITING_TYPES: Final = _types_of("plain", PLAIN) + "," + _types_of("timed", TIMED)
+_WAITING_FACTS: Final = f"""
       j.id, j.run_at, j.timeout_s, j.concurrency_key, j.schedule,
-      CASE WHEN j.schedule IS NULL OR {in_turn} THEN 1 ELSE 0 END AS its_turn""",
-    waits_plain="{in_lane} AND j.{plain} AND j.run_at <= {now}",
-    waits_timed="{in_lane} AND j.{timed} AND j.run_at <= {now}",
-)
+      CASE WHEN j.schedule IS NULL OR {IN_TURN} THEN 1 ELSE 0 END AS its_turn"""
+_WAITS_PLAIN: Final = f"{IN_LANE} AND j.{PLAIN} AND j.run_at <= {NOW}"
+_WAITS_TIMED: Final = f"{IN_LANE} AND j.{TIMED} AND j.run_at <= {NOW}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def types_waiting(connection: Connection) -> list[str]:
     """The job types with waiting jobs, due or not; at most TYPES_SEEN."""
     rows = run(
         connection,
-        """WITH RECURSIVE {waiting_types}
+        f"""WITH RECURSIVE {_WAITING_TYPES}
            SELECT job_type FROM plain_type WHERE job_type IS NOT NULL
            UNION SELECT job_type FROM timed_type WHERE job_type IS NOT NULL ORDER BY job_type""",
         most=TYPES_SEEN,
@@ -75,30 +75,33 @@ def lanes_due(connection: Connection, runnable: Collection[str] | None) -> list[
     found = []
     for lane in run(connection, LANES_SQLITE, **every, lanes=LANES_SEEN).all():
         here = {"lane_type": lane.job_type, "lane_queue": lane.queue, "lane_priority": lane.priority}
-        kind = "{waits_timed}" if lane.own_timeout else "{waits_plain}"
-        rows = run(connection, ROWS_SQLITE.replace("{waits}", kind), **here, **facts).all()
+        statement = _rows_sqlite(_WAITS_TIMED if lane.own_timeout else _WAITS_PLAIN)
+        rows = run(connection, statement, **here, **facts).all()
         if rows:
             found.append(_lane(rows, lane))
     return found
 
 
 ANY_TIMEOUT: Final = 1e300
-LANES_POSTGRESQL: Final = """
-  WITH RECURSIVE {lanes}, first AS MATERIALIZED (
-    SELECT b.*, row_number() OVER () AS place, {paused} AS paused FROM lane b LIMIT :lanes)
+LANES_POSTGRESQL: Final = f"""
+  WITH RECURSIVE {LANES}, first AS MATERIALIZED (
+    SELECT b.*, row_number() OVER () AS place, {PAUSED} AS paused FROM lane b LIMIT :lanes)
   SELECT b.place, b.job_type, b.queue, b.priority, b.paused, c.* FROM first b CROSS JOIN LATERAL (
-    SELECT * FROM (SELECT {waiting_facts}, (SELECT count(*) FROM (
-                     SELECT 1 FROM {jobs} j WHERE {waits_plain} LIMIT :most) w) AS due
-                   FROM {jobs} j WHERE b.own_timeout = 0 AND {waits_plain} ORDER BY j.run_at, j.id LIMIT :sample) p
+    SELECT * FROM (SELECT {_WAITING_FACTS}, (SELECT count(*) FROM (
+                     SELECT 1 FROM {JOBS} j WHERE {_WAITS_PLAIN} LIMIT :most) w) AS due
+                   FROM {JOBS} j WHERE b.own_timeout = 0 AND {_WAITS_PLAIN} ORDER BY j.run_at, j.id LIMIT :sample) p
     UNION ALL
-    SELECT * FROM (SELECT {waiting_facts}, (SELECT count(*) FROM (
-                     SELECT 1 FROM {jobs} j WHERE {waits_timed} LIMIT :most) w) AS due
-                   FROM {jobs} j WHERE b.own_timeout = 1 AND {waits_timed} ORDER BY j.run_at, j.id LIMIT :sample) t) c
+    SELECT * FROM (SELECT {_WAITING_FACTS}, (SELECT count(*) FROM (
+                     SELECT 1 FROM {JOBS} j WHERE {_WAITS_TIMED} LIMIT :most) w) AS due
+                   FROM {JOBS} j WHERE b.own_timeout = 1 AND {_WAITS_TIMED} ORDER BY j.run_at, j.id LIMIT :sample) t) c
   ORDER BY b.place, c.run_at, c.id"""
-LANES_SQLITE: Final = "WITH RECURSIVE {lanes} SELECT b.*, {paused} AS paused FROM lane b LIMIT :lanes"
-ROWS_SQLITE: Final = """
-  SELECT {waiting_facts}, (SELECT count(*) FROM (SELECT 1 FROM {jobs} j WHERE {waits} LIMIT :most)) AS due
-  FROM {jobs} j WHERE {waits} ORDER BY j.run_at, j.id LIMIT :sample"""
+LANES_SQLITE: Final = f"WITH RECURSIVE {LANES} SELECT b.*, {PAUSED} AS paused FROM lane b LIMIT :lanes"
+
+
+def _rows_sqlite(waits: str) -> str:
+    return f"""
+  SELECT {_WAITING_FACTS}, (SELECT count(*) FROM (SELECT 1 FROM {JOBS} j WHERE {waits} LIMIT :most)) AS due
+  FROM {JOBS} j WHERE {waits} ORDER BY j.run_at, j.id LIMIT :sample"""
 
 
 def _lane(rows: Sequence[Row[Any]], lane: Row[Any] | None = None) -> WaitingLane:

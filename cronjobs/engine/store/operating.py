@@ -14,36 +14,35 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from cronjobs.engine.database.tables import LENGTHS
+from cronjobs.engine.probe.idle_conditions import IS_EXEC, WAITING
+from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, NOW, PAUSES, TOKENS
 from cronjobs.engine.rules.lease import Finish, Lease, lease_of
 from cronjobs.engine.rules.recovery_policy import seconds
-from cronjobs.engine.store import leases, released_keys, tokens  # noqa: F401  its fragments: release_key, take_key_back
-from cronjobs.engine.store.job_rows import job_from
+from cronjobs.engine.store import leases, tokens
+from cronjobs.engine.store.job_rows import FACTS, LEASE_LENGTH_S, job_from
 from cronjobs.engine.store.leases import Written
+from cronjobs.engine.store.released_keys import KEY_OWNER, RELEASE_KEY, TAKE_KEY_BACK
 from cronjobs.engine.store.sizes import in_bytes
-from cronjobs.engine.store.sql import database_now, define, is_postgresql, run
+from cronjobs.engine.store.sql import AMONG_IDS, IS_STRIPPED, LOCK, database_now, is_postgresql, run
 from cronjobs.engine.store.ticks import record
 from cronjobs.engine.store.totals import Leaving
 from cronjobs.model import Job, Status
 from cronjobs.reserved import EXEC_PREFIX
 
 BATCH: Final = 500  # rows in one transaction, so few that ticks hardly notice
-CANCELLED: Final = "status = 'cancelled', finished_at = {now}, last_error = :error, {release_key}"
+CANCELLED: Final = f"status = 'cancelled', finished_at = {NOW}, last_error = :error, {RELEASE_KEY}"
 
-define(
-    # The statuses are literals, so that the planner sees them.
-    can_retry="""j.status IN ('dead', 'cancelled', 'failed') AND NOT {stripped} AND {too_long} IS NULL AND NOT {is_exec}
-      AND {key_owner} IS NULL AND NOT EXISTS (SELECT 1 FROM {jobs} n
-        WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {among_ids})""",
-    # A row from before these limits existed may stay, but must not become a waiting job again.
-    too_long=lambda postgresql: (
-        "CASE "
-        + " ".join(f"WHEN {in_bytes(f'j.{c}', postgresql)} > {n} THEN '{c}'" for c, n in LENGTHS.items())
-        + " END"
-    ),
-    can_cancel="j.{waiting}",
-    can_dismiss="j.status = 'dead' AND (j.dismissed_at IS NULL OR j.dismissed_at < j.finished_at)",
-    runs="j.status = 'running' AND NOT {is_exec}",  # nobody reads a request to stop one of exec's
+# A row from before these limits existed may stay, but must not become a waiting job again.
+_TOO_LONG: Final = (
+    "CASE " + " ".join(f"WHEN {in_bytes(f'j.{c}')} > {n} THEN '{c}'" for c, n in LENGTHS.items()) + " END"
 )
+# The statuses are literals, so that the planner sees them.
+_CAN_RETRY: Final = f"""j.status IN ('dead', 'cancelled', 'failed') AND NOT {IS_STRIPPED} AND {_TOO_LONG} IS NULL
+      AND NOT {IS_EXEC} AND {KEY_OWNER} IS NULL AND NOT EXISTS (SELECT 1 FROM {JOBS} n
+        WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {AMONG_IDS})"""
+CAN_CANCEL: Final = f"j.{WAITING}"
+CAN_DISMISS: Final = "j.status = 'dead' AND (j.dismissed_at IS NULL OR j.dismissed_at < j.finished_at)"
+RUNS: Final = f"j.status = 'running' AND NOT {IS_EXEC}"  # nobody reads a request to stop one of exec's
 
 
 @dataclass(frozen=True)
@@ -79,18 +78,18 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
 
     Their history stays, and so does ``attempts``: the fence only rises.
     """
-    again = """status = 'queued', run_at = {now}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
-      cancel_requested_at = NULL, dismissed_at = NULL, misfit_since = NULL, {take_key_back}"""
+    again = f"""status = 'queued', run_at = {NOW}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
+      cancel_requested_at = NULL, dismissed_at = NULL, misfit_since = NULL, {TAKE_KEY_BACK}"""
     leaving = Leaving(connection)
     found = run(
         connection,
-        """SELECT j.id, j.job_type, j.schedule, j.status, j.run_at, j.started_at, j.finished_at FROM {jobs} j
-           WHERE j.id {among_ids} AND {can_retry} {lock}""",
+        f"""SELECT j.id, j.job_type, j.schedule, j.status, j.run_at, j.started_at, j.finished_at FROM {JOBS} j
+           WHERE j.id {AMONG_IDS} AND {_CAN_RETRY} {LOCK}""",
         ids=sorted(ids),
     ).all()
     try:
         with connection.begin_nested():
-            done = _change(connection, [row.id for row in found], "{can_retry}", again)
+            done = _change(connection, [row.id for row in found], _CAN_RETRY, again)
     except IntegrityError:  # meanwhile somebody has committed a job with the key of one of them: the next try sees it
         return Changed()
     # Their ends go on counting, though these rows no longer show them.
@@ -102,9 +101,9 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
 
 def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
     """Cancel waiting jobs at once, ask running ones to stop."""
-    done = _change(connection, _locked(connection, ids), "{can_cancel}", CANCELLED, error=act.words)
-    request = "cancel_requested_at = coalesce(j.cancel_requested_at, {now})"
-    asked = _change(connection, set(ids) - done, "{runs}", request)
+    done = _change(connection, _locked(connection, ids), CAN_CANCEL, CANCELLED, error=act.words)
+    request = f"cancel_requested_at = coalesce(j.cancel_requested_at, {NOW})"
+    asked = _change(connection, set(ids) - done, RUNS, request)
     record_act(connection, act, done)
     # One row for each job: when its attempt ends, the cancel's author and reason are looked up there.
     record_act(connection, act, asked, each=True)
@@ -113,14 +112,14 @@ def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) ->
 
 def dismiss(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
     """Note that dead jobs have been dealt with: they stay dead, and are no longer reported."""
-    done = _change(connection, ids, "{can_dismiss}", "dismissed_at = {now}")
+    done = _change(connection, ids, CAN_DISMISS, f"dismissed_at = {NOW}")
     record_act(connection, act, done)
     return Changed(done)
 
 
 def take_back(connection: Connection, ids: Collection[int], act: OperatorAction) -> frozenset[int]:
     """Cancel the waiting jobs that never had an attempt; return them. Running ones are not asked to stop."""
-    never_ran = "{can_cancel} AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"
+    never_ran = f"{CAN_CANCEL} AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"
     done = _change(connection, _locked(connection, ids), never_ran, CANCELLED, error=act.why)
     record_act(connection, act, done)
     return done
@@ -128,8 +127,8 @@ def take_back(connection: Connection, ids: Collection[int], act: OperatorAction)
 
 def begun(connection: Connection, ids: Collection[int]) -> frozenset[int]:
     """The jobs of which an attempt runs or ever ran; one whose row was pruned had ended, so it counts."""
-    statement = """SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND j.status IN ('queued', 'failed', 'cancelled')
-      AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)"""
+    statement = f"""SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.status IN ('queued', 'failed', 'cancelled')
+      AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"""
     return frozenset(ids) - set(run(connection, statement, ids=sorted(ids)).scalars())
 
 
@@ -137,7 +136,7 @@ def _locked(connection: Connection, ids: Collection[int]) -> Collection[int]:
     """Those of *ids* that nobody else has locked, locked: the next statement sees whether an attempt of them began."""
     if not ids or not is_postgresql(connection):
         return ids
-    statement = "SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND {can_cancel} {lock}"
+    statement = f"SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND {CAN_CANCEL} {LOCK}"
     return run(connection, statement, ids=sorted(ids)).scalars().all()
 
 
@@ -148,11 +147,13 @@ def _change(
         return frozenset()
     if is_postgresql(connection):
         statement = (
-            "WITH mine AS MATERIALIZED (SELECT j.id FROM {jobs} j WHERE j.id {among_ids} AND " + condition + " {lock}) "
-            "UPDATE {jobs} j SET " + assignments + " FROM mine WHERE j.id = mine.id RETURNING j.id"
+            f"WITH mine AS MATERIALIZED (SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND "
+            + condition
+            + f" {LOCK}) "
+            f"UPDATE {JOBS} j SET " + assignments + " FROM mine WHERE j.id = mine.id RETURNING j.id"
         )
     else:
-        statement = "UPDATE {jobs} AS j SET " + assignments + " WHERE j.id {among_ids} AND " + condition
+        statement = f"UPDATE {JOBS} AS j SET " + assignments + f" WHERE j.id {AMONG_IDS} AND " + condition
         statement += " RETURNING id"
     return frozenset(run(connection, statement, ids=sorted(ids), **parameters).scalars())
 
@@ -174,11 +175,11 @@ class JobState:
 
 def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
     """The states of those jobs that exist."""
-    statement = """
-        SELECT j.id, j.status, {stripped} AS stripped, {too_long} AS too_long,
-          j.status = 'dead' AND NOT ({can_dismiss}) AS dismissed, {is_exec} AS is_exec,
-          {key_owner} AS key_owner
-        FROM {jobs} j WHERE j.id {among_ids}"""
+    statement = f"""
+        SELECT j.id, j.status, {IS_STRIPPED} AS stripped, {_TOO_LONG} AS too_long,
+          j.status = 'dead' AND NOT ({CAN_DISMISS}) AS dismissed, {IS_EXEC} AS is_exec,
+          {KEY_OWNER} AS key_owner
+        FROM {JOBS} j WHERE j.id {AMONG_IDS}"""
     found = {}
     for row in run(connection, statement, ids=sorted(ids)):
         long = None if row.too_long is None else f"{row.too_long} is longer than {LENGTHS[row.too_long]:,} bytes"
@@ -214,11 +215,11 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
     """Those of *ids* that are running."""
     rows = run(
         connection,
-        """
-        SELECT {facts}, j.locked_until, {lease_length_s} AS lease_s, r.outcome, t.permitted_until FROM {jobs} j
-        LEFT JOIN {job_runs} r ON r.job_id = j.id AND r.attempt = j.attempts
-        LEFT JOIN {tokens} t ON t.job_id = j.id AND t.attempt = j.attempts
-        WHERE j.id {among_ids} AND j.locked_until IS NOT NULL""",
+        f"""
+        SELECT {FACTS}, j.locked_until, {LEASE_LENGTH_S} AS lease_s, r.outcome, t.permitted_until FROM {JOBS} j
+        LEFT JOIN {JOB_RUNS} r ON r.job_id = j.id AND r.attempt = j.attempts
+        LEFT JOIN {TOKENS} t ON t.job_id = j.id AND t.attempt = j.attempts
+        WHERE j.id {AMONG_IDS} AND j.locked_until IS NOT NULL""",
         ids=sorted(ids),
     )
     return {
@@ -289,11 +290,11 @@ def claims_in_flight(connection: Connection) -> frozenset[str]:
         return frozenset()
     rows = run(
         connection,
-        """
+        f"""
         SELECT DISTINCT r.virtualtransaction FROM pg_locks r
         JOIN pg_locks w ON w.virtualtransaction = r.virtualtransaction
-        WHERE r.granted AND r.relation = CAST('{pauses}' AS regclass) AND r.mode = 'AccessShareLock'
-          AND w.granted AND w.relation = CAST('{jobs}' AS regclass) AND w.mode IN ('RowShareLock', 'RowExclusiveLock')
+        WHERE r.granted AND r.relation = CAST('{PAUSES}' AS regclass) AND r.mode = 'AccessShareLock'
+          AND w.granted AND w.relation = CAST('{JOBS}' AS regclass) AND w.mode IN ('RowShareLock', 'RowExclusiveLock')
           AND r.pid <> pg_backend_pid()
           -- a relation's number is its database's own: a copy of this one has the same
           AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())""",

@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from cronjobs.engine.probe.sql_text import JOBS, either
 from cronjobs.engine.rules.payload import BadJson
-from cronjobs.engine.store import operating  # noqa: F401  its fragment: can_dismiss
+from cronjobs.engine.store.operating import CAN_DISMISS
 from cronjobs.engine.store.sizes import if_not_too_large
-from cronjobs.engine.store.sql import define, run
+from cronjobs.engine.store.sql import IS_STRIPPED, run
 
 MOST_ROWS: Final = 1000  # of one chunk
 MOST_BYTES: Final = 4 * 1024 * 1024  # of its payloads; a single one may have a quarter of that
@@ -32,39 +33,37 @@ class Chunk(NamedTuple):
     after: int
 
 
-define(
-    payload_read=if_not_too_large("j.payload"),
-    payload_bytes=lambda postgresql: (
-        "octet_length(CAST(p.payload AS text))" if postgresql else "length(CAST(p.payload AS BLOB))"
-    ),
-    # Runs of exec are records, jobs of which only the key is left cannot be repeated, and dismissed ones stay dead.
-    may_still_run="""j.status IN ('queued', 'failed', 'dead') AND substr(j.job_type, 1, 5) <> 'exec:'
-      AND NOT {stripped} AND (j.status <> 'dead' OR {can_dismiss})""",
+_PAYLOAD_READ: Final = if_not_too_large("j.payload")
+_PAYLOAD_BYTES: Final = either(
+    postgresql="octet_length(CAST(p.payload AS text))", sqlite="length(CAST(p.payload AS BLOB))"
 )
+# Runs of exec are records, jobs of which only the key is left cannot be repeated, and dismissed ones stay dead.
+_MAY_STILL_RUN: Final = f"""j.status IN ('queued', 'failed', 'dead') AND substr(j.job_type, 1, 5) <> 'exec:'
+      AND NOT {IS_STRIPPED} AND (j.status <> 'dead' OR {CAN_DISMISS})"""
 
-_IDS: Final = """
-    SELECT j.id FROM {jobs} j WHERE j.id >= :first AND j.id < :end AND {may_still_run} ORDER BY j.id LIMIT :most"""
-_ROWS: Final = """
+_IDS: Final = f"""
+    SELECT j.id FROM {JOBS} j WHERE j.id >= :first AND j.id < :end AND {_MAY_STILL_RUN} ORDER BY j.id LIMIT :most"""
+_ROWS: Final = f"""
     SELECT c.id, c.job_type, c.status, c.payload FROM (
       SELECT p.id, p.job_type, p.status, p.payload,
-        sum({payload_bytes}) OVER (ORDER BY p.id) - {payload_bytes} AS before
+        sum({_PAYLOAD_BYTES}) OVER (ORDER BY p.id) - {_PAYLOAD_BYTES} AS before
       FROM (
-        SELECT j.id, j.job_type, j.status, {payload_read} AS payload FROM {jobs} j
-        WHERE j.id >= :first AND j.id < :end AND {may_still_run} ORDER BY j.id LIMIT :most) p) c
+        SELECT j.id, j.job_type, j.status, {_PAYLOAD_READ} AS payload FROM {JOBS} j
+        WHERE j.id >= :first AND j.id < :end AND {_MAY_STILL_RUN} ORDER BY j.id LIMIT :most) p) c
     WHERE c.before < :most_bytes ORDER BY c.id"""
-_ONE: Final = "SELECT j.id, j.job_type, j.status, {payload_read} AS payload FROM {jobs} j WHERE j.id = :id"
-_UNREAD_ONE: Final = "SELECT j.id, j.job_type, j.status FROM {jobs} j WHERE j.id = :id"
+_ONE: Final = f"SELECT j.id, j.job_type, j.status, {_PAYLOAD_READ} AS payload FROM {JOBS} j WHERE j.id = :id"
+_UNREAD_ONE: Final = f"SELECT j.id, j.job_type, j.status FROM {JOBS} j WHERE j.id = :id"
 
 
 def last_id(connection: Connection) -> int:
     """The newest job's; 0: there is none."""
-    return int(run(connection, "SELECT max(j.id) FROM {jobs} j").scalar() or 0)
+    return int(run(connection, f"SELECT max(j.id) FROM {JOBS} j").scalar() or 0)
 
 
 def chunk_after(connection: Connection, after: int, last: int) -> Chunk | None:
     """The next payloads with ids above *after*, up to *last*; None: there are no more."""
     first = run(
-        connection, "SELECT min(j.id) FROM {jobs} j WHERE j.id > :after AND j.id <= :last", after=after, last=last
+        connection, f"SELECT min(j.id) FROM {JOBS} j WHERE j.id > :after AND j.id <= :last", after=after, last=last
     ).scalar()
     if first is None:
         return None

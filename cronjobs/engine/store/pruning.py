@@ -6,7 +6,7 @@ What was removed is RETURNING: SQLite's driver counts no rows for a statement th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -14,21 +14,30 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, select, update
 
 from cronjobs.engine.database.tables import meta
+from cronjobs.engine.probe.idle_conditions import IS_EXEC
+from cronjobs.engine.probe.sql_text import (
+    EFFECTS,
+    JOB_RUNS,
+    JOB_TYPE_LISTS,
+    JOBS,
+    OCCURRENCES,
+    SCHEDULES,
+    TICKS,
+    either,
+)
 from cronjobs.engine.store.given_up import PRUNED, give_up
-from cronjobs.engine.store.sql import among, database_now, define, run
+from cronjobs.engine.store.sql import AMONG_IDS, AMONG_KEYS, IS_STRIPPED, JSON_TYPE, database_now, run
 from cronjobs.engine.store.totals import Leaving, occurrences_gone
 
-# The payload is gone for good, so the job must not run again; see {stripped} in engine/store/sql.py.
+# The payload is gone for good, so the job must not run again; see IS_STRIPPED in engine/store/sql.py.
 DEATHS_NAMED: Final = 20  # by their ids
 STRIPPED: Final = '{"cronjobs.stripped": "true"}'
 
-define(
-    # A row that a person has locked in an open transaction must stop nothing. FOR UPDATE, not FOR NO KEY UPDATE: DELETE
-    # takes that lock, and must not wait for it either.
-    # The key of a run of exec serves until the run is written: it goes with its row.
-    keyed="(j.idempotency_key IS NOT NULL AND NOT {is_exec})",
-    unlocked=lambda postgresql: "FOR UPDATE SKIP LOCKED" if postgresql else "",
-)
+# The key of a run of exec serves until the run is written: it goes with its row.
+_KEYED: Final = f"(j.idempotency_key IS NOT NULL AND NOT {IS_EXEC})"
+# A row that a person has locked in an open transaction must stop nothing. FOR UPDATE, not FOR NO KEY UPDATE: DELETE
+# takes that lock, and must not wait for it either.
+_UNLOCKED: Final = either(postgresql="FOR UPDATE SKIP LOCKED", sqlite="")
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ def old_jobs(connection: Connection, status: str, before: datetime, after: Slot 
     place = {} if after is None else {"at": after.finished_at, "id": after.id}
     rows = run(
         connection,
-        "SELECT j.id, j.finished_at, {keyed} AS keyed, {stripped} AS stripped FROM {jobs} j "
+        f"SELECT j.id, j.finished_at, {_KEYED} AS keyed, {IS_STRIPPED} AS stripped FROM {JOBS} j "
         f"WHERE j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before {beyond} "
         "ORDER BY j.finished_at, j.id LIMIT :limit",
         status=status,
@@ -69,29 +78,26 @@ def old_jobs(connection: Connection, status: str, before: datetime, after: Slot 
     return [OldJob(row.id, row.finished_at, bool(row.keyed), bool(row.stripped)) for row in rows]
 
 
-define(
-    # They may have been retried since they were read. "+" keeps SQLite from using the index of all ended jobs.
-    still_old=lambda postgresql: (
-        "j.id {among_ids} AND j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before"
-        if postgresql
-        else "j.id {among_ids} AND +j.status = :status AND +j.finished_at < :before"
-    ),
-    without_runs="NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id)",
+# They may have been retried since they were read. "+" keeps SQLite from using the index of all ended jobs.
+_STILL_OLD: Final = either(
+    postgresql=f"j.id {AMONG_IDS} AND j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before",
+    sqlite=f"j.id {AMONG_IDS} AND +j.status = :status AND +j.finished_at < :before",
 )
+_WITHOUT_RUNS: Final = f"NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"
 # Runs first, in batches: a job that snoozed for a year has half a million, which the cascade would delete at once.
-_RUNS: Final = """
-  WITH mine AS MATERIALIZED (SELECT r.job_id, r.attempt FROM {job_runs} r
-    WHERE r.job_id IN (SELECT j.id FROM {jobs} j WHERE {still_old}) LIMIT :limit {unlocked})
-  DELETE FROM {job_runs} WHERE (job_id, attempt) IN (SELECT job_id, attempt FROM mine)
-  RETURNING job_id, attempt, (SELECT j.job_type FROM {jobs} j WHERE j.id = job_id) AS job_type, outcome, started_at,
+_RUNS: Final = f"""
+  WITH mine AS MATERIALIZED (SELECT r.job_id, r.attempt FROM {JOB_RUNS} r
+    WHERE r.job_id IN (SELECT j.id FROM {JOBS} j WHERE {_STILL_OLD}) LIMIT :limit {_UNLOCKED})
+  DELETE FROM {JOB_RUNS} WHERE (job_id, attempt) IN (SELECT job_id, attempt FROM mine)
+  RETURNING job_id, attempt, (SELECT j.job_type FROM {JOBS} j WHERE j.id = job_id) AS job_type, outcome, started_at,
     finished_at"""
-_JOBS: Final = """
-  WITH mine AS MATERIALIZED (SELECT j.id FROM {jobs} j WHERE {still_old} AND {without_runs} {unlocked})
-  DELETE FROM {jobs} WHERE id IN (SELECT id FROM mine)
+_JOBS: Final = f"""
+  WITH mine AS MATERIALIZED (SELECT j.id FROM {JOBS} j WHERE {_STILL_OLD} AND {_WITHOUT_RUNS} {_UNLOCKED})
+  DELETE FROM {JOBS} WHERE id IN (SELECT id FROM mine)
   RETURNING id, job_type, schedule, status, run_at, started_at, finished_at, dismissed_at"""
-_STRIP: Final = """
-  WITH mine AS MATERIALIZED (SELECT j.id FROM {jobs} j WHERE {still_old} AND {without_runs} {unlocked})
-  UPDATE {jobs} SET payload = CAST(:empty AS {json_type}), meta = CAST(:mark AS {json_type}), result = NULL
+_STRIP: Final = f"""
+  WITH mine AS MATERIALIZED (SELECT j.id FROM {JOBS} j WHERE {_STILL_OLD} AND {_WITHOUT_RUNS} {_UNLOCKED})
+  UPDATE {JOBS} SET payload = CAST(:empty AS {JSON_TYPE}), meta = CAST(:mark AS {JSON_TYPE}), result = NULL
   WHERE id IN (SELECT id FROM mine) RETURNING id"""
 
 
@@ -135,40 +141,47 @@ def _of(
 
 # --- what is not a job ------------------------------------------------------------------------------------------------
 
+# Never the effect of a job that may run again, by itself or by a retry: it would be done twice.
+_SERVED: Final = f"""e.begun_at < :before
+      AND NOT EXISTS (SELECT 1 FROM {JOBS} j WHERE j.id = e.job_id AND j.status <> 'succeeded')"""
 # Never above the watermark: there, a missing row means that the occurrence is not settled yet, and the newest one below
 # it explains a gap. Nor a schedule's newest row: it shows whether a schedule that is due once a year has had its run.
-_OCCURRENCES: Final = """
-  WITH mine AS MATERIALIZED (SELECT c.schedule_id, c.last_for FROM {occurrences} c WHERE c.last_for < :before
-    AND {from_here} AND {may_go}
-    ORDER BY c.last_for LIMIT :limit {unlocked_c})
-  DELETE FROM {occurrences} WHERE (schedule_id, last_for) IN (SELECT schedule_id, last_for FROM mine)
-  RETURNING schedule_id, last_for, outcome, count"""
-_TICKS: Final = """
-  WITH mine AS MATERIALIZED (SELECT t.id FROM {ticks} t WHERE t.started_at < :before AND {from_here}
-    ORDER BY t.started_at LIMIT :limit {unlocked})
-  DELETE FROM {ticks} WHERE id IN (SELECT id FROM mine) RETURNING started_at"""
-_OLD_EFFECTS: Final = """
-  SELECT e.key, e.begun_at FROM {effects} e WHERE {from_here} AND {served} ORDER BY e.begun_at LIMIT :limit"""
-_EFFECTS: Final = """
-  WITH mine AS MATERIALIZED (SELECT e.key FROM {effects} e
-    WHERE e.key {among_keys} AND {served} {unlocked_e})
-  DELETE FROM {effects} WHERE key IN (SELECT key FROM mine) RETURNING key"""
+_MAY_GO: Final = f"""EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)
+      AND EXISTS (SELECT 1 FROM {OCCURRENCES} n WHERE n.schedule_id = c.schedule_id AND n.last_for > c.last_for)"""
+_UNLOCKED_C: Final = either(postgresql="FOR UPDATE OF c SKIP LOCKED", sqlite="")
+_UNLOCKED_E: Final = either(postgresql="FOR UPDATE OF e SKIP LOCKED", sqlite="")
 
-define(
-    # Never the effect of a job that may run again, by itself or by a retry: it would be done twice.
-    served="""e.begun_at < :before
-      AND NOT EXISTS (SELECT 1 FROM {jobs} j WHERE j.id = e.job_id AND j.status <> 'succeeded')""",
-    may_go="""EXISTS (SELECT 1 FROM {schedules} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)
-      AND EXISTS (SELECT 1 FROM {occurrences} n WHERE n.schedule_id = c.schedule_id AND n.last_for > c.last_for)""",
-    among_keys=among("keys"),
-    unlocked_c=lambda postgresql: "FOR UPDATE OF c SKIP LOCKED" if postgresql else "",
-    unlocked_e=lambda postgresql: "FOR UPDATE OF e SKIP LOCKED" if postgresql else "",
-)
+
+def _removal_of_occurrences(from_here: str) -> str:
+    return f"""
+  WITH mine AS MATERIALIZED (SELECT c.schedule_id, c.last_for FROM {OCCURRENCES} c WHERE c.last_for < :before
+    AND {from_here} AND {_MAY_GO}
+    ORDER BY c.last_for LIMIT :limit {_UNLOCKED_C})
+  DELETE FROM {OCCURRENCES} WHERE (schedule_id, last_for) IN (SELECT schedule_id, last_for FROM mine)
+  RETURNING schedule_id, last_for, outcome, count"""
+
+
+def _removal_of_ticks(from_here: str) -> str:
+    return f"""
+  WITH mine AS MATERIALIZED (SELECT t.id FROM {TICKS} t WHERE t.started_at < :before AND {from_here}
+    ORDER BY t.started_at LIMIT :limit {_UNLOCKED})
+  DELETE FROM {TICKS} WHERE id IN (SELECT id FROM mine) RETURNING started_at"""
+
+
+def _search_for_effects(from_here: str) -> str:
+    return f"""
+  SELECT e.key, e.begun_at FROM {EFFECTS} e WHERE {from_here} AND {_SERVED} ORDER BY e.begun_at LIMIT :limit"""
+
+
+_EFFECTS: Final = f"""
+  WITH mine AS MATERIALIZED (SELECT e.key FROM {EFFECTS} e
+    WHERE e.key {AMONG_KEYS} AND {_SERVED} {_UNLOCKED_E})
+  DELETE FROM {EFFECTS} WHERE key IN (SELECT key FROM mine) RETURNING key"""
 
 
 def remove_occurrences(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
     """Remove up to *limit* ledger rows that end no earlier than *after*; return their instants."""
-    rows = _from(connection, _OCCURRENCES, "c.last_for", before, after, limit).all()
+    rows = _from(connection, _removal_of_occurrences, "c.last_for", before, after, limit).all()
     counts: Counter[tuple[int, str]] = Counter()
     for schedule_id, _, outcome, count in rows:
         counts[schedule_id, outcome] += count
@@ -178,22 +191,27 @@ def remove_occurrences(connection: Connection, before: datetime, after: datetime
 
 def remove_ticks(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
     """Remove up to *limit* ticks that began no earlier than *after*; return when they began."""
-    return list(_from(connection, _TICKS, "t.started_at", before, after, limit).scalars())
+    return list(_from(connection, _removal_of_ticks, "t.started_at", before, after, limit).scalars())
 
 
 def old_effects(connection: Connection, before: datetime, after: datetime | None, limit: int) -> Sequence[Row[Any]]:
     """The next *limit* effects past their retention that began no earlier than *after*: key, begun_at."""
-    rows: Sequence[Row[Any]] = _from(connection, _OLD_EFFECTS, "e.begun_at", before, after, limit).all()
+    rows: Sequence[Row[Any]] = _from(connection, _search_for_effects, "e.begun_at", before, after, limit).all()
     return rows
 
 
 def _from(
-    connection: Connection, statement: str, column: str, before: datetime, after: datetime | None, limit: int
+    connection: Connection,
+    statement: Callable[[str], str],
+    column: str,
+    before: datetime,
+    after: datetime | None,
+    limit: int,
 ) -> Any:
     # Start where the last batch ended: PostgreSQL would step over every removed row that is not vacuumed yet.
-    statement = statement.replace("{from_here}", "TRUE" if after is None else f"{column} >= :after")
+    from_here = "TRUE" if after is None else f"{column} >= :after"
     place = {} if after is None else {"after": after}
-    return run(connection, statement, before=before, limit=limit, **place)
+    return run(connection, statement(from_here), before=before, limit=limit, **place)
 
 
 def remove_effects(connection: Connection, keys: Sequence[str], before: datetime) -> int:
@@ -204,9 +222,9 @@ def old_job_type_lists(connection: Connection, before: datetime, limit: int) -> 
     """Hashes of up to *limit* lists of job types that no tick refers to any more."""
     rows = run(
         connection,
-        """
-        SELECT l.hash FROM {job_type_lists} l WHERE l.recorded_at < :before
-          AND NOT EXISTS (SELECT 1 FROM {ticks} t WHERE t.job_types = l.hash) ORDER BY l.hash LIMIT :limit""",
+        f"""
+        SELECT l.hash FROM {JOB_TYPE_LISTS} l WHERE l.recorded_at < :before
+          AND NOT EXISTS (SELECT 1 FROM {TICKS} t WHERE t.job_types = l.hash) ORDER BY l.hash LIMIT :limit""",
         before=before,
         limit=limit,
     )
@@ -214,10 +232,10 @@ def old_job_type_lists(connection: Connection, before: datetime, limit: int) -> 
 
 
 def remove_job_type_lists(connection: Connection, hashes: Sequence[str], before: datetime) -> int:
-    statement = """
-      WITH mine AS MATERIALIZED (SELECT l.hash FROM {job_type_lists} l
-        WHERE l.hash {among_keys} AND l.recorded_at < :before {unlocked})
-      DELETE FROM {job_type_lists} WHERE hash IN (SELECT hash FROM mine) RETURNING hash"""
+    statement = f"""
+      WITH mine AS MATERIALIZED (SELECT l.hash FROM {JOB_TYPE_LISTS} l
+        WHERE l.hash {AMONG_KEYS} AND l.recorded_at < :before {_UNLOCKED})
+      DELETE FROM {JOB_TYPE_LISTS} WHERE hash IN (SELECT hash FROM mine) RETURNING hash"""
     return len(run(connection, statement, keys=list(hashes), before=before).all())
 
 
@@ -240,13 +258,11 @@ KINDS: Final = {
 Past = tuple[int, datetime | None]
 """How many rows would go, and the instant of the oldest."""
 
-define(
-    old_job="j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before",
-    key_goes="(NOT {keyed} OR j.finished_at < :keys)",
-    # A job that died and goes, too, keeps its effects no longer.
-    job_stays="""j.status <> 'succeeded' AND NOT (j.finished_at IS NOT NULL AND j.status IN ('dead', 'cancelled')
-      AND j.finished_at < :dead AND {key_goes})""",
-)
+_OLD_JOB: Final = "j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before"
+_KEY_GOES: Final = f"(NOT {_KEYED} OR j.finished_at < :keys)"
+# A job that died and goes, too, keeps its effects no longer.
+_JOB_STAYS: Final = f"""j.status <> 'succeeded' AND NOT (j.finished_at IS NOT NULL AND j.status IN ('dead', 'cancelled')
+      AND j.finished_at < :dead AND {_KEY_GOES})"""
 
 
 def past_jobs(connection: Connection, status: str, before: datetime, keys: datetime) -> dict[str, Past]:
@@ -254,11 +270,11 @@ def past_jobs(connection: Connection, status: str, before: datetime, keys: datet
     limits = {"status": status, "before": before, "keys": min(keys, before)}
     found = {}
     for kind, what in (
-        (status, "{jobs} j WHERE {old_job} AND {key_goes}"),
-        ("stripped", "{jobs} j WHERE {old_job} AND NOT {key_goes} AND NOT {stripped}"),
+        (status, f"{JOBS} j WHERE {_OLD_JOB} AND {_KEY_GOES}"),
+        ("stripped", f"{JOBS} j WHERE {_OLD_JOB} AND NOT {_KEY_GOES} AND NOT {IS_STRIPPED}"),
         (
             "attempts",
-            "{jobs} j JOIN {job_runs} r ON r.job_id = j.id WHERE {old_job} AND ({key_goes} OR NOT {stripped})",
+            f"{JOBS} j JOIN {JOB_RUNS} r ON r.job_id = j.id WHERE {_OLD_JOB} AND ({_KEY_GOES} OR NOT {IS_STRIPPED})",
         ),
     ):
         found[kind] = _past(connection, f"min(j.finished_at) AS finished_at FROM {what}", **limits)
@@ -268,23 +284,23 @@ def past_jobs(connection: Connection, status: str, before: datetime, keys: datet
 def past_occurrences(connection: Connection, before: datetime) -> Past:
     return _past(
         connection,
-        """min(c.last_for) AS last_for FROM {occurrences} c WHERE c.last_for < :before
-           AND {may_go}""",
+        f"""min(c.last_for) AS last_for FROM {OCCURRENCES} c WHERE c.last_for < :before
+           AND {_MAY_GO}""",
         before=before,
     )
 
 
 def past_ticks(connection: Connection, before: datetime) -> Past:
     return _past(
-        connection, "min(t.started_at) AS started_at FROM {ticks} t WHERE t.started_at < :before", before=before
+        connection, f"min(t.started_at) AS started_at FROM {TICKS} t WHERE t.started_at < :before", before=before
     )
 
 
 def past_effects(connection: Connection, before: datetime, dead: datetime, keys: datetime) -> Past:
     return _past(
         connection,
-        """min(e.begun_at) AS begun_at FROM {effects} e WHERE e.begun_at < :before
-           AND NOT EXISTS (SELECT 1 FROM {jobs} j WHERE j.id = e.job_id AND {job_stays})""",
+        f"""min(e.begun_at) AS begun_at FROM {EFFECTS} e WHERE e.begun_at < :before
+           AND NOT EXISTS (SELECT 1 FROM {JOBS} j WHERE j.id = e.job_id AND {_JOB_STAYS})""",
         before=before,
         dead=dead,
         keys=min(keys, dead),
@@ -294,15 +310,15 @@ def past_effects(connection: Connection, before: datetime, dead: datetime, keys:
 def past_job_type_lists(connection: Connection, before: datetime) -> Past:
     return _past(
         connection,
-        """min(l.recorded_at) AS recorded_at FROM {job_type_lists} l WHERE l.recorded_at < :before AND NOT EXISTS (
-             SELECT 1 FROM {ticks} t WHERE t.job_types = l.hash AND t.started_at >= :before)""",
+        f"""min(l.recorded_at) AS recorded_at FROM {JOB_TYPE_LISTS} l WHERE l.recorded_at < :before AND NOT EXISTS (
+             SELECT 1 FROM {TICKS} t WHERE t.job_types = l.hash AND t.started_at >= :before)""",
         before=before,
     )
 
 
 def last_tick_at(connection: Connection) -> datetime | None:
     """When the newest tick by its id began; see ``clock_jumped``."""
-    at: datetime | None = run(connection, "SELECT t.started_at FROM {ticks} t ORDER BY t.id DESC LIMIT 1").scalar()
+    at: datetime | None = run(connection, f"SELECT t.started_at FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").scalar()
     return at
 
 

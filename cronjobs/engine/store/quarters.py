@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.engine.probe.sql_text import JOBS, OCCURRENCES, QUARTERS, SCHEDULES, either
 from cronjobs.engine.rules.quarters import (
     FINAL_LETTERS,
     HOUR,
@@ -23,37 +24,37 @@ from cronjobs.engine.rules.quarters import (
     number_of,
     painted,
 )
-from cronjobs.engine.store.sql import define, group, run
+from cronjobs.engine.store.sql import AMONG_IDS, group, run
 
 MARK: Final = 0  # the schedule_id of the one row that says up to which hour all is looked at; real ids begin with 1
 KEPT: Final = timedelta(hours=26)
 LATEST: Final = timedelta(minutes=5)  # after its end an hour is left alone so long: its last jobs are still at work
 
-define(
-    quarter_of_first=lambda postgresql: _quarter("c.first_for", postgresql),
-    quarter_of_last=lambda postgresql: _quarter("c.last_for", postgresql),
-    # Of an occurrence that made a job: its status. Not a join: PostgreSQL might read all jobs for it.
-    status_of_job="CASE WHEN c.outcome = 'enqueued' THEN (SELECT r.status FROM {jobs} r WHERE r.id = c.job_id) END",
-    gap_rows=group("rows", {"schedule_id": "bigint", "begin": "timestamptz", "ends": "timestamptz"}),
-    hour_rows=group("rows", {"schedule_id": "bigint", "hour": "timestamptz", "quarters": "text"}),
-    span_rows=group("rows", {"schedule_id": "bigint", "first_for": "timestamptz", "last_for": "timestamptz"}),
-    # The last one may begin in the gap and end behind it. The limit keeps PostgreSQL from a join.
-    in_gap=lambda postgresql: (
-        f"LATERAL (SELECT c.* FROM {{occurrences}} c WHERE {_IN_GAP} ORDER BY c.last_for LIMIT {1 << 31}) c"
-        if postgresql
-        else f"{{occurrences}} c WHERE {_IN_GAP}"
-    ),
+
+def _quarter(instant: str) -> str:
+    return either(
+        postgresql=f"CAST(floor(extract(epoch FROM {instant}) / 900) AS bigint)", sqlite=f"({instant} / 900000000)"
+    )
+
+
+_QUARTER_OF_FIRST: Final = _quarter("c.first_for")
+_QUARTER_OF_LAST: Final = _quarter("c.last_for")
+# Of an occurrence that made a job: its status. Not a join: PostgreSQL might read all jobs for it.
+_STATUS_OF_JOB: Final = (
+    f"CASE WHEN c.outcome = 'enqueued' THEN (SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id) END"
 )
-
-_IN_GAP: Final = """c.schedule_id = g.schedule_id AND c.last_for >= g.begin AND c.last_for <= coalesce(
-  (SELECT n.last_for FROM {occurrences} n WHERE n.schedule_id = g.schedule_id AND n.last_for >= g.ends
+_GAP_ROWS: Final = group("rows", {"schedule_id": "bigint", "begin": "timestamptz", "ends": "timestamptz"})
+_HOUR_ROWS: Final = group("rows", {"schedule_id": "bigint", "hour": "timestamptz", "quarters": "text"})
+_SPAN_ROWS: Final = group("rows", {"schedule_id": "bigint", "first_for": "timestamptz", "last_for": "timestamptz"})
+# The last one may begin in the gap and end behind it.
+_OF_GAP: Final = f"""c.schedule_id = g.schedule_id AND c.last_for >= g.begin AND c.last_for <= coalesce(
+  (SELECT n.last_for FROM {OCCURRENCES} n WHERE n.schedule_id = g.schedule_id AND n.last_for >= g.ends
    ORDER BY n.last_for LIMIT 1), g.ends)"""
-
-
-def _quarter(instant: str, postgresql: bool) -> str:
-    if postgresql:
-        return f"CAST(floor(extract(epoch FROM {instant}) / 900) AS bigint)"
-    return f"({instant} / 900000000)"
+# The limit keeps PostgreSQL from a join.
+_IN_GAP: Final = either(
+    postgresql=f"LATERAL (SELECT c.* FROM {OCCURRENCES} c WHERE {_OF_GAP} ORDER BY c.last_for LIMIT {1 << 31}) c",
+    sqlite=f"{OCCURRENCES} c WHERE {_OF_GAP}",
+)
 
 
 # --- strips -----------------------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ def _hours(connection: Connection, ids: Collection[int], first: int) -> dict[int
     """By schedule, the letters of closed hours, by the number of their first quarter."""
     rows = run(
         connection,
-        "SELECT q.schedule_id, q.hour, q.quarters FROM {quarters} q WHERE q.schedule_id {among_ids} "
+        f"SELECT q.schedule_id, q.hour, q.quarters FROM {QUARTERS} q WHERE q.schedule_id {AMONG_IDS} "
         "AND q.hour >= :since",
         ids=sorted(ids),
         since=_at(first - first % IN_AN_HOUR),
@@ -100,10 +101,10 @@ def _became_in(connection: Connection, ranges: Sequence[dict[str, Any]]) -> Iter
         return []
     rows = run(
         connection,
-        """
-        SELECT c.schedule_id, {quarter_of_first} AS first_in, {quarter_of_last} AS last_in, c.outcome,
-          {status_of_job} AS status
-        FROM {gap_rows} g CROSS JOIN {in_gap}""",
+        f"""
+        SELECT c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_OF_LAST} AS last_in, c.outcome,
+          {_STATUS_OF_JOB} AS status
+        FROM {_GAP_ROWS} g CROSS JOIN {_IN_GAP}""",
         rows=list(ranges),
     )
     return (Became._make(row) for row in rows)
@@ -120,12 +121,12 @@ def next_open_hour(connection: Connection, now: datetime) -> datetime | None:
     """The first hour that has ended, in which something was due, and that nobody has looked at; None: there is none."""
     oldest = _at(number_of(now - timedelta(hours=24)) // IN_AN_HOUR * IN_AN_HOUR)
     marked: datetime | None = run(
-        connection, "SELECT q.hour FROM {quarters} q WHERE q.schedule_id = :mark", mark=MARK
+        connection, f"SELECT q.hour FROM {QUARTERS} q WHERE q.schedule_id = :mark", mark=MARK
     ).scalar()
     hour = oldest if marked is None or marked > now else max(oldest, marked)
     first: datetime | None = run(
         connection,
-        "SELECT c.last_for FROM {occurrences} c WHERE c.last_for >= :hour ORDER BY c.last_for LIMIT 1",
+        f"SELECT c.last_for FROM {OCCURRENCES} c WHERE c.last_for >= :hour ORDER BY c.last_for LIMIT 1",
         hour=hour,
     ).scalar()
     if first is None:
@@ -146,7 +147,7 @@ def close_hour(connection: Connection, now: datetime) -> bool:
 
 def _alone(connection: Connection) -> None:
     """Wait for whoever closes an hour, or writes occurrences again, until their transaction ends."""
-    run(connection, "UPDATE {quarters} SET quarters = quarters WHERE schedule_id = :mark", mark=MARK)
+    run(connection, f"UPDATE {QUARTERS} SET quarters = quarters WHERE schedule_id = :mark", mark=MARK)
 
 
 def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
@@ -154,19 +155,19 @@ def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
     place = {"hour": hour, "ends": hour + HOUR}
     settled = run(
         connection,
-        """
-        SELECT j.id FROM {schedules} j WHERE j.seen_until >= :ends AND j.owed IS NULL AND coalesce(
-          (SELECT c.first_for FROM {occurrences} c WHERE c.schedule_id = j.id AND c.last_for >= :ends
+        f"""
+        SELECT j.id FROM {SCHEDULES} j WHERE j.seen_until >= :ends AND j.owed IS NULL AND coalesce(
+          (SELECT c.first_for FROM {OCCURRENCES} c WHERE c.schedule_id = j.id AND c.last_for >= :ends
            ORDER BY c.last_for LIMIT 1), :ends) >= :ends""",
         ends=place["ends"],
     )
     ids = set(settled.scalars())
     rows = run(
         connection,
-        """
-        SELECT c.schedule_id, {quarter_of_first} AS first_in, {quarter_of_last} AS last_in, c.outcome,
-          {status_of_job} AS status
-        FROM {occurrences} c WHERE c.last_for >= :hour AND c.last_for < :ends""",
+        f"""
+        SELECT c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_OF_LAST} AS last_in, c.outcome,
+          {_STATUS_OF_JOB} AS status
+        FROM {OCCURRENCES} c WHERE c.last_for >= :hour AND c.last_for < :ends""",
         **place,
     )
     first = number_of(hour)
@@ -181,14 +182,14 @@ def _keep(connection: Connection, hour: datetime, rows: Sequence[dict[str, Any]]
     mark = {"schedule_id": MARK, "hour": hour + HOUR, "quarters": ""}
     run(
         connection,
-        "DELETE FROM {quarters} WHERE schedule_id = :mark OR hour < :before",
+        f"DELETE FROM {QUARTERS} WHERE schedule_id = :mark OR hour < :before",
         mark=MARK,
         before=hour - KEPT,
     )
     run(
         connection,
-        """INSERT INTO {quarters} AS q (schedule_id, hour, quarters)
-           SELECT r.schedule_id, r.hour, r.quarters FROM {hour_rows} r WHERE true
+        f"""INSERT INTO {QUARTERS} AS q (schedule_id, hour, quarters)
+           SELECT r.schedule_id, r.hour, r.quarters FROM {_HOUR_ROWS} r WHERE true
            ON CONFLICT (schedule_id, hour) DO UPDATE SET quarters = excluded.quarters""",
         rows=[mark, *rows],
     )
@@ -200,8 +201,8 @@ def forget_hours(connection: Connection, spans: Sequence[dict[str, Any]]) -> Non
     rows = [span | {"first_for": _at(number_of(span["first_for"]) // IN_AN_HOUR * IN_AN_HOUR)} for span in spans]
     run(
         connection,
-        """DELETE FROM {quarters} WHERE EXISTS (
-             SELECT 1 FROM {span_rows} r WHERE r.schedule_id = {quarters}.schedule_id
-               AND {quarters}.hour >= r.first_for AND {quarters}.hour <= r.last_for)""",
+        f"""DELETE FROM {QUARTERS} WHERE EXISTS (
+             SELECT 1 FROM {_SPAN_ROWS} r WHERE r.schedule_id = {QUARTERS}.schedule_id
+               AND {QUARTERS}.hour >= r.first_for AND {QUARTERS}.hour <= r.last_for)""",
         rows=rows,
     )

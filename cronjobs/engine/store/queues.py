@@ -9,35 +9,37 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Row
 
+from cronjobs.engine.probe.idle_conditions import STOPS_QUEUE, WAITING
+from cronjobs.engine.probe.sql_text import COUNT_FULL, JOBS, LOCK_QUEUES, PAUSES, QUEUES, QUEUES_HELD, either
 from cronjobs.engine.rules.capacity import Cap
-from cronjobs.engine.store.sql import define, group, is_postgresql, run
+from cronjobs.engine.store.sql import AMONG_NAMES, group, is_postgresql, run
 
-define(
-    asked_queues=group("rows", {"name": "text"}),
-    cap_rows=group("rows", {"name": "text", "max_waiting": "int", "on_full": "text"}),
-    this_transaction=lambda postgresql: (
-        "CAST(pg_current_xact_id_if_assigned() AS text)" if postgresql else "CAST(NULL AS text)"
-    ),
-    # For an enqueue into a queue without a cap; if it has one, nothing is written, and ``locked_room`` is used.
-    is_capped="EXISTS (SELECT 1 FROM {queues} q WHERE q.name = CAST(:queue AS text) AND q.max_waiting IS NOT NULL)",
+_ASKED_QUEUES: Final = group("rows", {"name": "text"})
+_CAP_ROWS: Final = group("rows", {"name": "text", "max_waiting": "int", "on_full": "text"})
+_THIS_TRANSACTION: Final = either(
+    postgresql="CAST(pg_current_xact_id_if_assigned() AS text)", sqlite="CAST(NULL AS text)"
+)
+# For an enqueue into a queue without a cap; if it has one, nothing is written, and ``locked_room`` is used.
+IS_CAPPED: Final = (
+    f"EXISTS (SELECT 1 FROM {QUEUES} q WHERE q.name = CAST(:queue AS text) AND q.max_waiting IS NOT NULL)"
 )
 
 # Passes over rows that another session has locked, so that no one waits for ever. The lock is a statement of its own,
 # because the one that counts must see what was committed before we had the lock. A function, since an enqueuer has no
 # right to change the row, without which it could not lock it, nor keep it locked by a plain SELECT.
-_LOCK_POSTGRESQL: Final = """
+_LOCK_POSTGRESQL: Final = f"""
   SELECT q.name, q.max_waiting, q.on_full, q.mine, CAST(pg_current_xact_id() AS text) AS xact
-  FROM {lock_queues}(ARRAY(SELECT v FROM json_array_elements_text(CAST(:names AS json)) v), false) q"""
+  FROM {LOCK_QUEUES}(ARRAY(SELECT v FROM json_array_elements_text(CAST(:names AS json)) v), false) q"""
 
 # Changes nothing but takes SQLite's write lock; its first word makes Python's sqlite3 open a transaction.
-_LOCK_SQLITE: Final = """
-  UPDATE {queues} SET dropped = dropped WHERE name {among_names} AND max_waiting IS NOT NULL
+_LOCK_SQLITE: Final = f"""
+  UPDATE {QUEUES} SET dropped = dropped WHERE name {AMONG_NAMES} AND max_waiting IS NOT NULL
   RETURNING name, max_waiting, on_full, 1 AS mine, NULL AS xact"""
 
-_COUNT: Final = """
-  SELECT r.name, {this_transaction} AS xact,
-    (SELECT count(*) FROM (SELECT 1 FROM {jobs} j WHERE j.queue = r.name AND j.{waiting} LIMIT :most) w) AS waiting
-  FROM {asked_queues} r"""
+_COUNT: Final = f"""
+  SELECT r.name, {_THIS_TRANSACTION} AS xact,
+    (SELECT count(*) FROM (SELECT 1 FROM {JOBS} j WHERE j.queue = r.name AND j.{WAITING} LIMIT :most) w) AS waiting
+  FROM {_ASKED_QUEUES} r"""
 
 
 @dataclass(frozen=True)
@@ -112,23 +114,23 @@ def _still_locked(connection: Connection, locked_in: str | None, counted_in: str
 def count_full(connection: Connection, queue: str, what: Literal["dropped", "refused"], jobs: int) -> None:
     """Add to what a full queue has dropped or refused; beyond 2**62 it counts no more."""
     if is_postgresql(connection):
-        statement = "SELECT {count_full}(CAST(:queue AS text), CAST(:what AS text), CAST(:jobs AS int))"
+        statement = f"SELECT {COUNT_FULL}(CAST(:queue AS text), CAST(:what AS text), CAST(:jobs AS int))"
         run(connection, statement, queue=queue, what=what, jobs=min(jobs, (1 << 31) - 1))
     else:
-        statement = f"UPDATE {{queues}} SET {what} = {what} + :jobs WHERE name = :queue AND {what} < {1 << 62}"
+        statement = f"UPDATE {QUEUES} SET {what} = {what} + :jobs WHERE name = :queue AND {what} < {1 << 62}"
         run(connection, statement, queue=queue, jobs=jobs)
 
 
 def count_held(connection: Connection, queue: str) -> None:
     """Count an enqueue that gave up since another transaction had the queue, even if the caller's is rolled back."""
-    run(connection, "SELECT {count_full}(CAST(:queue AS text), 'held', 1)", queue=queue)
+    run(connection, f"SELECT {COUNT_FULL}(CAST(:queue AS text), 'held', 1)", queue=queue)
 
 
 def held_so_far(connection: Connection) -> int:
     """How many enqueues gave up like that. SQLite has one writer, who is waited for."""
     if not is_postgresql(connection):
         return 0
-    statement = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {queues_held}"
+    statement = f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {QUEUES_HELD}"
     return int(run(connection, statement).scalar_one())
 
 
@@ -138,7 +140,7 @@ def held_so_far(connection: Connection) -> int:
 def caps_in_force(connection: Connection) -> dict[str, Cap]:
     rows = run(
         connection,
-        "SELECT name, max_waiting, on_full FROM {queues} WHERE max_waiting IS NOT NULL ORDER BY name",
+        f"SELECT name, max_waiting, on_full FROM {QUEUES} WHERE max_waiting IS NOT NULL ORDER BY name",
     )
     return {row.name: Cap(row.name, row.max_waiting, row.on_full) for row in rows}
 
@@ -154,17 +156,17 @@ def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str
     asked = {"names": names}
     free = set(names)
     if is_postgresql(connection):
-        there = set(run(connection, "SELECT name FROM {queues} WHERE name {among_names}", **asked).scalars())
-        lock = "SELECT q.name FROM {queues} q WHERE q.name {among_names} ORDER BY q.name FOR NO KEY UPDATE SKIP LOCKED"
+        there = set(run(connection, f"SELECT name FROM {QUEUES} WHERE name {AMONG_NAMES}", **asked).scalars())
+        lock = f"SELECT q.name FROM {QUEUES} q WHERE q.name {AMONG_NAMES} ORDER BY q.name FOR NO KEY UPDATE SKIP LOCKED"
         free -= there.difference(run(connection, lock, **asked).scalars())
     if gone := sorted(free.intersection(lifted)):
-        lift = "UPDATE {queues} SET max_waiting = NULL WHERE name {among_names}"
+        lift = f"UPDATE {QUEUES} SET max_waiting = NULL WHERE name {AMONG_NAMES}"
         run(connection, lift, names=gone)
     if put := [{"name": cap.queue} | vars(cap) for cap in caps if cap.queue in free]:
         run(
             connection,
-            """INSERT INTO {queues} (name, max_waiting, on_full)
-               SELECT r.name, r.max_waiting, r.on_full FROM {cap_rows} r WHERE true
+            f"""INSERT INTO {QUEUES} (name, max_waiting, on_full)
+               SELECT r.name, r.max_waiting, r.on_full FROM {_CAP_ROWS} r WHERE true
                ON CONFLICT (name) DO UPDATE SET max_waiting = excluded.max_waiting, on_full = excluded.on_full""",
             rows=put,
         )
@@ -175,8 +177,8 @@ def pressures(connection: Connection) -> Sequence[Row[Any]]:
     """Queues that are capped or have dropped jobs, with their caps, for commands that only read."""
     return run(
         connection,
-        """
-        SELECT q.name, q.max_waiting, q.on_full, q.dropped FROM {queues} q
+        f"""
+        SELECT q.name, q.max_waiting, q.on_full, q.dropped FROM {QUEUES} q
         WHERE q.max_waiting IS NOT NULL OR q.dropped > 0 ORDER BY q.name""",
     ).all()
 
@@ -185,9 +187,9 @@ def paused_scope(connection: Connection, queue: str) -> str | None:
     """Whether a pause of "all" or of this "queue" keeps its jobs from being claimed now; None: not paused."""
     found = run(
         connection,
-        """
-        SELECT p.scope FROM {pauses} p CROSS JOIN (SELECT CAST(:queue AS text) AS queue) b
-        WHERE {stops_queue} ORDER BY p.scope""",
+        f"""
+        SELECT p.scope FROM {PAUSES} p CROSS JOIN (SELECT CAST(:queue AS text) AS queue) b
+        WHERE {STOPS_QUEUE} ORDER BY p.scope""",
         queue=queue,
     ).scalar()
     return None if found is None else str(found)

@@ -5,18 +5,18 @@ The SQL functions of the migration say the same; a test compares the rows that b
 
 from __future__ import annotations
 
-from cronjobs.engine.store.sql import define
+from typing import Final
 
-define(
-    # A row in job_runs is an attempt that began. A job that died and was retried while it was being pruned has none
-    # left, but it has failed.
-    never_begun="(j.last_failed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {job_runs} r WHERE r.job_id = j.id))",
-    # The column of the unique key is cleared, so that ON CONFLICT in anybody's SQL lets a new job have it.
-    release_key="""
-      released_key = CASE WHEN {never_begun} THEN coalesce(j.idempotency_key, j.released_key) ELSE j.released_key END,
-      idempotency_key = CASE WHEN {never_begun} THEN NULL ELSE j.idempotency_key END""",
-    # For those that are retried.
-    take_key_back="idempotency_key = coalesce(j.idempotency_key, j.released_key), released_key = NULL",
-    # NULL: nobody has it.
-    key_owner="(SELECT k.id FROM {jobs} k WHERE k.idempotency_key = j.released_key)",
-)
+from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS
+
+# A row in job_runs is an attempt that began. A job that died and was retried while it was being pruned has none
+# left, but it has failed.
+NEVER_BEGUN: Final = f"(j.last_failed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id))"
+# The column of the unique key is cleared, so that ON CONFLICT in anybody's SQL lets a new job have it.
+RELEASE_KEY: Final = f"""
+      released_key = CASE WHEN {NEVER_BEGUN} THEN coalesce(j.idempotency_key, j.released_key) ELSE j.released_key END,
+      idempotency_key = CASE WHEN {NEVER_BEGUN} THEN NULL ELSE j.idempotency_key END"""
+# For those that are retried.
+TAKE_KEY_BACK: Final = "idempotency_key = coalesce(j.idempotency_key, j.released_key), released_key = NULL"
+# NULL: nobody has it.
+KEY_OWNER: Final = f"(SELECT k.id FROM {JOBS} k WHERE k.idempotency_key = j.released_key)"

@@ -5,41 +5,42 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.engine.store.overlap import runnable_value
-from cronjobs.engine.store.schedules import StoredSchedule, stored_schedules
-from cronjobs.engine.store.sql import define, json_value, run
+from cronjobs.engine.probe.idle_conditions import IN_FORCE
+from cronjobs.engine.probe.sql_text import JOBS, NOW, OCCURRENCES, PAUSES, SCHEDULES, either
+from cronjobs.engine.store.overlap import AMONG_RUNNABLE, runnable_value
+from cronjobs.engine.store.schedules import PAUSED_BY, SCHEDULE_COLUMNS, StoredSchedule, stored_schedules
+from cronjobs.engine.store.sql import AMONG_IDS, json_value, run
 
-define(
-    # Of the schedule "j": its newest ledger row did not run, or its job has not succeeded. A row in the future proves
-    # nothing, as a clock was wrong; a job that is not there any more ended long ago.
-    # Subqueries with a limit, not joins: PostgreSQL would read the whole ledger, and all jobs.
-    went_badly="""
-      (SELECT CASE WHEN c.last_for <= {now} AND c.outcome IN ('enqueued', 'coalesced')
-         AND coalesce((SELECT r.status FROM {jobs} r WHERE r.id = c.job_id), 'succeeded') = 'succeeded'
+# Of the schedule "j": its newest ledger row did not run, or its job has not succeeded. A row in the future proves
+# nothing, as a clock was wrong; a job that is not there any more ended long ago.
+# Subqueries with a limit, not joins: PostgreSQL would read the whole ledger, and all jobs.
+_WENT_BADLY: Final = f"""
+      (SELECT CASE WHEN c.last_for <= {NOW} AND c.outcome IN ('enqueued', 'coalesced')
+         AND coalesce((SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id), 'succeeded') = 'succeeded'
          THEN 0 ELSE 1 END
-       FROM {occurrences} c WHERE c.schedule_id = j.id ORDER BY c.last_for DESC LIMIT 1) = 1""",
-    # An object without a grace. Not one that Python may find unreadable: a NUL, too many digits, too many levels.
-    no_grace=lambda postgresql: (
+       FROM {OCCURRENCES} c WHERE c.schedule_id = j.id ORDER BY c.last_for DESC LIMIT 1) = 1"""
+# An object without a grace. Not one that Python may find unreadable: a NUL, too many digits, too many levels.
+_NO_GRACE: Final = either(
+    postgresql=(
         "(jsonb_typeof(j.definition) = 'object' AND NOT j.definition ? 'grace_s' "
         "AND pg_column_size(j.definition) < 1500 AND pg_column_compression(j.definition) IS NULL)"
-        if postgresql
-        else """
-      CASE WHEN length(j.definition) BETWEEN length(CAST(j.definition AS BLOB)) AND 1500 AND json_valid(j.definition)
-      THEN json_type(j.definition) = 'object' AND json_type(j.definition, '$.grace_s') IS NULL ELSE 0 END"""
     ),
-    # As "NOT EXISTS (… {stops_schedule})", but the pauses are read once, not for each schedule.
-    fires="""
-      j.next_at IS NOT NULL
-      AND NOT EXISTS (SELECT 1 FROM {pauses} p WHERE p.scope = 'all' AND {in_force})
-      AND j.name NOT IN (SELECT p.name FROM {pauses} p WHERE p.scope = 'schedule' AND {in_force})""",
-    job_now=json_value("j.definition", "job"),
-    joined_ids=lambda postgresql: "string_agg(CAST(j.id AS text), ',')" if postgresql else "group_concat(j.id)",
-    by_bytes=lambda postgresql: 'COLLATE "C"' if postgresql else "",  # as Python compares
+    sqlite="""
+      CASE WHEN length(j.definition) BETWEEN length(CAST(j.definition AS BLOB)) AND 1500 AND json_valid(j.definition)
+      THEN json_type(j.definition) = 'object' AND json_type(j.definition, '$.grace_s') IS NULL ELSE 0 END""",
 )
+# As "NOT EXISTS (… {STOPS_SCHEDULE})", but the pauses are read once, not for each schedule.
+_FIRES: Final = f"""
+      j.next_at IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM {PAUSES} p WHERE p.scope = 'all' AND {IN_FORCE})
+      AND j.name NOT IN (SELECT p.name FROM {PAUSES} p WHERE p.scope = 'schedule' AND {IN_FORCE})"""
+_JOB_NOW: Final = json_value("j.definition", "job")
+_JOINED_IDS: Final = either(postgresql="string_agg(CAST(j.id AS text), ',')", sqlite="group_concat(j.id)")
+_BY_BYTES: Final = either(postgresql='COLLATE "C"', sqlite="")  # as Python compares
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,14 @@ def survey(connection: Connection, runnable: Collection[str]) -> Survey:
     """
     row = run(
         connection,
-        """
+        f"""
         SELECT count(*) FILTER (WHERE j.status = 'active') AS active,
-          count(*) FILTER (WHERE j.status = 'active' AND {fires}) AS coming,
-          count(*) FILTER (WHERE j.status = 'active' AND NOT ({job_now} {among_runnable})) AS of_unknown_types,
-          {joined_ids} FILTER (WHERE j.status = 'active' AND {went_badly}) AS badly,
-          {joined_ids} FILTER (
-            WHERE j.owed IS NOT NULL OR j.status = 'active' AND (j.next_at <= {now} OR NOT {no_grace})) AS others
-        FROM {schedules} j""",
+          count(*) FILTER (WHERE j.status = 'active' AND {_FIRES}) AS coming,
+          count(*) FILTER (WHERE j.status = 'active' AND NOT ({_JOB_NOW} {AMONG_RUNNABLE})) AS of_unknown_types,
+          {_JOINED_IDS} FILTER (WHERE j.status = 'active' AND {_WENT_BADLY}) AS badly,
+          {_JOINED_IDS} FILTER (
+            WHERE j.owed IS NOT NULL OR j.status = 'active' AND (j.next_at <= {NOW} OR NOT {_NO_GRACE})) AS others
+        FROM {SCHEDULES} j""",
         runnable=runnable_value(connection, runnable),
     ).one()
     badly, others = (frozenset(map(int, ids.split(","))) if ids else frozenset() for ids in (row.badly, row.others))
@@ -82,7 +83,7 @@ def schedules_by_id(connection: Connection, ids: Collection[int]) -> list[Stored
     """These schedules, by name."""
     if not ids:
         return []
-    statement = "SELECT {schedule_columns} FROM {schedules} j WHERE j.id {among_ids} ORDER BY j.name"
+    statement = f"SELECT {SCHEDULE_COLUMNS} FROM {SCHEDULES} j WHERE j.id {AMONG_IDS} ORDER BY j.name"
     return stored_schedules(connection, run(connection, statement, ids=sorted(ids)).all())
 
 
@@ -90,8 +91,8 @@ def next_to_fire(connection: Connection, limit: int) -> list[tuple[datetime, str
     """Active schedules that are not paused, by instant and name: the first *limit*."""
     rows = run(
         connection,
-        "SELECT j.next_at, j.name FROM {schedules} j WHERE j.status = 'active' AND {fires} "
-        "ORDER BY j.next_at, j.name {by_bytes} LIMIT :limit",
+        f"SELECT j.next_at, j.name FROM {SCHEDULES} j WHERE j.status = 'active' AND {_FIRES} "
+        f"ORDER BY j.next_at, j.name {_BY_BYTES} LIMIT :limit",
         limit=limit,
     )
     return [(row.next_at, row.name) for row in rows]
@@ -101,5 +102,5 @@ def active_schedules(connection: Connection) -> Sequence[Row[Any]]:
     """All active schedules by name: ``name``, ``next_at``, ``paused``."""
     return run(
         connection,
-        "SELECT j.name, j.next_at, {paused_by} AS paused FROM {schedules} j WHERE j.status = 'active' ORDER BY j.name",
+        f"SELECT j.name, j.next_at, {PAUSED_BY} AS paused FROM {SCHEDULES} j WHERE j.status = 'active' ORDER BY j.name",
     ).all()

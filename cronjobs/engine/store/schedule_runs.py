@@ -9,26 +9,27 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.store import listing, schedules, status_facts  # noqa: F401  their fragments: run_seconds, paused_by, some_ago
-from cronjobs.engine.store.sql import define, run
+from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, NOW, OCCURRENCES, SCHEDULES, either
+from cronjobs.engine.store.listing import RUN_SECONDS
+from cronjobs.engine.store.schedules import PAUSED_BY
+from cronjobs.engine.store.sql import AMONG_IDS, run
+from cronjobs.engine.store.status_facts import SOME_AGO
 
-define(
-    # A join with a bound, as SQLite needs it, PostgreSQL makes by reading the whole ledger by time.
-    newest_of_each=lambda postgresql: (
-        """{schedules} s CROSS JOIN LATERAL (
-          SELECT l.* FROM {occurrences} l WHERE l.schedule_id = s.id AND l.last_for <= {now}
-          ORDER BY l.last_for DESC LIMIT :rows_each) c WHERE s.id {among_ids}"""
-        if postgresql
-        # CROSS JOIN keeps the order, schedules first; the ledger is read from the row that is so many back.
-        else """{schedules} s CROSS JOIN {occurrences} c
-        WHERE s.id {among_ids} AND c.schedule_id = s.id AND c.last_for <= {now} AND c.last_for >= coalesce(
-          (SELECT l.last_for FROM {occurrences} l WHERE l.schedule_id = s.id AND l.last_for <= {now}
+# A join with a bound, as SQLite needs it, PostgreSQL makes by reading the whole ledger by time.
+_NEWEST_OF_EACH: Final = either(
+    postgresql=f"""{SCHEDULES} s CROSS JOIN LATERAL (
+          SELECT l.* FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
+          ORDER BY l.last_for DESC LIMIT :rows_each) c WHERE s.id {AMONG_IDS}""",
+    # CROSS JOIN keeps the order, schedules first; the ledger is read from the row that is so many back.
+    sqlite=f"""{SCHEDULES} s CROSS JOIN {OCCURRENCES} c
+        WHERE s.id {AMONG_IDS} AND c.schedule_id = s.id AND c.last_for <= {NOW} AND c.last_for >= coalesce(
+          (SELECT l.last_for FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
            ORDER BY l.last_for DESC LIMIT 1 OFFSET :rows_each - 1),
-          (SELECT min(l.last_for) FROM {occurrences} l WHERE l.schedule_id = s.id))"""
-    ),
+          (SELECT min(l.last_for) FROM {OCCURRENCES} l WHERE l.schedule_id = s.id))""",
 )
 
 
@@ -62,7 +63,7 @@ class LedgerRun:
 
 def schedule_rows(connection: Connection, schedule_ids: Collection[int]) -> list[ScheduleRow]:
     statement = (
-        "SELECT j.id, j.name, j.status, j.next_at, {paused_by} AS paused FROM {schedules} j WHERE j.id {among_ids}"
+        f"SELECT j.id, j.name, j.status, j.next_at, {PAUSED_BY} AS paused FROM {SCHEDULES} j WHERE j.id {AMONG_IDS}"
     )
     return [ScheduleRow(**row._mapping) for row in run(connection, statement, ids=sorted(schedule_ids))]
 
@@ -70,7 +71,7 @@ def schedule_rows(connection: Connection, schedule_ids: Collection[int]) -> list
 def next_due(connection: Connection, limit: int | None) -> list[int]:
     """Active schedules by their next run, paused ones too, then those that are never due again: the first *limit*."""
     statement = (
-        "SELECT j.id FROM {schedules} j WHERE j.status = 'active' ORDER BY j.next_at IS NULL, j.next_at, j.name "
+        f"SELECT j.id FROM {SCHEDULES} j WHERE j.status = 'active' ORDER BY j.next_at IS NULL, j.next_at, j.name "
         "LIMIT :limit"
     )
     return list(run(connection, statement, limit=2**31 - 1 if limit is None else limit).scalars())
@@ -80,7 +81,7 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
     """The newest *rows* ledger rows of each schedule, newest first; none that a wrong clock wrote ahead."""
     ledger = run(
         connection,
-        "SELECT c.schedule_id, c.last_for, c.outcome, c.job_id FROM {newest_of_each} ORDER BY c.schedule_id, "
+        f"SELECT c.schedule_id, c.last_for, c.outcome, c.job_id FROM {_NEWEST_OF_EACH} ORDER BY c.schedule_id, "
         "c.last_for DESC",
         ids=sorted(schedule_ids),
         rows_each=rows,
@@ -88,10 +89,10 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
     # The last attempt by a subquery: of a join PostgreSQL may make a walk over all attempts.
     found = run(
         connection,
-        """
+        f"""
         SELECT j.id, j.status, j.started_at, j.finished_at, j.last_failed_at,
-          (SELECT {run_seconds} FROM {job_runs} r WHERE r.job_id = j.id AND r.attempt = j.attempts) AS seconds
-        FROM {jobs} j WHERE j.id {among_ids}""",
+          (SELECT {RUN_SECONDS} FROM {JOB_RUNS} r WHERE r.job_id = j.id AND r.attempt = j.attempts) AS seconds
+        FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
         ids=sorted({row.job_id for row in ledger if row.job_id is not None and row.outcome == "enqueued"}),
     )
     jobs = {row.id: row for row in found}
@@ -110,15 +111,15 @@ def with_long_runs(connection: Connection, *, longer_than: timedelta, among_last
     """Ids of active schedules of which a run takes longer than that now, or one of the last *among_last* runs did."""
     rows = run(
         connection,
-        """
-        SELECT s.id FROM {schedules} s WHERE s.status = 'active' AND s.name IN (
-          SELECT j.schedule FROM {jobs} j
-          WHERE j.locked_until IS NOT NULL AND j.schedule IS NOT NULL AND j.started_at <= {some_ago}
+        f"""
+        SELECT s.id FROM {SCHEDULES} s WHERE s.status = 'active' AND s.name IN (
+          SELECT j.schedule FROM {JOBS} j
+          WHERE j.locked_until IS NOT NULL AND j.schedule IS NOT NULL AND j.started_at <= {SOME_AGO}
           UNION
-          SELECT (SELECT j.schedule FROM {jobs} j WHERE j.id = r.job_id) FROM (
-            SELECT job_id, started_at, finished_at FROM {job_runs} WHERE outcome = 'succeeded'
+          SELECT (SELECT j.schedule FROM {JOBS} j WHERE j.id = r.job_id) FROM (
+            SELECT job_id, started_at, finished_at FROM {JOB_RUNS} WHERE outcome = 'succeeded'
             ORDER BY finished_at DESC LIMIT :among_last) r
-          WHERE {run_seconds} >= :longer_s)
+          WHERE {RUN_SECONDS} >= :longer_s)
         ORDER BY s.id LIMIT :limit""",
         ago_s=-longer_than.total_seconds(),
         longer_s=longer_than.total_seconds(),

@@ -11,7 +11,22 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, delete, or_, select, update
 
 from cronjobs.engine.database.tables import occurrences, pauses, schedules
-from cronjobs.engine.store.sql import among, define, group, inserted_into, is_postgresql, json_text, kinds, run
+from cronjobs.engine.probe.idle_conditions import IN_FORCE, SCHEDULE_DUE, STOPS_SCHEDULE
+from cronjobs.engine.probe.sql_text import JOBS, META, NOW, OCCURRENCES, PAUSES, SCHEDULES, either
+from cronjobs.engine.store.sql import (
+    AMONG_IDS,
+    AMONG_NAMES,
+    JSON_TYPE,
+    LOCK,
+    WAIT_FOR_LOCK,
+    among,
+    group,
+    inserted_into,
+    is_postgresql,
+    json_text,
+    kinds,
+    run,
+)
 
 Settled = tuple[datetime, list[Any] | None]  # the watermark, and what earlier definitions still owe
 
@@ -58,30 +73,26 @@ class LedgerRow:
 
 _ABOVE: Final = "c.schedule_id = r.schedule_id AND c.last_for > r.above"
 
-define(
-    among_but=among("but"),
-    ledger_rows=group("rows", kinds(occurrences)),
-    # The limit keeps PostgreSQL from a join, for which it would read the whole ledger.
-    rows_above=lambda postgresql: (
-        f"LATERAL (SELECT c.* FROM {{occurrences}} c WHERE {_ABOVE} ORDER BY c.last_for LIMIT {1 << 31}) c"
-        if postgresql
-        else f"{{occurrences}} c WHERE {_ABOVE}"
-    ),
-    ledger_limits=group("rows", {"schedule_id": "bigint", "above": "timestamptz"}),
-    definition_rows=group("rows", kinds(schedules, "name", "definition", "fingerprint", "seen_until", "next_at")),
-    renamed_rows=group("rows", {"old": "text", "new": "text"}),
-    watermark_rows=group("rows", {"schedule_id": "bigint", "seen_until": "timestamptz", "next_at": "timestamptz"}),
-    schedule_columns="""
-      j.id, j.name, j.definition, j.fingerprint, j.status, j.seen_until, j.next_at, j.owed,
-      {paused_by} AS paused, {now} AS read_at""",
-    paused_by="(SELECT {paused_words} FROM {pauses} p WHERE {stops_schedule} ORDER BY p.scope LIMIT 1)",
-    paused_words="coalesce('paused by ' || p.by, 'paused') || coalesce(': ' || p.why, '')",
-    due_since="coalesce(j.next_at, j.seen_until)",
+_LEDGER_ROWS: Final = group("rows", kinds(occurrences))
+# The limit keeps PostgreSQL from a join, for which it would read the whole ledger.
+_ROWS_ABOVE: Final = either(
+    postgresql=f"LATERAL (SELECT c.* FROM {OCCURRENCES} c WHERE {_ABOVE} ORDER BY c.last_for LIMIT {1 << 31}) c",
+    sqlite=f"{OCCURRENCES} c WHERE {_ABOVE}",
 )
+_LEDGER_LIMITS: Final = group("rows", {"schedule_id": "bigint", "above": "timestamptz"})
+_DEFINITION_ROWS: Final = group("rows", kinds(schedules, "name", "definition", "fingerprint", "seen_until", "next_at"))
+_RENAMED_ROWS: Final = group("rows", {"old": "text", "new": "text"})
+_WATERMARK_ROWS: Final = group("rows", {"schedule_id": "bigint", "seen_until": "timestamptz", "next_at": "timestamptz"})
+_PAUSED_WORDS: Final = "coalesce('paused by ' || p.by, 'paused') || coalesce(': ' || p.why, '')"
+PAUSED_BY: Final = f"(SELECT {_PAUSED_WORDS} FROM {PAUSES} p WHERE {STOPS_SCHEDULE} ORDER BY p.scope LIMIT 1)"
+SCHEDULE_COLUMNS: Final = f"""
+      j.id, j.name, j.definition, j.fingerprint, j.status, j.seen_until, j.next_at, j.owed,
+      {PAUSED_BY} AS paused, {NOW} AS read_at"""
+_DUE_SINCE: Final = "coalesce(j.next_at, j.seen_until)"
 
 
 def stored_schedules(connection: Connection, rows: Sequence[Row[Any]]) -> list[StoredSchedule]:
-    """Rows of ``{schedule_columns}`` as objects."""
+    """Rows of ``SCHEDULE_COLUMNS`` as objects."""
     if not rows:
         return []
     of_everything: list[Row[Any]] = []
@@ -98,7 +109,7 @@ _schedule: Any = StoredSchedule  # mypy does not know how many columns a row has
 def all_schedules(connection: Connection) -> list[StoredSchedule]:
     """Every definition in the database, including retired ones, by name."""
     return stored_schedules(
-        connection, run(connection, "SELECT {schedule_columns} FROM {schedules} j ORDER BY j.name").all()
+        connection, run(connection, f"SELECT {SCHEDULE_COLUMNS} FROM {SCHEDULES} j ORDER BY j.name").all()
     )
 
 
@@ -115,13 +126,13 @@ def due_schedules(
     in the future (once a clock was wrong) is due as well, so that it can be corrected; so is a schedule, even a retired
     one, with pieces of earlier definitions, unless it is paused.
     """
-    behind = "" if after is None else "AND ({due_since}, j.id) > (:after_at, :after_id) "
+    behind = "" if after is None else f"AND ({_DUE_SINCE}, j.id) > (:after_at, :after_id) "
     place = {} if after is None else {"after_at": after.next_at or after.seen_until, "after_id": after.id}
     rows = run(
         connection,
-        "SELECT {schedule_columns} FROM {schedules} j WHERE {schedule_due} AND NOT j.name {among_but} "
+        f"SELECT {SCHEDULE_COLUMNS} FROM {SCHEDULES} j WHERE {SCHEDULE_DUE} AND NOT j.name {among('but')} "
         + behind
-        + "ORDER BY {due_since}, j.id LIMIT :limit",
+        + f"ORDER BY {_DUE_SINCE}, j.id LIMIT :limit",
         but=sorted(but),
         limit=1 << 31 if limit is None else limit,
         **place,
@@ -133,7 +144,7 @@ def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled
     """Lock the rows of these schedules, except those locked by others; return how far each locked one is settled."""
     rows = run(
         connection,
-        "SELECT j.id, j.seen_until, j.owed FROM {schedules} j WHERE j.id {among_ids} ORDER BY j.id {lock}",
+        f"SELECT j.id, j.seen_until, j.owed FROM {SCHEDULES} j WHERE j.id {AMONG_IDS} ORDER BY j.id {LOCK}",
         ids=sorted(ids),
     ).all()
     return {row.id: (row.seen_until, row.owed) for row in rows}
@@ -150,14 +161,14 @@ def lock_schedules(connection: Connection, stored: Sequence[StoredSchedule]) -> 
 
 def wait_for_schedule(connection: Connection, name: str) -> None:
     """Lock a schedule's row until the transaction ends. Unlike ticks it waits for who has it."""
-    run(connection, "SELECT j.id FROM {schedules} j WHERE j.name = :name {wait_for_lock}", name=name)
+    run(connection, f"SELECT j.id FROM {SCHEDULES} j WHERE j.name = :name {WAIT_FOR_LOCK}", name=name)
 
 
 def lock_definitions(connection: Connection) -> bool:
     """Lock the definitions against changes by others until the transaction ends; False if another tick has the lock."""
     if not is_postgresql(connection):
         return True
-    return run(connection, "SELECT j.id FROM {meta} j {lock}").first() is not None
+    return run(connection, f"SELECT j.id FROM {META} j {LOCK}").first() is not None
 
 
 @dataclass(frozen=True)
@@ -173,8 +184,8 @@ def move_watermarks(connection: Connection, moved: Sequence[Watermark]) -> None:
     """Write the watermarks of schedules that ``lock_schedules`` has locked."""
     run(
         connection,
-        """UPDATE {schedules} AS j SET seen_until = r.seen_until, next_at = r.next_at
-           FROM {watermark_rows} r WHERE j.id = r.schedule_id""",
+        f"""UPDATE {SCHEDULES} AS j SET seen_until = r.seen_until, next_at = r.next_at
+           FROM {_WATERMARK_ROWS} r WHERE j.id = r.schedule_id""",
         rows=[vars(watermark) for watermark in moved],
     )
 
@@ -208,7 +219,7 @@ def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict
     statement = (
         "SELECT "
         + ", ".join(f"c.{name}" for name in LedgerRow.__dataclass_fields__)
-        + " FROM {ledger_limits} r CROSS JOIN {rows_above} ORDER BY c.schedule_id, c.last_for"
+        + f" FROM {_LEDGER_LIMITS} r CROSS JOIN {_ROWS_ABOVE} ORDER BY c.schedule_id, c.last_for"
     )
     for row in run(connection, statement, rows=rows).all():
         found.setdefault(row.schedule_id, []).append(LedgerRow(**row._mapping))
@@ -235,8 +246,8 @@ def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow], instea
         forget_hours(connection, [{name: getattr(row, name) for name in names} for row in rows])
         run(
             connection,
-            """DELETE FROM {occurrences} WHERE (schedule_id, last_for) IN (
-                 SELECT r.schedule_id, r.last_for FROM {ledger_rows} r)""",
+            f"""DELETE FROM {OCCURRENCES} WHERE (schedule_id, last_for) IN (
+                 SELECT r.schedule_id, r.last_for FROM {_LEDGER_ROWS} r)""",
             rows=[vars(row) for row in rows],
         )
 
@@ -253,11 +264,11 @@ def record_occurrences(
         written = [vars(row) | (here if row.decided_at is None else {}) for row in rows]
         run(
             connection,
-            """INSERT INTO {occurrences}
+            f"""INSERT INTO {OCCURRENCES}
                  (schedule_id, first_for, last_for, count, outcome, reason, job_id, decided_at, tick)
                SELECT r.schedule_id, r.first_for, r.last_for, r.count, r.outcome, r.reason, r.job_id, r.decided_at,
                  r.tick
-               FROM {ledger_rows} r""",
+               FROM {_LEDGER_ROWS} r""",
             rows=written,
         )
 
@@ -283,9 +294,9 @@ def put_definitions(connection: Connection, definitions: Sequence[Definition]) -
     rows = [vars(each) | {"definition": json_text(each.definition)} for each in definitions]
     run(
         connection,
-        """INSERT INTO {schedules} (name, definition, fingerprint, status, seen_until, next_at)
-           SELECT r.name, CAST(r.definition AS {json_type}), r.fingerprint, 'active', r.seen_until, r.next_at
-           FROM {definition_rows} r WHERE true
+        f"""INSERT INTO {SCHEDULES} (name, definition, fingerprint, status, seen_until, next_at)
+           SELECT r.name, CAST(r.definition AS {JSON_TYPE}), r.fingerprint, 'active', r.seen_until, r.next_at
+           FROM {_DEFINITION_ROWS} r WHERE true
            ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, fingerprint = excluded.fingerprint,
              status = excluded.status, seen_until = excluded.seen_until, next_at = excluded.next_at""",
         rows=rows,
@@ -297,10 +308,10 @@ def rename(connection: Connection, names: Mapping[str, str]) -> None:
     if not names:
         return
     rows = [{"old": old, "new": new} for old, new in names.items()]
-    run(connection, "UPDATE {schedules} AS j SET name = r.new FROM {renamed_rows} r WHERE j.name = r.old", rows=rows)
+    run(connection, f"UPDATE {SCHEDULES} AS j SET name = r.new FROM {_RENAMED_ROWS} r WHERE j.name = r.old", rows=rows)
     run(
         connection,
-        """UPDATE {jobs} AS j SET schedule = r.new FROM {renamed_rows} r
+        f"""UPDATE {JOBS} AS j SET schedule = r.new FROM {_RENAMED_ROWS} r
            WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.schedule = r.old""",
         rows=rows,
     )
@@ -324,7 +335,7 @@ def retire(connection: Connection, names: Collection[str]) -> None:
     if names:
         run(
             connection,
-            "UPDATE {schedules} SET status = 'retired', next_at = NULL WHERE name {among_names}",
+            f"UPDATE {SCHEDULES} SET status = 'retired', next_at = NULL WHERE name {AMONG_NAMES}",
             names=sorted(names),
         )
 
@@ -375,7 +386,7 @@ def pauses_of_schedules(connection: Connection) -> Sequence[Row[Any]]:
     """Every past and present pause that affects schedules, oldest first; "said" is how the ledger names it."""
     return run(
         connection,
-        "SELECT p.scope, p.name, p.until, p.paused_at, p.skip, {paused_words} AS said FROM {pauses} p "
+        f"SELECT p.scope, p.name, p.until, p.paused_at, p.skip, {_PAUSED_WORDS} AS said FROM {PAUSES} p "
         "WHERE p.scope IN ('all', 'schedule') ORDER BY p.paused_at, p.scope, p.name",
     ).all()
 
@@ -383,5 +394,5 @@ def pauses_of_schedules(connection: Connection) -> Sequence[Row[Any]]:
 def pauses_in_force(connection: Connection) -> Sequence[Row[Any]]:
     return run(
         connection,
-        "SELECT scope, name, until, by, why, paused_at, skip FROM {pauses} p WHERE {in_force} ORDER BY scope, name",
+        f"SELECT scope, name, until, by, why, paused_at, skip FROM {PAUSES} p WHERE {IN_FORCE} ORDER BY scope, name",
     ).all()

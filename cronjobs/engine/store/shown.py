@@ -9,10 +9,11 @@ from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, cas
 from sqlalchemy.exc import DBAPIError
 
 from cronjobs.engine.database.column_types import Json
+from cronjobs.engine.probe.sql_text import statement_text
 from cronjobs.engine.rules.payload import TOO_LARGE
 from cronjobs.engine.rules.progress import LIVE_LIMIT
 from cronjobs.engine.store.sizes import if_not_too_large
-from cronjobs.engine.store.sql import define, is_postgresql
+from cronjobs.engine.store.sql import is_postgresql
 from cronjobs.text import OUTPUT_LIMIT
 
 # In characters; more than any value that cronjobs itself writes.
@@ -26,16 +27,10 @@ _LONGER: Final = {
 }
 
 
-_TEXTS: Final = (
-    "job_type queue locked_by idempotency_key released_key concurrency_key schedule enqueued_by error_type runner"
-)
-define(
-    **{
-        # SQLite keeps bytes in a column of texts.
-        f"{name}_shown": f"CAST(substr(j.{name}, 1, {_LONGER.get(name, LONGEST)}) AS text) AS {name}"
-        for name in [*_TEXTS.split(), *_LONGER]
-    }
-)
+def columns_shown(*names: str) -> str:
+    """Text columns of ``j``, a job or an attempt, as a list for SELECT."""
+    # SQLite keeps bytes in a column of texts.
+    return ", ".join(f"CAST(substr(j.{name}, 1, {_LONGER.get(name, LONGEST)}) AS text) AS {name}" for name in names)
 
 
 def shown(
@@ -68,7 +63,7 @@ def _one(postgresql: bool, column: Column[Any], with_json: bool) -> ColumnElemen
         return literal_column(f"""CAST('"{TOO_LARGE}"' AS {kind})""", Json()).label(column.name)
     if isinstance(column.type, Json):
         # Only the table's name: after FROM it refers to the table of the configured schema.
-        written = if_not_too_large(f"{column.table.name}.{column.name}")
-        sql = written(postgresql) if callable(written) else written
+        fetched = if_not_too_large(f"{column.table.name}.{column.name}")
+        sql = statement_text(fetched, postgresql=postgresql)
         return literal_column(sql, Json()).label(column.name)
     return beginning(column) if isinstance(column.type, Text) else column

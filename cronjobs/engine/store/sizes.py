@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cronjobs.engine.database.checks import has_odd_number
+from cronjobs.engine.probe.sql_text import either
 from cronjobs.engine.rules.payload import MOST_FETCHED, ODD_NUMBER, TOO_LARGE
-from cronjobs.engine.store.sql import Fragment
 from cronjobs.text import BrokenText
 
 UNREAD: Final = "cronjobs unread"  # replaces a payload; no payload is a text
@@ -17,30 +17,29 @@ _COMPRESSED: Final = 2_000  # bytes on disk; decompressed at most 255 times that
 _SURELY_LARGE: Final = 2 * MOST_FETCHED  # jsonb takes up to twelve bytes for a digit and its comma
 
 
-def if_not_too_large(column: str) -> Fragment:
+def if_not_too_large(column: str) -> str:
     """JSON *column* if it is small enough to fetch, else ``TOO_LARGE`` or ``ODD_NUMBER``.
 
     On PostgreSQL it checks from cheap to expensive: the size on disk is free, the size of the value needs
     decompression, and the size of its text needs the text, which odd numbers would make a thousand times larger.
     (The result of a concatenation is not compressed.)
     """
-    return lambda postgresql: (
-        f"""
+    return either(
+        postgresql=f"""
       CASE WHEN pg_column_size({column}) > {_SURELY_LARGE} THEN '"{TOO_LARGE}"'
            WHEN pg_column_size({column}) > {_COMPRESSED}
              AND pg_column_size({column} || jsonb_build_object()) > {_SURELY_LARGE} THEN '"{TOO_LARGE}"'
            WHEN {has_odd_number(column)} THEN '"{ODD_NUMBER}"'
            WHEN pg_column_size({column} || jsonb_build_object()) <= {_SMALL} THEN {column}
            WHEN octet_length(CAST({column} AS text)) > {MOST_FETCHED} THEN '"{TOO_LARGE}"'
-           ELSE {column} END"""
-        if postgresql
-        else f"CASE WHEN {in_bytes(column, postgresql)} > {MOST_FETCHED} THEN '\"{TOO_LARGE}\"' ELSE {column} END"
+           ELSE {column} END""",
+        sqlite=f"CASE WHEN {in_bytes(column)} > {MOST_FETCHED} THEN '\"{TOO_LARGE}\"' ELSE {column} END",
     )
 
 
-def in_bytes(column: str, postgresql: bool) -> str:
+def in_bytes(column: str) -> str:
     """The length of a text *column* in bytes."""
-    return f"octet_length({column})" if postgresql else f"length(CAST({column} AS BLOB))"
+    return either(postgresql=f"octet_length({column})", sqlite=f"length(CAST({column} AS BLOB))")
 
 
 def stored(text: Any) -> Any:

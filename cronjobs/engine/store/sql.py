@@ -1,7 +1,7 @@
-"""What every statement shares: table names, the database's now, the fence, groups of rows, and ``run``.
+"""How statements are run, and what many of them share: groups of rows, locks, types.
 
-A statement is written once for both databases, as a template. ``{jobs}`` and the like become table names in the
-configured schema, ``{now}`` the database's clock; a module adds its own fragments with ``define``.
+A statement is an f-string, written once for both databases: see ``engine/probe/sql_text.py``. A piece of SQL that
+several statements have is a constant of the module whose subject it is.
 """
 
 from __future__ import annotations
@@ -19,35 +19,27 @@ from sqlalchemy.types import TypeEngine
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.column_types import Instant, Json, to_microseconds
-from cronjobs.engine.probe import idle_conditions as question
-from cronjobs.engine.probe.idle_conditions import FRAGMENTS
+from cronjobs.engine.probe.idle_conditions import PAUSED
+from cronjobs.engine.probe.sql_text import NOW, POSTGRESQL_NOW, either, statement_text
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
-Fragment = str | Callable[[bool], str]  # a function of "is this PostgreSQL?" if the two databases differ
-
-_fragments: dict[str, Fragment] = FRAGMENTS | {
-    # A write about an attempt counts only while that attempt still has the lease.
-    "fence": "j.id = o.id AND j.attempts = o.attempt AND j.locked_by = o.locked_by AND j.status = 'running'",
-    "instant_type": lambda postgresql: "timestamptz" if postgresql else "integer",
-    "json_type": lambda postgresql: "jsonb" if postgresql else "text",
-    "open_queue": "(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {paused}",
-    # Skips rows that others have locked. On SQLite a writer is alone.
-    "lock": lambda postgresql: "FOR NO KEY UPDATE OF j SKIP LOCKED" if postgresql else "",
-    "wait_for_lock": lambda postgresql: "FOR NO KEY UPDATE OF j" if postgresql else "",
-    # Pruned except for its key: what the job was to do is gone.
-    "stripped": lambda postgresql: (
-        "j.meta ? 'cronjobs.stripped'"
-        if postgresql
-        else "(json_valid(j.meta) AND json_type(j.meta, '$.\"cronjobs.stripped\"') IS NOT NULL)"
-    ),
-    # "… is one of :ids", a JSON array of numbers.
-    "among_ids": lambda postgresql: (
-        "= ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:ids AS json)) v))"
-        if postgresql
-        else "IN (SELECT value FROM json_each(:ids))"
-    ),
-}
+INSTANT_TYPE: Final = either(postgresql="timestamptz", sqlite="integer")
+JSON_TYPE: Final = either(postgresql="jsonb", sqlite="text")
+OPEN_QUEUE: Final = f"(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {PAUSED}"
+# Skips rows that others have locked. On SQLite a writer is alone.
+LOCK: Final = either(postgresql="FOR NO KEY UPDATE OF j SKIP LOCKED", sqlite="")
+WAIT_FOR_LOCK: Final = either(postgresql="FOR NO KEY UPDATE OF j", sqlite="")
+# Pruned except for its key: what the job was to do is gone.
+IS_STRIPPED: Final = either(
+    postgresql="j.meta ? 'cronjobs.stripped'",
+    sqlite="(json_valid(j.meta) AND json_type(j.meta, '$.\"cronjobs.stripped\"') IS NOT NULL)",
+)
+# "… is one of :ids", a JSON array of numbers.
+AMONG_IDS: Final = either(
+    postgresql="= ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:ids AS json)) v))",
+    sqlite="IN (SELECT value FROM json_each(:ids))",
+)
 
 
 # Result columns that need decoding in whichever statement returns them.
@@ -69,59 +61,37 @@ _EVERY_COLUMN: Final = re.compile(r"(^|\b(SELECT|ALL|DISTINCT)|[,.])\s*\*", re.I
 _WORD: Final = re.compile(r"\w+")
 
 
-FUNCTIONS: Final = (
-    *("cronjobs_cancel", "cronjobs_reschedule"),
-    *("cronjobs_take_token", "cronjobs_confirm_permit"),
-    *("cronjobs_lock_queues", "cronjobs_count_full", "cronjobs_queues_held"),  # the last one is a sequence
-)  # in the schema of the tables, as {cancel}
-
-
-def define(**fragments: Fragment) -> None:
-    """Name pieces of SQL that templates use as ``{name}``; a piece may use others."""
-    for name, fragment in fragments.items():
-        if name in _fragments and _texts(_fragments[name]) != _texts(fragment):
-            raise ValueError(f"another piece of SQL is named {name} already")
-    _fragments.update(fragments)
-
-
-def _texts(fragment: Fragment) -> tuple[str, str]:
-    return (fragment, fragment) if isinstance(fragment, str) else (fragment(True), fragment(False))
-
-
-def json_value(column: str, key: str) -> Fragment:
+def json_value(column: str, key: str) -> str:
     """A value in a JSON column, as text; NULL for invalid JSON: an error would make the claim fail, and with it all."""
-    return lambda postgresql: (
-        f"({column} ->> '{key}')"
-        if postgresql
-        else f"CASE WHEN json_valid({column}) THEN json_extract({column}, '$.\"{key}\"') END"
+    return either(
+        postgresql=f"({column} ->> '{key}')",
+        sqlite=f"CASE WHEN json_valid({column}) THEN json_extract({column}, '$.\"{key}\"') END",
     )
 
 
-def among(parameter: str) -> Fragment:
+def among(parameter: str) -> str:
     """ "… is one of a list"; the list is one parameter, a JSON array of strings."""
-    return lambda postgresql: (
-        f"= ANY(ARRAY(SELECT json_array_elements_text(CAST(:{parameter} AS json))))"
-        if postgresql
-        else f"IN (SELECT value FROM json_each(:{parameter}))"
+    return either(
+        postgresql=f"= ANY(ARRAY(SELECT json_array_elements_text(CAST(:{parameter} AS json))))",
+        sqlite=f"IN (SELECT value FROM json_each(:{parameter}))",
     )
 
 
-_fragments["among_known"] = among("known")
-_fragments["among_names"] = among("names")
-_fragments["among_keys"] = among("keys")
+AMONG_KNOWN: Final = among("known")
+AMONG_NAMES: Final = among("names")
+AMONG_KEYS: Final = among("keys")
 
 
-def group(parameter: str, columns: Mapping[str, str]) -> Fragment:
+def group(parameter: str, columns: Mapping[str, str]) -> str:
     """A group of rows as one JSON parameter: far fewer bytes and plans than executemany.
 
     *columns* maps names to "bigint", "int", "float8", "text" or "timestamptz".
     """
     declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     extracted = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in columns)
-    return lambda postgresql: (
-        f"(SELECT * FROM json_to_recordset(CAST(:{parameter} AS json)) AS r({declared}))"
-        if postgresql
-        else f"(SELECT {extracted} FROM json_each(:{parameter}))"
+    return either(
+        postgresql=f"(SELECT * FROM json_to_recordset(CAST(:{parameter} AS json)) AS r({declared}))",
+        sqlite=f"(SELECT {extracted} FROM json_each(:{parameter}))",
     )
 
 
@@ -247,9 +217,9 @@ STANDING_NOW: Final = "(CASE WHEN statement_timestamp() IS NOT NULL THEN CAST(:n
 
 
 def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorResult[Any]:
-    """Fill in the template *statement* and execute it with bound *parameters*: a list is a group, as in ``among``.
+    """Execute *statement* with bound *parameters*: a list is a group, as in ``among``.
 
-    The only way to run a statement of a template: on every connection, for one row or hundreds.
+    The only way to run a statement that is written for both databases: on every connection, for one row or hundreds.
     """
     postgresql = is_postgresql(connection)
     prepared, needs_clock = _prepare(statement, postgresql, schema_of(connection), _stands(connection))
@@ -267,11 +237,10 @@ def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorR
 
 @lru_cache(maxsize=256)
 def _prepare(statement: str, postgresql: bool, schema: str | None, stands: bool) -> tuple[Executable, bool]:
-    names = [name.removeprefix("cronjobs_") for name in (*tables.metadata.tables, *FUNCTIONS)]
-    qualified = {name: question.qualified(name, schema).replace(":", "\\:") for name in names}
-    filled = question.fill(statement, postgresql, schema, _fragments | qualified)
+    # A colon in the schema's name is no parameter's.
+    filled = statement_text(statement, postgresql=postgresql, schema=schema and schema.replace(":", "\\:"))
     if stands:
-        filled = filled.replace(question.NOW, STANDING_NOW)
+        filled = filled.replace(POSTGRESQL_NOW, STANDING_NOW)
     return text(filled).columns(**_types_told(filled)), ":now_" in filled
 
 
@@ -315,5 +284,5 @@ def clock_of(connection: Connection) -> Clock:
 
 def database_now(connection: Connection) -> datetime:
     """The time by the one clock that decides."""
-    now: datetime = run(connection, "SELECT {now} AS now").scalar_one()
+    now: datetime = run(connection, f"SELECT {NOW} AS now").scalar_one()
     return now

@@ -13,11 +13,12 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs.engine.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
-from cronjobs.engine.probe.idle_conditions import after_now
+from cronjobs.engine.probe.idle_conditions import WAITING
+from cronjobs.engine.probe.sql_text import AUDIT, JOBS, NOW, OCCURRENCES, PAUSES, SCHEDULES, TICKS, after_now
 from cronjobs.engine.rules.recovery_policy import seconds
 from cronjobs.engine.rules.standing import ByHand, Happened, JobNow
-from cronjobs.engine.store import job_rows  # noqa: F401  its fragment: runner_s
-from cronjobs.engine.store.sql import define, run
+from cronjobs.engine.store.job_rows import RUNNER_S
+from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 
 DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
@@ -25,11 +26,9 @@ TRIGGERS_READ: Final = 100  # of a schedule
 OCCURRENCES_READ: Final = 5000  # of a schedule
 TICKS_READ: Final = 1500  # how far back to look for when something began: a day of ticks each minute
 
-define(
-    undealt=UNSETTLED_DEAD_SQL,
-    some_ago=after_now(":ago_s"),
-    later_ago=after_now(":later_s"),
-)
+UNDEALT: Final = UNSETTLED_DEAD_SQL
+SOME_AGO: Final = after_now(":ago_s")
+_LATER_AGO: Final = after_now(":later_s")
 
 
 @dataclass(frozen=True)
@@ -49,16 +48,16 @@ class Deaths:
 def deaths(connection: Connection) -> Deaths:
     row = run(
         connection,
-        "SELECT count(*) AS deaths, min(finished_at) AS finished_at FROM (SELECT j.finished_at FROM {jobs} j "
-        "WHERE {undealt} ORDER BY j.finished_at LIMIT :most) AS dead",
+        f"SELECT count(*) AS deaths, min(finished_at) AS finished_at FROM (SELECT j.finished_at FROM {JOBS} j "
+        f"WHERE {UNDEALT} ORDER BY j.finished_at LIMIT :most) AS dead",
         most=DEATHS_COUNTED,
     ).one()
     if not row.deaths:
         return Deaths(0, None)
     newest = run(
         connection,
-        "SELECT j.id, substr(j.job_type, 1, :longest) AS job_type, j.finished_at FROM {jobs} j "
-        "WHERE {undealt} ORDER BY j.finished_at DESC LIMIT :most",
+        f"SELECT j.id, substr(j.job_type, 1, :longest) AS job_type, j.finished_at FROM {JOBS} j "
+        f"WHERE {UNDEALT} ORDER BY j.finished_at DESC LIMIT :most",
         most=DEATHS_NAMED,
         longest=LONGEST_NAME,
     ).all()
@@ -71,13 +70,13 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
     ledger = run(
         connection,
         # CROSS JOIN: SQLite keeps the order, schedules first. The join starts at the row that is *rows* back.
-        """
+        f"""
         SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id
-        FROM {schedules} s CROSS JOIN {occurrences} c
-        WHERE s.id {among_ids} AND c.schedule_id = s.id AND c.last_for <= {now} AND c.last_for >= coalesce(
-          (SELECT l.last_for FROM {occurrences} l WHERE l.schedule_id = s.id AND l.last_for <= {now}
+        FROM {SCHEDULES} s CROSS JOIN {OCCURRENCES} c
+        WHERE s.id {AMONG_IDS} AND c.schedule_id = s.id AND c.last_for <= {NOW} AND c.last_for >= coalesce(
+          (SELECT l.last_for FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
            ORDER BY l.last_for DESC LIMIT 1 OFFSET :back),
-          (SELECT min(l.last_for) FROM {occurrences} l WHERE l.schedule_id = s.id))
+          (SELECT min(l.last_for) FROM {OCCURRENCES} l WHERE l.schedule_id = s.id))
         ORDER BY c.schedule_id, c.last_for DESC""",
         ids=sorted(schedule_ids),
         back=rows - 1,
@@ -98,10 +97,10 @@ def further_back(
     """
     ledger = run(
         connection,
-        """
+        f"""
         SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id
-        FROM {occurrences} c WHERE c.schedule_id = :schedule_id AND c.last_for < :before
-          AND (c.job_id IS NULL OR NOT c.job_id {among_ids})
+        FROM {OCCURRENCES} c WHERE c.schedule_id = :schedule_id AND c.last_for < :before
+          AND (c.job_id IS NULL OR NOT c.job_id {AMONG_IDS})
           AND NOT (c.outcome = 'skipped' AND c.job_id IS NULL AND substr(coalesce(c.reason, ''), 1, 6) = 'paused')
         ORDER BY c.last_for DESC LIMIT :most""",
         schedule_id=schedule_id,
@@ -116,9 +115,9 @@ def heads(connection: Connection, names: Collection[str]) -> dict[str, JobNow]:
     """By schedule, the unfinished job that the others of it wait for: the one that runs, or else the oldest."""
     rows = run(
         connection,
-        """
-        SELECT j.schedule, coalesce(min(CASE WHEN j.status = 'running' THEN j.id END), min(j.id)) AS id FROM {jobs} j
-        WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.schedule {among_names} GROUP BY j.schedule""",
+        f"""
+        SELECT j.schedule, coalesce(min(CASE WHEN j.status = 'running' THEN j.id END), min(j.id)) AS id FROM {JOBS} j
+        WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.schedule {AMONG_NAMES} GROUP BY j.schedule""",
         names=sorted(names),
     ).all()
     jobs = jobs_now(connection, [row.id for row in rows])
@@ -129,12 +128,12 @@ def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
     """Those of these jobs that there are."""
     rows = run(
         connection,
-        """
+        f"""
         SELECT j.id, j.status, substr(j.job_type, 1, :longest) AS job_type, substr(j.queue, 1, :longest) AS queue,
           j.run_at, j.scheduled_for, j.failures + j.losses AS failures,
           CASE WHEN j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed, j.started_at, j.locked_until,
-          j.timeout_s, CASE WHEN j.status = 'running' THEN {runner_s} END AS runner_s
-        FROM {jobs} j WHERE j.id {among_ids}""",
+          j.timeout_s, CASE WHEN j.status = 'running' THEN {RUNNER_S} END AS runner_s
+        FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
         ids=sorted(ids),
         longest=LONGEST_NAME,
     )
@@ -169,7 +168,7 @@ def triggered(connection: Connection, schedule: str) -> list[ByHand]:
     """
     rows = run(
         connection,
-        "SELECT a.at, a.detail FROM {audit} a WHERE a.action = 'trigger' AND a.subject = :schedule "
+        f"SELECT a.at, a.detail FROM {AUDIT} a WHERE a.action = 'trigger' AND a.subject = :schedule "
         "ORDER BY a.id DESC LIMIT :most",
         schedule=schedule,
         most=TRIGGERS_READ,
@@ -184,11 +183,11 @@ def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | N
     """The newest occurrence of a schedule whose run succeeded, among the last OCCURRENCES_READ; None: of none."""
     at: datetime | None = run(
         connection,
-        """
+        f"""
         SELECT max(n.last_for) AS last_for FROM (
-          SELECT o.last_for, o.job_id FROM {occurrences} o WHERE o.schedule_id = :schedule_id
+          SELECT o.last_for, o.job_id FROM {OCCURRENCES} o WHERE o.schedule_id = :schedule_id
           ORDER BY o.last_for DESC LIMIT :most) n
-        LEFT JOIN {jobs} j ON j.id = n.job_id
+        LEFT JOIN {JOBS} j ON j.id = n.job_id
         WHERE n.job_id IS NOT NULL AND (j.id IS NULL OR j.status = 'succeeded')""",
         schedule_id=schedule_id,
         most=OCCURRENCES_READ,
@@ -200,11 +199,11 @@ def resumed_lately(connection: Connection, within: timedelta) -> set[str]:
     """The queues that a pause kept back until then, "" for all: by a person's word, or because its time was over."""
     subjects = run(
         connection,
-        """
-        SELECT a.subject FROM {audit} a WHERE a.action = 'resume' AND a.at >= {some_ago}
+        f"""
+        SELECT a.subject FROM {AUDIT} a WHERE a.action = 'resume' AND a.at >= {SOME_AGO}
           AND (a.subject = 'all' OR substr(a.subject, 1, 6) = 'queue ')
-        UNION ALL SELECT CASE WHEN p.scope = 'all' THEN 'all' ELSE 'queue ' || p.name END FROM {pauses} p
-        WHERE p.scope IN ('all', 'queue') AND p.until >= {some_ago} AND p.until <= {now}""",
+        UNION ALL SELECT CASE WHEN p.scope = 'all' THEN 'all' ELSE 'queue ' || p.name END FROM {PAUSES} p
+        WHERE p.scope IN ('all', 'queue') AND p.until >= {SOME_AGO} AND p.until <= {NOW}""",
         ago_s=-within.total_seconds(),
     ).scalars()
     return {"" if subject == "all" else subject.removeprefix("queue ") for subject in subjects}
@@ -213,7 +212,7 @@ def resumed_lately(connection: Connection, within: timedelta) -> set[str]:
 def fired_lately(connection: Connection, within: timedelta) -> bool:
     """Whether a tick with schedules switched on began within that time."""
     statement = (
-        "SELECT 1 FROM {ticks} t WHERE t.started_at >= {some_ago} AND t.schedules_on = 1 "
+        f"SELECT 1 FROM {TICKS} t WHERE t.started_at >= {SOME_AGO} AND t.schedules_on = 1 "
         "ORDER BY t.started_at DESC LIMIT 1"
     )
     return run(connection, statement, ago_s=-within.total_seconds()).first() is not None
@@ -223,7 +222,7 @@ def last_fired_at(connection: Connection) -> datetime | None:
     """When the last tick with schedules switched on began, among the last TICKS_READ."""
     at: datetime | None = run(
         connection,
-        "SELECT max(t.started_at) AS started_at FROM (SELECT i.started_at, i.schedules_on FROM {ticks} i "
+        f"SELECT max(t.started_at) AS started_at FROM (SELECT i.started_at, i.schedules_on FROM {TICKS} i "
         "ORDER BY i.id DESC LIMIT :most) AS t WHERE t.schedules_on = 1",
         most=TICKS_READ,
     ).scalar()
@@ -235,7 +234,7 @@ def recorded_since(connection: Connection, host: str, *names: str) -> datetime |
     since = None
     rows = run(
         connection,
-        "SELECT t.started_at, t.did FROM {ticks} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",
+        f"SELECT t.started_at, t.did FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",
         host=host,
         most=TICKS_READ,
     )
@@ -259,9 +258,9 @@ def killed_lately(connection: Connection, within: timedelta, longest: timedelta,
     """By host; a tick that began more than *longest* ago has ended, or was killed. Hosts with *least* or more."""
     rows = run(
         connection,
-        """
-        SELECT t.host, count(*) AS ticks, min(t.started_at) AS started_at FROM {ticks} t
-        WHERE t.started_at >= {some_ago} AND t.started_at <= {later_ago} AND t.finished_at IS NULL
+        f"""
+        SELECT t.host, count(*) AS ticks, min(t.started_at) AS started_at FROM {TICKS} t
+        WHERE t.started_at >= {SOME_AGO} AND t.started_at <= {_LATER_AGO} AND t.finished_at IS NULL
         GROUP BY t.host HAVING count(*) >= :least ORDER BY t.host""",
         ago_s=-within.total_seconds(),
         later_s=-longest.total_seconds(),
@@ -274,8 +273,8 @@ def files_between(connection: Connection, ago: timedelta, until: timedelta) -> s
     """Fingerprints of the files that ticks had from *ago* before now to *until* before now."""
     rows = run(
         connection,
-        "SELECT DISTINCT t.fingerprint FROM {ticks} t WHERE t.started_at >= {some_ago} "
-        "AND t.started_at <= {later_ago} AND t.fingerprint IS NOT NULL",
+        f"SELECT DISTINCT t.fingerprint FROM {TICKS} t WHERE t.started_at >= {SOME_AGO} "
+        f"AND t.started_at <= {_LATER_AGO} AND t.fingerprint IS NOT NULL",
         ago_s=-ago.total_seconds(),
         later_s=-until.total_seconds(),
     )
@@ -286,7 +285,7 @@ def scheduled_and_waiting(connection: Connection) -> dict[str, datetime]:
     """By queue, since when the oldest due job of a schedule waits there."""
     rows = run(
         connection,
-        "SELECT queue, min(run_at) AS run_at FROM {jobs} WHERE schedule IS NOT NULL AND finished_at IS NULL "
-        "AND {waiting} AND run_at <= {now} GROUP BY queue ORDER BY queue",
+        f"SELECT queue, min(run_at) AS run_at FROM {JOBS} WHERE schedule IS NOT NULL AND finished_at IS NULL "
+        f"AND {WAITING} AND run_at <= {NOW} GROUP BY queue ORDER BY queue",
     )
     return {row.queue: row.run_at for row in rows}

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.engine.store import shown  # noqa: F401  its fragments: live_output_shown and the like
+from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, NOW
+from cronjobs.engine.store.shown import columns_shown
 from cronjobs.engine.store.sizes import if_not_too_large
-from cronjobs.engine.store.sql import define, run
+from cronjobs.engine.store.sql import run
 
-define(job_progress=if_not_too_large("j.progress"))
+JOB_PROGRESS: Final = if_not_too_large("j.progress")
 
 
 def job_row(connection: Connection, job_id: int) -> Row[Any] | None:
     """Where a job stands, and what its running attempt has reported; None: there is no such job."""
     return run(
         connection,
-        """
-        SELECT j.status, j.attempts, {job_type_shown}, {locked_by_shown}, j.locked_until, j.run_at, j.started_at,
-          {job_progress} AS progress, {live_output_shown}, {now} AS now
-        FROM {jobs} j WHERE j.id = :id""",
+        f"""
+        SELECT j.status, j.attempts, {columns_shown("job_type", "locked_by")}, j.locked_until, j.run_at, j.started_at,
+          {JOB_PROGRESS} AS progress, {columns_shown("live_output")}, {NOW} AS now
+        FROM {JOBS} j WHERE j.id = :id""",
         id=job_id,
     ).first()
 
@@ -29,8 +30,8 @@ def ended_attempt(connection: Connection, job_id: int, attempt: int | None) -> R
     """How this attempt ended, and all its output; *attempt* None: the last one that has ended."""
     return run(
         connection,
-        """
-        SELECT j.attempt, j.outcome, {output_shown} FROM {job_runs} j
+        f"""
+        SELECT j.attempt, j.outcome, {columns_shown("output")} FROM {JOB_RUNS} j
         WHERE j.job_id = :id AND (CAST(:attempt AS integer) IS NULL OR j.attempt = :attempt)
         ORDER BY j.attempt DESC LIMIT 1""",
         id=job_id,

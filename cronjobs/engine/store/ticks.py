@@ -10,9 +10,17 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, insert
 
 from cronjobs.engine.database.tables import audit, ticks
-from cronjobs.engine.probe.idle_conditions import HANDLERS_EVERY_S, MANY_QUEUES, SEEN, after_now
+from cronjobs.engine.probe.idle_conditions import (
+    BRANCHES,
+    HANDLERS_EVERY_S,
+    MANY_QUEUES,
+    SEEN,
+    UNFINISHED_SYNC,
+    WAITING,
+)
+from cronjobs.engine.probe.sql_text import AUDIT, JOBS, QUEUES, SCHEDULES, TICKS, after_now, either
 from cronjobs.engine.store.alerts import look_soon
-from cronjobs.engine.store.sql import define, group, inserted_into, json_text, run
+from cronjobs.engine.store.sql import INSTANT_TYPE, JSON_TYPE, group, inserted_into, json_text, run
 
 CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is longer by more than this was written by a wrong clock
 
@@ -57,7 +65,7 @@ def overview(
     """Read what is due; *host*, *fingerprint*, *lease* and *place* (how ``locked_by`` begins) are this tick's."""
     row = run(
         connection,
-        f"WITH RECURSIVE {{branches}} {SEEN}",
+        f"WITH RECURSIVE {BRANCHES} {SEEN}",
         host=host,
         beyond_s=lease.total_seconds(),
         place=place,
@@ -108,15 +116,15 @@ def signs_of_death(connection: Connection, budget: timedelta) -> Signs:
     dead_s = (budget + _DEAD_AFTER).total_seconds()
     row = run(
         connection,
-        """
+        f"""
         WITH newest AS (
-          SELECT t.id, t.host, t.started_at, t.finished_at FROM {ticks} t ORDER BY t.id DESC LIMIT :newest)
+          SELECT t.id, t.host, t.started_at, t.finished_at FROM {TICKS} t ORDER BY t.id DESC LIMIT :newest)
         SELECT EXISTS (
             SELECT 1 FROM newest d WHERE d.finished_at IS NULL
-              AND d.started_at < {dead_since} AND d.started_at > {forgotten_since}
+              AND d.started_at < {after_now(":dead_s")} AND d.started_at > {after_now(":forgotten_s")}
               AND NOT EXISTS (SELECT 1 FROM newest l WHERE l.host = d.host AND l.id > d.id
                               AND l.finished_at IS NOT NULL)) AS died,
-          EXISTS (SELECT 1 FROM {jobs} j WHERE j.error_type = 'NotRead' AND j.{waiting}) AS doubtful""",
+          EXISTS (SELECT 1 FROM {JOBS} j WHERE j.error_type = 'NotRead' AND j.{WAITING}) AS doubtful""",
         newest=_NEWEST,
         dead_s=-dead_s,
         forgotten_s=-dead_s - _FORGOTTEN_S,
@@ -126,16 +134,13 @@ def signs_of_death(connection: Connection, budget: timedelta) -> Signs:
 
 def overran_lately(connection: Connection) -> frozenset[str]:
     """The job types that ticks of the last day admitted by experience, and had to interrupt."""
-    rows = run(connection, "SELECT t.did FROM {ticks} t WHERE t.started_at > {a_day_ago} AND {some_overran}").scalars()
+    rows = run(
+        connection, f"SELECT t.did FROM {TICKS} t WHERE t.started_at > {after_now('-86400')} AND {_SOME_OVERRAN}"
+    ).scalars()
     return frozenset(str(name) for did in rows if isinstance(did, dict) for name in did.get("overran", ()))
 
 
-define(
-    a_day_ago=after_now("-86400"),
-    dead_since=after_now(":dead_s"),
-    forgotten_since=after_now(":forgotten_s"),
-    some_overran=lambda postgresql: "t.did ? 'overran'" if postgresql else "instr(t.did, '\"overran\":[') > 0",
-)
+_SOME_OVERRAN: Final = either(postgresql="t.did ? 'overran'", sqlite="instr(t.did, '\"overran\":[') > 0")
 _AT_THE_END: Final = ("finished_at", "did", "ended", "fingerprint", "job_types", "not_started")
 
 
@@ -152,11 +157,11 @@ def _put_tick(connection: Connection, row: dict[str, Any], changes: dict[str, An
 
 
 def any_schedule(connection: Connection) -> bool:
-    return run(connection, "SELECT 1 FROM {schedules} LIMIT 1").first() is not None
+    return run(connection, f"SELECT 1 FROM {SCHEDULES} LIMIT 1").first() is not None
 
 
 def any_cap(connection: Connection) -> bool:
-    return run(connection, "SELECT 1 FROM {queues} WHERE max_waiting IS NOT NULL LIMIT 1").first() is not None
+    return run(connection, f"SELECT 1 FROM {QUEUES} WHERE max_waiting IS NOT NULL LIMIT 1").first() is not None
 
 
 def record(
@@ -201,9 +206,9 @@ def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str | 
     if rows:
         run(
             connection,
-            """INSERT INTO {audit} (at, actor, host, action, subject, detail)
-               SELECT CAST(:at AS {instant_type}), r.actor, :host, r.action, r.subject, CAST(r.detail AS {json_type})
-               FROM {audit_rows} r ORDER BY r.n""",
+            f"""INSERT INTO {AUDIT} (at, actor, host, action, subject, detail)
+               SELECT CAST(:at AS {INSTANT_TYPE}), r.actor, :host, r.action, r.subject, CAST(r.detail AS {JSON_TYPE})
+               FROM {_AUDIT_ROWS} r ORDER BY r.n""",
             rows=rows,
             host=host,
             at=at,
@@ -212,9 +217,7 @@ def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str | 
 
 # --- which file is in force -------------------------------------------------------------------------------------------
 
-define(
-    audit_rows=group("rows", {"n": "int", "action": "text", "subject": "text", "actor": "text", "detail": "text"}),
-)
+_AUDIT_ROWS: Final = group("rows", {"n": "int", "action": "text", "subject": "text", "actor": "text", "detail": "text"})
 
 
 @dataclass(frozen=True)
@@ -238,7 +241,7 @@ def unfinished_sync(connection: Connection) -> BegunSync | None:
     """The newest sync, if it has not ended."""
     row = run(
         connection,
-        "SELECT a.id, a.subject, a.host, a.at, a.detail FROM {audit} a WHERE {unfinished_sync} "
+        f"SELECT a.id, a.subject, a.host, a.at, a.detail FROM {AUDIT} a WHERE {UNFINISHED_SYNC} "
         "ORDER BY a.id DESC LIMIT 1",
     ).first()
     return None if row is None else BegunSync(**row._mapping)
@@ -246,7 +249,7 @@ def unfinished_sync(connection: Connection) -> BegunSync | None:
 
 def last_sync(connection: Connection) -> int:
     """The id of the newest "sync" or "sync_begun" entry; 0 if there is none."""
-    statement = "SELECT max(a.id) FROM {audit} a WHERE a.action IN ('sync', 'sync_begun')"
+    statement = f"SELECT max(a.id) FROM {AUDIT} a WHERE a.action IN ('sync', 'sync_begun')"
     found: int = run(connection, statement).scalar() or 0
     return found
 
@@ -254,12 +257,12 @@ def last_sync(connection: Connection) -> int:
 def file_in_force(connection: Connection) -> str | None:
     """The fingerprint of the file that was applied last."""
     # "+ 0" makes it use the index on action, rather than read back through everything recorded since.
-    statement = "SELECT a.subject FROM {audit} a WHERE a.action = 'sync' ORDER BY a.id + 0 DESC LIMIT 1"
+    statement = f"SELECT a.subject FROM {AUDIT} a WHERE a.action = 'sync' ORDER BY a.id + 0 DESC LIMIT 1"
     found: str | None = run(connection, statement).scalar()
     return found
 
 
 def carried_since(connection: Connection, fingerprint: str, since: datetime) -> bool:
     """Whether a tick that began after *since* had the file of this *fingerprint*."""
-    statement = "SELECT 1 FROM {ticks} t WHERE t.started_at > :since AND t.fingerprint = :fingerprint LIMIT 1"
+    statement = f"SELECT 1 FROM {TICKS} t WHERE t.started_at > :since AND t.fingerprint = :fingerprint LIMIT 1"
     return run(connection, statement, since=since, fingerprint=fingerprint).first() is not None

@@ -13,28 +13,23 @@ from typing import Any, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, Row
 
+from cronjobs.engine.probe.sql_text import CONFIRM_PERMIT, JOB_RUNS, JOBS, NOW, TAKE_TOKEN, TOKENS, either
 from cronjobs.engine.rules.lease import Lease
-from cronjobs.engine.store.sql import Fragment, define, group, is_postgresql, run
+from cronjobs.engine.store.sql import group, is_postgresql, run
 
-TAKE: Final = "{take_token}"
-CONFIRM: Final = "{confirm_permit}"
 MOST_ENDED: Final = 900_000  # characters of an end; a longer one travels by the cluster alone
 
 
-def _seconds(until: str, since: str) -> Fragment:
-    return lambda postgresql: (
-        f"CAST(extract(epoch FROM {until} - {since}) AS float8)" if postgresql else f"(({until} - {since}) / 1000000.0)"
+def _seconds(until: str, since: str) -> str:
+    return either(
+        postgresql=f"CAST(extract(epoch FROM {until} - {since}) AS float8)",
+        sqlite=f"(({until} - {since}) / 1000000.0)",
     )
 
 
-define(
-    these_attempts=group("attempts", {"job_id": "bigint", "attempt": "int", "token": "text"}),
-    is_this_attempt="t.job_id = o.job_id AND t.attempt = o.attempt",
-    permit_is_over="(t.permitted_until IS NULL OR t.permitted_until <= {now})",
-    taken_s=_seconds("{now}", "t.taken_at"),
-    permit_left_s=_seconds("t.permitted_until", "{now}"),
-    lease_left_s=_seconds("j.locked_until", "{now}"),
-)
+_THESE_ATTEMPTS: Final = group("attempts", {"job_id": "bigint", "attempt": "int", "token": "text"})
+_IS_THIS_ATTEMPT: Final = "t.job_id = o.job_id AND t.attempt = o.attempt"
+_PERMIT_IS_OVER: Final = f"(t.permitted_until IS NULL OR t.permitted_until <= {NOW})"
 
 Answer = Literal["yours", "taken", "cancelled", "done", "over"]
 
@@ -67,12 +62,12 @@ def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
     """
     rows = run(
         connection,
-        """
-        INSERT INTO {tokens} AS t (job_id, attempt, token)
-        SELECT o.job_id, o.attempt, o.token FROM {these_attempts} AS o WHERE true
+        f"""
+        INSERT INTO {TOKENS} AS t (job_id, attempt, token)
+        SELECT o.job_id, o.attempt, o.token FROM {_THESE_ATTEMPTS} AS o WHERE true
         ON CONFLICT (job_id) DO UPDATE SET attempt = excluded.attempt, token = excluded.token, holder = NULL,
           taken_at = NULL, permitted_until = NULL, ended = NULL
-        WHERE {permit_is_over}
+        WHERE {_PERMIT_IS_OVER}
         RETURNING job_id""",
         attempts=[key._asdict() for key in keys],
     )
@@ -93,16 +88,16 @@ def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
     attempts = [{"job_id": lease.job_id, "attempt": lease.attempt} for lease in leases]
     gone = run(
         connection,
-        """
-        DELETE FROM {tokens} AS t WHERE {permit_is_over}
-          AND EXISTS (SELECT 1 FROM {these_attempts} AS o WHERE {is_this_attempt})
+        f"""
+        DELETE FROM {TOKENS} AS t WHERE {_PERMIT_IS_OVER}
+          AND EXISTS (SELECT 1 FROM {_THESE_ATTEMPTS} AS o WHERE {_IS_THIS_ATTEMPT})
         RETURNING job_id, holder""",
         attempts=attempts,
     ).all()
     # Another statement: it sees a token that was taken while the first one waited for its row.
     held = run(
         connection,
-        "SELECT t.job_id FROM {tokens} t JOIN {these_attempts} AS o ON {is_this_attempt}",
+        f"SELECT t.job_id FROM {TOKENS} t JOIN {_THESE_ATTEMPTS} AS o ON {_IS_THIS_ATTEMPT}",
         attempts=attempts,
     ).scalars()
     over = frozenset(lease.job_id for lease in leases) - frozenset(held)
@@ -116,9 +111,9 @@ def drop(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, str]:
     """
     rows = run(
         connection,
-        """
-        DELETE FROM {tokens} AS t
-        WHERE EXISTS (SELECT 1 FROM {these_attempts} AS o WHERE {is_this_attempt} AND t.token = o.token)
+        f"""
+        DELETE FROM {TOKENS} AS t
+        WHERE EXISTS (SELECT 1 FROM {_THESE_ATTEMPTS} AS o WHERE {_IS_THIS_ATTEMPT} AND t.token = o.token)
         RETURNING job_id, holder""",
         attempts=[key._asdict() for key in keys],
     )
@@ -142,9 +137,10 @@ def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow
     """The tokens of these attempts, by job; of one that is missing the token was taken back."""
     rows = run(
         connection,
-        """
-        SELECT t.job_id, t.holder, {taken_s} AS taken_s, {permit_left_s} AS left_s, t.ended
-        FROM {tokens} t JOIN {these_attempts} AS o ON {is_this_attempt} AND t.token = o.token""",
+        f"""
+        SELECT t.job_id, t.holder, {_seconds(NOW, "t.taken_at")} AS taken_s,
+          {_seconds("t.permitted_until", NOW)} AS left_s, t.ended
+        FROM {TOKENS} t JOIN {_THESE_ATTEMPTS} AS o ON {_IS_THIS_ATTEMPT} AND t.token = o.token""",
         attempts=[key._asdict() for key in keys],
     )
     return {row.job_id: TokenRow(row.job_id, row.holder, row.taken_s, row.left_s, row.ended) for row in rows}
@@ -154,8 +150,8 @@ def cancelled(connection: Connection, keys: Sequence[TokenKey]) -> list[int]:
     """The jobs of these attempts that somebody has asked to cancel."""
     rows = run(
         connection,
-        """
-        SELECT j.id FROM {jobs} j JOIN {these_attempts} AS o ON j.id = o.job_id AND j.attempts = o.attempt
+        f"""
+        SELECT j.id FROM {JOBS} j JOIN {_THESE_ATTEMPTS} AS o ON j.id = o.job_id AND j.attempts = o.attempt
         WHERE j.cancel_requested_at IS NOT NULL AND j.status = 'running'""",
         attempts=[key._asdict() for key in keys],
     )
@@ -168,24 +164,24 @@ def cancelled(connection: Connection, keys: Sequence[TokenKey]) -> list[int]:
 def take(connection: Connection, key: TokenKey, holder: str) -> Permit:
     """Take the token for *holder*, who may ask again: "yours"; "taken" by another one; "cancelled"; or "over"."""
     if is_postgresql(connection):
-        return _call(connection, TAKE, key, holder)
+        return _call(connection, TAKE_TOKEN, key, holder)
     lease = _lease_here(connection, key)
     if lease is None:
         return Permit("over")
     if not lease.cancel_requested:
         taken = run(
             connection,
-            """
-            UPDATE {tokens} AS t
-            SET holder = :holder, taken_at = coalesce(t.taken_at, {now}), permitted_until = :leased_until
-            WHERE {this_token} AND (t.holder IS NULL OR t.holder = :holder) AND t.ended IS NULL RETURNING job_id""",
+            f"""
+            UPDATE {TOKENS} AS t
+            SET holder = :holder, taken_at = coalesce(t.taken_at, {NOW}), permitted_until = :leased_until
+            WHERE {_THIS_TOKEN} AND (t.holder IS NULL OR t.holder = :holder) AND t.ended IS NULL RETURNING job_id""",
             holder=holder,
             leased_until=lease.locked_until,
             **key._asdict(),
         ).all()
         if taken:
             return Permit("yours", lease.left_s)
-    row = run(connection, "SELECT t.holder FROM {tokens} t WHERE {this_token}", **key._asdict()).first()
+    row = run(connection, f"SELECT t.holder FROM {TOKENS} t WHERE {_THIS_TOKEN}", **key._asdict()).first()
     if row is None:
         return Permit("over")
     return Permit("taken" if row.holder is not None else "cancelled")
@@ -194,21 +190,21 @@ def take(connection: Connection, key: TokenKey, holder: str) -> Permit:
 def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> Permit:
     """Confirm that the attempt is still leased, and by that its permit; or write that it *ended*, and how."""
     if is_postgresql(connection):
-        return _call(connection, CONFIRM, key, ended)
+        return _call(connection, CONFIRM_PERMIT, key, ended)
     if ended is not None:
-        over = """SET ended = :ended, permitted_until = {now}
-          WHERE {this_token} AND t.holder IS NOT NULL AND t.ended IS NULL RETURNING job_id"""
-        rows = run(connection, "UPDATE {tokens} AS t " + over, ended=ended, **key._asdict()).all()
+        over = f"""SET ended = :ended, permitted_until = {NOW}
+          WHERE {_THIS_TOKEN} AND t.holder IS NOT NULL AND t.ended IS NULL RETURNING job_id"""
+        rows = run(connection, f"UPDATE {TOKENS} AS t " + over, ended=ended, **key._asdict()).all()
         return Permit("yours" if rows else "over")
     lease = _lease_here(connection, key)
     if lease is None:
-        itself = run(connection, "SELECT 1 FROM {job_runs} r WHERE {ended_itself}", **key._asdict()).first()
+        itself = run(connection, f"SELECT 1 FROM {JOB_RUNS} r WHERE {_ENDED_ITSELF}", **key._asdict()).first()
         return Permit("done" if itself else "over")
     held = run(
         connection,
-        """
-        UPDATE {tokens} AS t SET permitted_until = :leased_until
-        WHERE {this_token} AND t.holder IS NOT NULL AND t.ended IS NULL RETURNING job_id""",
+        f"""
+        UPDATE {TOKENS} AS t SET permitted_until = :leased_until
+        WHERE {_THIS_TOKEN} AND t.holder IS NOT NULL AND t.ended IS NULL RETURNING job_id""",
         leased_until=lease.locked_until,
         **key._asdict(),
     ).all()
@@ -218,22 +214,21 @@ def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> 
 
 
 # As the functions of the migration do it; on SQLite a writer is alone.
-define(
-    this_token="t.job_id = :job_id AND t.attempt = :attempt AND t.token = :token",
-    ended_itself="""
+_THIS_TOKEN: Final = "t.job_id = :job_id AND t.attempt = :attempt AND t.token = :token"
+_ENDED_ITSELF: Final = f"""
       r.job_id = :job_id AND r.attempt = :attempt AND r.outcome = 'succeeded'
-      AND EXISTS (SELECT 1 FROM {tokens} t WHERE {this_token} AND t.holder IS NOT NULL)""",
-)
+      AND EXISTS (SELECT 1 FROM {TOKENS} t WHERE {_THIS_TOKEN} AND t.holder IS NOT NULL)"""
 
 
 def _lease_here(connection: Connection, key: TokenKey) -> Row[Any] | None:
     """The lease of an attempt, if it has not ended; ``left_s``: seconds."""
     return run(
         connection,
-        """
-        SELECT j.locked_until, {lease_left_s} AS left_s, j.cancel_requested_at IS NOT NULL AS cancel_requested
-        FROM {jobs} j
-        WHERE j.id = :id AND j.attempts = :attempt AND j.status = 'running' AND j.locked_until > {now}""",
+        f"""
+        SELECT j.locked_until, {_seconds("j.locked_until", NOW)} AS left_s,
+          j.cancel_requested_at IS NOT NULL AS cancel_requested
+        FROM {JOBS} j
+        WHERE j.id = :id AND j.attempts = :attempt AND j.status = 'running' AND j.locked_until > {NOW}""",
         id=key.job_id,
         attempt=key.attempt,
     ).first()

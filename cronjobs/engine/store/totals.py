@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Row
 
 from cronjobs.engine.database.column_types import to_microseconds
+from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, NOW, OCCURRENCES, TOTALS, either
 from cronjobs.engine.rules.histogram import BOUNDS, NO_BUCKET, bucket_of
-from cronjobs.engine.store.sql import Fragment, database_now, define, group, is_postgresql, json_text, run
+from cronjobs.engine.store.sql import JSON_TYPE, database_now, group, is_postgresql, json_text, run
 from cronjobs.text import clean
 
 # A row that ended this long ago is visible to everyone, unless it is one of the attempts that the mark names.
@@ -84,62 +85,57 @@ class CountedUpTo:
         return self.until is not None and job_id <= self.id and finished_at < self.until
 
 
-def _each(alias: str, columns: str, table: str, by: str) -> Fragment:
+def _each(alias: str, columns: str, table: str, by: str) -> str:
     """One row for each of the rows before it; see ``its_job``."""
-    return lambda postgresql: (
-        f"CROSS JOIN LATERAL (SELECT {columns} FROM {table} {alias} WHERE {by} LIMIT 1) {alias}"
-        if postgresql
-        else f"JOIN {table} {alias} ON {by}"
+    return either(
+        postgresql=f"CROSS JOIN LATERAL (SELECT {columns} FROM {table} {alias} WHERE {by} LIMIT 1) {alias}",
+        sqlite=f"JOIN {table} {alias} ON {by}",
     )
 
 
-define(
-    total_rows=group(
-        "rows",
-        {"part": "text", "kind": "text", "name": "text", "outcome": "text", "bucket": "int"}
-        | {"number": "bigint", "micros": "float8", "newest": "bigint"},
-    ),
-    was_pending=group("was", {"job_id": "bigint", "attempt": "int"}),
-    now_pending=group("pending", {"job_id": "bigint", "attempt": "int"}),
-    # Whoever counts waits for apps that cancel in long transactions (they share the row), and nobody else does.
-    to_leave=lambda postgresql: "FOR NO KEY UPDATE" if postgresql else "",
-    if_free=lambda postgresql: "FOR UPDATE SKIP LOCKED" if postgresql else "",
-    bucket="CASE WHEN micros IS NULL THEN -1 "
-    + " ".join(f"WHEN micros <= {bound} THEN {n}" for n, bound in enumerate(BOUNDS))
-    + f" ELSE {len(BOUNDS)} END",
-    # Nobody saw when a lost attempt ended. A job that never began has waited for nothing.
-    run_micros=lambda postgresql: (
-        f"CASE WHEN r.outcome <> 'lost' THEN {_micros('r.finished_at - r.started_at', postgresql)} END"
-    ),
-    wait_micros=lambda postgresql: (
-        "CASE WHEN j.status <> 'cancelled' AND j.started_at IS NOT NULL "
-        f"THEN {_micros('j.started_at - j.run_at', postgresql)} END"
-    ),
-    newest_end=lambda postgresql: (
-        "CAST(least(extract(epoch FROM max(finished_at)), 1e12) * 1000000 AS bigint)"  # it may say infinity
-        if postgresql
-        else "max(finished_at)"
-    ),
-    # Each by its id: without statistics PostgreSQL would read all jobs in order beside the few attempts.
-    its_job=_each("j", "j.job_type, j.locked_until, j.attempts", "{jobs}", "j.id = r.job_id"),
-    late_run=_each("r", "r.*", "{job_runs}", "r.job_id = w.job_id AND r.attempt = w.attempt"),
-    late_job=_each("j", "j.*", "{jobs}", "j.id = w.job_id"),
-    still_runs="(j.locked_until IS NOT NULL AND j.attempts = r.attempt)",
+def _micros(span: str) -> str:
+    # A clock that was set back must not make a negative time.
+    return either(postgresql=f"greatest(0, extract(epoch FROM {span}) * 1000000)", sqlite=f"max(0, {span})")
+
+
+_TOTAL_ROWS: Final = group(
+    "rows",
+    {"part": "text", "kind": "text", "name": "text", "outcome": "text", "bucket": "int"}
+    | {"number": "bigint", "micros": "float8", "newest": "bigint"},
 )
+_WAS_PENDING: Final = group("was", {"job_id": "bigint", "attempt": "int"})
+_NOW_PENDING: Final = group("pending", {"job_id": "bigint", "attempt": "int"})
+# Whoever counts waits for apps that cancel in long transactions (they share the row), and nobody else does.
+_TO_LEAVE: Final = either(postgresql="FOR NO KEY UPDATE", sqlite="")
+_IF_FREE: Final = either(postgresql="FOR UPDATE SKIP LOCKED", sqlite="")
+_BUCKET: Final = (
+    "CASE WHEN micros IS NULL THEN -1 "
+    + " ".join(f"WHEN micros <= {bound} THEN {n}" for n, bound in enumerate(BOUNDS))
+    + f" ELSE {len(BOUNDS)} END"
+)
+# Nobody saw when a lost attempt ended. A job that never began has waited for nothing.
+_RUN_MICROS: Final = f"CASE WHEN r.outcome <> 'lost' THEN {_micros('r.finished_at - r.started_at')} END"
+_WAIT_MICROS: Final = (
+    f"CASE WHEN j.status <> 'cancelled' AND j.started_at IS NOT NULL THEN {_micros('j.started_at - j.run_at')} END"
+)
+_NEWEST_END: Final = either(
+    postgresql="CAST(least(extract(epoch FROM max(finished_at)), 1e12) * 1000000 AS bigint)",  # it may say infinity
+    sqlite="max(finished_at)",
+)
+# Each by its id: without statistics PostgreSQL would read all jobs in order beside the few attempts.
+_ITS_JOB: Final = _each("j", "j.job_type, j.locked_until, j.attempts", JOBS, "j.id = r.job_id")
+_LATE_RUN: Final = _each("r", "r.*", JOB_RUNS, "r.job_id = w.job_id AND r.attempt = w.attempt")
+_LATE_JOB: Final = _each("j", "j.*", JOBS, "j.id = w.job_id")
+_STILL_RUNS: Final = "(j.locked_until IS NOT NULL AND j.attempts = r.attempt)"
 
 
 def _label(text: str) -> str:
     return clean(text[:LONGEST_LABEL])
 
 
-def _micros(span: str, postgresql: bool) -> str:
-    # A clock that was set back must not make a negative time.
-    return f"greatest(0, extract(epoch FROM {span}) * 1000000)" if postgresql else f"max(0, {span})"
-
-
 # --- the mark ---------------------------------------------------------------------------------------------------------
 
-_THE_MARK: Final = "FROM {totals} t WHERE t.part = 'mark'"
+_THE_MARK: Final = f"FROM {TOTALS} t WHERE t.part = 'mark'"
 
 
 def read_mark(connection: Connection) -> CountedUpTo | None:
@@ -154,7 +150,7 @@ def _locked(connection: Connection, lock: str) -> Row[Any] | None:
     if found is None and run(connection, statement).first() is None:  # someone has emptied the table
         run(
             connection,
-            """INSERT INTO {totals} (part, kind, name, outcome, bucket) VALUES ('mark', '', '', '', -1)
+            f"""INSERT INTO {TOTALS} (part, kind, name, outcome, bucket) VALUES ('mark', '', '', '', -1)
                ON CONFLICT (part, kind, name, outcome, bucket) DO NOTHING""",
         )
         found = run(connection, f"{statement} {lock}").first()
@@ -178,8 +174,8 @@ def _set_mark(connection: Connection, mark: CountedUpTo) -> None:
     detail = json_text({"id": mark.id, "until": until, "pending": sorted(mark.pending)})
     run(
         connection,
-        """INSERT INTO {totals} AS t (part, kind, name, outcome, bucket, detail)
-           VALUES ('mark', '', '', '', -1, CAST(:detail AS {json_type}))
+        f"""INSERT INTO {TOTALS} AS t (part, kind, name, outcome, bucket, detail)
+           VALUES ('mark', '', '', '', -1, CAST(:detail AS {JSON_TYPE}))
            ON CONFLICT (part, kind, name, outcome, bucket) DO UPDATE SET detail = excluded.detail""",
         detail=detail,
     )
@@ -200,7 +196,7 @@ class Leaving:
     _counted: Sums = field(default_factory=dict)  # with negative numbers
 
     def __post_init__(self) -> None:
-        self._mark = _mark(_locked(self.connection, "{to_leave}")) or CountedUpTo()
+        self._mark = _mark(_locked(self.connection, _TO_LEAVE)) or CountedUpTo()
 
     def attempts(self, rows: Iterable[Any]) -> None:
         """*rows*: job_id, attempt, job_type, outcome, started_at, finished_at."""
@@ -252,9 +248,9 @@ def _put(connection: Connection, parts: dict[str, Sums]) -> None:
     ]
     run(
         connection,
-        """INSERT INTO {totals} AS t (part, kind, name, outcome, bucket, count, micros, newest)
+        f"""INSERT INTO {TOTALS} AS t (part, kind, name, outcome, bucket, count, micros, newest)
            SELECT r.part, r.kind, r.name, r.outcome, r.bucket, r.number, r.micros, r.newest
-           FROM {total_rows} r WHERE true
+           FROM {_TOTAL_ROWS} r WHERE true
            ON CONFLICT (part, kind, name, outcome, bucket) DO UPDATE SET count = t.count + excluded.count,
              micros = t.micros + excluded.micros,
              newest = CASE WHEN t.newest IS NULL OR excluded.newest > t.newest THEN excluded.newest
@@ -265,7 +261,7 @@ def _put(connection: Connection, parts: dict[str, Sums]) -> None:
 
 def _names(connection: Connection) -> dict[str, set[str]]:
     known: dict[str, set[str]] = {kind: set() for kind in MOST_NAMES}
-    for row in run(connection, "SELECT DISTINCT t.kind, t.name FROM {totals} t WHERE t.part IN ('gone', 'counted')"):
+    for row in run(connection, f"SELECT DISTINCT t.kind, t.name FROM {TOTALS} t WHERE t.part IN ('gone', 'counted')"):
         known.setdefault(row.kind, set()).add(row.name)
     return known
 
@@ -297,18 +293,18 @@ def count_on(connection: Connection, most: int = BATCH) -> bool:
 
     If someone else is counting it does nothing.
     """
-    locked = _locked(connection, "{if_free}")
+    locked = _locked(connection, _IF_FREE)
     if locked is None:
         return False
     mark = _mark(locked)
-    seen = run(connection, "SELECT {now} AS now, (SELECT coalesce(max(j.id), 0) FROM {jobs} j) AS newest").one()
+    seen = run(connection, f"SELECT {NOW} AS now, (SELECT coalesce(max(j.id), 0) FROM {JOBS} j) AS newest").one()
     # After the lock, and before anything is counted: whatever is not visible by now belongs to one of these, or is
     # claimed after this statement, and so ends after it.
-    leased = run(connection, "SELECT j.id, j.attempts FROM {jobs} j WHERE j.locked_until IS NOT NULL")
+    leased = run(connection, f"SELECT j.id, j.attempts FROM {JOBS} j WHERE j.locked_until IS NOT NULL")
     pending = frozenset((row.id, row.attempts) for row in leased)
     if mark is None or (mark.until is not None and mark.until > seen.now):
         # A clock was wrong, or someone has edited it: what is counted is only a shortcut, and can be counted again.
-        run(connection, "DELETE FROM {totals} WHERE part = 'counted'")
+        run(connection, f"DELETE FROM {TOTALS} WHERE part = 'counted'")
         mark = CountedUpTo()
     settled = seen.now - SETTLED if mark.until is None else max(seen.now - SETTLED, mark.until)
     until = _bound(connection, mark.until, settled, most)
@@ -323,8 +319,8 @@ def count_on(connection: Connection, most: int = BATCH) -> bool:
 
 def _bound(connection: Connection, after: datetime | None, settled: datetime, most: int) -> datetime:
     """An instant up to *settled*, before which there are about *most* uncounted rows; later than *after*."""
-    sources = ["{job_runs} r WHERE TRUE"]
-    sources += [f"{{jobs}} r WHERE r.finished_at IS NOT NULL AND r.status = '{status}'" for status in STATUSES]
+    sources = [f"{JOB_RUNS} r WHERE TRUE"]
+    sources += [f"{JOBS} r WHERE r.finished_at IS NOT NULL AND r.status = '{status}'" for status in STATUSES]
     beyond, place = " AND r.finished_at < :settled", {"settled": settled}  # what plain SQL wrote may be infinity
     if after is not None:
         beyond, place = f"{beyond} AND r.finished_at >= :after", place | {"after": after}
@@ -381,26 +377,26 @@ _EARLIER: Final = "({0}.finished_at < :until) IS TRUE"
 
 def _runs_statement(mark: CountedUpTo, further: CountedUpTo | None) -> str:
     if further is None:
-        rest = "NOT {still_runs}"  # its time-out is recorded, and may be replaced by a result
+        rest = f"NOT {_STILL_RUNS}"  # its time-out is recorded, and may be replaced by a result
     else:
-        rest = """r.finished_at < :upto AND r.job_id <= :upto_id
-          AND (r.job_id, r.attempt) NOT IN (SELECT n.job_id, n.attempt FROM {now_pending} n)"""
-    wheres = [("{job_runs} r JOIN {jobs} j ON j.id = r.job_id", "TRUE")]
+        rest = f"""r.finished_at < :upto AND r.job_id <= :upto_id
+          AND (r.job_id, r.attempt) NOT IN (SELECT n.job_id, n.attempt FROM {_NOW_PENDING} n)"""
+    wheres = [(f"{JOB_RUNS} r JOIN {JOBS} j ON j.id = r.job_id", "TRUE")]
     if mark.until is not None:
         earlier = _EARLIER.format("r")
-        source = "{job_runs} r {its_job}"
-        late = "{was_pending} w {late_run} {its_job}"
+        source = f"{JOB_RUNS} r {_ITS_JOB}"
+        late = f"{_WAS_PENDING} w {_LATE_RUN} {_ITS_JOB}"
         wheres = [
             (source, "r.finished_at >= :until"),
             (source, f"r.job_id > :id AND {earlier}"),
             (late, f"r.job_id <= :id AND {earlier}"),
         ]
     selected = [
-        f"SELECT j.job_type AS name, r.outcome, {{run_micros}} AS micros FROM {tables} WHERE {where} AND {rest}"
+        f"SELECT j.job_type AS name, r.outcome, {_RUN_MICROS} AS micros FROM {tables} WHERE {where} AND {rest}"
         for tables, where in wheres
     ]
     return (
-        f"SELECT substr(name, 1, {LONGEST_LABEL}) AS name, outcome, {{bucket}} AS bucket, count(*) AS number, "
+        f"SELECT substr(name, 1, {LONGEST_LABEL}) AS name, outcome, {_BUCKET} AS bucket, count(*) AS number, "
         f"sum(CAST(micros AS double precision)) AS micros FROM ({' UNION ALL '.join(selected)}) AS e GROUP BY 1, 2, 3"
     )
 
@@ -408,23 +404,23 @@ def _runs_statement(mark: CountedUpTo, further: CountedUpTo | None) -> str:
 def _jobs_statement(mark: CountedUpTo, further: CountedUpTo | None) -> str:
     rest = "TRUE"
     if further is not None:
-        rest = "j.finished_at < :upto AND j.id <= :upto_id AND j.id NOT IN (SELECT n.job_id FROM {now_pending} n)"
-    ended = [("{jobs} j", f"j.finished_at IS NOT NULL AND j.status = '{status}'") for status in STATUSES]
+        rest = f"j.finished_at < :upto AND j.id <= :upto_id AND j.id NOT IN (SELECT n.job_id FROM {_NOW_PENDING} n)"
+    ended = [(f"{JOBS} j", f"j.finished_at IS NOT NULL AND j.status = '{status}'") for status in STATUSES]
     wheres = ended
     if mark.until is not None:
         earlier = f"{_EARLIER.format('j')} AND (j.finished_at IS NOT NULL) IS TRUE"
-        late = "(SELECT DISTINCT p.job_id FROM {was_pending} p) w {late_job}"
+        late = f"(SELECT DISTINCT p.job_id FROM {_WAS_PENDING} p) w {_LATE_JOB}"
         wheres = [(table, f"{where} AND j.finished_at >= :until") for table, where in ended]
-        wheres += [("{jobs} j", f"j.id > :id AND {earlier}"), (late, f"j.id <= :id AND {earlier}")]
+        wheres += [(f"{JOBS} j", f"j.id > :id AND {earlier}"), (late, f"j.id <= :id AND {earlier}")]
     selected = [
-        "SELECT j.job_type AS name, j.schedule, j.status, {wait_micros} AS micros, j.finished_at "
+        f"SELECT j.job_type AS name, j.schedule, j.status, {_WAIT_MICROS} AS micros, j.finished_at "
         f"FROM {tables} WHERE {where} AND {rest}"
         for tables, where in wheres
     ]
     return (
         f"SELECT substr(name, 1, {LONGEST_LABEL}) AS name, substr(schedule, 1, {LONGEST_LABEL}) AS schedule, status, "
-        "{bucket} AS bucket, count(*) AS number, sum(CAST(micros AS double precision)) AS micros, "
-        "{newest_end} AS newest "
+        f"{_BUCKET} AS bucket, count(*) AS number, sum(CAST(micros AS double precision)) AS micros, "
+        f"{_NEWEST_END} AS newest "
         f"FROM ({' UNION ALL '.join(selected)}) AS e GROUP BY 1, 2, 3, 4"
     )
 
@@ -439,7 +435,7 @@ def all_that_ended(connection: Connection) -> Sums:
     known: dict[str, set[str]] = {kind: set() for kind in MOST_NAMES}
     stored = run(
         connection,
-        "SELECT t.part, t.kind, t.name, t.outcome, t.bucket, t.count AS number, t.micros, t.newest FROM {totals} t "
+        f"SELECT t.part, t.kind, t.name, t.outcome, t.bucket, t.count AS number, t.micros, t.newest FROM {TOTALS} t "
         "WHERE t.part IN ('gone', 'counted') ORDER BY t.kind, t.name",
     )
     for row in stored:
@@ -458,7 +454,7 @@ def all_that_ended(connection: Connection) -> Sums:
 def _occurrences(connection: Connection) -> dict[tuple[int, str], int]:
     rows = run(
         connection,
-        "SELECT c.schedule_id, c.outcome, CAST(sum(c.count) AS bigint) AS number FROM {occurrences} c "
+        f"SELECT c.schedule_id, c.outcome, CAST(sum(c.count) AS bigint) AS number FROM {OCCURRENCES} c "
         "WHERE c.count > 0 GROUP BY c.schedule_id, c.outcome",
     )
     return {(row.schedule_id, row.outcome): row.number for row in rows}

@@ -8,29 +8,28 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.probe.idle_conditions import after_now
-from cronjobs.engine.store.sql import define, run
+from cronjobs.engine.probe.idle_conditions import WAITING
+from cronjobs.engine.probe.sql_text import JOBS, NOW, after_now
+from cronjobs.engine.store.sql import run
 
 WINDOW: Final = timedelta(minutes=10)
 ENDS_READ: Final = 2000  # jobs that ended; where more did, the comparison is with a later instant
 CAME_READ: Final = 2000  # of each queue
 
-define(
-    trend_from=after_now(f"-{WINDOW.total_seconds():.0f}"),
-    # By the index of what ended; each status has a range of its own there.
-    ended_lately=" UNION ALL ".join(
-        f"""SELECT * FROM (SELECT e.status, e.queue, e.run_at, e.started_at, e.finished_at FROM {{jobs}} e
-        WHERE e.status = '{status}' AND e.finished_at IS NOT NULL AND e.finished_at >= {{trend_from}}
+_TREND_FROM: Final = after_now(f"-{WINDOW.total_seconds():.0f}")
+# By the index of what ended; each status has a range of its own there.
+_ENDED_LATELY: Final = " UNION ALL ".join(
+    f"""SELECT * FROM (SELECT e.status, e.queue, e.run_at, e.started_at, e.finished_at FROM {JOBS} e
+        WHERE e.status = '{status}' AND e.finished_at IS NOT NULL AND e.finished_at >= {_TREND_FROM}
         ORDER BY e.finished_at DESC LIMIT :ends) AS {status}"""
-        for status in ("succeeded", "dead", "cancelled")
-    ),
+    for status in ("succeeded", "dead", "cancelled")
 )
 
 
 def compared_with(connection: Connection) -> datetime:
     """The instant that the present is compared with: ten minutes ago, or later where very many jobs ended since."""
-    now = run(connection, "SELECT {trend_from} AS now").scalar_one()
-    statement = "SELECT count(*) AS ended, min(finished_at) AS finished_at FROM ({ended_lately}) l GROUP BY status"
+    now = run(connection, f"SELECT {_TREND_FROM} AS now").scalar_one()
+    statement = f"SELECT count(*) AS ended, min(finished_at) AS finished_at FROM ({_ENDED_LATELY}) l GROUP BY status"
     lists = run(connection, statement, ends=ENDS_READ)
     since: datetime = max([now, *(row.finished_at for row in lists if row.ended >= ENDS_READ)])
     return since
@@ -43,10 +42,10 @@ def changes(connection: Connection, queues: Collection[str], since: datetime) ->
     """
     began = run(
         connection,
-        """
+        f"""
         SELECT l.queue, count(*) AS jobs FROM (
-          {ended_lately}
-          UNION ALL SELECT r.status, r.queue, r.run_at, r.started_at, r.finished_at FROM {jobs} r
+          {_ENDED_LATELY}
+          UNION ALL SELECT r.status, r.queue, r.run_at, r.started_at, r.finished_at FROM {JOBS} r
           WHERE r.locked_until IS NOT NULL) l
         WHERE l.started_at > :since AND l.run_at <= :since GROUP BY l.queue""",
         ends=ENDS_READ,
@@ -58,10 +57,10 @@ def changes(connection: Connection, queues: Collection[str], since: datetime) ->
         # Each priority is a range of the index of waiting jobs.
         came = run(
             connection,
-            """
-            SELECT count(*) FROM (SELECT 1 FROM {priorities} CROSS JOIN {jobs} w
-            WHERE w.{waiting} AND w.queue = :queue AND w.priority = p.priority AND w.run_at > :since
-              AND w.run_at <= {now} LIMIT :most) AS came""",
+            f"""
+            SELECT count(*) FROM (SELECT 1 FROM {_PRIORITIES} CROSS JOIN {JOBS} w
+            WHERE w.{WAITING} AND w.queue = :queue AND w.priority = p.priority AND w.run_at > :since
+              AND w.run_at <= {NOW} LIMIT :most) AS came""",
             queue=queue,
             since=since,
             most=CAME_READ,
@@ -70,4 +69,4 @@ def changes(connection: Connection, queues: Collection[str], since: datetime) ->
     return found
 
 
-define(priorities="(" + " UNION ALL ".join(f"SELECT {priority} AS priority" for priority in range(10)) + ") AS p")
+_PRIORITIES: Final = "(" + " UNION ALL ".join(f"SELECT {priority} AS priority" for priority in range(10)) + ") AS p"

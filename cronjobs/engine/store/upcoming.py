@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.engine.store.sql import define, run
+from cronjobs.engine.probe.idle_conditions import BRANCHES, WAITING
+from cronjobs.engine.probe.sql_text import JOBS, NOW
+from cronjobs.engine.store.sql import AMONG_KNOWN, OPEN_QUEUE, run
 
 LOOKED_AT: Final = 1000
 
-define(
-    # "b" is a row of jobs here, whose queue {paused} looks at.
-    due_here="""
-      b.{waiting} AND b.run_at <= {now} AND b.job_type {among_known} AND {open_queue}""",
-)
+# "b" is a row of jobs here, whose queue OPEN_QUEUE looks at.
+_DUE_HERE: Final = f"""
+      b.{WAITING} AND b.run_at <= {NOW} AND b.job_type {AMONG_KNOWN} AND {OPEN_QUEUE}"""
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,19 @@ def due_jobs(connection: Connection, *, known: Collection[str], queue: str | Non
     first = run(
         connection,
         "SELECT b.id, b.job_type, b.queue, b.priority, b.run_at, b.schedule, b.timeout_s, b.concurrency_key "
-        "FROM {jobs} b "
-        "WHERE {due_here} ORDER BY b.priority, b.run_at, b.id LIMIT :limit",
+        f"FROM {JOBS} b "
+        f"WHERE {_DUE_HERE} ORDER BY b.priority, b.run_at, b.id LIMIT :limit",
         limit=limit,
         **parameters,
     ).all()
-    count = run(connection, "SELECT count(*) FROM {jobs} b WHERE {due_here}", **parameters).scalar_one()
+    count = run(connection, f"SELECT count(*) FROM {JOBS} b WHERE {_DUE_HERE}", **parameters).scalar_one()
     return DueJobs(first, count)
 
 
 def expired_leases(connection: Connection) -> int:
     """How many attempts a tick would settle first, because their lease expired."""
     counted = run(
-        connection, "SELECT count(*) FROM {jobs} WHERE locked_until IS NOT NULL AND locked_until < {now}"
+        connection, f"SELECT count(*) FROM {JOBS} WHERE locked_until IS NOT NULL AND locked_until < {NOW}"
     ).scalar_one()
     return int(counted)
 
@@ -54,7 +54,7 @@ def expired_leases(connection: Connection) -> int:
 def next_run_at(connection: Connection) -> datetime | None:
     """When the next job that is not yet due will be."""
     found = run(
-        connection, "SELECT run_at FROM {jobs} WHERE {waiting} AND run_at > {now} ORDER BY run_at LIMIT 1"
+        connection, f"SELECT run_at FROM {JOBS} WHERE {WAITING} AND run_at > {NOW} ORDER BY run_at LIMIT 1"
     ).first()
     return None if found is None else found.run_at
 
@@ -62,7 +62,7 @@ def next_run_at(connection: Connection) -> datetime | None:
 def waiting_queues(connection: Connection) -> list[str]:
     rows = run(
         connection,
-        "WITH RECURSIVE {branches} SELECT DISTINCT queue FROM branch WHERE queue IS NOT NULL",
+        f"WITH RECURSIVE {BRANCHES} SELECT DISTINCT queue FROM branch WHERE queue IS NOT NULL",
         most_branches=2**31 - 1,
     )
     return list(rows.scalars())
@@ -72,9 +72,9 @@ def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str
     """Due job types that are not in *known*, with the number of their jobs."""
     rows = run(
         connection,
-        """
-        SELECT j.job_type, count(*) AS waiting FROM {jobs} j WHERE j.{waiting} AND j.run_at <= {now}
-        AND NOT (j.job_type {among_known}) GROUP BY j.job_type ORDER BY j.job_type""",
+        f"""
+        SELECT j.job_type, count(*) AS waiting FROM {JOBS} j WHERE j.{WAITING} AND j.run_at <= {NOW}
+        AND NOT (j.job_type {AMONG_KNOWN}) GROUP BY j.job_type ORDER BY j.job_type""",
         known=sorted(known),
     ).all()
     return [(row.job_type, row.waiting) for row in rows]
@@ -84,7 +84,7 @@ def due_attempts(connection: Connection) -> set[tuple[int, int]]:
     """The waiting jobs that are due (at most LOOKED_AT), by id and attempts: one that ran and is due again is new."""
     rows = run(
         connection,
-        "SELECT id, attempts FROM {jobs} WHERE {waiting} AND run_at <= {now} ORDER BY id DESC LIMIT :limit",
+        f"SELECT id, attempts FROM {JOBS} WHERE {WAITING} AND run_at <= {NOW} ORDER BY id DESC LIMIT :limit",
         limit=LOOKED_AT,
     ).all()
     return {(row.id, row.attempts) for row in rows}

@@ -16,11 +16,12 @@ from support.postgres import OWNER
 
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import effects, jobs, pauses, schedules
+from cronjobs.engine.probe.sql_text import either
 from cronjobs.engine.rules.concurrency import Candidate, Full, Limit, full
 from cronjobs.engine.store import claims
 from cronjobs.engine.store.claims import ClaimFilter
 from cronjobs.engine.store.concurrency import full_parameters
-from cronjobs.engine.store.sql import group_value, is_postgresql, run
+from cronjobs.engine.store.sql import AMONG_IDS, among, group_value, is_postgresql, run
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may write schedules
 
@@ -36,8 +37,9 @@ BEGINS_FULL_SQLITE = (
 BEGINS_FULL_POSTGRESQL = (
     "j.concurrency_key ^@ ANY(ARRAY(SELECT json_array_elements_text(CAST(:full_prefixes AS json))))"
 )
-IS_FULL = "j.concurrency_key IS NOT NULL AND (j.concurrency_key {{among_full_keys}} OR {begins})"
-PLAINLY = f" AND NOT ({IS_FULL}) AND NOT (j.id {{{{among_ids}}}})"
+BEGINS_FULL = either(postgresql=BEGINS_FULL_POSTGRESQL, sqlite=BEGINS_FULL_SQLITE)
+IS_FULL = f"j.concurrency_key IS NOT NULL AND (j.concurrency_key {among('full_keys')} OR {BEGINS_FULL})"
+PLAINLY = f" AND NOT ({IS_FULL}) AND NOT (j.id {AMONG_IDS})"
 
 
 def look_plainly(
@@ -45,12 +47,11 @@ def look_plainly(
 ) -> list[Candidate]:
     parameters = parameters | found | {"ids": group_value(connection, taken)}
     if not is_postgresql(connection):
-        rows = claims._due_sqlite(connection, parameters, admission, PLAINLY.format(begins=BEGINS_FULL_SQLITE))
+        rows = claims._due_sqlite(connection, parameters, admission, PLAINLY)
     else:
-        also = PLAINLY.format(begins=BEGINS_FULL_POSTGRESQL)
-        statement = claims.PICKED_ANYWHERE if admission.many_queues else claims.PICKED_POSTGRESQL
-        for kind in ("{due_plain}", "{due_timed}", "{in_some_turn}"):
-            statement = statement.replace(kind, kind + also)
+        statement = claims._picked_anywhere(PLAINLY) if admission.many_queues else claims.PICKED_POSTGRESQL
+        for due in (claims._DUE_PLAIN, claims._DUE_TIMED):
+            statement = statement.replace(due, due + PLAINLY)
         rows = list(run(connection, statement + claims._SEEN, **parameters).all())
     return [Candidate(row.id, row.concurrency_key, bool(row.no_prefetch)) for row in rows]
 

@@ -14,7 +14,7 @@ from support.databases import opened
 
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.probe.server_session import SETTINGS, TIMEOUTS
-from cronjobs.engine.store.sql import run
+from cronjobs.engine.store.sql import AMONG_NAMES, run
 from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, DatabaseNotReady, TransientTrouble
 
 OURS = SETTINGS | {name: str(ms) for name, ms in TIMEOUTS.items()}
@@ -25,7 +25,7 @@ THE_LOOPS = [False, True]
 def settings(connection: Connection) -> dict[str, str]:
     rows = run(
         connection,
-        "SELECT lower(name) AS name, setting FROM pg_settings WHERE lower(name) {among_names}",
+        f"SELECT lower(name) AS name, setting FROM pg_settings WHERE lower(name) {AMONG_NAMES}",
         names=[*OURS],
     )
     return {row.name: row.setting for row in rows}

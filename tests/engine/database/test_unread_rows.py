@@ -14,6 +14,7 @@ from support.databases import opened, until
 from cronjobs import RetryPolicy, enqueue, job
 from cronjobs.engine.database import connection as connections
 from cronjobs.engine.jobs import registry
+from cronjobs.engine.probe.sql_text import statement_text
 from cronjobs.engine.rules.ending import FIRST_UNREAD, NEVER_READ
 from cronjobs.engine.store import claims, expiry, job_rows, sql
 from cronjobs.engine.store.ticks import NO_SIGNS, signs_of_death
@@ -66,12 +67,14 @@ def reading_raises(monkeypatch: pytest.MonkeyPatch, error: Callable[[], BaseExce
 def reading_takes_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the server take a minute for each poison row, and statements less than that."""
     slow = "CASE WHEN j.payload ? 'poison' THEN (SELECT j.payload FROM pg_sleep(60)) ELSE j.payload END AS payload, "
-    facts = sql._fragments["facts"]
-    assert callable(facts)
-    begin, end = facts(True).split(" AS queue", 1)
-    meta = "j.meta AS meta, j.queue"
+    begin, end = job_rows.FACTS.split(" AS queue", 1)
     before = begin.partition("j.job_type,")[0] + "j.job_type, "
-    monkeypatch.setitem(sql._fragments, "facts", lambda _: f"{before}{slow}{meta} AS queue{end}")
+    facts = f"{before}{slow}j.meta AS meta, j.queue AS queue{end}"
+
+    def with_slow_facts(statement: str, **options: Any) -> str:
+        return statement_text(statement.replace(job_rows.FACTS, facts), **options)
+
+    monkeypatch.setattr(sql, "statement_text", with_slow_facts)
     monkeypatch.setattr(claims, "READ_WITHIN_S", 0.05)
     opening = connections._POSTGRESQL_BEGIN.replace("15000", "500")
     assert opening != connections._POSTGRESQL_BEGIN

@@ -1,0 +1,87 @@
+"""SQL that is written once for both databases, and the text that each of them gets.
+
+A statement is an f-string of constants. Two things stay open in it until it is run: the names of our tables and
+functions, which may be in a configured schema, and what the databases write differently: see ``either``.
+"""
+
+from __future__ import annotations
+
+JOBS = "{jobs}"
+JOB_RUNS = "{job_runs}"
+SCHEDULES = "{schedules}"
+OCCURRENCES = "{occurrences}"
+QUARTERS = "{quarters}"
+TICKS = "{ticks}"
+JOB_TYPE_LISTS = "{job_type_lists}"
+CRASHING_TYPES = "{crashing_types}"
+EFFECTS = "{effects}"
+QUEUES = "{queues}"
+PAUSES = "{pauses}"
+AUDIT = "{audit}"
+TOTALS = "{totals}"
+FINDINGS = "{findings}"
+ALERTS = "{alerts}"
+TOKENS = "{tokens}"
+META = "{meta}"
+# functions, and a sequence
+CANCEL = "{cancel}"
+RESCHEDULE = "{reschedule}"
+TAKE_TOKEN = "{take_token}"
+CONFIRM_PERMIT = "{confirm_permit}"
+LOCK_QUEUES = "{lock_queues}"
+COUNT_FULL = "{count_full}"
+QUEUES_HELD = "{queues_held}"
+
+# Control characters, which SQL does not have.
+_BEGIN, _OR, _END = "\x01", "\x02", "\x03"
+
+
+def either(*, postgresql: str, sqlite: str) -> str:
+    """SQL that the two databases write differently, to be used in a statement like any other text."""
+    return f"{_BEGIN}{postgresql}{_OR}{sqlite}{_END}"
+
+
+# statement_timestamp(), never clock_timestamp(), which is volatile and no condition of an index. :now_ is zero but for
+# the probe of tests that travel in time on a real database. SQLite's clock is the host's.
+POSTGRESQL_NOW = "(statement_timestamp() + make_interval(secs => :now_))"
+NOW = either(postgresql=POSTGRESQL_NOW, sqlite=":now_")
+
+
+def shifted(instant: str, seconds: str) -> str:
+    """*instant* (an SQL expression) and *seconds* (one, too; may be negative) later."""
+    return either(
+        postgresql=f"({instant} + make_interval(secs => {seconds}))",
+        sqlite=f"({instant} + CAST(({seconds}) * 1000000 AS INTEGER))",
+    )
+
+
+def after_now(seconds: str) -> str:
+    return shifted(NOW, seconds)
+
+
+def qualified(table: str, schema: str | None) -> str:
+    """*table* in the configured *schema*; None: where the search_path finds it."""
+    if schema is None:
+        return f"cronjobs_{table}"
+    quoted = schema.replace('"', '""')
+    return f'"{quoted}".cronjobs_{table}'
+
+
+class _Qualified(dict[str, str]):
+    """Every name of ours, as it is written where the tables are in *schema*."""
+
+    def __init__(self, schema: str | None) -> None:
+        self._schema = schema
+
+    def __missing__(self, name: str) -> str:
+        return qualified(name, self._schema)
+
+
+def statement_text(statement: str, *, postgresql: bool, schema: str | None = None) -> str:
+    """*statement* as the server gets it; print it to run it by hand, with values for its ``:parameters``."""
+    while _END in statement:  # the innermost first
+        before, _, after = statement.partition(_END)
+        before, _, texts = before.rpartition(_BEGIN)
+        for_postgresql, _, for_sqlite = texts.partition(_OR)
+        statement = before + (for_postgresql if postgresql else for_sqlite) + after
+    return statement.format_map(_Qualified(schema))
