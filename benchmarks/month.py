@@ -41,8 +41,8 @@ from cronjobs.engine.rules.ending import decide_end
 from cronjobs.engine.schema import migrations
 from cronjobs.engine.store import claims, leases
 from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.counts import fold
 from cronjobs.engine.store.ticks import overview
-from cronjobs.engine.store.totals import count_on
 from cronjobs.engine.tick import pruner
 from cronjobs.model import Finished, RetryPolicy, Succeeded
 from cronjobs.testing import FakeClock
@@ -70,7 +70,7 @@ class Month:
         migrations.upgrade(self.database)
         self.times: dict[str, list[float]] = {}
         if plain and not self.sqlite:
-            for table in ("jobs", "job_runs", "occurrences", "ticks", "schedules", "totals"):
+            for table in ("jobs", "job_runs", "occurrences", "ticks", "schedules", "counts", "new_counts"):
                 options = "autovacuum_vacuum_scale_factor, autovacuum_analyze_scale_factor, fillfactor"
                 self.sql(f"ALTER TABLE cronjobs_{table} RESET ({options})")
         self.sql(
@@ -111,7 +111,7 @@ class Month:
         more = True
         while more:
             with self.database.write() as connection:
-                more = count_on(connection)
+                more = fold(connection)
 
     def numbers(self, count: int) -> str:
         if self.sqlite:

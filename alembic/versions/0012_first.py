@@ -57,7 +57,7 @@ def upgrade() -> None:
     create_queues()
     create_pauses()
     create_audit()
-    create_totals()
+    create_counts()
     create_acks()
     create_findings()
     create_alerts()
@@ -374,8 +374,6 @@ def create_occurrences() -> None:
     )
     index("occurrences_job", table, "job_id", "job_id IS NOT NULL")
     index("occurrences_last_for", table, "last_for")
-    # All rows have a count; only a statement that says so can use this index.
-    index("occurrences_outcome", table, "schedule_id outcome count", "count > 0")
 
 
 def create_ticks() -> None:
@@ -507,29 +505,24 @@ def create_audit() -> None:
     index("audit_subject", table, "action subject at")
 
 
-def create_totals() -> None:
-    table = "cronjobs_totals"
-    op.create_table(
-        table,
-        text("part", null=False),
+def create_counts() -> None:
+    kept, new = "cronjobs_counts", "cronjobs_new_counts"
+    op.create_table(kept, *counted(), primary_key(kept, "at_hour", "kind", "name", "outcome", "bucket"))
+    op.create_table(new, row_id(), *counted(), primary_key(new, "id"))
+
+
+def counted() -> list[Any]:
+    return [
+        sa.Column("at_hour", sa.BigInteger(), nullable=False),
         text("kind", null=False),
         text("name", null=False),
         text("outcome", null=False),
         sa.Column("bucket", sa.SmallInteger(), nullable=False),
         count("count", sa.BigInteger),
         count("micros", sa.Float),
+        sa.Column("longest", sa.BigInteger()),
         sa.Column("newest", sa.BigInteger()),
-        json("detail"),
-        primary_key(table, "part", "kind", "name", "outcome", "bucket"),
-        check(table, "part", "part IN ('gone', 'counted', 'mark')"),
-    )
-    detail = '{"id":0,"until":null,"pending":[]}'
-    op.execute(
-        sa.text(
-            f"INSERT INTO {table} (part, kind, name, outcome, bucket, detail) "  # noqa: S608
-            f"VALUES ('mark', '', '', '', -1, CAST(:detail AS {'JSONB' if is_postgresql() else 'TEXT'}))"
-        ).bindparams(detail=detail)
-    )
+    ]
 
 
 def create_acks() -> None:
@@ -655,7 +648,7 @@ def create_meta() -> None:
 # twentieth. Costs stay at the server's defaults: a vacuum of a million jobs takes seconds at these, ADR 19.
 #
 # No fill factor for jobs: a claim and an end change what partial indexes are about, so neither is ever a HOT update,
-# and free room on their pages would only make the table larger. Watermarks and totals are in no index: with room on
+# and free room on their pages would only make the table larger. Watermarks and counts are in no index: with room on
 # its page an update stays there, and the next reader of the page clears it away without any vacuum.
 STORAGE = {
     "cronjobs_jobs": "autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02",
@@ -663,7 +656,7 @@ STORAGE = {
     "cronjobs_occurrences": "autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05",
     "cronjobs_ticks": "autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05",
     "cronjobs_schedules": "fillfactor = 50",
-    "cronjobs_totals": "fillfactor = 70",
+    "cronjobs_counts": "fillfactor = 70",
 }
 
 
@@ -984,9 +977,6 @@ BEGIN
         -- A statement of its own: the next one sees all that others did to the job before we had its lock.
         SELECT j.status INTO state FROM cronjobs_jobs j WHERE j.id = wanted FOR NO KEY UPDATE SKIP LOCKED;
         IF state IN ('queued', 'failed') THEN
-            -- Ticks count what has ended, up to a minute ago, and wait with that while we share this row: our
-            -- transaction may stay open for longer than that minute, and nobody would ever count this end.
-            PERFORM FROM cronjobs_totals t WHERE t.part = 'mark' FOR KEY SHARE;
             SELECT b.last_failed_at IS NULL AND NOT EXISTS (SELECT FROM cronjobs_job_runs r WHERE r.job_id = b.id)
             INTO never_begun FROM cronjobs_jobs b WHERE b.id = wanted;
             UPDATE cronjobs_jobs j SET
@@ -996,6 +986,13 @@ BEGIN
                                     ELSE j.released_key END,
                 idempotency_key = CASE WHEN never_begun THEN NULL ELSE j.idempotency_key END
             WHERE j.id = wanted;
+            INSERT INTO cronjobs_new_counts (at_hour, kind, name, outcome, bucket, count, newest)
+            SELECT pg_catalog.floor(extract(epoch FROM at_once) / 3600), k.kind, pg_catalog.substr(k.name, 1, 300),
+                'cancelled', -1, 1, k.newest
+            FROM cronjobs_jobs j, LATERAL (VALUES
+                ('jobs', j.job_type, NULL),
+                ('scheduled', j.schedule, (extract(epoch FROM at_once) * 1000000)::bigint)) k(kind, name, newest)
+            WHERE j.id = wanted AND k.name IS NOT NULL;
             state := 'cancelled';
         ELSIF state = 'running' THEN
             -- Nobody reads a request to stop a run of "cronjobs exec".

@@ -68,7 +68,8 @@ def world(rows: Rows) -> Rows:
     rows.put(tables.effects, key="k", job_id=1, attempt=1, state="begun", begun_at=ago(minutes=9))
     rows.put(tables.queues, name="default", max_waiting=5)
     rows.put(tables.audit, action="cancel", subject="job 1", actor="ada", at=ago(minutes=9), detail={"ids": [1]})
-    rows.put(tables.totals, part="gone", kind="jobs", name="mail.send", outcome="succeeded", bucket=0, count=1)
+    rows.put(tables.counts, at_hour=0, kind="jobs", name="mail.send", outcome="succeeded", bucket=0, count=1)
+    rows.put(tables.new_counts, at_hour=9, kind="jobs", name="mail.send", outcome="succeeded", bucket=0, count=1)
     rows.put(tables.acks, finding="dead", severity="critical", rows=[1], until=NOW, acked_at=ago(hours=1))
     found = {"kind": "dead", "severity": "critical", "text": "x", "rows": [1], "began_at": ago(minutes=9)}
     number = rows.put(tables.findings, finding="dead", **found)
@@ -148,7 +149,7 @@ def test_bytes_where_texts_belong_are_shown_on_every_page(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "place", ["jobs.locked_by", "queues.max_waiting", "crashing_types.job_type", "ticks.pid", "totals.kind"]
+    "place", ["jobs.locked_by", "queues.max_waiting", "crashing_types.job_type", "ticks.pid", "counts.kind"]
 )
 @pytest.mark.parametrize("value", ["x'ff4f'", "'x'", str(2**63 - 1)])
 def test_where_a_command_cannot_go_on_it_names_the_value_and_its_place(

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select, update
 from support.browsing import Browser, by_link, pages
+from support.lives import SCHEDULES, Lives
 from support.lookingrows import NOW
 from support.postgres import OWNER
 
-from contrib.metrics.test_totals import SCHEDULES, Lives
+from contrib.metrics.test_counted import check_text
 from contrib.web.test_quarters import by_select
 from cronjobs import masking
 from cronjobs.desk.cli.status_json import all_of_it
@@ -240,7 +241,7 @@ def test_every_number_is_that_of_a_select(database: Database, clock: FakeClock, 
             check_first_page(right, browser, found)
             check_queues_page(right, browser)
             check_hosts_page(right, browser)
-    days.check_text()
+    check_text(days)
 
 
 def check_status(right: Select, settings: Settings, types: JobTypes) -> list[str]:

@@ -42,12 +42,12 @@ from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.schedules.materialise import materialise
 from cronjobs.engine.store import claims, expiry, explaining, listing, not_started, quarters, trends
 from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.counts import fold
 from cronjobs.engine.store.listing import Filter
 from cronjobs.engine.store.misfits import give_up_outlived, outlived, waiting_misfits
 from cronjobs.engine.store.quarters import close_hour
 from cronjobs.engine.store.schedule_runs import newest_runs
 from cronjobs.engine.store.sql import database_now, run
-from cronjobs.engine.store.totals import count_on
 from cronjobs.engine.tick.pruner import Before, Pruner
 from cronjobs.model import Status
 
@@ -63,7 +63,9 @@ job_types:
 schedules:
   s: {cron: "* * * * *", job: kind1}
 """
-TABLES = [f"cronjobs_{name}" for name in ("jobs", "job_runs", "schedules", "occurrences", "ticks", "totals")]
+TABLES = [
+    f"cronjobs_{name}" for name in ("jobs", "job_runs", "schedules", "occurrences", "ticks", "counts", "new_counts")
+]
 BIG = "cronjobs_jobs|cronjobs_job_runs|cronjobs_occurrences|cronjobs_ticks"
 # More than any list or sample takes; what is added to that must cost nothing.
 FINISHED, FUTURE, SCHEDULES = 1500, 800, 20
@@ -249,11 +251,11 @@ def explain_one_job(world: World) -> Counted:
 
 
 def scrape(world: World) -> Counted:
-    """Once ticks have counted."""
+    """Once ticks have folded."""
     more = True
     while more:
         with world.database.write() as connection:
-            more = count_on(connection)
+            more = fold(connection)
     return world.reading(lambda connection: gather(connection, ()))
 
 

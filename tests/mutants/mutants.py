@@ -64,6 +64,7 @@ HANGING = "tests/engine/process/test_time_limit.py::test_nobody_begins_a_hung_jo
 KEYS = "cronjobs/engine/store/released_keys.py"
 KEY_LIVES = "tests/engine/database/test_key_lives.py"
 APP_CHANGES = "tests/engine/database/test_app_changes.py"
+COUNTS = "tests/engine/database/test_counts.py"
 TOKENS = "cronjobs/engine/store/tokens.py"
 TOKENS_TESTS = "tests/contrib/dask/test_tokens.py"
 SAME_CAUSE, SAME_CAUSES = "cronjobs/desk/insight/same_cause.py", "tests/desk/unit/insight/test_same_cause.py"
@@ -939,39 +940,46 @@ MUTANTS = (
         ("tests/engine/process/test_idle_tick.py",),
     ),
     Mutant(
-        "totals forget the attempts that ran when they were counted",
-        "cronjobs/engine/store/totals.py",
-        "pending = frozenset((row.id, row.attempts) for row in leased)",
-        "pending = frozenset({(row.id, row.attempts) for row in leased} & {(0, 0)})",
-        ("tests/contrib/metrics/test_totals.py",),
+        "an end that comes too late counts",
+        "cronjobs/engine/store/leases.py",
+        "count_ends(connection, written)",
+        "count_ends(connection, [end.lease.job_id for end in finishes])",
+        (COUNTS,),
     ),
     Mutant(
-        "totals count what is gone and was counted twice",
-        "cronjobs/engine/store/totals.py",
-        "        if counted:\n            add(self._counted",
-        "        if not key:\n            add(self._counted",
-        ("tests/contrib/metrics/test_totals.py",),
+        "an attempt counts again when the next one is released before it began",
+        "cronjobs/engine/store/counts.py",
+        "WHERE r.job_id = e.id AND r.attempt = e.attempts LIMIT 1) r",
+        "WHERE r.job_id = e.id LIMIT 1) r",
+        (f"{COUNTS}::test_an_attempt_that_was_released_before_it_began_does_not_count",),
     ),
     Mutant(
-        "a retry takes an end out of the totals",
+        "an operator's cancel is not counted",
         "cronjobs/engine/store/operating.py",
-        "leaving.jobs(row for row in found if row.id in done and row.finished_at is not None)",
-        "leaving.jobs(row for row in found if row.id in done and row.finished_at is not None and not row)",
-        ("tests/contrib/metrics/test_totals.py",),
+        "CANCELLED, error=act.words)\n    count_jobs(connection, done)",
+        "CANCELLED, error=act.words)\n    count_jobs(connection, done - done)",
+        (COUNTS,),
     ),
     Mutant(
-        "two count at once",
-        "cronjobs/engine/store/totals.py",
-        '_IF_FREE: Final = either(postgresql="FOR UPDATE SKIP LOCKED", sqlite="")',
-        '_IF_FREE: Final = ""',
-        ("tests/contrib/metrics/test_totals.py",),
+        "what a backfill leaves of a ledger row counts again",
+        "cronjobs/engine/store/schedules.py",
+        "for row in rows if not row.decided_at",
+        "for row in rows if row",
+        (COUNTS,),
     ),
     Mutant(
-        "who takes rows away does not wait for who counts",
-        "cronjobs/engine/store/totals.py",
-        '_TO_LEAVE: Final = either(postgresql="FOR NO KEY UPDATE", sqlite="")',
-        '_TO_LEAVE: Final = ""',
-        ("tests/contrib/metrics/test_totals.py",),
+        "two fold at once",
+        "cronjobs/engine/store/counts.py",
+        "if not _alone(connection):",
+        "if not connection:",
+        (f"{COUNTS}::test_two_do_not_fold_at_once",),
+    ),
+    Mutant(
+        "who folds waits for a person's lock",
+        "cronjobs/engine/store/counts.py",
+        'lock = "FOR UPDATE SKIP LOCKED" if is_postgresql(connection) else ""',
+        'lock = ""',
+        (f"{COUNTS}::test_a_row_that_somebody_has_locked_is_folded_later",),
     ),
     Mutant(
         "the textfile is written through a link",
@@ -1261,10 +1269,10 @@ MUTANTS = (
         (f"{APP_CHANGES}::test_a_job_that_another_transaction_holds_is_not_waited_for",),
     ),
     Mutant(
-        "a cancel that is committed late is not counted",
+        "an app's cancel is not counted",
         MIGRATION,
-        "PERFORM FROM cronjobs_totals t WHERE t.part = 'mark' FOR KEY SHARE;",
-        "",
+        "WHERE j.id = wanted AND k.name IS NOT NULL;",
+        "WHERE j.id = wanted AND k.name IS NULL;",
         (f"{APP_CHANGES}::test_a_cancel_that_is_committed_late_is_counted",),
     ),
     Mutant(
@@ -1730,7 +1738,7 @@ MUTANTS = (
     Mutant(
         "retention removes dead jobs without a word",
         "cronjobs/engine/store/pruning.py",
-        "    _note_deaths(leaving.connection, gone)\n",
+        "    _note_deaths(connection, gone)\n",
         "",
         (f"{INCIDENTS}[retention removed a dead job]",),
     ),

@@ -15,7 +15,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import acks, alerts, findings, metadata
 from cronjobs.engine.jobs.enqueue import enqueue
 from cronjobs.engine.rules.lease import Finish, Lease
-from cronjobs.engine.store import claims, effects, leases, schedules, ticks
+from cronjobs.engine.store import claims, counts, effects, leases, schedules, ticks
 from cronjobs.engine.store.sql import database_now
 from cronjobs.model import Status
 
@@ -62,6 +62,7 @@ def fill(database: Database) -> None:
             leases.finish(connection, [Finish(lease=lease, status=status, result=result, **facts, **told)])
         # The fifth was lost with its runner: its lease ran out long ago.
         connection.exec_driver_sql("UPDATE cronjobs_jobs SET locked_until = 1600000000123456 WHERE status = 'running'")
+        counts.fold(connection)
         nightly = {"cron": "0 2 * * *", "job": "t.work", "timezone": "UTC"}
         next_at = now + timedelta(hours=3, microseconds=7)
         schedules.put_definitions(connection, [schedules.Definition("nightly", nightly, "f1", now, next_at)])

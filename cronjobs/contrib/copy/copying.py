@@ -260,7 +260,6 @@ def _copy(
 def _copy_all(old: Connection, new: Connection, mark: CopyMark | None, report: CopyReport, progress: Progress) -> None:
     if mark is not None:
         store.empty(new)
-    store.forget_totals(new)
     for table in store.TABLES:
         # The trail only grows, and the new side's own entries stay in it.
         above = mark.audit if mark is not None and table is audit else 0

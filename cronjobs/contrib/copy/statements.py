@@ -8,7 +8,17 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table, Text, delete, func, select, type_coerce
 
 from cronjobs.engine.database.column_types import Json
-from cronjobs.engine.database.tables import audit, findings, job_runs, jobs, meta, metadata, schedules, ticks, totals
+from cronjobs.engine.database.tables import (
+    audit,
+    findings,
+    job_runs,
+    jobs,
+    meta,
+    metadata,
+    new_counts,
+    schedules,
+    ticks,
+)
 from cronjobs.engine.probe.sql_text import JOBS, META, NOW
 from cronjobs.engine.store.meta import FENCE, qualified
 from cronjobs.engine.store.sql import group, kinds, run
@@ -17,7 +27,8 @@ BATCH: Final = 1000  # rows that are copied together
 BATCH_BYTES: Final = 8 * 1024 * 1024  # or fewer
 
 TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)  # jobs before their runs
-WITH_IDS: Final = (jobs, schedules, ticks, findings)  # other rows refer to their ids, or an id shows which row is newer
+# Others refer to their ids, or an id shows which row is newer.
+WITH_IDS: Final = (jobs, schedules, ticks, findings, new_counts)
 
 # A tick that began before the old side was closed must not claim or settle any more; running jobs may end.
 _FENCES: Final = {
@@ -137,11 +148,6 @@ def count_on(connection: Connection, table: Table, highest: int) -> None:
             name=qualified(connection, table.name),
             highest=highest,
         ).all()
-
-
-def forget_totals(connection: Connection) -> None:
-    """A new database says that it has counted nothing; the copied totals say what is counted of the copied rows."""
-    connection.execute(delete(totals))
 
 
 def empty(connection: Connection) -> None:

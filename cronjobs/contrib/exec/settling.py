@@ -17,7 +17,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.caller import os_user
 from cronjobs.engine.host.identity import Identity, is_gone
 from cronjobs.engine.probe.state_files import spool_address
-from cronjobs.engine.store import exec_runs, leases
+from cronjobs.engine.store import counts, exec_runs, leases
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseBusy
 from cronjobs.model import Status
@@ -56,6 +56,8 @@ def tidy(database: Database, *, local: bool) -> None:
         if local:
             with database.write() as connection:
                 exec_runs.prune(connection, KEPT)
+                counts.fold(connection)
+                counts.remove_old_hours(connection)
 
 
 def settle_lost(database: Database) -> int:

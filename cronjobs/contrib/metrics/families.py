@@ -13,10 +13,10 @@ from cronjobs import masking
 from cronjobs.contrib.metrics.statements import DueNext, last_tick_at, queue_rows, running_by_queue, upcoming_schedules
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.histogram import BOUNDS_S, NO_BUCKET
-from cronjobs.engine.store import listing, totals
+from cronjobs.engine.store import counts, listing
 from cronjobs.engine.store.concurrency import running_by_key
+from cronjobs.engine.store.counts import MOST_NAMES, OTHER, Sum, Sums
 from cronjobs.engine.store.queues import held_so_far
-from cronjobs.engine.store.totals import MOST_NAMES, OTHER, Sum, Sums
 from cronjobs.text import visible
 
 MOST_QUEUES: Final = 200
@@ -45,9 +45,8 @@ class Family:
 
 
 def gather(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
-    """All of them, read in one snapshot; *connection* has just begun its transaction."""
-    totals.one_snapshot(connection)
-    ended = totals.all_that_ended(connection)
+    """All of them. What ended comes first: a schedule that is counted there is in the list that is read after it."""
+    ended = counts.all_that_ended(connection)
     schedules = upcoming_schedules(connection)
     return [
         *_ends(ended),
@@ -88,13 +87,13 @@ def _ends(ended: Sums) -> list[Family]:
 
 
 def _counter(name: str, about: str, ended: Sums, kind: str, labels: tuple[str, str]) -> Family:
-    counts: dict[tuple[str, str], int] = {}
+    numbers: dict[tuple[str, str], int] = {}
     for key, each in ended.items():
         if key.kind == kind:
             place = (_shown(key.name), key.outcome)
-            counts[place] = counts.get(place, 0) + each.number
+            numbers[place] = numbers.get(place, 0) + each.number
     family = Family(name, "counter", about)
-    for place, count in sorted(counts.items()):
+    for place, count in sorted(numbers.items()):
         family.put(count, "_total", **dict(zip(labels, place, strict=True)))
     return family
 
@@ -127,7 +126,7 @@ def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Family]:
     newest: dict[str, int] = {}
     for key, each in ended.items():
         if key.kind == "occurrences":
-            totals.add(settled, key._replace(name=names.get(key.name, OTHER)), each)
+            counts.add(settled, key._replace(name=names.get(key.name, OTHER)), each)
         elif (key.kind, key.outcome) == ("scheduled", "succeeded") and each.newest is not None:
             newest[key.name] = max(each.newest, newest.get(key.name, each.newest))
     upcoming = Family(

@@ -11,7 +11,6 @@ from cronjobs import events
 from cronjobs.contrib.metrics import textfile
 from cronjobs.contrib.metrics.families import gather
 from cronjobs.contrib.metrics.openmetrics import lines_of
-from cronjobs.engine.store.totals import far_behind
 from cronjobs.engine.tick.extras import Beside, Hook, Over
 from cronjobs.errors import CronjobsError
 
@@ -44,9 +43,6 @@ class MetricsHook(Hook):
         if not beside.go_on() or beside.deadline - beside.clock.monotonic() < LEAST_LEFT_S:
             return
         try:
-            with beside.database.read() as connection:
-                if far_behind(connection):
-                    return  # a few ticks more, and it takes no time
             with beside.database.read() as connection:
                 families = gather(connection, beside.settings.limits)
             textfile.write(path, lines_of(families))

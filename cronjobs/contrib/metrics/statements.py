@@ -1,4 +1,4 @@
-"""What metrics read beside the totals: how things stand now."""
+"""What metrics read beside the counts: how things stand now."""
 
 from __future__ import annotations
 

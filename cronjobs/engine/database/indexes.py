@@ -132,16 +132,6 @@ Index(
     sqlite_where=text("job_id IS NOT NULL"),
 )
 Index("cronjobs_occurrences_last_for_idx", occurrences.c.last_for)
-# How many occurrences had which outcome: metrics read this index, and not the ledger. All rows are in it, but no other
-# statement says so: without statistics PostgreSQL would take it for the ledger of one schedule.
-Index(
-    "cronjobs_occurrences_outcome_idx",
-    occurrences.c.schedule_id,
-    occurrences.c.outcome,
-    occurrences.c.count,
-    postgresql_where=text("count > 0"),
-    sqlite_where=text("count > 0"),
-)
 Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
 Index("cronjobs_ticks_started_idx", ticks.c.started_at)
 # Which job types the ticks knew lately, and on each host; without idle ticks, which are nearly all.

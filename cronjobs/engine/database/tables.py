@@ -325,20 +325,36 @@ audit = Table(
     *instants("at"),
 )
 
-totals = Table(
-    "cronjobs_totals",
+# How much ended: see cronjobs/engine/store/counts.py.
+counts = Table(
+    "cronjobs_counts",
     metadata,
-    Column("part", Text, nullable=False),
+    Column("at_hour", BigInteger, nullable=False),  # since 1970; 0: what ended in all hours
     Column("kind", Text, nullable=False),
     Column("name", Text, nullable=False),
     Column("outcome", Text, nullable=False),
     Column("bucket", SmallInteger, nullable=False),
     Column("count", BigInteger, nullable=False, server_default=text("0")),
     Column("micros", Float, nullable=False, server_default=text("0")),
+    Column("longest", BigInteger),  # microseconds
     Column("newest", BigInteger),  # microseconds since 1970, on both databases
-    Column("detail", Json),  # of the one row "mark": what is counted
-    PrimaryKeyConstraint("part", "kind", "name", "outcome", "bucket"),
-    CheckConstraint("part IN ('gone', 'counted', 'mark')", name="part"),
+    PrimaryKeyConstraint("at_hour", "kind", "name", "outcome", "bucket"),
+)
+
+new_counts = Table(
+    "cronjobs_new_counts",
+    metadata,
+    Column("id", RowId, Identity(), nullable=False),
+    Column("at_hour", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("bucket", SmallInteger, nullable=False),
+    Column("count", BigInteger, nullable=False, server_default=text("0")),
+    Column("micros", Float, nullable=False, server_default=text("0")),
+    Column("longest", BigInteger),
+    Column("newest", BigInteger),
+    PrimaryKeyConstraint("id"),
 )
 
 acks = Table(

@@ -183,7 +183,7 @@ def backfill(
         return filling
     jobs = [_job(schedule, instant, now, f"backfill {actor}", {}) for instant in filling.run]
     ids = insert_jobs(connection, jobs)
-    store.forget_occurrences(connection, filling.gone, filling.left)
+    store.forget_occurrences(connection, filling.gone)
     rows = [
         LedgerRow(stored.id, instant, instant, 1, "enqueued", f"{BACKFILLED} {actor}", job_id)
         for instant, job_id in zip(filling.run, ids, strict=True)

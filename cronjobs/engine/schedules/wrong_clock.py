@@ -94,7 +94,7 @@ def undo(
     begun = operating.begun(connection, to_come - taken_back) if to_come - taken_back else frozenset()
     found = {id_: decide(rows.get(id_, ()), taken_back, begun, timed.when, now) for id_, timed in ahead.items()}
     left = [row for undo in found.values() for row in (*undo.left, *undo.early)]
-    store.forget_occurrences(connection, [row for undo in found.values() for row in (*undo.gone, *undo.early)], left)
+    store.forget_occurrences(connection, [row for undo in found.values() for row in (*undo.gone, *undo.early)])
     store.record_occurrences(connection, left, now)
     told = [events.jobs_taken_back(len(taken_back))] if taken_back else []
     told += [

@@ -47,7 +47,8 @@ RUN: Final[Mapping[str, str]] = {
     HELD: "SELECT",
     "cronjobs_pauses": _EVERYTHING,
     "cronjobs_audit": "SELECT, INSERT",  # a trail: roles that write it cannot change it
-    "cronjobs_totals": _EVERYTHING,
+    "cronjobs_counts": _EVERYTHING,
+    "cronjobs_new_counts": _EVERYTHING,
     "cronjobs_acks": _EVERYTHING,
     "cronjobs_findings": _EVERYTHING,
     "cronjobs_alerts": _EVERYTHING,

@@ -22,6 +22,7 @@ from cronjobs.engine.database.column_types import from_microseconds
 from cronjobs.engine.database.encoding import fitted
 from cronjobs.engine.host.caller import caller
 from cronjobs.engine.probe.sql_text import AUDIT, CANCEL, JOBS, NOW, RESCHEDULE, after_now
+from cronjobs.engine.store.counts import count_jobs
 from cronjobs.engine.store.find_jobs import JobName, cannot_be_there
 from cronjobs.engine.store.operating import CAN_CANCEL, CANCELLED, RUNS
 from cronjobs.engine.store.sql import INSTANT_TYPE, is_postgresql, run
@@ -54,6 +55,7 @@ def _cancel_on_sqlite(connection: Connection, name: JobName, reason: str | None)
         error=f"cancelled by {actor}" + (f": {reason}" if reason else ""),
         **place,
     ).all()
+    count_jobs(connection, [row.id for row in changed])
     if not changed:
         changed = run(
             connection,

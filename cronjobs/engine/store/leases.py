@@ -19,6 +19,7 @@ from cronjobs.engine.rules.misfits import MISFIT
 from cronjobs.engine.rules.progress import row_value
 from cronjobs.engine.store.claims import AFTER_LEASE, held_by
 from cronjobs.engine.store.concurrency import judge_alone
+from cronjobs.engine.store.counts import count_ends
 from cronjobs.engine.store.released_keys import NEVER_BEGUN
 from cronjobs.engine.store.sql import (
     JSON_TYPE,
@@ -283,7 +284,7 @@ _FINISH_POSTGRESQL: Final = f"""
 
 
 def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
-    """Write how attempts ended, job row and history row together, each only if it passes the fence."""
+    """Write how attempts ended, job row, history row and counts together, each only if it passes the fence."""
     all_of_them = _Group.of(connection, finishes)
     if is_postgresql(connection):
         ended = _fetch(connection, _FINISH_POSTGRESQL, all_of_them)
@@ -294,6 +295,7 @@ def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
         history = [end for end in finishes if end.lease.job_id in written and end.outcome]
         if history:
             _write_history(connection, all_of_them if len(history) == len(finishes) else history)
+    count_ends(connection, written)
     left = [end.lease for end in finishes if end.lease.job_id not in written]
     mine = {row.id for row in _mine(connection, left)} if left else set()
     return Written(

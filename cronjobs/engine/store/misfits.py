@@ -17,6 +17,7 @@ from cronjobs.engine.probe.idle_conditions import MISFITS_SQL
 from cronjobs.engine.probe.sql_text import JOB_RUNS, JOB_TYPE_LISTS, JOBS, NOW, TICKS, after_now, either
 from cronjobs.engine.rules.misfits import LATELY, LEAST, MISFIT, MOST, OUTLIVED, UNKNOWN_CODE, Refusals
 from cronjobs.engine.store.alerts import look_soon
+from cronjobs.engine.store.counts import count_jobs
 from cronjobs.engine.store.job_rows import FACTS_UNREAD, job_from
 from cronjobs.engine.store.job_types import WITHIN_AGO, WITHIN_AHEAD
 from cronjobs.engine.store.sql import AMONG_IDS, LOCK, run
@@ -129,6 +130,7 @@ def give_up_outlived(connection: Connection, ids: Collection[int]) -> list[tuple
             error=error,
         )
     if given_up:
+        count_jobs(connection, [job.id for job, _ in given_up])
         look_soon(connection)
     return given_up
 

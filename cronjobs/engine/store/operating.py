@@ -19,13 +19,13 @@ from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, NOW, PAUSES, TOKENS
 from cronjobs.engine.rules.lease import Finish, Lease, lease_of
 from cronjobs.engine.rules.recovery_policy import seconds
 from cronjobs.engine.store import leases, tokens
+from cronjobs.engine.store.counts import count_jobs
 from cronjobs.engine.store.job_rows import FACTS, LEASE_LENGTH_S, job_from
 from cronjobs.engine.store.leases import Written
 from cronjobs.engine.store.released_keys import KEY_OWNER, RELEASE_KEY, TAKE_KEY_BACK
 from cronjobs.engine.store.sizes import in_bytes
 from cronjobs.engine.store.sql import AMONG_IDS, IS_STRIPPED, LOCK, database_now, is_postgresql, run
 from cronjobs.engine.store.ticks import record
-from cronjobs.engine.store.totals import Leaving
 from cronjobs.model import Job, Status
 from cronjobs.reserved import EXEC_PREFIX
 
@@ -80,21 +80,11 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
     """
     again = f"""status = 'queued', run_at = {NOW}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
       cancel_requested_at = NULL, dismissed_at = NULL, misfit_since = NULL, {TAKE_KEY_BACK}"""
-    leaving = Leaving(connection)
-    found = run(
-        connection,
-        f"""SELECT j.id, j.job_type, j.schedule, j.status, j.run_at, j.started_at, j.finished_at FROM {JOBS} j
-           WHERE j.id {AMONG_IDS} AND {_CAN_RETRY} {LOCK}""",
-        ids=sorted(ids),
-    ).all()
     try:
         with connection.begin_nested():
-            done = _change(connection, [row.id for row in found], _CAN_RETRY, again)
+            done = _change(connection, ids, _CAN_RETRY, again)
     except IntegrityError:  # meanwhile somebody has committed a job with the key of one of them: the next try sees it
         return Changed()
-    # Their ends go on counting, though these rows no longer show them.
-    leaving.jobs(row for row in found if row.id in done and row.finished_at is not None)
-    leaving.write()
     record_act(connection, act, done)
     return Changed(done)
 
@@ -102,6 +92,7 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
 def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
     """Cancel waiting jobs at once, ask running ones to stop."""
     done = _change(connection, _locked(connection, ids), CAN_CANCEL, CANCELLED, error=act.words)
+    count_jobs(connection, done)
     request = f"cancel_requested_at = coalesce(j.cancel_requested_at, {NOW})"
     asked = _change(connection, set(ids) - done, RUNS, request)
     record_act(connection, act, done)
@@ -121,6 +112,7 @@ def take_back(connection: Connection, ids: Collection[int], act: OperatorAction)
     """Cancel the waiting jobs that never had an attempt; return them. Running ones are not asked to stop."""
     never_ran = f"{CAN_CANCEL} AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"
     done = _change(connection, _locked(connection, ids), never_ran, CANCELLED, error=act.why)
+    count_jobs(connection, done)
     record_act(connection, act, done)
     return done
 

@@ -5,7 +5,6 @@ What was removed is RETURNING: SQLite's driver counts no rows for a statement th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,7 +26,6 @@ from cronjobs.engine.probe.sql_text import (
 )
 from cronjobs.engine.store.given_up import PRUNED, give_up
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_KEYS, IS_STRIPPED, JSON_TYPE, database_now, run
-from cronjobs.engine.store.totals import Leaving, occurrences_gone
 
 # The payload is gone for good, so the job must not run again; see IS_STRIPPED in engine/store/sql.py.
 DEATHS_NAMED: Final = 20  # by their ids
@@ -89,30 +87,26 @@ _RUNS: Final = f"""
   WITH mine AS MATERIALIZED (SELECT r.job_id, r.attempt FROM {JOB_RUNS} r
     WHERE r.job_id IN (SELECT j.id FROM {JOBS} j WHERE {_STILL_OLD}) LIMIT :limit {_UNLOCKED})
   DELETE FROM {JOB_RUNS} WHERE (job_id, attempt) IN (SELECT job_id, attempt FROM mine)
-  RETURNING job_id, attempt, (SELECT j.job_type FROM {JOBS} j WHERE j.id = job_id) AS job_type, outcome, started_at,
-    finished_at"""
+  RETURNING job_id"""
 _JOBS: Final = f"""
   WITH mine AS MATERIALIZED (SELECT j.id FROM {JOBS} j WHERE {_STILL_OLD} AND {_WITHOUT_RUNS} {_UNLOCKED})
   DELETE FROM {JOBS} WHERE id IN (SELECT id FROM mine)
-  RETURNING id, job_type, schedule, status, run_at, started_at, finished_at, dismissed_at"""
+  RETURNING id, job_type, status, finished_at, dismissed_at"""
 _STRIP: Final = f"""
   WITH mine AS MATERIALIZED (SELECT j.id FROM {JOBS} j WHERE {_STILL_OLD} AND {_WITHOUT_RUNS} {_UNLOCKED})
   UPDATE {JOBS} SET payload = CAST(:empty AS {JSON_TYPE}), meta = CAST(:mark AS {JSON_TYPE}), result = NULL
   WHERE id IN (SELECT id FROM mine) RETURNING id"""
 
 
-def remove_runs(leaving: Leaving, ids: Collection[int], status: str, before: datetime, limit: int) -> int:
+def remove_runs(connection: Connection, ids: Collection[int], status: str, before: datetime, limit: int) -> int:
     """Remove up to *limit* attempts of these jobs; return how many were removed."""
-    gone = _of(leaving.connection, _RUNS, ids, status, before, limit=limit).all()
-    leaving.attempts(gone)
-    return len(gone)
+    return len(_of(connection, _RUNS, ids, status, before, limit=limit).all())
 
 
-def delete_jobs(leaving: Leaving, ids: Collection[int], status: str, before: datetime) -> set[int]:
+def delete_jobs(connection: Connection, ids: Collection[int], status: str, before: datetime) -> set[int]:
     """Delete those of these jobs that have no attempts left and are not locked; return them."""
-    gone = _of(leaving.connection, _JOBS, ids, status, before).all()
-    leaving.jobs(gone)
-    _note_deaths(leaving.connection, gone)
+    gone = _of(connection, _JOBS, ids, status, before).all()
+    _note_deaths(connection, gone)
     return {row.id for row in gone}
 
 
@@ -158,7 +152,7 @@ def _removal_of_occurrences(from_here: str) -> str:
     AND {from_here} AND {_MAY_GO}
     ORDER BY c.last_for LIMIT :limit {_UNLOCKED_C})
   DELETE FROM {OCCURRENCES} WHERE (schedule_id, last_for) IN (SELECT schedule_id, last_for FROM mine)
-  RETURNING schedule_id, last_for, outcome, count"""
+  RETURNING last_for"""
 
 
 def _removal_of_ticks(from_here: str) -> str:
@@ -181,12 +175,7 @@ _EFFECTS: Final = f"""
 
 def remove_occurrences(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
     """Remove up to *limit* ledger rows that end no earlier than *after*; return their instants."""
-    rows = _from(connection, _removal_of_occurrences, "c.last_for", before, after, limit).all()
-    counts: Counter[tuple[int, str]] = Counter()
-    for schedule_id, _, outcome, count in rows:
-        counts[schedule_id, outcome] += count
-    occurrences_gone(connection, counts)
-    return [row.last_for for row in rows]
+    return list(_from(connection, _removal_of_occurrences, "c.last_for", before, after, limit).scalars())
 
 
 def remove_ticks(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +12,7 @@ from sqlalchemy import Connection, Row, delete, or_, select, update
 from cronjobs.engine.database.tables import occurrences, pauses, schedules
 from cronjobs.engine.probe.idle_conditions import IN_FORCE, SCHEDULE_DUE, STOPS_SCHEDULE
 from cronjobs.engine.probe.sql_text import JOBS, META, NOW, OCCURRENCES, PAUSES, SCHEDULES, either
+from cronjobs.engine.store.counts import count_occurrences
 from cronjobs.engine.store.sql import (
     AMONG_IDS,
     AMONG_NAMES,
@@ -226,20 +226,9 @@ def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict
     return found
 
 
-def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow], instead: Sequence[LedgerRow] = ()) -> None:
-    """Delete ledger rows whose occurrences are about to be written again; *instead* comes in their place.
-
-    An occurrence that was missed once goes on counting as missed.
-    """
+def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> None:
+    """Delete ledger rows whose occurrences are about to be written again. What they were counted as stays counted."""
     if rows:
-        counts: Counter[tuple[int, str]] = Counter()
-        for row in rows:
-            counts[row.schedule_id, row.outcome] += row.count
-        for row in instead:
-            counts[row.schedule_id, row.outcome] -= row.count
-        from cronjobs.engine.store.totals import occurrences_gone
-
-        occurrences_gone(connection, counts)
         from cronjobs.engine.store.quarters import forget_hours
 
         names = ("schedule_id", "first_for", "last_for")
@@ -271,6 +260,7 @@ def record_occurrences(
                FROM {_LEDGER_ROWS} r""",
             rows=written,
         )
+        count_occurrences(connection, ((row.schedule_id, row.outcome, row.count) for row in rows if not row.decided_at))
 
 
 # --- definitions ------------------------------------------------------------------------------------------------------

@@ -1,23 +1,35 @@
-"""What a tick does for metrics and charts: it counts on what has ended."""
+"""What a tick does for metrics and charts: it folds new counts into the sums."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
 
-from cronjobs.engine.store.totals import count_on
+from sqlalchemy import Connection
+
+from cronjobs.engine.store.counts import fold, many_new, remove_old_hours
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.errors import DatabaseBusy
 
-SHARE: Final = 0.25  # of what is left of the tick
 
+def fold_counts(tick: TickContext, share: float, *, hourly: bool) -> None:
+    """Fold in short transactions, for a *share* of what is left of the tick; the next one goes on where this one ends.
 
-def count(tick: TickContext) -> None:
-    """Count what has ended, in short transactions; the next tick goes on where this one's time ends."""
-    until = tick.clock.monotonic() + SHARE * (tick.deadline - tick.clock.monotonic())
-    more = True
-    try:
+    *hourly*: also if there are few, and remove old hours.
+    """
+    until = tick.clock.monotonic() + share * (tick.deadline - tick.clock.monotonic())
+
+    def do(work: Callable[[Connection], bool]) -> None:
+        more = True
         while more and tick.go_on() and tick.clock.monotonic() < until:
             with tick.database.write(patience=1.0) as connection:
-                more = count_on(connection)
+                more = work(connection)
+
+    with tick.database.read() as connection:
+        many = many_new(connection)
+    try:
+        if hourly or many:
+            do(fold)
+        if hourly:
+            do(remove_old_hours)
     except DatabaseBusy:
-        return  # someone else counts, or prunes, just now
+        return  # somebody else folds, or any other writer is more urgent

@@ -17,7 +17,6 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.store import pruning as store
 from cronjobs.engine.store.alerts import past_findings, remove_findings
 from cronjobs.engine.store.pruning import OldJob, Slot
-from cronjobs.engine.store.totals import Leaving
 
 FIRST_BATCH: Final = 100
 SMALLEST_BATCH: Final = 20
@@ -143,13 +142,11 @@ class Pruner:
         left = {job.id: job for job in jobs}
         while left and self.go_on():
             with self._write() as connection:
-                leaving = Leaving(connection)
-                runs = store.remove_runs(leaving, left, status, before, self._batch)
+                runs = store.remove_runs(connection, left, status, before, self._batch)
                 keyed = [job.id for job in left.values() if job.keyed]
                 done = store.strip_jobs(connection, keyed, status, before) if keyed else set()
                 if len(keyed) < len(left):
-                    done |= store.delete_jobs(leaving, left.keys() - set(keyed), status, before)
-                leaving.write()
+                    done |= store.delete_jobs(connection, left.keys() - set(keyed), status, before)
             self.counts["attempts"] += runs
             for job in [left.pop(id_) for id_ in done]:
                 if not job.keyed:

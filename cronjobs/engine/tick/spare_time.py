@@ -1,10 +1,13 @@
-"""What a tick does beside its work: prune, count, close hours, and what extras do. Only what is needed is imported."""
+"""What a tick does beside its work: prune, fold counts, close hours, and what extras do.
+
+Only what is needed is imported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cronjobs.engine.store.ticks import Overview
 from cronjobs.engine.tick import pruning
@@ -13,6 +16,8 @@ from cronjobs.engine.tick.extras import Beside, Over, of_tick
 
 if TYPE_CHECKING:
     from cronjobs.engine.jobs.job_types import JobTypes
+
+FOLD_SHARE: Final = 0.25  # of what is left of the tick
 
 
 class SpareTime:
@@ -58,15 +63,13 @@ class SpareTime:
         tick, seen = self.tick, self.seen
         if pruning.is_overdue(seen.pruned_at, seen.now):
             tick.try_part(partial(self._prune, pruning.OVERDUE_SHARE))
+            self._fold(pruning.OVERDUE_SHARE)
         self.extras.before_work()
 
     def after_work(self) -> None:
         tick, seen = self.tick, self.seen
         tick.try_part(self._prune)
-        if tick.settings.metrics.textfile is not None or pruning.is_due(seen.pruned_at, seen.now):
-            from cronjobs.engine.tick import counting
-
-            tick.try_part(partial(counting.count, tick), retry_until=0)
+        self._fold()
         if pruning.is_due(seen.pruned_at, seen.now):
             from cronjobs.engine.tick.closing_hours import close_hours
 
@@ -86,6 +89,14 @@ class SpareTime:
         may = pruning.is_due(seen.pruned_at, seen.now) and not pruning.clock_jumped(seen.last_tick_at, seen.now)
         if may and not self.held():
             pruning.prune(self.tick, seen.now, share)
+
+    def _fold(self, share: float = FOLD_SHARE) -> None:
+        seen = self.seen
+        hourly = pruning.is_due(seen.pruned_at, seen.now) and not pruning.clock_jumped(seen.last_tick_at, seen.now)
+        if hourly or self.tick.result.did():
+            from cronjobs.engine.tick.counting import fold_counts
+
+            self.tick.try_part(partial(fold_counts, self.tick, share, hourly=hourly), retry_until=0)
 
     def _has_news(self) -> bool:
         """Whether this tick may have changed what is wrong, or met something that no probe asks for."""

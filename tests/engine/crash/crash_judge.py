@@ -102,14 +102,14 @@ class Case:
 
 def judge_death(case: Case) -> Iterator[str]:
     """Yield what is wrong with what the process left, a sentence each."""
-    for complaint in (*_consistent(case.killed, case), *_ledger(case.killed, case)):
+    for complaint in (*_consistent(case.killed, case), *_ledger(case.killed, case), *_counted(case.killed, case)):
         yield f"as it died: {complaint}"
     yield from _kept(case.start, case.killed, case, "by the process")
 
 
 def judge_rest(case: Case) -> Iterator[str]:
     """Yield what is wrong with what the next runners made of it."""
-    for complaint in (*_consistent(case.rest, case), *_ledger(case.rest, case)):
+    for complaint in (*_consistent(case.rest, case), *_ledger(case.rest, case), *_counted(case.rest, case)):
         yield f"at rest: {complaint}"
     yield from _kept(case.killed, case.rest, case, "by the next runners")
     yield from _at_rest(case)
@@ -176,6 +176,36 @@ def _ledger(snapshot: Snapshot, case: Case) -> Iterator[str]:
         by_hand = str(job["enqueued_by"]).startswith("trigger")
         if job["scheduled_for"] is not None and not by_hand and made[job_id] != 1 and not case.leave.pruned:
             yield f"job {job_id} of {job['schedule']} stands {made[job_id]} times in the ledger"
+
+
+def _counted(snapshot: Snapshot, case: Case) -> Iterator[str]:
+    """Each end since the flow began, and each occurrence, is counted once; told by rows, where none of them goes."""
+    if case.leave.pruned or case.leave.reopened:
+        return
+    before, ends = _ends(case.start), _ends(snapshot)
+    counted = _counts(snapshot)
+    counted.subtract(_counts(case.start))
+    for kind, number in ends.items():
+        if not (kind == "occurrences" and case.leave.refilled) and counted[kind] != number - before[kind]:
+            yield f"{counted[kind]} {kind} are counted, and {number - before[kind]} ended"
+
+
+def _counts(snapshot: Snapshot) -> Counter[str]:
+    """All that ever ended, by kind: the sums of all hours, and what is not folded."""
+    found: Counter[str] = Counter()
+    for row in (*snapshot["new_counts"], *(row for row in snapshot["counts"] if row["at_hour"] == 0)):
+        found[row["kind"]] += row["count"]
+    return found
+
+
+def _ends(snapshot: Snapshot) -> dict[str, int]:
+    jobs = snapshot.jobs
+    over = [jobs[job_id]["status"] != "running" or jobs[job_id]["attempts"] != n for job_id, n in snapshot.runs]
+    return {
+        "attempts": sum(over),
+        "jobs": sum(job["status"] in FINAL for job in jobs.values()),
+        "occurrences": sum(row["count"] for row in snapshot["occurrences"]),
+    }
 
 
 def _owed(snapshot: Snapshot, schedule: Row) -> list[datetime]:

@@ -21,7 +21,6 @@ from cronjobs.engine.database import column_types, tables
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.store import pruning as store
-from cronjobs.engine.store.totals import Leaving
 from cronjobs.engine.tick.pruner import LARGEST_BATCH, SMALLEST_BATCH, Before, Pruner, next_batch
 from cronjobs.engine.tick.pruning import is_due, is_overdue
 from cronjobs.testing import FakeClock
@@ -168,7 +167,7 @@ def test_a_job_that_was_retried_since_it_was_read_stays(database: Database, host
             connection.execute(update(tables.jobs).where(tables.jobs.c.id == job_id).values(values))
         ids = [retried, recent, old]
         assert store.strip_jobs(connection, [retried, recent], "succeeded", before) == set()
-        assert store.delete_jobs(Leaving(connection), ids, "succeeded", before) == {old}
+        assert store.delete_jobs(connection, ids, "succeeded", before) == {old}
 
 
 def test_stripped_jobs_are_not_read_again_each_hour(database: Database, host: Host, clock: FakeClock) -> None:

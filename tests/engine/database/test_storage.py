@@ -15,7 +15,7 @@ EXPECTED = {
     "cronjobs_occurrences": {"autovacuum_vacuum_scale_factor": "0.05", "autovacuum_analyze_scale_factor": "0.05"},
     "cronjobs_ticks": {"autovacuum_vacuum_scale_factor": "0.05", "autovacuum_analyze_scale_factor": "0.05"},
     "cronjobs_schedules": {"fillfactor": "50"},
-    "cronjobs_totals": {"fillfactor": "70"},
+    "cronjobs_counts": {"fillfactor": "70"},
 }
 
 
@@ -46,7 +46,7 @@ def test_what_an_owner_changes_later_stays(postgres_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_watermarks_and_totals_are_updated_in_place(postgres_url: str) -> None:
+def test_watermarks_and_counts_are_updated_in_place(postgres_url: str) -> None:
     """Why they have a fill factor: none of what is updated there is in an index."""
     with opened(postgres_url) as database:
         migrations.upgrade(database)
@@ -56,7 +56,7 @@ def test_watermarks_and_totals_are_updated_in_place(postgres_url: str) -> None:
         with database.read() as connection:
             for table, updated in (
                 ("cronjobs_schedules", {"seen_until", "next_at", "owed"}),
-                ("cronjobs_totals", {"count", "micros", "newest", "detail"}),
+                ("cronjobs_counts", {"count", "micros", "longest", "newest"}),
             ):
                 found = set(connection.execute(text(indexed), {"table": table}).scalars())
                 assert not updated & found

@@ -99,10 +99,6 @@ REFUSED = [
     ),
     ("cronjobs_effects_recorded_when_recorded_ck", "INSERT INTO cronjobs_effects (key, recorded_at) VALUES ('k', @)"),
     (
-        "cronjobs_totals_part_ck",
-        "INSERT INTO cronjobs_totals (part, kind, name, outcome, bucket) VALUES ('x', '', '', '', 0)",
-    ),
-    (
         "cronjobs_acks_severity_ck",
         "INSERT INTO cronjobs_acks (finding, severity, rows, until) VALUES ('dead', 'mild', '[]', @)",
     ),

@@ -1,0 +1,307 @@
+"""How much ended, by hour: attempts and jobs by job type, jobs and occurrences by schedule.
+
+Whoever writes an end inserts rows of its own into ``cronjobs_new_counts``, in the same transaction. Nobody changes such
+a row, so that no end ever waits for another's lock. In spare time ``fold`` moves them into ``cronjobs_counts``, which
+has a sum for each hour, and one of all hours. docs/adr/0018 has the reasons.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.probe.sql_text import COUNTS, JOB_RUNS, JOBS, NEW_COUNTS, NOW, either
+from cronjobs.engine.rules.histogram import BOUNDS, NO_BUCKET
+from cronjobs.engine.store.sql import AMONG_IDS, group, is_postgresql, run
+from cronjobs.text import clean
+
+BATCH: Final = 500  # rows that one transaction folds: on SQLite all other writers wait meanwhile
+MANY: Final = 500  # so many new rows are folded by the next tick that has worked; fewer wait for the hour's round
+KEPT_HOURS: Final = 31 * 24
+EVER: Final = 0  # the hour of what ended in all hours; real ones are hours since 1970
+BY_HOUR: Final = frozenset({"attempts", "jobs"})  # the other kinds have no rows but that one
+LONGEST_LABEL: Final = 300  # characters
+MOST_NAMES: Final = {"attempts": 200, "jobs": 200, "scheduled": 1000, "occurrences": 1000}
+OTHER: Final = "other"  # the name of all names beyond these
+
+
+class Key(NamedTuple):
+    """What is counted: kind "attempts" and "jobs" by job type, "scheduled" and "occurrences" by schedule."""
+
+    kind: str
+    name: str
+    outcome: str
+    bucket: int = NO_BUCKET
+    hour: int = EVER
+
+
+class Sum(NamedTuple):
+    """How many; how long in all, and the longest (attempts ran, jobs waited); when the last one ended. In microseconds.
+
+    The sum is a float, which plain SQL with instants of 1973 cannot make overflow; up to 285 years it is exact.
+    """
+
+    number: int
+    micros: float = 0
+    longest: int | None = None
+    newest: int | None = None
+
+    def plus(self, other: Sum) -> Sum:
+        return Sum(
+            self.number + other.number,
+            self.micros + other.micros,
+            _later(self.longest, other.longest),
+            _later(self.newest, other.newest),
+        )
+
+
+Sums = dict[Key, Sum]
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)
+
+
+def add(sums: Sums, key: Key, more: Sum) -> None:
+    sums[key] = sums[key].plus(more) if key in sums else more
+
+
+# --- counting ---------------------------------------------------------------------------------------------------------
+
+
+def _micros(first: str, last: str) -> str:
+    """From *first* to *last*. A clock that was set back makes no negative time."""
+    return either(
+        postgresql=f"CAST(greatest(0, extract(epoch FROM {last} - {first}) * 1000000) AS bigint)",
+        sqlite=f"max(0, {last} - {first})",
+    )
+
+
+_THIS_HOUR: Final = either(
+    postgresql=f"CAST(floor(extract(epoch FROM {NOW}) / 3600) AS bigint)", sqlite=f"({NOW} / 3600000000)"
+)
+_TOOK: Final = _micros("r.started_at", "r.finished_at")
+_ENDED_MICROS: Final = either(
+    postgresql="CAST(extract(epoch FROM e.finished_at) * 1000000 AS bigint)", sqlite="e.finished_at"
+)
+# By its key: without statistics PostgreSQL would read the whole history beside these few jobs.
+_ITS_RUN: Final = either(
+    postgresql=f"CROSS JOIN LATERAL (SELECT r.outcome, r.started_at, r.finished_at FROM {JOB_RUNS} r "
+    "WHERE r.job_id = e.id AND r.attempt = e.attempts LIMIT 1) r",
+    sqlite=f"JOIN {JOB_RUNS} r ON r.job_id = e.id AND r.attempt = e.attempts",
+)
+_COUNT_ROWS: Final = group(
+    "rows",
+    {"hour": "bigint", "kind": "text", "name": "text", "outcome": "text", "bucket": "int"}
+    | {"number": "bigint", "micros": "float8", "longest": "bigint", "newest": "bigint"},
+)
+_OCCURRENCE_ROWS: Final = group("rows", {"schedule_id": "bigint", "outcome": "text", "number": "bigint"})
+
+_BUCKET: Final = (
+    "CASE WHEN c.micros IS NULL THEN -1 "
+    + " ".join(f"WHEN c.micros <= {bound} THEN {n}" for n, bound in enumerate(BOUNDS))
+    + f" ELSE {len(BOUNDS)} END"
+)
+# Nobody saw when a lost attempt ended.
+_ATTEMPTS: Final = f"""
+  SELECT 'attempts' AS kind, e.job_type AS name, r.outcome, CASE WHEN r.outcome <> 'lost' THEN {_TOOK} END AS micros,
+    CAST(NULL AS bigint) AS newest FROM e {_ITS_RUN}
+  UNION ALL"""
+_WAITED: Final = (
+    f"CASE WHEN e.status <> 'cancelled' AND e.started_at IS NOT NULL THEN {_micros('e.run_at', 'e.started_at')} END"
+)
+_NOT_WAITED: Final = "CAST(NULL AS bigint)"
+
+
+def count_ends(connection: Connection, ids: Collection[int]) -> None:
+    """Count the attempts of these jobs that this transaction has just ended, and the jobs that ended with them.
+
+    It reads what is written. So an end whose lease was lost does not count, and a time-out that was recorded while its
+    thread still ran counts as what it came to. The jobs' rows are locked: they have no attempt but that one.
+    """
+    _count(connection, ids, _ATTEMPTS, _WAITED)
+
+
+def count_jobs(connection: Connection, ids: Collection[int]) -> None:
+    """Count these jobs, which this transaction has ended while they waited: their attempts had ended before."""
+    _count(connection, ids, "", _NOT_WAITED)
+
+
+def _count(connection: Connection, ids: Collection[int], attempts: str, waited: str) -> None:
+    if not ids:
+        return
+    run(
+        connection,
+        f"""
+        INSERT INTO {NEW_COUNTS} (at_hour, kind, name, outcome, bucket, count, micros, longest, newest)
+        WITH e AS MATERIALIZED (
+          SELECT j.id, j.attempts, j.job_type, j.schedule, j.status, j.run_at, j.started_at, j.finished_at
+          FROM {JOBS} j WHERE j.id {AMONG_IDS})
+        SELECT {_THIS_HOUR}, c.kind, substr(c.name, 1, {LONGEST_LABEL}), c.outcome, {_BUCKET}, count(*),
+          coalesce(sum(CAST(c.micros AS double precision)), 0), max(c.micros), max(c.newest)
+        FROM ({attempts}
+          SELECT 'jobs' AS kind, e.job_type AS name, e.status AS outcome, {waited} AS micros,
+            CAST(NULL AS bigint) AS newest FROM e WHERE e.finished_at IS NOT NULL
+          UNION ALL
+          SELECT 'scheduled', e.schedule, e.status, CAST(NULL AS bigint), {_ENDED_MICROS}
+          FROM e WHERE e.finished_at IS NOT NULL AND e.schedule IS NOT NULL) c
+        GROUP BY 2, 3, 4, 5""",
+        ids=sorted(ids),
+    )
+
+
+def count_occurrences(connection: Connection, occurred: Iterable[tuple[int, str, int]]) -> None:
+    """Count occurrences that are settled for the first time: schedule id, outcome, how many."""
+    numbers: Counter[tuple[int, str]] = Counter()
+    for schedule_id, outcome, number in occurred:
+        numbers[schedule_id, outcome] += number
+    if numbers:
+        run(
+            connection,
+            f"""INSERT INTO {NEW_COUNTS} (at_hour, kind, name, outcome, bucket, count)
+               SELECT {_THIS_HOUR}, 'occurrences', CAST(r.schedule_id AS text), r.outcome, -1, r.number
+               FROM {_OCCURRENCE_ROWS} r""",
+            rows=[
+                {"schedule_id": schedule_id, "outcome": outcome, "number": number}
+                for (schedule_id, outcome), number in sorted(numbers.items())
+            ],
+        )
+
+
+# --- folding ----------------------------------------------------------------------------------------------------------
+
+
+def many_new(connection: Connection) -> bool:
+    return run(connection, f"SELECT 1 FROM {NEW_COUNTS} LIMIT 1 OFFSET :most", most=MANY - 1).first() is not None
+
+
+def fold(connection: Connection, most: int = BATCH) -> bool:
+    """Move up to *most* new rows into the sums; return whether there may be more. One short transaction of its own.
+
+    If somebody else folds just now it does nothing.
+    """
+    if not _alone(connection):
+        return False
+    lock = "FOR UPDATE SKIP LOCKED" if is_postgresql(connection) else ""
+    moved = run(
+        connection,
+        f"""
+        WITH mine AS MATERIALIZED (SELECT n.id FROM {NEW_COUNTS} n ORDER BY n.id LIMIT :most {lock})
+        DELETE FROM {NEW_COUNTS} WHERE id IN (SELECT id FROM mine)
+        RETURNING at_hour, kind, name, outcome, bucket, count AS number, micros, longest, newest""",
+        most=most,
+    ).all()
+    sums: Sums = {}
+    for row in moved:
+        key = Key(row.kind, clean(row.name), row.outcome, row.bucket)
+        each = Sum(row.number, row.micros, row.longest, row.newest)
+        add(sums, key, each)
+        if row.kind in BY_HOUR and row.at_hour > EVER:  # not of a clock that begins at 1970
+            add(sums, key._replace(hour=row.at_hour), each)
+    if sums:
+        _put(connection, named(sums, _names(connection), storing=True))
+    return len(moved) == most
+
+
+def _alone(connection: Connection) -> bool:
+    """Whether nobody else folds until this transaction ends.
+
+    By a lock on a row of no kind, which is not waited for: whoever has it may be frozen.
+    """
+    if not is_postgresql(connection):
+        return True
+    statement = f"SELECT 1 FROM {COUNTS} c WHERE c.at_hour = :ever AND c.kind = '' FOR UPDATE SKIP LOCKED"
+    if run(connection, statement, ever=EVER).first() is not None:
+        return True
+    made = run(
+        connection,
+        f"""INSERT INTO {COUNTS} (at_hour, kind, name, outcome, bucket) VALUES (:ever, '', '', '', -1)
+           ON CONFLICT (at_hour, kind, name, outcome, bucket) DO NOTHING RETURNING kind""",
+        ever=EVER,
+    )
+    return made.first() is not None
+
+
+def _names(connection: Connection) -> dict[str, set[str]]:
+    known: dict[str, set[str]] = {}
+    for row in run(connection, f"SELECT DISTINCT c.kind, c.name FROM {COUNTS} c WHERE c.at_hour = :ever", ever=EVER):
+        known.setdefault(row.kind, set()).add(row.name)
+    return known
+
+
+def _put(connection: Connection, sums: Sums) -> None:
+    run(
+        connection,
+        f"""INSERT INTO {COUNTS} AS c (at_hour, kind, name, outcome, bucket, count, micros, longest, newest)
+           SELECT r.hour, r.kind, r.name, r.outcome, r.bucket, r.number, r.micros, r.longest, r.newest
+           FROM {_COUNT_ROWS} r WHERE true
+           ON CONFLICT (at_hour, kind, name, outcome, bucket) DO UPDATE SET count = c.count + excluded.count,
+             micros = c.micros + excluded.micros,
+             longest = CASE WHEN c.longest > excluded.longest THEN c.longest
+                            ELSE coalesce(excluded.longest, c.longest) END,
+             newest = CASE WHEN c.newest > excluded.newest THEN c.newest
+                           ELSE coalesce(excluded.newest, c.newest) END""",
+        rows=[key._asdict() | each._asdict() for key, each in sorted(sums.items())],
+    )
+
+
+def named(sums: Sums, known: dict[str, set[str]], *, storing: bool = False) -> Sums:
+    """*sums* with the names beyond the first ones of each kind put together; *known* gets the names that are new.
+
+    The first, not the largest: a name that came and went among the largest would let counters go back. Of names that
+    come at once the largest are taken. Occurrences are stored by id, and so are few.
+    """
+    sizes: Counter[tuple[str, str]] = Counter()
+    for key, each in sums.items():
+        sizes[key.kind, key.name] += each.number
+    for kind, name in sorted(sizes, key=lambda one: (-sizes[one], one)):
+        taken = known.setdefault(kind, set())
+        if (storing and kind == "occurrences") or len(taken) < MOST_NAMES.get(kind, 0):
+            taken.add(name)
+    found: Sums = {}
+    for key, each in sums.items():
+        add(found, key if key.name in known[key.kind] else key._replace(name=OTHER), each)
+    return found
+
+
+def remove_old_hours(connection: Connection) -> bool:
+    """Remove the oldest hour if it is past what charts show; return whether there was one. What ever ended stays."""
+    gone = run(
+        connection,
+        f"""DELETE FROM {COUNTS} WHERE at_hour < {_THIS_HOUR} - {KEPT_HOURS}
+              AND at_hour = (SELECT min(c.at_hour) FROM {COUNTS} c WHERE c.at_hour > :ever) RETURNING at_hour""",
+        ever=EVER,
+    )
+    return gone.first() is not None
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def all_that_ended(connection: Connection) -> Sums:
+    """All attempts, jobs and occurrences that ever ended. One statement, as folding moves rows meanwhile."""
+    rows: Any = run(
+        connection,
+        f"""
+        SELECT 1 AS folded, c.kind, c.name, c.outcome, c.bucket, c.count AS number, c.micros, c.longest, c.newest
+        FROM {COUNTS} c WHERE c.at_hour = :ever AND c.kind <> ''
+        UNION ALL
+        SELECT 0, n.kind, n.name, n.outcome, n.bucket, CAST(sum(n.count) AS bigint), sum(n.micros), max(n.longest),
+          max(n.newest)
+        FROM {NEW_COUNTS} n GROUP BY n.kind, n.name, n.outcome, n.bucket""",
+        ever=EVER,
+    )
+    sums: Sums = {}
+    new: Sums = {}
+    known: dict[str, set[str]] = {}
+    for row in rows:
+        each = Sum(row.number, row.micros, row.longest, row.newest)
+        if row.folded:
+            known.setdefault(row.kind, set()).add(row.name)
+        add(sums if row.folded else new, Key(row.kind, clean(row.name), row.outcome, row.bucket), each)
+    for key, each in named(new, known).items():
+        add(sums, key, each)
+    return sums
