@@ -178,7 +178,7 @@ class DatabaseBusy(TransientTrouble):
 
     def __init__(self, url: str, waited_s: float) -> None:
         super().__init__(
-            f"database {url} was locked by another process for {waited_s:.1f} s: "
+            f"database {url} was locked by another process for {waited_s:.1f}s: "
             "look for a program that holds a transaction open on it"
         )
 
@@ -392,7 +392,7 @@ class TransactionTooLong(CronjobsError):
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(
-            f"ctx.transaction() was rolled back after {limit_s:g} s, as it holds the only write lock of SQLite: "
+            f"ctx.transaction() was rolled back after {limit_s:g}s, as it holds the only write lock of SQLite: "
             "do the slow part before the block, or use PostgreSQL"
         )
 

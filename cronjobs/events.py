@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Any, Final, NamedTuple
 
 from cronjobs.engine.rules.failed_job import described, error_line, last_own_line
-from cronjobs.model import Finished, Job, RetryPolicy, Status, Transition
+from cronjobs.model import Finished, Job, RetryPolicy, Status, Transition, duration_text, rough
 from cronjobs.text import one_line
 from cronjobs.version import __version__
 
@@ -119,14 +119,14 @@ def type_cleared(job_type: str) -> Event:
 def lease_cut(job_id: int, job_type: str, locked_until: datetime, left: timedelta) -> Event:
     error = (
         f"its lease was to end at {locked_until.isoformat()}, which no runner writes whose clock is right; it ends in "
-        f"{left.total_seconds():g} s now, unless its runner renews it"
+        f"{rough(left)} now, unless its runner renews it"
     )
     return Event("job.lease_cut", {"job_id": job_id, "job_type": job_type, "error": error}, WARNING)
 
 
 def job_timed_out(job: Job, worker: str, timeout: timedelta) -> Event:
     """Its thread still runs, and keeps the slot until the tick ends."""
-    error = f"still running after its timeout of {timeout.total_seconds():g} s"
+    error = f"still running after its timeout of {duration_text(timeout)}"
     return Event("job.timed_out", _of(job, worker, error=error, duration_ms=_ms(timeout)), WARNING)
 
 
@@ -277,9 +277,8 @@ def signalled(name: str) -> Event:
 
 def not_started(job_type: str, waiting: int, timeout_s: float, remaining_s: float) -> Event:
     """Printed on a terminal, with -v or --json: a due job that did not fit into the rest of the tick."""
-    why = (
-        f"its timeout of {timeout_s:g} s does not fit into the {max(0.0, remaining_s):.0f} s that are left of this tick"
-    )
+    timeout, left = duration_text(timedelta(seconds=timeout_s)), rough(timedelta(seconds=max(0.0, remaining_s)))
+    why = f"its timeout of {timeout} does not fit into the {left} that are left of this tick"
     return Event("job.not_started", {"job_type": job_type, "waiting": waiting, "error": why}, INFO)
 
 

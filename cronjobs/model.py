@@ -371,13 +371,22 @@ def in_zone(instant: datetime, zone: tzinfo) -> datetime:
 
 
 def duration_text(value: timedelta) -> str:
-    """Write a duration as people do: "55s", "10m", "1h30m", "2d", "0.25s"."""
-    seconds = value.total_seconds()
-    if seconds < 60:
-        return f"{seconds:g}s" if seconds == int(seconds) else f"{seconds:.2f}".rstrip("0").rstrip(".") + "s"
-    parts, rest = [], round(seconds)
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        if rest >= size:
-            parts.append(f"{rest // size}{unit}")
-            rest %= size
-    return "".join(parts[:2])
+    """Write a duration as the file has it, exact to the millisecond: "250ms", "1.5s", "10m", "1d2h30m"."""
+    rest = round(value / timedelta(milliseconds=1))
+    if 0 < rest < 1000:
+        return f"{rest}ms"
+    text = ""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000)):
+        count, rest = divmod(rest, size)
+        text += f"{count}{unit}" if count else ""
+    return text + f"{rest / 1000:g}s" if rest or not text else text
+
+
+_STEPS: Final = ((1, 0.001), (10, 0.1), (600, 1), (36_000, 60), (864_000, 3600))  # below so many seconds: to so many
+
+
+def rough(span: timedelta) -> str:
+    """A length of time as people read it, to a twentieth: "310ms", "8.4s", "9m5s", "2h5m", "12h", "3d4h"."""
+    seconds = abs(span.total_seconds())
+    step = next((step for below, step in _STEPS if seconds < below), 86_400)
+    return duration_text(timedelta(seconds=round(seconds / step) * step))

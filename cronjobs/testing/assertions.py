@@ -17,7 +17,7 @@ from cronjobs.engine.jobs.enqueue import Target
 from cronjobs.engine.jobs.registry import registered
 from cronjobs.engine.store.listing import Filter, list_jobs
 from cronjobs.errors import UsageError
-from cronjobs.model import Status, duration, duration_text
+from cronjobs.model import Status, duration, rough
 from cronjobs.testing.configured import settings_of
 from cronjobs.testing.lending import LentDatabase, require_tables
 
@@ -52,7 +52,7 @@ class Found:
         said += [f"queue={self.queue}"] if self.queue != "default" else []
         said += [f"priority={self.priority}"] if self.priority != 5 else []
         said += [f"run_at={self.run_at.isoformat()}"] if self.delay else []
-        said += [f"delay={duration_text(self.delay)}"] if self.delay > timedelta(0) else []
+        said += [f"delay={rough(self.delay)}"] if self.delay > timedelta(0) else []
         said += [f"idempotency_key={self.idempotency_key}"] if self.idempotency_key else []
         return " ".join(said)
 

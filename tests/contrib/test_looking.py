@@ -44,27 +44,27 @@ TROUBLE    - critical unresolved:os:system: 1 due job waits: no handler or
              jobs list --type os:system"
            - critical dead: 2 dead jobs that nobody has retried or dismissed,
              since 2026-06-28 14:03:07: "cronjobs jobs list --status dead"
-           - warning late: 1 job has been due for more than 2 minutes and could
-             run: the ticks do not keep up, since 14:01:07: "cronjobs jobs list
+           - warning late: 1 job has been due for more than 2m and could run:
+             the ticks do not keep up, since 14:01:07: "cronjobs jobs list
              --status queued"
 
 schedule        last      ago  took  usual  last 20               next in
-nightly-report  retrying  6 h    4m   90 s  ▁▁▁▁▁▁▁▁▁▁▁▁▁░▁▁▁▁▁▄  18 h
-refresh-cache   none yet                                          7 min
+nightly-report  retrying   6h    4m  1m30s  ▁▁▁▁▁▁▁▁▁▁▁▁▁░▁▁▁▁▁▄  18h
+refresh-cache   none yet                                          6m53s
 ▁ succeeded  ▄ retrying  ░ skipped
 
-running    id  type             host    for
-            2  reports.nightly  web2  3 min  OVERDUE: lease ended 2 min ago
-            1  mail.send        web1   12 s  lease 48 s left, failed 2 of 5
+running    id  type             host  for
+            2  reports.nightly  web2   3m  OVERDUE: lease ended 2m ago
+            1  mail.send        web1  12s  lease 48s left, failed 2 of 5
 waiting    3 due, 3 in the future, 2 of these failed before
-           1 late; the oldest was due 4 min ago (13:59:07)
+           1 late; the oldest was due 4m ago (13:59:07)
 queues     queue    due  oldest  trend
-           default    3   4 min  growing: +3 in 10 min
+           default    3      4m  growing: +3 in 10m
 dead       2 in all, 1 in the last 24 h
 paused     queue mail until 15:00:00, by hugo: provider down
-ticks      host  began       took  version  file      did
-           web1  6 s ago   310 ms  0.1.0    3f2a9c1b  3 succeeded, 1 dead
-           web2  31 s ago          0.1.0    3f2a9c1b  at work
+ticks      host  began     took  version  file      did
+           web1  6s ago   310ms  0.1.0    3f2a9c1b  3 succeeded, 1 dead
+           web2  31s ago         0.1.0    3f2a9c1b  at work
 """
 
 
@@ -240,13 +240,13 @@ def test_without_jobs_json_is_an_empty_array_and_text_says_so_on_stderr(cronjobs
 
 
 JOBS = """\
-id  status     type             when          note
- 6  cancelled  mail.send        9 min ago
- 5  dead       mail.send        9 min ago     failed 5 of 5: 503 from the mail …
- 4  retrying   reports.nightly  in 4 min      failed 3 of 10, lost 1 time: no d…
- 3  succeeded  reports.nightly  9 min ago     1m
- 2  running    mail.send        for 12 s      on web1, lease 48 s left
- 1  queued     code.only        due 10 s ago
+id  status     type             when         note
+ 6  cancelled  mail.send        9m ago
+ 5  dead       mail.send        9m ago       failed 5 of 5: 503 from the mail p…
+ 4  retrying   reports.nightly  in 4m10s     failed 3 of 10, lost 1 time: no di…
+ 3  succeeded  reports.nightly  9m ago       1m
+ 2  running    mail.send        for 12s      on web1, lease 48s left
+ 1  queued     code.only        due 10s ago
 """
 
 
@@ -348,22 +348,22 @@ def test_jobs_show_tells_the_whole_life_of_a_job(cronjobs: Cronjobs, rows: Rows)
     out = cronjobs("jobs", "show", str(job_id)).out
     assert out.splitlines()[:3] == [
         f"job {job_id}  mail.send  retrying",
-        "next       waits for its 2nd try, in 2 min (14:05:17)",
+        "next       waits for its 2nd try, in 2m10s (14:05:17)",
         "tries      failed 1 of 5",
     ]
-    assert "nightly-report, for 30 min ago (13:33:07)" in out
+    assert "nightly-report, for 30m ago (13:33:07)" in out
     assert "it stands for 3 occurrences more, from 11:03:07 to 13:03:07" in out
     assert "1 occurrence gave way to it" in out
     assert 'payload    {"region": "us"}' in out
     assert out.endswith(
         """
-1st attempt  failed  10 min ago (13:53:07), took 1m, on web1, worker 3
+1st attempt  failed  10m ago (13:53:07), took 1m, on web1, worker 3
   OSError: boom
   traceback
     Trace
       back
 
-2nd attempt  lost  10 min ago (13:53:07), took 2m, on web1
+2nd attempt  lost  10m ago (13:53:07), took 2m, on web1
   output
     line 1
     line 2
@@ -395,18 +395,18 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
 @pytest.mark.parametrize(
     ("job", "facts", "sentence"),
     [
-        ({"run_at": NOW + timedelta(minutes=5)}, {}, "waits for its turn, in 5 min (14:08:07)"),
+        ({"run_at": NOW + timedelta(minutes=5)}, {}, "waits for its turn, in 5m (14:08:07)"),
         (
             {"status": "failed", "failures": 2, "run_at": NOW + timedelta(minutes=5)},
             {},
-            "waits for its 3rd try, in 5 min (14:08:07)",
+            "waits for its 3rd try, in 5m (14:08:07)",
         ),
-        ({}, {}, "waits for its turn: was due 5 s ago (14:03:02), and the next tick with room takes it"),
-        ({}, {"paused": "queue mail"}, "was due 5 s ago (14:03:02) and waits: queue mail is paused"),
+        ({}, {}, "waits for its turn: was due 5s ago (14:03:02), and the next tick with room takes it"),
+        ({}, {"paused": "queue mail"}, "was due 5s ago (14:03:02) and waits: queue mail is paused"),
         (
             {},
             {"known": False},
-            'was due 5 s ago (14:03:02) and waits: no handler or command "mail.send" is registered here',
+            'was due 5s ago (14:03:02) and waits: no handler or command "mail.send" is registered here',
         ),
         ({"status": "succeeded"}, {}, "is done"),
         ({"status": "cancelled"}, {}, "was cancelled, and stays so"),
@@ -414,20 +414,17 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
         (
             RUNNING | {"locked_until": NOW + timedelta(seconds=40)},
             {},
-            "runs on web1, begun 12 s ago (14:02:55); its lease has 40 s left",
+            "runs on web1, begun 12s ago (14:02:55); its lease has 40s left",
         ),
         (
             RUNNING | {"locked_until": NOW + timedelta(seconds=40), "cancel_requested_at": NOW},
             {},
-            "runs on web1, begun 12 s ago (14:02:55), and was asked to stop; its lease has 40 s left",
+            "runs on web1, begun 12s ago (14:02:55), and was asked to stop; its lease has 40s left",
         ),
         (
             RUNNING | {"locked_until": ago(minutes=2)},
             {},
-            (
-                "runs on web1, begun 12 s ago (14:02:55); its lease ended 2 min ago: "
-                "the next tick settles what became of it"
-            ),
+            ("runs on web1, begun 12s ago (14:02:55); its lease ended 2m ago: the next tick settles what became of it"),
         ),
     ],
 )

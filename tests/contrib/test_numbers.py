@@ -25,7 +25,7 @@ from contrib.web.test_quarters import by_select
 from cronjobs import masking
 from cronjobs.desk.cli.status_json import all_of_it
 from cronjobs.desk.insight.gathering import look
-from cronjobs.desk.insight.saying import rough, took
+from cronjobs.desk.insight.saying import took
 from cronjobs.desk.insight.worst_first import schedules_shown
 from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings
@@ -38,6 +38,7 @@ from cronjobs.engine.store import schedules as ledger
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.store.schedules import LedgerRow
 from cronjobs.engine.tick.result import did_in_words
+from cronjobs.model import rough
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may write ticks and queues of his own
@@ -288,7 +289,7 @@ def check_status(right: Select, settings: Settings, types: JobTypes) -> list[str
 
 def check_findings(right: Select, texts: Sequence[str]) -> None:
     """The numbers in the sentences."""
-    for words, jobs in (("nobody has retried or dismissed", right.open_dead), ("due for more than 2 min", right.late)):
+    for words, jobs in (("nobody has retried or dismissed", right.open_dead), ("due for more than 2m", right.late)):
         # What is late for want of ticks is said of the ticks.
         said = jobs and (jobs is right.open_dead or not any(text.startswith("no tick") for text in texts))
         assert [text.split()[0] for text in texts if words in text] == ([str(len(jobs))] if said else [])

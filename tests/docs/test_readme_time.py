@@ -46,5 +46,5 @@ def test_the_readme_tells_what_each_policy_really_does(outage: World) -> None:
     for command, said in commands:
         words = command.split("#")[0].split()
         answer = outage.cronjobs(*words)
-        lines = [re.sub(r"after [\d.]+ m?s", "after 3 ms", line.rstrip()) for line in answer.out.rstrip().splitlines()]
+        lines = [re.sub(r"after [\d.]+m?s", "after 3ms", line.rstrip()) for line in answer.out.rstrip().splitlines()]
         assert "\n".join(lines) == said, command

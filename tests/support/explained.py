@@ -113,7 +113,7 @@ class Told:
     @property
     def steady(self) -> list[str]:
         """The sentences, without how long attempts really took."""
-        return [re.sub(r"after [\d.]+ m?s", "after a moment", sentence) for sentence in self.found["sentences"]]
+        return [re.sub(r"after [\d.]+m?s", "after a moment", sentence) for sentence in self.found["sentences"]]
 
 
 @pytest.fixture

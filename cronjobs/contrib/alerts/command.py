@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from cronjobs.contrib.alerts.texts import Message, as_json
 from cronjobs.engine.config.settings import CommandChannel
+from cronjobs.model import rough
 
 SAID: Final = 4096  # bytes of its output that are looked at
 
@@ -35,7 +37,7 @@ def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Pa
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        raise CommandRefused(f"it did not end within {timeout_s:.0f} s") from None
+        raise CommandRefused(f"it did not end within {rough(timedelta(seconds=timeout_s))}") from None
     finally:
         _reap(process)
     if process.returncode:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Final
 
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.alerts.texts import Message
 from cronjobs.engine.config.settings import AlertChannel, CommandChannel, MailChannel, Settings
 from cronjobs.masking import mask
+from cronjobs.model import rough
 from cronjobs.text import one_line
 
 CHANNEL_S: Final = 10.0
@@ -59,7 +61,7 @@ def deliver(
             break
         waiting.remove(name)
         yield name, None if error is None else one_line(mask(error, settings.secrets), LONGEST_ERROR)
-    yield from ((name, f"no answer within {timeout_s:.0f} s") for name in waiting)
+    yield from ((name, f"no answer within {rough(timedelta(seconds=timeout_s))}") for name in waiting)
 
 
 def _send(channel: AlertChannel, message: Message, settings: Settings, timeout_s: float) -> None:

@@ -13,7 +13,7 @@ from cronjobs.engine.rules.failed_job import LINE, absolute, described, error_li
 from cronjobs.engine.store.alerts import DueAlert, FailedJob
 from cronjobs.errors import MESSAGE_LIMIT
 from cronjobs.masking import mask
-from cronjobs.model import duration_text, in_zone
+from cronjobs.model import in_zone, rough
 from cronjobs.text import one_line, visible
 
 MOST: Final = 20  # findings in one message; the rest is counted
@@ -146,16 +146,12 @@ def body(message: Message) -> str:
         lines += [*_finding_lines(each, message.zone), ""]
     for each in message.over:
         assert each.ended_at is not None
-        lasted = duration_text(_whole(each.ended_at - each.began_at))
+        lasted = rough(each.ended_at - each.began_at)
         lines += [f"OVER after {lasted}, since {_at(each.ended_at, message.zone)}: {each.text}", ""]
     if message.left_out:
         lines += [f"… and {message.left_out} more: cronjobs status", ""]
     lines.append(f"-- cronjobs on {one_line(message.host, 100)}")
     return visible("\n".join(lines)) + "\n"
-
-
-def _whole(span: Any) -> Any:
-    return type(span)(seconds=max(0, round(span.total_seconds())))
 
 
 def _finding_lines(each: Told, zone: str) -> list[str]:

@@ -12,6 +12,7 @@ from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable,
 from cronjobs.contrib.doctor.host_verdicts import MIB, ON_A_NETWORK
 from cronjobs.engine.database.connection import OLDEST_SERVER, OLDEST_SQLITE
 from cronjobs.engine.store.examining import HeldRights, ServerFacts, SqliteFile, TableStatistics
+from cronjobs.model import rough
 
 SKEWED: Final = timedelta(seconds=5)
 FAR_OFF: Final = timedelta(minutes=2)
@@ -70,10 +71,10 @@ def clocks(skew: timedelta, uncertain: timedelta, *, same_host: bool) -> Diagnos
     if same_host:
         return not_applicable("SQLite uses this host's clock")
     off = abs(skew) - uncertain
-    seconds = f"{abs(skew).total_seconds():.0f} s {'ahead of' if skew > timedelta(0) else 'behind'} the database's"
+    by = f"{rough(skew)} {'ahead of' if skew > timedelta(0) else 'behind'} the database's"
     if off <= SKEWED:
         return ok("this host's clock and the database's agree")
-    text = f"this host's clock is {seconds}: the database's decides what is due, and log lines have the host's"
+    text = f"this host's clock is {by}: the database's decides what is due, and log lines have the host's"
     fix = "run an NTP client on both (chronyc tracking, timedatectl)"
     return problem(text, fix) if off > FAR_OFF else warning(text, fix)
 

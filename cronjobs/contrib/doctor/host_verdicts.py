@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
 from cronjobs.desk.init.app_alembic import HOW_TO_FILTER
-from cronjobs.model import duration_text
+from cronjobs.model import duration_text, rough
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
@@ -222,7 +222,7 @@ def state_folder(found: StateFolder) -> Diagnosis:
     if found.runs and found.longest > LONG_FOR_A_RUN:
         return warning(
             f"runs of exec that no database has yet: {found.runs:,} in {found.path}, the first of them began "
-            f"{duration_text(timedelta(seconds=int(found.longest.total_seconds())))} ago",
+            f"{rough(found.longest)} ago",
             "the next tick or exec of the same project writes them, or reports what is in the way",
         )
     return ok(f"{found.path} is ours alone, and lasts")

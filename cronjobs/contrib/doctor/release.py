@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Final, Literal
 
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed
@@ -207,14 +206,11 @@ def _silence(facts: ReleaseFacts) -> ReleaseItem:
 def _retention(facts: ReleaseFacts) -> ReleaseItem:
     about = "How long are jobs and their payloads kept?"
     kept = facts.settings.retention
-    text = f"succeeded jobs {_days(kept.succeeded)}, dead ones {_days(kept.dead)}, keys {_days(kept.keys)}"
+    succeeded, dead, keys = map(duration_text, (kept.succeeded, kept.dead, kept.keys))
+    text = f"succeeded jobs {succeeded}, dead ones {dead}, keys {keys}"
     if "retention" in facts.settings.positions:
         return ReleaseItem("retention", about, "ok", text)
     return ReleaseItem("retention", about, "ask", f"by default: {text}", "write retention: in the file")
-
-
-def _days(span: timedelta) -> str:
-    return f"{span.days} days" if span.days else duration_text(span)
 
 
 def _names_of(names: Sequence[str]) -> str:

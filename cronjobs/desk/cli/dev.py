@@ -44,7 +44,7 @@ _COLOURS: Final = {
     "config.fault": "red",
     "database.trouble": "red",
 }
-_IDLE: Final = re.compile(r"no job ran in [\d.]+ s; (?!SIG).*")  # how run-due -v sums up a tick that did nothing
+_IDLE: Final = re.compile(r"no job ran in [\w.]+; (?!SIG).*")  # how run-due -v sums up a tick that did nothing
 
 
 def dev(

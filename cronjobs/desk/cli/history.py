@@ -18,7 +18,6 @@ from cronjobs.desk.cli.output import (
     COLOURS,
     UNCUT,
     Times,
-    brief,
     columns_of,
     counted,
     host_of,
@@ -42,6 +41,7 @@ from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store import listing, schedules
 from cronjobs.errors import UsageError
+from cronjobs.model import rough
 
 Span = tuple[datetime, datetime | None]  # until None: now
 READ_AT_MOST: Final = 20_000  # attempts, deaths, occurrences
@@ -230,8 +230,8 @@ def _repeated(entries: Sequence[Entry]) -> str:
     """ "sync_stock ×12, 1.2 s usual"."""
     durations = [entry["finished_at"] - entry["started_at"] for entry in entries]
     usual, longest = middle(durations), max(durations)
-    text = f"{name_text(entries[0]['schedule'])} {printable('×', 'x')}{len(entries):,}, {brief(usual)} usual"
-    return text + (f", the longest {brief(longest)}" if longest > 3 * usual and longest > SECOND else "")
+    text = f"{name_text(entries[0]['schedule'])} {printable('×', 'x')}{len(entries):,}, {rough(usual)} usual"
+    return text + (f", the longest {rough(longest)}" if longest > 3 * usual and longest > SECOND else "")
 
 
 def _told(entry: Entry, times: Times) -> tuple[str, str]:

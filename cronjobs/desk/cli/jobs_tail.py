@@ -12,7 +12,7 @@ import typer
 from cronjobs import masking
 from cronjobs.clock import sleep
 from cronjobs.desk.cli.options import Source
-from cronjobs.desk.cli.output import Times, counted, host_of, progress_text, rough
+from cronjobs.desk.cli.output import Times, counted, host_of, progress_text
 from cronjobs.desk.cli.progress import Progress, interruptible
 from cronjobs.desk.cli.project_database import jobs_database
 from cronjobs.desk.insight.tailing import Tail, TailPart
@@ -21,7 +21,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.progress import reported_of, time_left
 from cronjobs.engine.store import tailing
 from cronjobs.errors import CronjobsError, DatabaseError
-from cronjobs.model import FINAL, Status
+from cronjobs.model import FINAL, Status, rough
 from cronjobs.text import visible
 
 POLL_S: Final = 1.0  # a renewal writes no oftener than every few seconds

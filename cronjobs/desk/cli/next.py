@@ -17,7 +17,7 @@ import typer
 from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source, schedule_names
-from cronjobs.desk.cli.output import iso_instant, rough, safe, table, write
+from cronjobs.desk.cli.output import iso_instant, safe, table, write
 from cronjobs.engine.command.printing import complain, json_text
 from cronjobs.engine.config.fields import NAME
 from cronjobs.engine.config.reader import nearest
@@ -26,7 +26,7 @@ from cronjobs.engine.crontime.grammar import parse
 from cronjobs.engine.crontime.timing import CronTiming, EveryTiming, Timing, clock_changes, count_between, remarks
 from cronjobs.engine.crontime.timing import timing as timing_of
 from cronjobs.errors import ConfigError, CronError, UsageError
-from cronjobs.model import duration, in_zone
+from cronjobs.model import duration, in_zone, rough
 from cronjobs.text import one_line
 
 SHOWN: Final = 5  # of one expression or schedule, unless -n says otherwise

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zoneinfo import ZoneInfo
@@ -21,7 +21,6 @@ from cronjobs.desk.insight.saying import counted as counted
 from cronjobs.desk.insight.saying import host_of as host_of
 from cronjobs.desk.insight.saying import key_told as key_told
 from cronjobs.desk.insight.saying import ordinal as ordinal
-from cronjobs.desk.insight.saying import rough as rough
 from cronjobs.desk.insight.saying import safe as safe
 from cronjobs.desk.insight.saying import status_word as status_word
 from cronjobs.desk.insight.saying import took as took
@@ -29,7 +28,7 @@ from cronjobs.desk.insight.saying import tries as tries
 from cronjobs.engine.command.printing import coloured, complain, is_terminal, json_text
 from cronjobs.engine.rules.progress import HowFar, in_words
 from cronjobs.errors import CronjobsError, UsageError
-from cronjobs.model import duration, duration_text, in_zone
+from cronjobs.model import duration, in_zone
 from cronjobs.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -76,22 +75,6 @@ def sentence(trouble: Finding, times: Times) -> str:
     since = f", since {times.clock(trouble.since)}" if trouble.since else ""
     command = f': "{safe(trouble.command)}"' if trouble.command else ""
     return f"{safe(trouble.text, 400)}{since}{command}"
-
-
-def brief(span: timedelta) -> str:
-    """A duration in at most 6 columns: "31 ms", "3.2 s", "42 s", "12m", "2h5m", "3d"."""
-    seconds = span.total_seconds()
-    if seconds < 0.9995:
-        return f"{round(seconds * 1000)} ms"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    for unit in (1, 60, 3600, 86400):
-        text = (
-            f"{round(seconds)} s" if seconds < 99.5 else duration_text(timedelta(seconds=round(seconds / unit) * unit))
-        )
-        if len(text) <= 6:
-            return text
-    return ">99d"
 
 
 def iso_instant(text: str, timezone: str) -> datetime:

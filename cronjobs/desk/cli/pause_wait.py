@@ -10,7 +10,7 @@ from typing import Any, Final
 import typer
 
 from cronjobs.clock import sleep
-from cronjobs.desk.cli.output import Times, counted, host_of, rough, safe, table, width
+from cronjobs.desk.cli.output import Times, counted, host_of, safe, table, width
 from cronjobs.desk.cli.progress import Progress, interruptible
 from cronjobs.engine.command.printing import complain
 from cronjobs.engine.database.connection import Database
@@ -18,6 +18,7 @@ from cronjobs.engine.host.identity import Identity, is_gone
 from cronjobs.engine.store import listing, operating
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import DatabaseError
+from cronjobs.model import duration_text, rough
 
 POLL_S: Final = 0.5
 SHOWN: Final = 20
@@ -61,13 +62,13 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
                 claims = still.claims
             except DatabaseError as error:  # a restart: what runs goes on, and so do we
                 trouble = error
-            waited = database.clock.monotonic() - began
-            if interrupted() or (still and still.quiet) or waited >= span.total_seconds():
+            waited = timedelta(seconds=database.clock.monotonic() - began)
+            if interrupted() or (still and still.quiet) or waited >= span:
                 break
-            progress.say(f"waiting, {waited:.0f} of {span.total_seconds():.0f} s: {still.said if still else trouble}")
-            sleep(min(POLL_S, span.total_seconds() - waited))
+            progress.say(f"waiting, {rough(waited)} of {duration_text(span)}: {still.said if still else trouble}")
+            sleep(min(POLL_S, (span - waited).total_seconds()))
     if still is not None and still.quiet:
-        complain(f"quiet after {waited:.1f} s: nothing runs any more")
+        complain(f"quiet after {rough(waited)}: nothing runs any more")
         return
     if interrupted():
         complain(f"stopped waiting; the pause stays: {undo} takes it off")
@@ -75,7 +76,7 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
     if trouble is not None:
         raise trouble
     assert still is not None
-    complain(f"not quiet after {waited:.0f} s, {still.said}; the pause stays: {undo} takes it off")
+    complain(f"not quiet after {rough(waited)}, {still.said}; the pause stays: {undo} takes it off")
     for line in _table(still):
         complain(line)
     raise typer.Exit(1)

@@ -24,7 +24,7 @@ from cronjobs.engine.tick.extras import LAST_S, Over, beside_jobs
 from cronjobs.engine.tick.foreground import Foreground, RunResult, signals_wait
 from cronjobs.engine.tick.log import Log
 from cronjobs.errors import UsageError
-from cronjobs.model import Snoozed, Status, Succeeded, duration_text
+from cronjobs.model import Snoozed, Status, Succeeded, rough
 
 
 def run(
@@ -123,9 +123,9 @@ def _tell(done: RunResult, streams: Streams, say: Callable[[str], None]) -> None
 def _became(done: RunResult) -> str:
     decided, outcome = done.decided, done.outcome
     assert decided is not None
-    took = f"{decided.finished.duration.total_seconds():.2f} s"
+    took = rough(decided.finished.duration)
     error = getattr(outcome, "error", "")
-    wait = duration_text(decided.transition.delay) if decided.transition.delay is not None else ""
+    wait = rough(decided.transition.delay) if decided.transition.delay is not None else ""
     match decided.transition.status:
         case Status.SUCCEEDED:
             result = decided.finish.result

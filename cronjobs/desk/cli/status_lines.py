@@ -11,13 +11,11 @@ from cronjobs.desk.cli.last_runs import legend, strip
 from cronjobs.desk.cli.output import (
     UNCUT,
     Times,
-    brief,
     counted,
     first,
     host_of,
     is_cut,
     labelled,
-    rough,
     safe,
     sentence,
     status_word,
@@ -36,6 +34,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules import pausing
 from cronjobs.engine.tick.result import did_in_words
+from cronjobs.model import rough
 
 LABEL_WIDTH: Final = 11
 NARROW: Final = 76  # columns that a table with all of a schedule's columns needs
@@ -114,10 +113,10 @@ def _schedule_row(facts: ScheduleFacts, times: Times, count: int, *, all_columns
         safe(facts.name, 200),
         "running" if running else status_word(last.outcome) if last else "none yet",
         rough(times.now - running.at) if running else rough(times.now - last.at) if last else "",
-        brief(ran) if ran is not None and not running else "",
+        rough(ran) if ran is not None and not running else "",
     ]
     if all_columns:
-        row.append(brief(usual) if usual is not None else "")
+        row.append(rough(usual) if usual is not None else "")
     if facts.paused:
         coming = "paused"
     elif facts.next_at is None:

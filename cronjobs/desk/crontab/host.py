@@ -18,6 +18,7 @@ from typing import Any
 from cronjobs.desk.crontab.block import CrontabError, command, indented, text_of, unescaped, unquoted
 from cronjobs.desk.crontab.lines import Cron, settings_above
 from cronjobs.errors import CronjobsError
+from cronjobs.model import rough
 from cronjobs.text import visible
 
 
@@ -131,7 +132,7 @@ def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *
                 pipe.close()
         if not isinstance(stopped, subprocess.TimeoutExpired):
             raise
-        return BareTick(137, None, f"it had not ended after {limit.total_seconds():.0f} s")
+        return BareTick(137, None, f"it had not ended after {rough(limit)}")
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     report = _report(out)
     database = report.get("database")

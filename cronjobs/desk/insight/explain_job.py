@@ -19,10 +19,11 @@ from cronjobs.desk.insight.explain_facts import (
     TypeFacts,
     plain,
 )
-from cronjobs.desk.insight.explain_phrases import LocalTimes, late, name, pause, span, who
+from cronjobs.desk.insight.explain_phrases import LocalTimes, late, name, pause, who
 from cronjobs.engine.rules.misfits import LEAST, MOST, OUTLIVED
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.progress import in_words, time_left
+from cronjobs.model import rough
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
@@ -178,7 +179,7 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], clock: LocalTimes) ->
 
 
 def _attempt(attempt: AttemptFacts, clock: LocalTimes) -> str:
-    took = span(attempt.finished_at - attempt.started_at)
+    took = rough(attempt.finished_at - attempt.started_at)
     on, at = f" on {name(attempt.host)}" if attempt.host else "", clock.time(attempt.finished_at)
     error = one_line(attempt.error, 300) if attempt.error else ""
     subject = f"Attempt {attempt.number}"
@@ -243,13 +244,13 @@ def _times(count: int) -> str:
 
 
 def _running(job: JobFacts, clock: LocalTimes, now: datetime) -> str:
-    begun = f", begun at {clock.time(job.started_at)}, {span(now - job.started_at)} ago" if job.started_at else ""
+    begun = f", begun at {clock.time(job.started_at)}, {rough(now - job.started_at)} ago" if job.started_at else ""
     stop = "; it was asked to stop" if job.cancel_requested_at else ""
     if job.locked_until is not None and job.locked_until < now:
-        over = span(now - job.locked_until)
+        over = rough(now - job.locked_until)
         lease = f"; its lease ended {over} ago, so that the next tick settles what became of it"
     else:
-        left = span(job.locked_until - now) if job.locked_until else "no time"
+        left = rough(job.locked_until - now) if job.locked_until else "no time"
         lease = f"; its lease has {left} left"
     where = f"on {name(job.host or '?')}"
     if job.cluster_worker == "":
@@ -265,9 +266,9 @@ def _reported(job: JobFacts, now: datetime) -> list[str]:
         return []
     said_at = job.started_at + timedelta(seconds=job.reported.ran_s)
     left = time_left(job.reported, job.started_at, now)
-    rest = f"; at this pace it takes {span(left)} more" if left is not None else ""
+    rest = f"; at this pace it takes {rough(left)} more" if left is not None else ""
     said = one_line(in_words(job.reported.progress), 300)
-    return [f"It has come to {said} (said {span(max(timedelta(0), now - said_at))} ago){rest}."]
+    return [f"It has come to {said} (said {rough(max(timedelta(0), now - said_at))} ago){rest}."]
 
 
 def _waiting(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
@@ -281,13 +282,13 @@ def _waiting(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
     failed = f" (failed {_of(job)})" if job.failures else ""
     waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, clock, around))
     if job.run_at > now:
-        sentence = f"{waits}, due at {clock.time(job.run_at)}, in {span(job.run_at - now)}."
+        sentence = f"{waits}, due at {clock.time(job.run_at)}, in {rough(job.run_at - now)}."
         return [sentence, *ends] + ([f"When it is due, it will wait still: {why}."] if why else [])
     if not why:
         last = around.last_tick
         began = f" (the last began at {clock.time(last.started_at)} on {name(last.host)})" if last else ""
         why = f"the next tick with room takes it{began}"
-    since = f"due since {clock.time(job.run_at)}, for {span(now - job.run_at)}"
+    since = f"due since {clock.time(job.run_at)}, for {rough(now - job.run_at)}"
     return [*_passed_over(job, clock), f"{waits}, {since}: {why}.", *ends]
 
 
@@ -340,7 +341,7 @@ def _reasons(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
     if last is None:
         reasons.append("no tick has ever reached this database")
     elif around.now - last.last_sign_at > around.quiet_after:
-        quiet = f"since {clock.time(last.last_sign_at)}, for {span(around.now - last.last_sign_at)}"
+        quiet = f"since {clock.time(last.last_sign_at)}, for {rough(around.now - last.last_sign_at)}"
         reasons.append(f"no tick has reached the database {quiet}")
     return reasons
 

@@ -22,9 +22,9 @@ from cronjobs.desk.insight.explain_facts import (
     plain,
 )
 from cronjobs.desk.insight.explain_job import brief_job, job_sentences
-from cronjobs.desk.insight.explain_phrases import LocalTimes, capital, late, name, pause, span, who
+from cronjobs.desk.insight.explain_phrases import LocalTimes, capital, late, name, pause, who
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
-from cronjobs.model import duration_text, in_zone
+from cronjobs.model import duration_text, in_zone, rough
 from cronjobs.text import one_line
 
 OCCURRENCE_VERDICTS: Final = {
@@ -267,12 +267,12 @@ def _doing_then(job: JobFacts, moment: datetime, clock: LocalTimes) -> str:
 def _missed(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
     definition = facts.definition
     tick = who(facts.settler)
-    age = span(row.decided_at - facts.last_for)
+    age = rough(row.decided_at - facts.last_for)
     settled = f"{tick} settled {_it(facts)}" if tick else f"{_it_was(facts)} settled"
     sentence = f"When {settled}, at {clock.time(row.decided_at)}, "
     sentence += f"{'it was' if facts.count == 1 else 'the newest of them was'} {age} old, "
     if definition is not None and definition.catch_up == "none":
-        sentence += f"and catch_up: none makes up for nothing older than {span(ON_TIME_WITHIN)}"
+        sentence += f"and catch_up: none makes up for nothing older than {rough(ON_TIME_WITHIN)}"
     elif definition is not None and definition.catch_up == "latest":
         sentence += f"beyond catch_up_within ({duration_text(definition.catch_up_within)})"
     else:
@@ -300,7 +300,7 @@ _SETTLED: Final = {
 def _pending(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
     now, last, brake = facts.around.now, facts.around.last_tick, facts.pause
     if facts.first_for > now:
-        sentences = [f"That is still to come, in {span(facts.first_for - now)}."]
+        sentences = [f"That is still to come, in {rough(facts.first_for - now)}."]
         if brake is not None:
             then = "is skipped" if brake.skip else f"is held back, and at its end {_decides(facts)}"
             sentences.append(f"Now {pause(brake, clock)}: what comes due meanwhile {then}.")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cronjobs.desk.insight.explain_facts import PauseFacts, TickFacts
-from cronjobs.model import duration_text, in_zone
+from cronjobs.model import in_zone, rough
 from cronjobs.text import one_line
 
 
@@ -46,18 +46,8 @@ def _short(moment: datetime) -> str:
     return f"{moment:%H:%M}" if not moment.second else f"{moment:%H:%M:%S}"
 
 
-def span(length: timedelta) -> str:
-    """ "31 ms", "3.2 s", "42 s", "16m3s"."""
-    seconds = abs(length.total_seconds())
-    if seconds < 1:
-        return f"{round(seconds * 1000)} ms"
-    if seconds < 10:
-        return f"{round(seconds, 1):g} s"
-    return f"{round(seconds)} s" if seconds < 120 else duration_text(timedelta(seconds=round(seconds)))
-
-
 def late(by: timedelta) -> str:
-    return "on time" if by < timedelta(seconds=1) else f"{span(by)} late"
+    return "on time" if by < timedelta(seconds=1) else f"{rough(by)} late"
 
 
 def name(text: str) -> str:

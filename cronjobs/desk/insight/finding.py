@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
@@ -100,12 +100,6 @@ def several(names: Sequence[str]) -> str:
 def typed(command: str, *names: str) -> str:
     """A command to type, with *names* quoted for a shell."""
     return " ".join([command, *map(shlex.quote, names)])
-
-
-def span_text(span: timedelta) -> str:
-    """ "14 minutes", "5 hours"."""
-    minutes = round(span.total_seconds() / 60)
-    return f"{minutes} minutes" if minutes < 180 else f"{round(minutes / 60)} hours"
 
 
 def given_up_text(found: GivenUp, what: str) -> str:

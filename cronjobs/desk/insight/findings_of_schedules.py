@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from cronjobs.desk.insight.finding import Covered, Finding, Severity, given_up_text, several, span_text, typed
+from cronjobs.desk.insight.finding import Covered, Finding, Severity, given_up_text, several, typed
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import (
     FAILED_IN_A_ROW,
@@ -23,7 +23,7 @@ from cronjobs.engine.rules.standing import JobNow, NotRun
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.store.given_up import DROPPED
 from cronjobs.engine.store.schedules import StoredSchedule
-from cronjobs.model import duration_text
+from cronjobs.model import rough
 
 FORGOTTEN_PAUSE: Final = timedelta(days=1)
 
@@ -65,26 +65,20 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         yield Finding("dropped", text, since=lost.since, command=command, rows=tuple(map(str, lost.ids)))
     for run in health.slower:
         runs = "has been running for" if run.running else "ran for"
-        text = (
-            f"{run.schedule} {runs} {duration_text(_rounded(run.took))}; usual is {duration_text(_rounded(run.usual))}"
-        )
+        text = f"{run.schedule} {runs} {rough(run.took)}; usual is {rough(run.usual)}"
         severity = Severity.WARNING if run.running else Severity.NOTICE
         command = f"cronjobs jobs show {run.job_id}" if run.job_id else typed("cronjobs explain", run.schedule)
         yield Finding("slower", text, severity, since=run.since, command=command, subject=run.schedule)
     yield from _held_back(health.watch, health.pauses, health.now)
 
 
-def _rounded(span: timedelta) -> timedelta:
-    return timedelta(seconds=max(1, round(span.total_seconds())))
-
-
 def _schedules_off(health: Health, settings: Settings) -> Iterator[Finding]:
     if health.watch.fires or not health.schedules.active:
         return
-    minutes = round(silence_after(settings).total_seconds() / 60)
+    span = rough(silence_after(settings))
     yield Finding(
         "schedules_off",
-        f"no tick of the last {minutes} minutes fires schedules: CRONJOBS_SCHEDULES is off wherever ticks come from",
+        f"no tick of the last {span} fires schedules: CRONJOBS_SCHEDULES is off wherever ticks come from",
         Severity.CRITICAL,
         since=health.watch.fired_at,
         command="cronjobs crontab show",
@@ -176,12 +170,12 @@ def _why_not(schedule: str, found: NotRun, now: datetime) -> str:
     its = f"job {job.id} of {schedule}"
     match found.why:
         case "put off":
-            return f"{its} was put off, and is due in {span_text(job.run_at - now)}"
+            return f"{its} was put off, and is due in {rough(job.run_at - now)}"
         case "overruns":
             return f"{its} runs for longer than its timeout"
         case "overdue":
-            return f"the retry of {its} has been due for {span_text(now - job.run_at)}"
-    return f"{its} has been due for {span_text(now - job.run_at)} and waits"
+            return f"the retry of {its} has been due for {rough(now - job.run_at)}"
+    return f"{its} has been due for {rough(now - job.run_at)} and waits"
 
 
 def _said_already(job: JobNow | None, health: Health, settings: Settings) -> bool:

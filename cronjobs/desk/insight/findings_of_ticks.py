@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from cronjobs.desk.insight.finding import Covered, Finding, Severity, several, span_text, waiting_words
+from cronjobs.desk.insight.finding import Covered, Finding, Severity, several, waiting_words
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_type, takes_away
 from cronjobs.desk.insight.watched import last_sign, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.meta import MOVED
 from cronjobs.errors import MovedDatabase
-from cronjobs.model import duration_text
+from cronjobs.model import rough
 
 _SHOW_CRON = "cronjobs crontab show"
 _HISTORY = "cronjobs history --since 1h"
@@ -26,14 +26,14 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         yield from _no_tick(health, settings)
     if len(health.silent) < len(health.ticks):
         for host, since in health.silent.items():
-            text = f"host {host} has not ticked for {span_text(health.now - since)}, others do"
+            text = f"host {host} has not ticked for {rough(health.now - since)}, others do"
             yield Finding("host", text, since=since, command=_SHOW_CRON, subject=host)
     at_work = ticking(health.ticks, health.now, settings)
     yield from _endings(health, at_work)
     for tick in at_work:
         skew = _did(tick).get("skew_s")
         if isinstance(skew, int | float) and not isinstance(skew, bool):
-            off = duration_text(timedelta(seconds=abs(round(skew))))
+            off = rough(timedelta(seconds=skew))
             text = f"the clock of host {tick['host']} is {off} {'ahead of' if skew > 0 else 'behind'} the database's"
             begun = health.watch.wrong_clocks.get(tick["host"])
             yield Finding("clock", text, since=begun, command="timedatectl", subject=tick["host"])
@@ -71,14 +71,14 @@ def _no_tick(health: Health, settings: Settings) -> Iterator[Finding]:
         text = "the last tick began in the future: a clock is wrong, or was"
         yield Finding("no_tick", text, Severity.CRITICAL, since=last, command=_HISTORY)
     else:
-        text = f"no tick has reached this database for {span_text(health.now - last)}"
+        text = f"no tick has reached this database for {rough(health.now - last)}"
         yield Finding("no_tick", text, Severity.CRITICAL, since=last, command=_SHOW_CRON)
 
 
 def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Ticks that were killed, or ended with a fault of the database or of cronjobs."""
     for host, found in sorted(health.watch.killed.items()):
-        text = f"{found.ticks} ticks of host {host} did not end in the last {span_text(found.within)}: they were killed"
+        text = f"{found.ticks} ticks of host {host} did not end in the last {rough(found.within)}: they were killed"
         yield Finding("ending", text, since=found.since, command=_HISTORY, subject=host)
     for tick in at_work:
         code = _did(tick).get("code")

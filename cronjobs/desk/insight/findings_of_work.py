@@ -27,7 +27,7 @@ from cronjobs.engine.store.failing_types import IN_A_ROW
 from cronjobs.engine.store.given_up import PRUNED
 from cronjobs.engine.store.misfits import WaitingMisfits
 from cronjobs.engine.store.status_facts import DEATHS_COUNTED
-from cronjobs.model import duration_text
+from cronjobs.model import duration_text, rough
 
 NEARLY_FULL: Final = 0.8
 _WHEN_FULL: Final = {
@@ -78,19 +78,19 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     for job_type, took in health.slow.items():
         lease = duration_text(settings.run.lease)
         text = (
-            f"{job_type} typically runs for {duration_text(took)}, and run.lease is {lease}: "
+            f"{job_type} typically runs for {rough(took)}, and run.lease is {lease}: "
             f"{RUNS_IN_A_LEASE} runs should fit into a lease, or a few late heartbeats cost a run its job"
         )
         yield Finding("lease", text, Severity.NOTICE, command="cronjobs check", subject=job_type)
 
 
 def _late(health: Health, settings: Settings) -> Iterator[Finding]:
-    minutes = round(late_after(settings).total_seconds() / 60)
     late = sum(group.late for group in health.late) + health.more_late
     at_work = ticking(health.ticks, health.now, settings)
     if late and at_work:  # else it is for want of ticks, which is a finding of its own
         have = "1 job has" if late == 1 else f"{late:,} jobs have"
-        text = f"{have} been due for more than {minutes} minutes and could run: {_why_late(health.late, at_work)}"
+        limit, why = duration_text(late_after(settings)), _why_late(health.late, at_work)
+        text = f"{have} been due for more than {limit} and could run: {why}"
         yield Finding("late", text, since=health.late_since, command="cronjobs jobs list --status queued")
     for found in health.out_of_reach:
         waits = f"{jobs_text(found.jobs, 'due job')} {'waits' if found.jobs == 1 else 'wait'}"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from cronjobs import masking
-from cronjobs.model import duration_text, in_zone
+from cronjobs.model import in_zone, rough
 from cronjobs.text import one_line
 
 CELL_LIMIT: Final = 300  # characters of a text that are looked at for one cell
@@ -55,7 +55,7 @@ class Times:
         return in_zone(instant, ZoneInfo(self.timezone))
 
     def ago(self, instant: datetime) -> str:
-        """ "3 min ago", "in 4 h", "now"."""
+        """ "3m ago", "in 4h", "now"."""
         span = self.now - instant
         if abs(span) < timedelta(seconds=1):
             return "now"
@@ -69,23 +69,9 @@ class Times:
         return f"{self.local(self.now):%Y-%m-%d %H:%M:%S} {self.timezone}"
 
 
-def rough(span: timedelta) -> str:
-    """A span in one unit: "42 s", "3 min", "5 h", "9 d"."""
-    seconds = abs(span.total_seconds())
-    for unit, size, enough in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 36)):
-        if round(seconds / size) < enough:
-            return f"{round(seconds / size)} {unit}"
-    return f"{round(seconds / 86400)} d"
-
-
 def took(started_at: datetime | None, finished_at: datetime | None) -> str:
-    """How long something ran: "31 ms", "3.21 s", "1m5s"; "" when it is not known."""
-    if started_at is None or finished_at is None:
-        return ""
-    seconds = (finished_at - started_at).total_seconds()
-    if seconds < 1:
-        return f"{round(seconds * 1000)} ms"
-    return f"{seconds:.2f} s" if seconds < 10 else duration_text(timedelta(seconds=round(seconds)))
+    """How long something ran; "" when it is not known."""
+    return "" if started_at is None or finished_at is None else rough(finished_at - started_at)
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:

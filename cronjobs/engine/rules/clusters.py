@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from cronjobs.model import Failed, Outcome, Released
+from cronjobs.model import Failed, Outcome, Released, rough
 from cronjobs.text import ERROR_LIMIT, one_line
 
 DIFFERS_FOR: Final = timedelta(minutes=10)  # how long workers may have other code than this host: a deploy
@@ -47,9 +47,9 @@ def of_difference(why: str, since_s: float) -> Outcome:
 
 def of_waiting(executor: str, waited: timedelta) -> Released:
     """The outcome of an attempt that no worker took in time."""
-    minutes = max(1, round(waited.total_seconds() / 60))
-    span = f"{minutes} min" if waited >= timedelta(minutes=1) else f"{waited.total_seconds():g} s"
-    return Released(f"no worker of executor {executor} was free for it, or had the resources it needs, in {span}")
+    return Released(
+        f"no worker of executor {executor} was free for it, or had the resources it needs, in {rough(waited)}"
+    )
 
 
 def not_begun(why: str) -> Released:

@@ -20,6 +20,7 @@ from cronjobs.engine.tick.log import Log
 from cronjobs.engine.tick.mail_throttle import CODE, DATABASE, Alarm, known_log, remember_log, take_word
 from cronjobs.engine.tick.result import NOTHING_DUE, Result, did_in_words
 from cronjobs.errors import CronjobsError, DatabaseError
+from cronjobs.model import rough
 
 MOST_WAITING: Final = 256 * 1024  # bytes
 AT_ONCE: Final = 512  # POSIX: a pipe that is ready takes so many without blocking, PIPE_BUF
@@ -231,5 +232,5 @@ def as_object(
 
 
 def summary(result: Result, took: timedelta) -> str:
-    text = f"{did_in_words(vars(result.counts)) or 'no job ran'} in {took.total_seconds():.2f} s; {result.ended}"
+    text = f"{did_in_words(vars(result.counts)) or 'no job ran'} in {rough(took)}; {result.ended}"
     return coloured(text, "red" if result.counts.dead or result.trouble else "green")

@@ -22,7 +22,7 @@ from cronjobs.engine.store.listing import last_ticks
 from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, SchemaTooNew
-from cronjobs.model import duration_text
+from cronjobs.model import duration_text, rough
 
 PAUSE_S: Final = 0.5
 LOCK_TRIES: Final = 20
@@ -123,9 +123,5 @@ def _require_quiet(connection: Connection, ticks: Sequence[Row[Any]], quiet: tim
 
 
 def _listed(ticking: Sequence[LastTick]) -> str:
-    said = ", ".join(f"{each.host} {duration_text(_whole(each.ago))} ago" for each in ticking[:SHOWN])
+    said = ", ".join(f"{each.host} {rough(each.ago)} ago" for each in ticking[:SHOWN])
     return said + (f" and {len(ticking) - SHOWN} more hosts" if len(ticking) > SHOWN else "")
-
-
-def _whole(span: timedelta) -> timedelta:
-    return timedelta(seconds=max(0, round(span.total_seconds())))

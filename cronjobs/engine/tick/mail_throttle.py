@@ -13,7 +13,7 @@ from typing import Any, Final
 from cronjobs import events
 from cronjobs.engine.host.state_folder import State
 from cronjobs.engine.rules.repeating import DAILY, HOURLY, silence
-from cronjobs.model import duration_text
+from cronjobs.model import rough
 from cronjobs.text import one_line
 
 CAUSES_KEPT: Final = 500
@@ -117,7 +117,7 @@ class Alarm:
             lasted = max(timedelta(0), now - datetime.fromisoformat(entry["since"]))
             # A cause seen only once was reported and fixed at once: its end is not news.
             if entry["seen"] > 1 and ("job_type" not in entry or entry.get("well")):
-                told.append(f"over after {duration_text(lasted)}: {entry.get('said', cause)}")
+                told.append(f"over after {rough(lasted)}: {entry.get('said', cause)}")
         if changed:
             self._store(known)
         return told

@@ -276,7 +276,7 @@ def test_a_clock_that_is_off(surgery: Surgery, monkeypatch: pytest.MonkeyPatch) 
     real = clock.now
     monkeypatch.setattr(type(clock), "now", lambda _: real() + 10 * MINUTE)
     found = surgery.see()["clocks"]
-    assert (found["status"], "600 s ahead" in found["text"]) == ("problem", True)
+    assert (found["status"], "10m ahead" in found["text"]) == ("problem", True)
 
 
 # --- SQLite -----------------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ NIGHTLY = ScheduleSettings("nightly", "mail", cron="0 2 * * *")
         (replace(READY, delivered=[]), "alerts", "ask", "ever been delivered by ops"),
         (replace(READY, delivered=None), "alerts", "ask", "ever been delivered by ops"),
         (in_file(run=RunSettings()), "silence", "ask", "no tick is left"),
-        (in_file(positions={}), "retention", "ask", "succeeded jobs 14 days"),
+        (in_file(positions={}), "retention", "ask", "succeeded jobs 14d"),
     ],
 )
 def test_what_is_missing_is_said(facts: ReleaseFacts, name: str, answer: str, says: str) -> None:

@@ -117,8 +117,8 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("problem", db.drift(["table cronjobs_jobs is missing"]), "is missing"),
     ("ok", db.clocks(SECOND, SECOND, same_host=False), "agree"),
     ("ok", db.clocks(40 * SECOND, 39 * SECOND, same_host=False), "agree"),  # the network is slow
-    ("warning", db.clocks(-30 * SECOND, SECOND, same_host=False), "30 s behind"),
-    ("problem", db.clocks(10 * MINUTE, SECOND, same_host=False), "600 s ahead"),
+    ("warning", db.clocks(-30 * SECOND, SECOND, same_host=False), "30s behind"),
+    ("problem", db.clocks(10 * MINUTE, SECOND, same_host=False), "10m ahead"),
     ("not applicable", db.clocks(10 * MINUTE, SECOND, same_host=True), ""),
     ("ok", db.version(SERVER, (), (3, 13, 1)), "PostgreSQL 17.2, Python 3.13.1"),
     ("problem", db.version(replace(SERVER, version=130_010), (), (3, 13, 1)), "too old"),

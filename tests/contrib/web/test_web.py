@@ -540,7 +540,7 @@ def test_the_first_page_has_the_findings_of_status_with_command_and_since(some: 
     words = browser.get("/").words
     assert "critical" in words or "warning" in words
     assert "cronjobs jobs list --status dead" in words
-    assert "nightly-report dead 6 h ago" in words
+    assert "nightly-report dead 6h ago" in words
 
 
 def test_filters_choose_as_the_command_does_and_survive_odd_names(some: Rows, browser: Browser) -> None:

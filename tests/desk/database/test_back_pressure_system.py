@@ -279,7 +279,7 @@ YAML = 'job_types: {t.ok: {command: ["true"]}}\nqueues: {mail: {max_waiting: 1, 
             "wait",
             1,
             "",
-            'queue "mail" is full (max_waiting 1) after 0.2s: nothing was written; enqueue again',
+            'queue "mail" is full (max_waiting 1) after 200ms: nothing was written; enqueue again',
         ),
     ],
 )

@@ -289,7 +289,7 @@ def test_it_is_still_to_come(world: World) -> None:
             "nightly-report will be due at 2026-11-21 02:15 America/New_York (07:15 UTC), by the definition applied on "
             "2026-11-19 12:00 by host alpha (15 2 * * *)."
         ),
-        "That is still to come, in 1d17m.",
+        "That is still to come, in 1d.",
     ]
     assert "will not be due" in world.ask("nightly-report", "--at", "2026-11-21T02:16")
 
@@ -302,7 +302,7 @@ def test_its_job_is_pruned_and_the_ledger_still_tells(world: World) -> None:
     told = world.ask("nightly-report", "--at", "2026-11-20T02:15")
     assert told.verdict == "enqueued"
     assert told.steady[1:] == [
-        "A tick of host alpha made job 1 for it, 12 s late.",
+        "A tick of host alpha made job 1 for it, 12s late.",
         "Its row is gone (succeeded jobs are kept 14d): how job 1 ended is not recorded any more.",
     ]
     told = world.ask("1")
@@ -310,7 +310,7 @@ def test_its_job_is_pruned_and_the_ledger_still_tells(world: World) -> None:
     assert told.steady == [
         (
             "Job 1 was made by a tick of host alpha for the occurrence of nightly-report at 2026-11-20 02:15 "
-            "America/New_York (07:15 UTC), 12 s late."
+            "America/New_York (07:15 UTC), 12s late."
         ),
         "Its row is gone: how job 1 ended is not recorded any more.",
     ]

@@ -58,13 +58,13 @@ def test_a_range_as_a_list(world: World) -> None:
         ["2026-03-03 01:57", "enqueued", "job 1, on time: succeeded"],
         ["2026-03-03 01:58", "enqueued", "job 2, on time: succeeded"],
         ["2026-03-03 01:59 … 2026-03-03 02:30 (32)", "coalesced", "job 3, made at 02:31:12, stands for them"],
-        ["2026-03-03 02:31", "enqueued", "job 3, 12 s late: succeeded"],
+        ["2026-03-03 02:31", "enqueued", "job 3, 12s late: succeeded"],
         ["2026-03-03 02:32 … 2026-03-03 02:35", "enqueued", "4 jobs, each in time, and succeeded"],
-        ["2026-03-03 02:36", "enqueued", "job 8, 10 s late: succeeded at attempt 2"],
+        ["2026-03-03 02:36", "enqueued", "job 8, 10s late: succeeded at attempt 2"],
         ["2026-03-03 02:37", "skipped", "job 8 was still unfinished"],
-        ["2026-03-03 02:38", "enqueued", "job 9, 10 s late: succeeded"],
-        ["2026-03-03 02:39", "enqueued", "job 10, 10 s late: succeeded"],
-        ["2026-03-03 02:40", "enqueued", "job 11, 10 s late: succeeded"],
+        ["2026-03-03 02:38", "enqueued", "job 9, 10s late: succeeded"],
+        ["2026-03-03 02:39", "enqueued", "job 10, 10s late: succeeded"],
+        ["2026-03-03 02:40", "enqueued", "job 11, 10s late: succeeded"],
         ["2026-03-03 02:41 … 2026-03-03 02:43 (3)", "pending", "no tick has settled it yet"],
     ]
 
@@ -139,9 +139,9 @@ def test_a_job_of_a_schedule_tells_its_life(world: World) -> None:
     told = world.ask("3")
     assert told.verdict == "succeeded"
     assert told.steady == [
-        "Job 3 (t.work) was made by a tick of host alpha for the occurrence of s at 2026-03-03 02:31 UTC, 12 s late.",
+        "Job 3 (t.work) was made by a tick of host alpha for the occurrence of s at 2026-03-03 02:31 UTC, 12s late.",
         "It stands for 32 more occurrences of s, from 01:59 to 02:30.",
-        "It was due at 02:31 and begun 12 s late, at 02:31:12.",
+        "It was due at 02:31 and begun 12s late, at 02:31:12.",
         "Attempt 1 succeeded at 02:31:12 on alpha, after a moment.",
     ]
     assert told.found["subject"] == "job 3"

@@ -15,8 +15,9 @@ from support.lookingrows import NOW, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
-from cronjobs.desk.cli.output import brief, width
+from cronjobs.desk.cli.output import width
 from cronjobs.desk.insight.shortened_history import collapsed, outcome_of, totals, when
+from cronjobs.model import rough
 from cronjobs.testing import FakeClock
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -135,12 +136,12 @@ def test_repeated_successes_are_one_line_with_how_long_they_usually_took(cronjob
         ended = began + timedelta(seconds=seconds)
         job_id = rows.job(status="succeeded", schedule="sync_stock", started_at=began, finished_at=ended)
         rows.attempt(job_id, started_at=began, finished_at=ended)
-    usual = brief(timedelta(seconds=median(durations)))
-    assert f"03:00–03:20  succeeded    sync_stock ×5, {usual} usual, the longest 20 s\n" in cronjobs("history").out
+    usual = rough(timedelta(seconds=median(durations)))
+    assert f"03:00–03:20  succeeded    sync_stock ×5, {usual} usual, the longest 20s\n" in cronjobs("history").out
     assert "03:20:00     succeeded    mail.send #5 of sync_stock, 20s on web1\n" in cronjobs("history", "--all").out
     early = cronjobs("history", "--until", "03:07").out
     assert early == cronjobs("history", "--until", "2026-07-01T03:07").out
-    assert "03:00–03:05  succeeded    sync_stock ×2, 1.1 s usual\n" in early
+    assert "03:00–03:05  succeeded    sync_stock ×2, 1.1s usual\n" in early
     assert early.startswith("since 2026-06-30 14:03:07 until 03:07:00 Europe/Berlin: 2 succeeded, 1 time")
     assert [
         entry["job_id"] for entry in cronjobs("history", "--until", "11h", "--type", "mail.send", "--json").json

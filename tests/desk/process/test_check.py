@@ -380,7 +380,7 @@ def test_live_what_is_wrong_is_told_in_sentences(live: Project) -> None:
     assert done.code == 1
     for said in (
         'this database belongs to project "other"',
-        "no tick has reached this database for 10 minutes",
+        "no tick has reached this database for 10m",
         '1 due job waits: no handler or command "t.gone" is registered here',
         "1 dead job that nobody has retried or dismissed, since",
     ):

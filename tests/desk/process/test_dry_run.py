@@ -64,7 +64,7 @@ def test_jobs_are_told_in_the_order_in_which_they_would_run(project: Project) ->
         "  job 6 t.ok",
     ]
     assert ", queue mail" in lines[1]
-    assert lines[4].endswith("in a process of its own: its timeout 3600 s is above the 50 s of a tick")
+    assert lines[4].endswith("in a process of its own: its timeout 1h is above the 50s of a tick")
     assert lines[5].startswith("the next one is due ")
     assert [job["id"] for job in project.run("run-due", "--dry-run", "--json", "--queue", "mail").json["jobs"]] == [3]
     assert [job["id"] for job in project.run("run-due", "--dry-run", "--json", "--only", "t.two").json["jobs"]] == [2]

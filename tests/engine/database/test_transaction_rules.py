@@ -261,7 +261,7 @@ def test_at_its_limit_the_next_writer_goes_on_while_the_handler_still_sleeps(sho
         assert other_wrote.wait(10)  # while the block is still open
 
     job = short.claimed()
-    in_transaction(short, job, act, match=r"rolled back after 0\.1 s, as it holds the only write lock")
+    in_transaction(short, job, act, match=r"rolled back after 0\.1s, as it holds the only write lock")
     thread.join()
     assert (worked(short), status(short, job)) == (1, "running")
 

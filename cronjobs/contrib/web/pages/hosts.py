@@ -10,11 +10,12 @@ from sqlalchemy import Connection
 
 from cronjobs.contrib.web.html import Child, Html, h
 from cronjobs.contrib.web.view import View, badge, table
-from cronjobs.desk.insight.saying import host_of, rough, safe, took
+from cronjobs.desk.insight.saying import host_of, safe, took
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.store import explaining, listing, trail
 from cronjobs.engine.store.trail import TrailFilter
 from cronjobs.engine.tick.result import did_in_words
+from cronjobs.model import rough
 
 ENTRIES: Final = 30
 TICKS: Final = 30

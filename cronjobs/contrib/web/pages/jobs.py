@@ -10,11 +10,11 @@ from sqlalchemy import Connection
 from cronjobs.contrib.web.html import Child, Html, h
 from cronjobs.contrib.web.request import Refused
 from cronjobs.contrib.web.view import View, status, table
-from cronjobs.desk.insight.saying import counted, host_of, rough, safe, status_word, took, tries
+from cronjobs.desk.insight.saying import counted, host_of, safe, status_word, took, tries
 from cronjobs.engine.rules.error_groups import grouped
 from cronjobs.engine.store import explaining, listing
 from cronjobs.engine.store.listing import Filter
-from cronjobs.model import Status
+from cronjobs.model import Status, rough
 
 SHOWN: Final = 50
 MOST_SHOWN: Final = 500

@@ -130,4 +130,4 @@ def test_what_is_shown_is_what_the_settings_hold(tmp_path: Path) -> None:
 
 
 def as_written_again(value: str) -> str:
-    return {"90m": "1h30m", "500ms": "0.5s", "120s": "2m"}.get(value, value)
+    return {"90m": "1h30m", "120s": "2m"}.get(value, value)

@@ -436,7 +436,7 @@ def test_a_tick_that_does_not_end_is_ended_with_its_children(host: Host) -> None
     environment = cron_host.environment("", host.config)
     tick = cron_host.bare_tick(host.config, host.python, environment, limit=timedelta(seconds=1))
     assert tick.code == 137
-    assert "had not ended after 1 s" in tick.said
+    assert "had not ended after 1s" in tick.said
     child = int((host.folder / "pid").read_text())
     for _ in range(500):
         if process_started(child) is None:

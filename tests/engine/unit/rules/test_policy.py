@@ -27,6 +27,7 @@ from cronjobs.model import (
     TimedOut,
     duration,
     duration_text,
+    rough,
     size,
 )
 
@@ -303,10 +304,39 @@ def test_what_is_no_size_is_refused_with_how_to_write_it(text: Any) -> None:
         size(text)
 
 
-@given(st.integers(0, 10 * 365 * 86400))
-def test_a_duration_is_told_in_at_most_two_units(seconds: int) -> None:
-    told = duration_text(timedelta(seconds=seconds))
-    assert abs(duration(told).total_seconds() - seconds) < max(1, seconds / 20)
+@given(st.integers(0, 10 * 365 * 86_400_000))
+def test_a_duration_is_written_as_it_is_read(milliseconds: int) -> None:
+    span = timedelta(milliseconds=milliseconds)
+    assert duration(duration_text(span)) == span
+
+
+@given(st.timedeltas(timedelta(milliseconds=1), timedelta(days=3650)))
+def test_a_span_is_told_in_six_columns_and_to_a_twentieth(span: timedelta) -> None:
+    told = rough(span)
+    assert len(told) <= 6
+    assert abs(duration(told) - span) <= max(span / 20, timedelta(microseconds=500))
+    assert rough(-span) == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0, "0s"),
+        (0.0314, "31ms"),
+        (0.9996, "1s"),
+        (3.214, "3.2s"),
+        (9.96, "10s"),
+        (65.4, "1m5s"),
+        (599.7, "10m"),
+        (1234, "21m"),
+        (7505, "2h5m"),
+        (45_000, "12h"),
+        (100_000, "1d4h"),
+        (3e6, "35d"),
+    ],
+)
+def test_a_span_is_told_in_one_or_two_units(seconds: float, told: str) -> None:
+    assert rough(timedelta(seconds=seconds)) == told
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_a_loop_waits_until_the_next_thing_to_do(changes: dict[str, Any], until:
     assert state.now + wait_s(state) == pytest.approx(until)
 
 
-LATE = TimedOut("still running after its timeout of 5 s")
+LATE = TimedOut("still running after its timeout of 5s")
 FAILED, TERMINATED = Failed("no", "KeyError"), Failed("ended by SIGTERM", "SIGTERM")
 
 
