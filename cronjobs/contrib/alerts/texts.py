@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
+from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.failed_job import LINE, absolute, described, error_line, last_own_line
 from cronjobs.engine.store.alerts import DueAlert, FailedJob
 from cronjobs.errors import MESSAGE_LIMIT
 from cronjobs.masking import mask
-from cronjobs.model import in_zone, rough
+from cronjobs.model import rough
 from cronjobs.text import one_line, visible
 
 MOST: Final = 20  # findings in one message; the rest is counted
@@ -147,7 +147,7 @@ def body(message: Message) -> str:
     for each in message.over:
         assert each.ended_at is not None
         lasted = rough(each.ended_at - each.began_at)
-        lines += [f"OVER after {lasted}, since {_at(each.ended_at, message.zone)}: {each.text}", ""]
+        lines += [f"OVER after {lasted}, since {in_full(each.ended_at, message.zone)}: {each.text}", ""]
     if message.left_out:
         lines += [f"… and {message.left_out} more: cronjobs status", ""]
     lines.append(f"-- cronjobs on {one_line(message.host, 100)}")
@@ -156,7 +156,7 @@ def body(message: Message) -> str:
 
 def _finding_lines(each: Told, zone: str) -> list[str]:
     again = f", told {each.times} times before" if each.times > 1 else ", told before" if each.times else ""
-    lines = [f"{each.severity.upper()} since {_at(each.began_at, zone)}{again}", each.text]
+    lines = [f"{each.severity.upper()} since {in_full(each.began_at, zone)}{again}", each.text]
     for job in each.jobs:
         of = f", schedule {job['schedule']}" if job["schedule"] else ""
         lines.append(f"  job {job['id']} {job['job_type']}{of}, failed {job['failures']} times")
@@ -167,10 +167,6 @@ def _finding_lines(each: Told, zone: str) -> list[str]:
     if each.command:
         lines.append(f"  type: {each.command}")
     return lines
-
-
-def _at(instant: datetime, zone: str) -> str:
-    return in_zone(instant, ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M %Z")
 
 
 def as_json(message: Message) -> dict[str, Any]:

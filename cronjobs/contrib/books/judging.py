@@ -17,6 +17,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from cronjobs.contrib.books.statements import Entry, UnnamedJob
+from cronjobs.desk.insight.saying import LocalTimes, in_full
 from cronjobs.desk.insight.schedule_history import DefinitionPeriod
 from cronjobs.engine.crontime.timing import count_between
 from cronjobs.model import in_zone
@@ -328,7 +329,7 @@ class _Bookkeeper:
             command = f"cronjobs jobs list --schedule {quote(self.account.schedule)}"
             yield f"jobs that wait: {total['waiting']:,}, that run: {total['running']:,}; {command}"
         if total["beyond"]:
-            kept = in_zone(self.period.ledger_from, ZoneInfo(self.account.timezone)).isoformat(timespec="minutes")
+            kept = in_full(self.period.ledger_from, self.account.timezone)
             yield f"{total['beyond']:,} without a row: the ledger reaches back to {kept} (retention.occurrences)"
         if total["pruned"]:
             yield f"{total['pruned']:,} ran or failed, which is not known any more: their jobs are pruned"
@@ -336,9 +337,8 @@ class _Bookkeeper:
             yield f"{total['extra']:,} ran beside what was due: a backfill by another definition, or a wrong clock"
         for doubt in self.account.doubts:
             if doubt.after < self.period.end and doubt.until > self.period.begin:
-                zone = ZoneInfo(self.account.timezone)
-                span = [in_zone(at, zone).isoformat(timespec="minutes") for at in (doubt.after, doubt.until)]
-                yield f"not judged from {span[0]} to {span[1]}: {doubt.why}"
+                times = LocalTimes(doubt.after, self.account.timezone)
+                yield f"not judged from {times.dated(doubt.after)} to {times.full(doubt.until)}: {doubt.why}"
 
     def _day(self, second: int) -> DayBook:
         return self.days[max(0, bisect_right(self.starts, second) - 1)]

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
 from cronjobs.desk.init.app_alembic import HOW_TO_FILTER
+from cronjobs.desk.insight.saying import in_full
 from cronjobs.model import duration_text, rough
 
 MIB: Final = 1 << 20
@@ -126,7 +127,7 @@ def firing(found: Fired) -> Diagnosis:
     elsewhere = found.elsewhere_at is not None and found.now - found.elsewhere_at <= found.quiet_after
     if found.last_at is None and elsewhere:
         return not_applicable(f"{found.host} has never ticked; other hosts do")
-    since = "never" if found.last_at is None else f"the last was at {found.last_at.isoformat(timespec='seconds')}"
+    since = "never" if found.last_at is None else f"the last was at {in_full(found.last_at, 'UTC')}"
     text = f"no tick comes on {found.host} ({since}), and one is due every {every}"
     if elsewhere:
         return warning(f"{text}; other hosts tick", "cronjobs crontab show; journalctl -u cron")

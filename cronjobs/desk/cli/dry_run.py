@@ -7,11 +7,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from cronjobs.desk.cli.known_types import known_types
-from cronjobs.desk.cli.output import counted, local
+from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.pauses import pause_lines
 from cronjobs.desk.cli.project_database import missing_file
 from cronjobs.desk.cli.sync import renamed
 from cronjobs.desk.insight.next_tick import Outlook, look
+from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.command.database import ready_database
 from cronjobs.engine.command.printing import coloured, echo, echo_json
 from cronjobs.engine.config.settings import Settings
@@ -81,7 +82,7 @@ def _lines(settings: Settings, known: JobTypes, found: Outlook) -> list[str]:
     else:
         lines.append("no job would run")
     if found.next_run_at is not None:
-        lines.append(f"the next one is due {local(settings, found.next_run_at)}")
+        lines.append(f"the next one is due {in_full(found.next_run_at, settings.timezone)}")
     for job_type, waiting in found.unresolved:
         text = f'{counted(waiting, "job")} of type "{job_type}" cannot run here and would wait: no handler or command'
         lines.append(coloured(one_line(text, 500), "red"))
@@ -112,7 +113,7 @@ def _schedule_lines(settings: Settings, schedule: dict[str, Any]) -> list[str]:
         if schedule[what]
     ]
     for occurrence in schedule["occurrences"]:
-        due = f"schedule {name}: due {local(settings, occurrence['for'])}"
+        due = f"schedule {name}: due {in_full(occurrence['for'], settings.timezone)}"
         if occurrence["outcome"] == "enqueued":
             lines.append(f"{due}: would become a job ({schedule['job_type']})")
         else:
@@ -122,7 +123,7 @@ def _schedule_lines(settings: Settings, schedule: dict[str, Any]) -> list[str]:
 
 def _job_line(settings: Settings, known: JobTypes, job: dict[str, Any]) -> str:
     name = f"job {job['id']}" if job["id"] is not None else "a new job"
-    facts = [f"priority {job['priority']}", f"due {local(settings, job['run_at'])}"]
+    facts = [f"priority {job['priority']}", f"due {in_full(job['run_at'], settings.timezone)}"]
     if job["queue"] != "default":
         facts.append(f"queue {job['queue']}")
     if job["schedule"]:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, cast
-from zoneinfo import ZoneInfo
 
 import typer
 
@@ -16,6 +15,7 @@ from cronjobs.desk.cli.known_types import refuse_unknown, warn_if_unfit
 from cronjobs.desk.cli.options import JsonOption, Source, type_names
 from cronjobs.desk.cli.output import status_word
 from cronjobs.desk.cli.project_database import operator, our_database
+from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import Settings
@@ -24,7 +24,7 @@ from cronjobs.engine.jobs.enqueue import OnConflict, put_job
 from cronjobs.engine.jobs.insertion import Inserted, Patience, wait_for_room
 from cronjobs.engine.store.queues import paused_scope
 from cronjobs.errors import UsageError
-from cronjobs.model import duration_text, in_zone
+from cronjobs.model import duration_text
 
 
 def enqueue(
@@ -127,5 +127,5 @@ def enqueue(
 
 def _due(run_at: datetime | None, later: timedelta | None, settings: Settings) -> str:
     if run_at is not None:
-        return in_zone(run_at, ZoneInfo(settings.timezone)).isoformat()
+        return in_full(run_at, settings.timezone)
     return f"in {duration_text(later)}" if later else "now"

@@ -21,7 +21,7 @@ from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
 from cronjobs.desk.insight.explain_facts import Explanation
 from cronjobs.desk.insight.explain_named import explain_exec, explain_id, explain_key, explain_type_named
 from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
-from cronjobs.desk.insight.explain_phrases import LocalTimes
+from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.desk.insight.schedule_history import Asked, asked_on_the_clock
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import json_text
@@ -228,10 +228,10 @@ def _print_range(
         frame = {"subject": evidence.stored.name, "from": begin, "to": end}
         write([json_text(frame | {"summary": said, "counts": counts, "occurrences": entries})])
         return
-    clock = LocalTimes(evidence.timezone, begin)
+    times = LocalTimes(begin, evidence.timezone)
     name = safe(evidence.stored.name, 80)
-    head = f"{name} from {clock.dated(begin)} to {clock.dated(end)} {evidence.timezone}"
-    rows = _rows(told, clock.dated)
+    head = f"{name} from {times.dated(begin)} to {times.dated(end)} {evidence.timezone}"
+    rows = _rows(told, times.dated)
     write([head, f"{said}.", *table(rows, ["occurrence", "verdict", "what happened"], room=width(), at_most={0: 45})])
 
 

@@ -28,12 +28,11 @@ from cronjobs.desk.insight.saying import tries as tries
 from cronjobs.engine.command.printing import coloured, complain, is_terminal, json_text
 from cronjobs.engine.rules.progress import HowFar, in_words
 from cronjobs.errors import CronjobsError, UsageError
-from cronjobs.model import duration, in_zone
+from cronjobs.model import duration
 from cronjobs.text import one_line, visible
 
 if TYPE_CHECKING:
     from cronjobs.desk.insight.findings import Finding
-    from cronjobs.engine.config.settings import Settings
     from cronjobs.engine.rules.progress import HowFar
 
 _T = TypeVar("_T")
@@ -63,11 +62,6 @@ COLOURS: Final = {
 
 
 # --- instants ---------------------------------------------------------------------------------------------------------
-
-
-def local(settings: Settings, instant: datetime) -> str:
-    """*instant* on the clocks of the file's time zone."""
-    return in_zone(instant, ZoneInfo(settings.timezone)).isoformat(timespec="seconds")
 
 
 def sentence(trouble: Finding, times: Times) -> str:

@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.cli import typed
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
-from cronjobs.desk.cli.output import local
 from cronjobs.desk.cli.pause_wait import wait_until_quiet
 from cronjobs.desk.cli.pauses import (
     PauseAllOption,
@@ -21,6 +20,7 @@ from cronjobs.desk.cli.pauses import (
     target,
 )
 from cronjobs.desk.cli.project_database import operator, our_database
+from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.command.printing import complain
 from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import Settings
@@ -103,7 +103,7 @@ def _end(settings: Settings, until: str | None, span: str | None, now: datetime)
         return None
     ends = typed.instant(until, settings.timezone, "--until")
     if ends <= now:
-        raise UsageError(f"--until is over already: {local(settings, ends)}")
+        raise UsageError(f"--until is over already: {in_full(ends, settings.timezone)}")
     return ends
 
 

@@ -10,8 +10,8 @@ import typer
 from sqlalchemy import Connection
 
 from cronjobs.desk.cli.options import schedule_names
-from cronjobs.desk.cli.output import local
 from cronjobs.desk.cli.project_database import by_hand
+from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
@@ -73,7 +73,11 @@ def pause_lines(pauses: Sequence[Any], settings: Settings) -> list[str]:
     """Each pause in a line of words."""
     lines = []
     for pause in pauses:
-        until = f"until {local(settings, pause.until)}" if pause.until is not None else "until someone resumes it"
+        until = (
+            f"until {in_full(pause.until, settings.timezone)}"
+            if pause.until is not None
+            else "until someone resumes it"
+        )
         by = f" by {pause.by}" if pause.by else ""
         why = f": {pause.why}" if pause.why else ""
         skips = ", and skips what comes due" if pause.skip else ""

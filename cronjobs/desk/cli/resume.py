@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
-from cronjobs.desk.cli.output import local, safe
+from cronjobs.desk.cli.output import safe
 from cronjobs.desk.cli.pauses import (
     ResumeAllOption,
     ResumeQueueOption,
@@ -16,6 +16,7 @@ from cronjobs.desk.cli.pauses import (
     target,
 )
 from cronjobs.desk.cli.project_database import our_database
+from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
@@ -88,9 +89,9 @@ def _held_line(
     settings: Settings, schedule: str, what: Range, became: Sequence[Mapping[str, Any]], *, still: bool
 ) -> str:
     """ "nightly: 3 occurrences were held back, from … to …: 2 coalesced, 1 enqueued (job 17)"."""
-    span = local(settings, what.last)
+    span = in_full(what.last, settings.timezone)
     if what.count > 1:
-        span = f"from {local(settings, what.first)} to {span}"
+        span = f"from {in_full(what.first, settings.timezone)} to {span}"
     counts: dict[str, int] = {}
     for facts in became:
         counts[facts["outcome"]] = counts.get(facts["outcome"], 0) + facts["count"]

@@ -13,8 +13,9 @@ import typer
 from cronjobs.desk.cli import typed
 from cronjobs.desk.cli.known_types import warn_if_unfit
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
-from cronjobs.desk.cli.output import counted, local
+from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.project_database import by_hand, our_database
+from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
@@ -111,7 +112,7 @@ def _tell(filling: fill.Filling, settings: Settings, *, dry_run: bool) -> None:
     echo(f"{jobs} enqueued; {filling.done} of the range had run already")
     if dry_run:
         for instant in filling.run[:50]:
-            echo(f"  {local(settings, instant)}")
+            echo(f"  {in_full(instant, settings.timezone)}")
         if len(filling.run) > 50:
             complain(f"  … and {len(filling.run) - 50} more (--json lists all)")
 

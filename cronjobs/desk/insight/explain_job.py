@@ -19,7 +19,8 @@ from cronjobs.desk.insight.explain_facts import (
     TypeFacts,
     plain,
 )
-from cronjobs.desk.insight.explain_phrases import LocalTimes, late, name, pause, who
+from cronjobs.desk.insight.explain_phrases import late, name, pause, who
+from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.misfits import LEAST, MOST, OUTLIVED
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.progress import in_words, time_left
@@ -42,22 +43,22 @@ def explain_job(life: JobLife) -> Explanation:
     """Describe one job's life, up to its state now and what will happen next."""
     job, made = life.job, next((row for row in life.rows if row.ledger.outcome == "enqueued"), None)
     first = made.ledger.whole_last if made else job.created_at if job else life.around.now
-    clock = LocalTimes(life.timezone, first)
-    sentences = [_origin(life, job, made, clock)]
+    times = LocalTimes(first, life.timezone)
+    sentences = [_origin(life, job, made, times)]
     if job is None:
-        sentences += in_order(_others(life, clock))
+        sentences += in_order(_others(life, times))
         sentences.append(f"Its row is gone: how job {life.job_id} ended is not recorded any more.")
         verdict = "pruned"
     else:
-        sentences += in_order([*_begin(job, clock), *_others(life, clock), *_happened(job, clock)])
-        sentences += _state(job, clock, life.around)
+        sentences += in_order([*_begin(job, times), *_others(life, times), *_happened(job, times)])
+        sentences += _state(job, times, life.around)
         verdict = "waiting" if job.status in ("queued", "failed") else job.status
     facts = {key: value for key, value in plain(life).items() if key != "around"}
     at = job.scheduled_for or job.run_at if job else first
     return Explanation(f"job {life.job_id}", at, verdict, tuple(sentences), facts=facts)
 
 
-def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: LocalTimes) -> str:
+def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, times: LocalTimes) -> str:
     if job is not None and job.job_type.startswith(EXEC_PREFIX):
         by = f", by {name(job.enqueued_by)}" if job.enqueued_by else ""
         return f"Job {life.job_id} is a run of cronjobs exec {name(job.job_type.removeprefix(EXEC_PREFIX))}{by}."
@@ -68,12 +69,12 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: Lo
     if made is not None:
         row = made.ledger
         tick = who(life.settler)
-        by = f" by {tick}" if tick else f" at {clock.time(row.decided_at)}"
+        by = f" by {tick}" if tick else f" at {times.clock(row.decided_at)}"
         if (row.reason or "").startswith(RAN_EARLY):
-            of = f"the occurrence of {name(made.schedule)} at {clock.full(row.whole_last)}"
+            of = f"the occurrence of {name(made.schedule)} at {times.with_utc(row.whole_last)}"
             return f"{who_} was made for {of}{key}: it {one_line(row.reason or '', 200)}."
         return (
-            f"{who_} was made{by} for the occurrence of {name(made.schedule)} at {clock.full(row.whole_last)}, "
+            f"{who_} was made{by} for the occurrence of {name(made.schedule)} at {times.with_utc(row.whole_last)}, "
             f"{late(row.decided_at - row.whole_last)}{key}."
         )
     if job is None:
@@ -81,13 +82,13 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, clock: Lo
     by = f" by {name(job.enqueued_by)}" if job.enqueued_by else ""
     of = f" for schedule {name(job.schedule)}" if job.schedule else ""
     queue = f", in queue {name(job.queue)}" if job.queue != "default" else ""
-    return f"{who_} was enqueued{by}{of} at {clock.full(job.created_at)}{queue}{key}."
+    return f"{who_} was enqueued{by}{of} at {times.with_utc(job.created_at)}{queue}{key}."
 
 
-def _begin(job: JobFacts, clock: LocalTimes) -> list[tuple[datetime, str]]:
+def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     """When it was due and when it started; nothing if a retry has overwritten its only ``run_at``."""
     if job.job_type.startswith(EXEC_PREFIX):
-        return [(job.created_at, f"It began at {clock.full(job.run_at)}.")]
+        return [(job.created_at, f"It began at {times.with_utc(job.run_at)}.")]
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
         return []
@@ -96,21 +97,21 @@ def _begin(job: JobFacts, clock: LocalTimes) -> list[tuple[datetime, str]]:
         return []
     behind = begun - job.run_at
     if behind < timedelta(0):
-        return [(begun, f"It was begun at {clock.time(begun)}, before it was due at {clock.time(job.run_at)}.")]
-    said = f"It was due at {clock.time(job.run_at)} and begun {late(behind)}, at {clock.time(begun)}."
-    return [(begun, sentence) for sentence in (*_passed_over(job, clock), said)]
+        return [(begun, f"It was begun at {times.clock(begun)}, before it was due at {times.clock(job.run_at)}.")]
+    said = f"It was due at {times.clock(job.run_at)} and begun {late(behind)}, at {times.clock(begun)}."
+    return [(begun, sentence) for sentence in (*_passed_over(job, times), said)]
 
 
-def _passed_over(job: JobFacts, clock: LocalTimes) -> list[str]:
+def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
     """What the last tick recorded that found it due and did not start it."""
     if job.passed_over is None:
         return []
     tick = job.passed_over.tick
-    began = f"The tick that began at {clock.time(tick.started_at)} on {name(tick.host)}"
+    began = f"The tick that began at {times.clock(tick.started_at)} on {name(tick.host)}"
     return [f"{began} did not start it: {job.passed_over.why}."]
 
 
-def _others(life: JobLife, clock: LocalTimes) -> list[tuple[datetime, str]]:
+def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
     """Occurrences that it stands for, or that gave way to it, and when the first of them was settled."""
     # The host's clock may put its first attempt a moment before the decision that made it.
     made_at = datetime.min.replace(tzinfo=UTC)
@@ -123,7 +124,7 @@ def _others(life: JobLife, clock: LocalTimes) -> list[tuple[datetime, str]]:
             count = sum(row.ledger.whole_count for row in rows)
             what = "occurrence" if count == 1 else "occurrences"
             first, last = rows[0].ledger.whole_first, rows[-1].ledger.whole_last
-            where = f"at {clock.time(last)}" if count == 1 else f"from {clock.time(first)} to {clock.time(last)}"
+            where = f"at {times.clock(last)}" if count == 1 else f"from {times.clock(first)} to {times.clock(last)}"
             sentence = f"{text.format(f'{count:,}', what, name(rows[0].schedule))}, {where}."
             settled = min(row.ledger.decided_at for row in rows)
             sentences.append((made_at if settled == decided else settled, sentence))
@@ -133,7 +134,7 @@ def _others(life: JobLife, clock: LocalTimes) -> list[tuple[datetime, str]]:
 # --- attempts and state -----------------------------------------------------------------------------------------------
 
 
-def job_sentences(job: JobFacts, clock: LocalTimes, around: Now, after: datetime | None = None) -> list[str]:
+def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime | None = None) -> list[str]:
     """Each attempt (several alike as one) and what people did to it, in order, its state now, and what happens next.
 
     *after*: without what was over by then.
@@ -141,8 +142,8 @@ def job_sentences(job: JobFacts, clock: LocalTimes, around: Now, after: datetime
     if after is not None:
         later = tuple(each for each in job.attempts if each.finished_at > after)
         acts = tuple(pair for pair in job.acts if pair[1].at > after)
-        return [*in_order(_happened(replace(job, attempts=later, acts=acts), clock)), *_state(job, clock, around)]
-    return [*in_order(_happened(job, clock)), *_state(job, clock, around)]
+        return [*in_order(_happened(replace(job, attempts=later, acts=acts), times)), *_state(job, times, around)]
+    return [*in_order(_happened(job, times)), *_state(job, times, around)]
 
 
 def in_order(told: Iterable[tuple[datetime, str]]) -> list[str]:
@@ -150,22 +151,22 @@ def in_order(told: Iterable[tuple[datetime, str]]) -> list[str]:
     return [sentence for _, sentence in sorted(told, key=lambda pair: pair[0])]
 
 
-def _happened(job: JobFacts, clock: LocalTimes) -> list[tuple[datetime, str]]:
+def _happened(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     """Attempts and acts with their instants. What a person did parts the attempts before it from those after."""
-    acts = [(act.at, sentence) for (_, act), sentence in zip(job.acts, _acts(job, clock), strict=True)]
+    acts = [(act.at, sentence) for (_, act), sentence in zip(job.acts, _acts(job, times), strict=True)]
     told = list(acts)
     instants = sorted(at for at, _ in acts)
     for _, between in groupby(job.attempts, key=lambda each: bisect_left(instants, each.finished_at)):
-        told += _attempt_sentences(tuple(between), clock)
+        told += _attempt_sentences(tuple(between), times)
     return told
 
 
-def _attempt_sentences(attempts: tuple[AttemptFacts, ...], clock: LocalTimes) -> list[tuple[datetime, str]]:
+def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) -> list[tuple[datetime, str]]:
     sentences = []
     for (outcome, error_type), alike in groupby(attempts, key=lambda each: (each.outcome, each.error_type)):
         group = list(alike)
         if len(group) < 3:
-            sentences += [(each.finished_at, _attempt(each, clock)) for each in group]
+            sentences += [(each.finished_at, _attempt(each, times)) for each in group]
             continue
         first, last = group[0], group[-1]
         what = _OUTCOMES.get(outcome, outcome)
@@ -173,14 +174,14 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], clock: LocalTimes) ->
             what = f"were {what}"
         kind = f" with {name(error_type)}" if outcome == "failed" and error_type else ""
         error = f", the last with: {one_line(last.error, 300)}" if outcome == "failed" and last.error else ""
-        said = f"Attempts {first.number} to {last.number} {what}{kind}, from {clock.time(first.started_at)} to "
-        sentences.append((first.finished_at, f"{said}{clock.time(last.finished_at)}{error}."))
+        said = f"Attempts {first.number} to {last.number} {what}{kind}, from {times.clock(first.started_at)} to "
+        sentences.append((first.finished_at, f"{said}{times.clock(last.finished_at)}{error}."))
     return sentences
 
 
-def _attempt(attempt: AttemptFacts, clock: LocalTimes) -> str:
+def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
     took = rough(attempt.finished_at - attempt.started_at)
-    on, at = f" on {name(attempt.host)}" if attempt.host else "", clock.time(attempt.finished_at)
+    on, at = f" on {name(attempt.host)}" if attempt.host else "", times.clock(attempt.finished_at)
     error = one_line(attempt.error, 300) if attempt.error else ""
     subject = f"Attempt {attempt.number}"
     match attempt.outcome:
@@ -192,7 +193,7 @@ def _attempt(attempt: AttemptFacts, clock: LocalTimes) -> str:
         case "timed_out":
             return f"{subject} timed out after {took}{on}, at {at}."
         case "lost":
-            begun = clock.time(attempt.started_at)
+            begun = times.clock(attempt.started_at)
             return f"{subject}, begun at {begun}{on}, was lost: its runner died, or lost its lease; found out at {at}."
         case "interrupted":
             return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
@@ -201,23 +202,23 @@ def _attempt(attempt: AttemptFacts, clock: LocalTimes) -> str:
             return f"{subject} {what} at {at}{on}, after {took}."
 
 
-def _acts(job: JobFacts, clock: LocalTimes) -> list[str]:
+def _acts(job: JobFacts, times: LocalTimes) -> list[str]:
     return [
-        f"{name(action).capitalize()} by {name(act.by or 'somebody')} at {clock.time(act.at)}"
-        + (f", from {clock.time(act.moved[0])} to {clock.time(act.moved[1])}" if act.moved else "")
+        f"{name(action).capitalize()} by {name(act.by or 'somebody')} at {times.clock(act.at)}"
+        + (f", from {times.clock(act.moved[0])} to {times.clock(act.moved[1])}" if act.moved else "")
         + (f" (why: {one_line(act.why, 300)})." if act.why else ".")
         for action, act in job.acts
     ]
 
 
-def _state(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
+def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     match job.status:
         case "succeeded":
             if any(attempt.outcome == "succeeded" for attempt in job.attempts):
                 return []
-            return [f"Job {job.id} succeeded at {clock.time(job.finished_at or job.run_at)}; its attempts are pruned."]
+            return [f"Job {job.id} succeeded at {times.clock(job.finished_at or job.run_at)}; its attempts are pruned."]
         case "dead":
-            at = clock.time(job.finished_at or job.run_at)
+            at = times.clock(job.finished_at or job.run_at)
             failed = f", having failed {_of(job)}" if job.failures else ""
             lost = f", having been lost {_times(job.losses)}" if job.losses else ""
             error = "" if job.attempts or not job.last_error else f": {one_line(job.last_error, 300)}"
@@ -229,10 +230,10 @@ def _state(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
             return [f"Job {job.id} is dead since {at}{failed}{lost}{error}; {again}."]
         case "cancelled":
             free = "; it never began, so its key was given back" if job.released_key else ""
-            return [f"Job {job.id} was cancelled at {clock.time(job.finished_at or job.run_at)}, and stays so{free}."]
+            return [f"Job {job.id} was cancelled at {times.clock(job.finished_at or job.run_at)}, and stays so{free}."]
         case "running":
-            return [_running(job, clock, around.now), *_reported(job, around.now)]
-    return _waiting(job, clock, around)
+            return [_running(job, times, around.now), *_reported(job, around.now)]
+    return _waiting(job, times, around)
 
 
 def _of(job: JobFacts) -> str:
@@ -243,8 +244,8 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
-def _running(job: JobFacts, clock: LocalTimes, now: datetime) -> str:
-    begun = f", begun at {clock.time(job.started_at)}, {rough(now - job.started_at)} ago" if job.started_at else ""
+def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
+    begun = f", begun at {times.clock(job.started_at)}, {rough(now - job.started_at)} ago" if job.started_at else ""
     stop = "; it was asked to stop" if job.cancel_requested_at else ""
     if job.locked_until is not None and job.locked_until < now:
         over = rough(now - job.locked_until)
@@ -271,40 +272,40 @@ def _reported(job: JobFacts, now: datetime) -> list[str]:
     return [f"It has come to {said} (said {rough(max(timedelta(0), now - said_at))} ago){rest}."]
 
 
-def _waiting(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
+def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     now = around.now
     turn = "another try" if job.status == "failed" or job.failures else "another turn" if job.attempt else "its turn"
     ends = []
     if job.misfit_since is not None:
         turn = "code that takes its payload"
-        earliest, latest = (clock.time(job.misfit_since + span_) for span_ in (LEAST, MOST))
+        earliest, latest = (times.clock(job.misfit_since + span_) for span_ in (LEAST, MOST))
         ends = [f"It is dead from {earliest} on if all code that ticks has refused it, and at {latest} in any case."]
     failed = f" (failed {_of(job)})" if job.failures else ""
-    waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, clock, around))
+    waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, times, around))
     if job.run_at > now:
-        sentence = f"{waits}, due at {clock.time(job.run_at)}, in {rough(job.run_at - now)}."
+        sentence = f"{waits}, due at {times.clock(job.run_at)}, in {rough(job.run_at - now)}."
         return [sentence, *ends] + ([f"When it is due, it will wait still: {why}."] if why else [])
     if not why:
         last = around.last_tick
-        began = f" (the last began at {clock.time(last.started_at)} on {name(last.host)})" if last else ""
+        began = f" (the last began at {times.clock(last.started_at)} on {name(last.host)})" if last else ""
         why = f"the next tick with room takes it{began}"
-    since = f"due since {clock.time(job.run_at)}, for {rough(now - job.run_at)}"
-    return [*_passed_over(job, clock), f"{waits}, {since}: {why}.", *ends]
+    since = f"due since {times.clock(job.run_at)}, for {rough(now - job.run_at)}"
+    return [*_passed_over(job, times), f"{waits}, {since}: {why}.", *ends]
 
 
-def type_reasons(facts: TypeFacts, clock: LocalTimes) -> list[str]:
+def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
     """Why no job of the type starts, as far as it is the type's fault."""
     reasons = []
     if facts.known is False:
-        since = f" since {clock.time(facts.since)}" if facts.since else ""
+        since = f" since {times.clock(facts.since)}" if facts.since else ""
         last = " (and none ever could, as far back as their rows go)"
         if facts.last is not None:
-            last = f" (the last that could began at {clock.time(facts.last.started_at)} on {name(facts.last.host)})"
+            last = f" (the last that could began at {times.clock(facts.last.started_at)} on {name(facts.last.host)})"
         reasons.append(f'no host could run type "{name(facts.name)}"{since}{last}')
     if not facts.here:
         other = ""
         if facts.known and facts.last is not None:  # of another host, or of this one before a rename
-            began = f"began at {clock.time(facts.last.started_at)} on {name(facts.last.host)}"
+            began = f"began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
             other = f", but the tick that {began} could run it"
         reasons.append(f'no handler or command "{name(facts.name)}" is registered in this configuration{other}')
     if facts.file_fault is not None:
@@ -314,16 +315,16 @@ def type_reasons(facts: TypeFacts, clock: LocalTimes) -> list[str]:
     return reasons
 
 
-def _reasons(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
+def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     """Why it waits, apart from its time."""
     reasons = []
     if job.paused is not None:
-        reasons.append(pause(job.paused, clock))
+        reasons.append(pause(job.paused, times))
     if job.type_facts is not None:
-        reasons += type_reasons(job.type_facts, clock)
+        reasons += type_reasons(job.type_facts, times)
     if job.out_of_reach is not None:
         with_ = ", ".join(f"{name(host)} with {one_line(options, 200)}" for host, options in job.out_of_reach.options)
-        since = clock.time(job.out_of_reach.since)
+        since = times.clock(job.out_of_reach.since)
         reasons.append(f"no tick's options reach it: since {since} all ran on {with_}")
     if job.limit is not None:
         reasons.append(one_line(job.limit, 300))
@@ -341,7 +342,7 @@ def _reasons(job: JobFacts, clock: LocalTimes, around: Now) -> list[str]:
     if last is None:
         reasons.append("no tick has ever reached this database")
     elif around.now - last.last_sign_at > around.quiet_after:
-        quiet = f"since {clock.time(last.last_sign_at)}, for {rough(around.now - last.last_sign_at)}"
+        quiet = f"since {times.clock(last.last_sign_at)}, for {rough(around.now - last.last_sign_at)}"
         reasons.append(f"no tick has reached the database {quiet}")
     return reasons
 

@@ -22,9 +22,10 @@ from cronjobs.desk.insight.explain_facts import (
     plain,
 )
 from cronjobs.desk.insight.explain_job import brief_job, job_sentences
-from cronjobs.desk.insight.explain_phrases import LocalTimes, capital, late, name, pause, who
+from cronjobs.desk.insight.explain_phrases import capital, late, name, pause, who
+from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
-from cronjobs.model import duration_text, in_zone, rough
+from cronjobs.model import duration_text, rough
 from cronjobs.text import one_line
 
 OCCURRENCE_VERDICTS: Final = {
@@ -62,20 +63,20 @@ def verdict(facts: OccurrenceFacts) -> str:
 def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
     """Explain what became of an occurrence, or why there was none; *facts* of a range become one explanation."""
     found, row = verdict(facts), facts.ledger
-    clock = LocalTimes(facts.timezone, facts.first_for)
+    times = LocalTimes(facts.first_for, facts.timezone)
     sentences = []
     if facts.renamed_from is not None:
         sentences.append(f"{name(facts.renamed_from)} is called {name(facts.schedule)} now.")
     if found == "not_due":
-        sentences += _not_due(facts, clock)
+        sentences += _not_due(facts, times)
     elif facts.existence in ("not_yet", "retired", "unreadable") and row is None:
-        sentences += _without_definition(facts, clock)
+        sentences += _without_definition(facts, times)
     else:
-        sentences += _due(facts, clock)
+        sentences += _due(facts, times)
         if row is not None and found in _SETTLED:
-            sentences += _SETTLED[found](facts, row, clock)
+            sentences += _SETTLED[found](facts, row, times)
         elif found == "pending":
-            sentences += _pending(facts, clock)
+            sentences += _pending(facts, times)
         elif found == "beyond_retention":
             kept = duration_text(facts.around.ledger_kept)
             sentences.append(
@@ -84,11 +85,11 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
         else:
             sentences.append(
                 f"The ledger has no row for {_it(facts)}, and should: every occurrence up to "
-                f"{clock.dated(facts.settled_until or facts.last_for)} is settled."
+                f"{times.dated(facts.settled_until or facts.last_for)} is settled."
             )
     if facts.due_by is not None:
         timing = f"{one_line(facts.due_by.timing, 100)}, {facts.due_by.timezone}"
-        applied = _applied(facts.due_by, clock)
+        applied = _applied(facts.due_by, times)
         sentences.append(f"By the definition applied on {applied} ({timing}) it would have been due.")
     told = {name: value for name, value in plain(facts).items() if name != "around"}
     return Explanation(
@@ -96,7 +97,7 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
         facts.last_for,
         found,
         tuple(sentences),
-        brief=_brief(facts, found, clock),
+        brief=_brief(facts, found, times),
         usual=_usual(facts, found),
         facts=told | {"count": facts.count},
     )
@@ -115,59 +116,59 @@ def _it(facts: OccurrenceFacts) -> str:
     return "it" if facts.count == 1 else "them"
 
 
-def _due(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
+def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     future = facts.first_for > facts.around.now
-    by = _by_definition(facts.definition, clock)
+    by = _by_definition(facts.definition, times)
     if facts.existence in ("not_yet", "retired"):  # and still there is a row: a backfill reaches back further
         gone = "did not exist yet" if facts.existence == "not_yet" else "was retired"
-        sentences = [f"{name(facts.schedule)} {gone} at {clock.full(facts.last_for)}."]
+        sentences = [f"{name(facts.schedule)} {gone} at {times.with_utc(facts.last_for)}."]
     elif facts.count == 1:
         said = "will be due" if future else "was due"
-        sentences = [f"{name(facts.schedule)} {said} at {clock.full(facts.last_for)}{by}."]
+        sentences = [f"{name(facts.schedule)} {said} at {times.with_utc(facts.last_for)}{by}."]
     else:
         said = "will be due" if future else "were due"
-        first, last = clock.full(facts.first_for), clock.full(facts.last_for)
+        first, last = times.with_utc(facts.first_for), times.with_utc(facts.last_for)
         sentences = [f"{facts.count:,} occurrences of {name(facts.schedule)} {said} from {first} to {last}{by}."]
     if facts.remark is not None:
         sentences.append(f"The clocks changed: {facts.remark}.")
     if facts.clock_change == "doubled" and facts.remark is not None and "two runs" in facts.remark:
-        other = in_zone(facts.last_for, clock.zone).replace(fold=1).isoformat(timespec="minutes")
+        other = times.dated(times.local(facts.last_for).replace(fold=1))
         sentences.append(f"{facts.asked} came twice; this is the first, and the other is {other}.")
     return sentences
 
 
-def _by_definition(definition: DefinitionFacts | None, clock: LocalTimes) -> str:
+def _by_definition(definition: DefinitionFacts | None, times: LocalTimes) -> str:
     if definition is None:
         return ""
     timing = one_line(definition.timing, 100)
     if definition.applied is None:
         return f", by its definition ({timing}; no record says since when)"
-    return f", by the definition applied on {_applied(definition, clock)} ({timing})"
+    return f", by the definition applied on {_applied(definition, times)} ({timing})"
 
 
-def _applied(definition: DefinitionFacts, clock: LocalTimes) -> str:
+def _applied(definition: DefinitionFacts, times: LocalTimes) -> str:
     if definition.applied is None:
         return "a day that is not recorded"
     host = f" by host {name(definition.applied.host)}" if definition.applied.host else ""
-    return f"{clock.dated(definition.applied.at)}{host}"
+    return f"{times.dated(definition.applied.at)}{host}"
 
 
-def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
+def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     if (row.reason or "").startswith("backfill"):
         by = one_line(row.reason or "", 200)
-        said = f"It did not run at its time: a {by}, at {clock.time(row.decided_at)}, made job {row.job_id} for it."
-        return [said, *_fate(facts, row, clock)]
+        said = f"It did not run at its time: a {by}, at {times.clock(row.decided_at)}, made job {row.job_id} for it."
+        return [said, *_fate(facts, row, times)]
     if (row.reason or "").startswith(RAN_EARLY):
         said = f"Job {row.job_id} of it {one_line(row.reason or '', 200)}: a clock was ahead then, and was set back."
         then = (
             f"It does not run again by itself: cronjobs trigger {quote(facts.schedule)} makes a job when you want one."
         )
-        return [said, one_line(then, 300), *_fate(facts, row, clock)]
+        return [said, one_line(then, 300), *_fate(facts, row, times)]
     delay = row.decided_at - facts.last_for
-    sentences = _why_late(facts, row, clock)
+    sentences = _why_late(facts, row, times)
     tick = who(facts.settler)
     made = f"{capital(tick)} made job {row.job_id} for it" if tick else f"Job {row.job_id} was made for it"
-    at = f" at {clock.time(row.decided_at)}" if delay > ON_TIME_WITHIN or tick is None else ""
+    at = f" at {times.clock(row.decided_at)}" if delay > ON_TIME_WITHIN or tick is None else ""
     more = f" ({one_line(row.reason, 200)})" if row.reason else ""
     sentences.append(f"{made}{at}, {late(delay)}{more}.")
     if facts.stands_for > 1:
@@ -175,39 +176,39 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> li
         sentences.append(f"That run stands for {others:,} other {'occurrence' if others == 1 else 'occurrences'} too.")
     later = facts.definition.starts_later_by if facts.definition else timedelta(0)
     if later:
-        sentences.append(f"spread: lets it start at {clock.time(facts.last_for + later)}.")
-    return sentences + _fate(facts, row, clock)
+        sentences.append(f"spread: lets it start at {times.clock(facts.last_for + later)}.")
+    return sentences + _fate(facts, row, times)
 
 
-def _fate(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
+def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     """What became of the job, if its row still exists."""
     if facts.job is None:
         kept = duration_text(facts.around.succeeded_kept)
         return [
             f"Its row is gone (succeeded jobs are kept {kept}): how job {row.job_id} ended is not recorded any more."
         ]
-    return job_sentences(facts.job, clock, facts.around)
+    return job_sentences(facts.job, times, facts.around)
 
 
-def _why_late(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
+def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     """What the ticks did between the occurrence and its decision; nothing if that time was short."""
     before, after = facts.tick_before, facts.tick_after
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN:
         return []
     if facts.pause is not None and not facts.pause.skip:
-        return [f"{capital(_it_was(facts))} held back: {pause(facts.pause, clock)}."]
+        return [f"{capital(_it_was(facts))} held back: {pause(facts.pause, times)}."]
     if after is not None and after != facts.settler and after.last_sign_at < row.decided_at:
         which = "it" if facts.count == 1 else "the last of them"
         why = _left_by(facts, after) or "no row says why"
         return [
-            f"A tick reached the database at {clock.time(after.started_at)} already and did not settle {which}; {why}."
+            f"A tick reached the database at {times.clock(after.started_at)} already and did not settle {which}; {why}."
         ]
     until = after.started_at if after is not None and after.started_at <= row.decided_at else row.decided_at
     if before is None:
-        return [f"No tick reached the database until {clock.time(until)}."]
+        return [f"No tick reached the database until {times.clock(until)}."]
     if before.last_sign_at > facts.last_for:
-        return [f"No tick began between {clock.time(before.started_at)} and {clock.time(until)}."]
-    return [f"No tick reached the database between {clock.time(before.last_sign_at)} and {clock.time(until)}."]
+        return [f"No tick began between {times.clock(before.started_at)} and {times.clock(until)}."]
+    return [f"No tick reached the database between {times.clock(before.last_sign_at)} and {times.clock(until)}."]
 
 
 def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
@@ -218,58 +219,58 @@ def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
     return None
 
 
-def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
-    for_ = f", for {clock.time(facts.job_for)}" if facts.job_for else ""
+def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
+    for_ = f", for {times.clock(facts.job_for)}" if facts.job_for else ""
     others = row.whole_count - facts.count
     also = f" and {others:,} more" if others else ""
     if (row.reason or "").startswith("overlap"):
-        already = f"Job {row.job_id} of the schedule{for_} was waiting already at {clock.time(row.decided_at)}"
+        already = f"Job {row.job_id} of the schedule{for_} was waiting already at {times.clock(row.decided_at)}"
         said = f"{already}: it stands for {_it(facts)} too (overlap: wait)."
-        return [*_why_late(facts, row, clock), said, *_fate(facts, row, clock)]
-    said = f"The run at {clock.time(row.decided_at)} (job {row.job_id}{for_}) stands for {_it(facts)}{also}."
-    return [*_why_late(facts, row, clock), said, *_fate(facts, row, clock)]
+        return [*_why_late(facts, row, times), said, *_fate(facts, row, times)]
+    said = f"The run at {times.clock(row.decided_at)} (job {row.job_id}{for_}) stands for {_it(facts)}{also}."
+    return [*_why_late(facts, row, times), said, *_fate(facts, row, times)]
 
 
-def _skipped(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
+def _skipped(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     if row.job_id is None:
         return [f"{capital(_it_was(facts))} skipped: {one_line(row.reason or 'no reason is recorded', 300)}."]
-    for_ = f", made for {clock.dated(facts.job_for)}," if facts.job_for else ""
+    for_ = f", made for {times.dated(facts.job_for)}," if facts.job_for else ""
     if not for_ and facts.job is not None and facts.job.enqueued_by:
         for_ = f", enqueued by {name(facts.job.enqueued_by)},"
     said = (
-        f"{capital(_it_was(facts))} skipped at {clock.time(row.decided_at)}, because job {row.job_id}{for_} was still"
+        f"{capital(_it_was(facts))} skipped at {times.clock(row.decided_at)}, because job {row.job_id}{for_} was still"
     )
-    sentences = [*_why_late(facts, row, clock), f"{said} unfinished (overlap: skip)."]
+    sentences = [*_why_late(facts, row, times), f"{said} unfinished (overlap: skip)."]
     job = facts.job
     if job is None:
         return [*sentences, f"What job {row.job_id} was doing then is not recorded any more: its row is gone."]
-    since = job_sentences(job, clock, facts.around, after=row.decided_at)
-    return [*sentences, _doing_then(job, row.decided_at, clock), *since]
+    since = job_sentences(job, times, facts.around, after=row.decided_at)
+    return [*sentences, _doing_then(job, row.decided_at, times), *since]
 
 
 def _it_was(facts: OccurrenceFacts) -> str:
     return "it was" if facts.count == 1 else "they were"
 
 
-def _doing_then(job: JobFacts, moment: datetime, clock: LocalTimes) -> str:
+def _doing_then(job: JobFacts, moment: datetime, times: LocalTimes) -> str:
     for attempt in job.attempts:
         if attempt.started_at <= moment < attempt.finished_at:
-            begun = f"begun at {clock.time(attempt.started_at)} on {name(attempt.host)}"
+            begun = f"begun at {times.clock(attempt.started_at)} on {name(attempt.host)}"
             return f"Its attempt {attempt.number} was running then, {begun}."
     if job.status == "running" and job.started_at is not None and job.started_at <= moment:
-        return f"Its attempt {job.attempt} was running then, begun at {clock.time(job.started_at)}, and still is."
+        return f"Its attempt {job.attempt} was running then, begun at {times.clock(job.started_at)}, and still is."
     tried = sum(attempt.finished_at <= moment for attempt in job.attempts)
     if tried:
         return f"After {'1 attempt' if tried == 1 else f'{tried:,} attempts'} it was waiting for another try then."
     return "It was waiting for its first try then."
 
 
-def _missed(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
+def _missed(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     definition = facts.definition
     tick = who(facts.settler)
     age = rough(row.decided_at - facts.last_for)
     settled = f"{tick} settled {_it(facts)}" if tick else f"{_it_was(facts)} settled"
-    sentence = f"When {settled}, at {clock.time(row.decided_at)}, "
+    sentence = f"When {settled}, at {times.clock(row.decided_at)}, "
     sentence += f"{'it was' if facts.count == 1 else 'the newest of them was'} {age} old, "
     if definition is not None and definition.catch_up == "none":
         sentence += f"and catch_up: none makes up for nothing older than {rough(ON_TIME_WITHIN)}"
@@ -279,13 +280,13 @@ def _missed(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list
         sentence += one_line(row.reason or "beyond what catch_up makes up for", 200)
     others = row.whole_count - facts.count
     also = f", with {others:,} more" if others else ""
-    return [*_why_late(facts, row, clock), f"{sentence}: recorded as missed{also}, no job was made."]
+    return [*_why_late(facts, row, times), f"{sentence}: recorded as missed{also}, no job was made."]
 
 
-def _paused(facts: OccurrenceFacts, row: LedgerFacts, clock: LocalTimes) -> list[str]:
+def _paused(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     if facts.pause is None:
         return [f"{capital(_it_was(facts))} skipped: {one_line(row.reason or 'paused', 300)}."]
-    return [f"{capital(_it_was(facts))} skipped, as {pause(facts.pause, clock)}."]
+    return [f"{capital(_it_was(facts))} skipped, as {pause(facts.pause, times)}."]
 
 
 _SETTLED: Final = {
@@ -297,32 +298,32 @@ _SETTLED: Final = {
 }
 
 
-def _pending(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
+def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     now, last, brake = facts.around.now, facts.around.last_tick, facts.pause
     if facts.first_for > now:
         sentences = [f"That is still to come, in {rough(facts.first_for - now)}."]
         if brake is not None:
             then = "is skipped" if brake.skip else f"is held back, and at its end {_decides(facts)}"
-            sentences.append(f"Now {pause(brake, clock)}: what comes due meanwhile {then}.")
+            sentences.append(f"Now {pause(brake, times)}: what comes due meanwhile {then}.")
     elif brake is not None and (not brake.skip or facts.owed or facts.last_for < brake.since):
         held = "is held back" if facts.count == 1 else "are held back"
         them = "it" if facts.count == 1 else "they"
-        sentences = [f"{capital(them)} {held}: {pause(brake, clock)}.", f"At its end {_decides(facts)}."]
+        sentences = [f"{capital(them)} {held}: {pause(brake, times)}.", f"At its end {_decides(facts)}."]
     else:
         waits = "It waits" if facts.count == 1 else "They wait"
-        sentences = [f"{waits} for a tick to settle {_it(facts)}; it is {clock.time(now)}."]
+        sentences = [f"{waits} for a tick to settle {_it(facts)}; it is {times.clock(now)}."]
         if last is None:
             sentences.append("No tick has ever reached this database.")
         elif last.started_at <= facts.last_for:
-            sentences.append(f"The last tick began at {clock.time(last.started_at)} on host {name(last.host)}.")
+            sentences.append(f"The last tick began at {times.clock(last.started_at)} on host {name(last.host)}.")
         elif brake is None and not facts.owed:
             why = _left_by(facts, last) or "no row says why"
             sentences.append(
-                f"A tick of host {name(last.host)} began since, at {clock.time(last.started_at)}, and left "
+                f"A tick of host {name(last.host)} began since, at {times.clock(last.started_at)}, and left "
                 f"{_it(facts)}; {why}."
             )
         if brake is not None:
-            sentences.append(f"The next tick will record {_it(facts)} as skipped: {pause(brake, clock)}.")
+            sentences.append(f"The next tick will record {_it(facts)} as skipped: {pause(brake, times)}.")
     if facts.file_fault is not None:
         sentences.append(
             f"Its entry in the file here is broken, so that ticks with this file leave it alone: "
@@ -337,44 +338,44 @@ def _decides(facts: OccurrenceFacts) -> str:
     return f"{policy} decides about {_it(facts)}"
 
 
-def _not_due(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
+def _not_due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     said = "will not be due" if facts.last_for > facts.around.now else "was not due"
-    at = clock.full(facts.last_for)
+    at = times.with_utc(facts.last_for)
     sentences = []
     if facts.clock_change == "gap" and facts.asked is not None:
         if facts.remark is None:
             sentences.append(f"{facts.asked} did not exist in {facts.timezone}: the clocks went forward.")
         at = f"{facts.asked} {facts.timezone}"
-    sentences.append(f"{name(facts.schedule)} {said} at {at}{_by_definition(facts.definition, clock)}.")
+    sentences.append(f"{name(facts.schedule)} {said} at {at}{_by_definition(facts.definition, times)}.")
     if facts.remark is not None:
         sentences.append(f"The clocks changed: {facts.remark}.")
     around = []
     if facts.previous is not None:
-        around.append(f"the occurrence before was {clock.dated(facts.previous)}")
+        around.append(f"the occurrence before was {times.dated(facts.previous)}")
     if facts.next is not None:
         coming = "is" if facts.next > facts.around.now else "was"
-        around.append(f"the next one {coming} {clock.dated(facts.next)}")
+        around.append(f"the next one {coming} {times.dated(facts.next)}")
     if around:
         sentences.append(capital(", ".join(around)) + ".")
     return sentences
 
 
-def _without_definition(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
+def _without_definition(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     schedule = name(facts.schedule)
-    at = clock.full(facts.last_for) if facts.count == 1 else clock.full(facts.first_for)
+    at = times.with_utc(facts.last_for) if facts.count == 1 else times.with_utc(facts.first_for)
     match facts.existence:
         case "not_yet":
             first = facts.first_defined
             host = f" by host {name(first.host)}" if first and first.host else ""
-            since = f": it was first applied on {clock.dated(first.at)}{host}" if first else ""
+            since = f": it was first applied on {times.dated(first.at)}{host}" if first else ""
             sentences = [f"{schedule} did not exist yet at {at}{since}.", "A new schedule never fires for the past."]
         case "retired":
             retired, returned = facts.retired, facts.returned
             host = f" on host {name(retired.host)}" if retired and retired.host else ""
             by = f" by a {name(retired.by)}" if retired and retired.by in ("tick",) else ""
             by = by or (f" by {name(retired.by)}" if retired and retired.by else "")
-            since = f" since {clock.dated(retired.at)}{by}{host}" if retired else ""
-            until = f", until {clock.dated(returned.at)}" if returned else ""
+            since = f" since {times.dated(retired.at)}{by}{host}" if retired else ""
+            until = f", until {times.dated(returned.at)}" if returned else ""
             sentences = [
                 f"{schedule} was retired at {at}{since}{until}: no file that was applied had it for this environment."
             ]
@@ -391,26 +392,26 @@ def _without_definition(facts: OccurrenceFacts, clock: LocalTimes) -> list[str]:
 # --- in a list --------------------------------------------------------------------------------------------------------
 
 
-def _brief(facts: OccurrenceFacts, found: str, clock: LocalTimes) -> str:
+def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
     row = facts.ledger
     match found:
         case "enqueued" if row is not None:
             ended = brief_job(facts.job) if facts.job else "its row is gone"
             return f"job {row.job_id}, {late(row.decided_at - facts.last_for)}: {ended}"
         case "coalesced" if row is not None:
-            return f"job {row.job_id}, made at {clock.time(row.decided_at)}, stands for {_it(facts)}"
+            return f"job {row.job_id}, made at {times.clock(row.decided_at)}, stands for {_it(facts)}"
         case "skipped" if row is not None and row.job_id is not None:
             return f"job {row.job_id} was still unfinished"
         case "missed" if row is not None:
-            gap = next(iter(_why_late(facts, row, clock)), "")
-            return gap.rstrip(".") or f"settled at {clock.time(row.decided_at)}"
+            gap = next(iter(_why_late(facts, row, times)), "")
+            return gap.rstrip(".") or f"settled at {times.clock(row.decided_at)}"
         case "paused" if facts.pause is not None:
-            return pause(facts.pause, clock)
+            return pause(facts.pause, times)
         case "pending":
             if facts.first_for > facts.around.now:
                 return "still to come"
             held = facts.pause is not None and not facts.pause.skip
-            return f"held back: {pause(facts.pause, clock)}" if facts.pause and held else "no tick has settled it yet"
+            return f"held back: {pause(facts.pause, times)}" if facts.pause and held else "no tick has settled it yet"
         case "not_yet_defined" | "retired" | "unknown" | "beyond_retention":
             return OCCURRENCE_VERDICTS[found]
         case _:

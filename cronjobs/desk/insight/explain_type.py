@@ -8,8 +8,9 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.insight.explain_facts import Explanation, JobFacts, Now, TypeFacts, plain
 from cronjobs.desk.insight.explain_job import job_sentences, type_reasons
-from cronjobs.desk.insight.explain_phrases import LocalTimes, name
+from cronjobs.desk.insight.explain_phrases import name
 from cronjobs.desk.insight.job_evidence import job_facts, surroundings, type_facts
+from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import explaining
@@ -46,7 +47,7 @@ def type_life(connection: Connection, job_type: str, settings: Settings, types: 
 
 def explain_type(life: TypeLife, timezone: str) -> Explanation:
     """Describe whether a job type can run, and what waits."""
-    facts, clock = life.facts, LocalTimes(timezone, life.around.now)
+    facts, times = life.facts, LocalTimes(life.around.now, timezone)
     subject = f"Job type {name(facts.name)}"
     sentences = []
     if facts.known and facts.here:
@@ -54,7 +55,7 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
     elif facts.known is None:
         here = "this configuration has it" if facts.here else "this configuration does not have it"
         sentences.append(f"{subject}: ticks have not recorded lately which types they know; {here}.")
-    reasons = type_reasons(facts, clock)
+    reasons = type_reasons(facts, times)
     if reasons:
         told = "; ".join(reasons)
         cannot = "" if facts.known else " cannot run"
@@ -69,9 +70,9 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
         jobs = "1 job of it waits" if life.waiting == 1 else f"{life.waiting:,} jobs of it wait"
         due = f"{jobs}, {life.due:,} of them due; the oldest is job {life.oldest.id}"
         if facts.known is False:
-            sentences.append(f"{due}, due since {clock.time(life.oldest.run_at)}.")
+            sentences.append(f"{due}, due since {times.clock(life.oldest.run_at)}.")
         else:
-            sentences += [f"{due}.", *job_sentences(life.oldest, clock, life.around)]
+            sentences += [f"{due}.", *job_sentences(life.oldest, times, life.around)]
     verdict = {True: "runnable", False: "not_runnable", None: "unknown"}[facts.known]
     shown = {key: value for key, value in plain(life).items() if key != "around"}
     return Explanation(f"type {facts.name}", None, verdict, tuple(sentences), facts=shown)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -36,23 +36,48 @@ def status_word(status: str) -> str:
 
 
 @dataclass(frozen=True)
-class Times:
-    """Instants as people read them: on the clocks of *timezone*, and how far from *now*, the database's."""
+class LocalTimes:
+    """Instants as people read them: on the clocks of *timezone*, with the date where it is not that of *about*."""
 
-    now: datetime
+    about: datetime
     timezone: str
 
     def clock(self, instant: datetime) -> str:
-        """ "14:03:07" on the day of now, else with its date; in a doubled hour with the offset that tells which."""
+        """ "14:03:07" on the day of *about*, else with its date; in a doubled hour with the offset that tells which."""
         local = self.local(instant)
-        text = f"{local:%H:%M:%S}"
-        if local.date() != self.local(self.now).date():
-            text = f"{local:%Y-%m-%d} {text}"
-        first, second = (local.replace(fold=fold).utcoffset() for fold in (0, 1))
-        return f"{text} {local:%z}" if first is not None and second is not None and first > second else text
+        return self._of_day(local) if local.date() == self.local(self.about).date() else self.dated(instant)
+
+    def dated(self, instant: datetime) -> str:
+        local = self.local(instant)
+        return f"{local:%Y-%m-%d} {self._of_day(local)}"
+
+    def full(self, instant: datetime) -> str:
+        """ "2026-11-20 02:15:00 America/New_York"."""
+        return f"{self.dated(instant)} {self.timezone}"
+
+    def with_utc(self, instant: datetime) -> str:
+        """ "2026-11-20 02:15:00 America/New_York (07:15:00 UTC)"."""
+        if self.timezone == "UTC":
+            return self.full(instant)
+        utc = instant.astimezone(UTC)
+        date = f"{utc:%Y-%m-%d} " if utc.date() != self.local(instant).date() else ""
+        return f"{self.full(instant)} ({date}{utc:%H:%M:%S} UTC)"
 
     def local(self, instant: datetime) -> datetime:
         return in_zone(instant, ZoneInfo(self.timezone))
+
+    def _of_day(self, local: datetime) -> str:
+        first, second = (local.replace(fold=fold).utcoffset() for fold in (0, 1))
+        twice = first is not None and second is not None and first > second
+        return f"{local:%H:%M:%S} {local:%z}" if twice else f"{local:%H:%M:%S}"
+
+
+class Times(LocalTimes):
+    """Instants beside *now*, the database's: their time of day, and how far they are from it."""
+
+    @property
+    def now(self) -> datetime:
+        return self.about
 
     def ago(self, instant: datetime) -> str:
         """ "3m ago", "in 4h", "now"."""
@@ -66,7 +91,12 @@ class Times:
 
     @property
     def said(self) -> str:
-        return f"{self.local(self.now):%Y-%m-%d %H:%M:%S} {self.timezone}"
+        return self.full(self.now)
+
+
+def in_full(instant: datetime, timezone: str) -> str:
+    """ "2026-11-20 02:15:00 America/New_York": an instant that stands alone."""
+    return LocalTimes(instant, timezone).full(instant)
 
 
 def took(started_at: datetime | None, finished_at: datetime | None) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.run_watch import covered_by_hand, newest_rows, not_run, ran_by_hand
+from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.crontime.timing import newest_between, next_after
 from cronjobs.engine.rules.standing import Happened, JobNow, NotRun, failed_runs
@@ -23,7 +23,7 @@ from cronjobs.engine.store.given_up import KINDS, GivenUp, given_up
 from cronjobs.engine.store.schedule_health import Survey, schedules_by_id
 from cronjobs.engine.store.schedules import StoredSchedule, ledger_between
 from cronjobs.engine.store.status_facts import Deaths, Killed
-from cronjobs.model import Status, in_zone
+from cronjobs.model import Status
 
 DIFFERENT_FILES: Final = timedelta(minutes=15)
 LONGEST_GRACE: Final = timedelta(days=366)
@@ -220,7 +220,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     by_hand = ran_by_hand(connection, stored.name)
     if by_hand is not None and by_hand >= last[0]:
         return None
-    due = f"due {in_zone(last[0], ZoneInfo(schedule.timezone)).isoformat(timespec='minutes')}"
+    due = f"due {in_full(last[0], schedule.timezone)}"
     if not states:
         why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"
     else:

@@ -473,7 +473,7 @@ def test_a_definition_that_cannot_be_read_is_not_judged(world: World) -> None:
     world.go(utc("2026-03-02T08:10:00"))
     found = kept(world)
     assert (told(found), counts(found)["ran"]) == ([], 1)
-    assert "not judged from 2026-03-02T08:02+00:00 to 2026-03-02T08:10+00:00" in " ".join(found[0].notes)
+    assert "not judged from 2026-03-02 08:02:00 to 2026-03-02 08:10:00 UTC" in " ".join(found[0].notes)
 
 
 def test_a_definition_changed_by_hand_alone_waits(world: World) -> None:

@@ -71,7 +71,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("not applicable", host.crontab(replace(LINE, state="unknown"), ticks=True), ""),
     ("warning", host.crontab(replace(LINE, state="unknown"), ticks=False), ""),
     ("ok", host.firing(FIRED), "ticks come on web1"),
-    ("problem", host.firing(replace(FIRED, last_at=NOW - 10 * MINUTE)), "the last was at 2026-03-02T07:50:00"),
+    ("problem", host.firing(replace(FIRED, last_at=NOW - 10 * MINUTE)), "the last was at 2026-03-02 07:50:00"),
     ("problem", host.firing(replace(FIRED, last_at=None)), "never"),
     ("warning", host.firing(replace(FIRED, last_at=NOW - 10 * MINUTE, elsewhere_at=NOW)), "other hosts tick"),
     ("not applicable", host.firing(replace(FIRED, last_at=None, elsewhere_at=NOW)), "other hosts do"),

@@ -270,7 +270,7 @@ def written(project: Project, name: str) -> list[dict[str, Any]]:
         (["a\nb"], "cannot be printed"),
         (["--all", "--for", "0s"], "--for must be above zero"),
         (["--all", "--for", "ever"], "is not a duration"),
-        (["--all", "--until", "2020-01-01"], "--until is over already: 2020-01-01T00:00:00+01:00"),
+        (["--all", "--until", "2020-01-01"], "--until is over already: 2020-01-01 00:00:00 Europe/Berlin"),
         (["--all", "--until", "later"], "is not an ISO time"),
         (["--queue", "mail", "--skip"], "--skip is for --all and for a schedule"),
         (["--all", "--until", "2030-01-01", "--for", "1h"], "give --until or --for, not both"),

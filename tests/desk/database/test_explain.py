@@ -39,8 +39,8 @@ def test_a_night_like_any_other(world: World) -> None:
     assert told.verdict == "enqueued"
     assert told.steady == [
         (
-            "nightly-report was due at 2026-11-20 02:15 America/New_York (07:15 UTC), by the definition applied on "
-            "2026-11-19 12:00 by host alpha (15 2 * * *)."
+            "nightly-report was due at 2026-11-20 02:15:00 America/New_York (07:15:00 UTC), by the definition "
+            "applied on 2026-11-19 12:00:00 by host alpha (15 2 * * *)."
         ),
         "A tick of host alpha made job 1 for it, 12s late.",
         "Attempt 1 succeeded at 02:15:12 on alpha, after a moment.",
@@ -89,8 +89,8 @@ def test_attempts_that_failed_before_one_succeeded(world: World) -> None:
     told = world.ask("nightly-report", "--at", "02:15")
     assert told.steady[2:] == [
         "Attempt 1 failed at 02:15:12 on alpha, after a moment: ConnectionError: 503 from the provider.",
-        "Attempt 2 failed at 02:17 on alpha, after a moment: ConnectionError: 504 from the provider.",
-        "Attempt 3 succeeded at 02:21 on alpha, after a moment.",
+        "Attempt 2 failed at 02:17:00 on alpha, after a moment: ConnectionError: 504 from the provider.",
+        "Attempt 3 succeeded at 02:21:00 on alpha, after a moment.",
     ]
 
 
@@ -153,7 +153,9 @@ def test_every_and_spread(world: World) -> None:
     world.tick()
     world.tick(utc("2026-03-02T08:10:20"))
     told = world.ask("s", "--at", "08:10")
-    assert "s was due at 2026-03-02 08:10 UTC, by the definition applied on 2026-03-02 08:00:30 by host alpha" in told
+    assert (
+        "s was due at 2026-03-02 08:10:00 UTC, by the definition applied on 2026-03-02 08:00:30 by host alpha" in told
+    )
     assert "(every 10m)" in told
     assert "spread: lets it start at 08:1" in told
 
@@ -184,7 +186,10 @@ def test_skipped_while_an_earlier_job_was_running(world: World) -> None:
     told = world.ask("s", "--at", "08:02")
     assert told.verdict == "skipped"
     assert told.steady[1:] == [
-        "It was skipped at 08:02:10, because job 1, made for 2026-03-02 08:01, was still unfinished (overlap: skip).",
+        (
+            "It was skipped at 08:02:10, because job 1, made for 2026-03-02 08:01:00, was still unfinished "
+            "(overlap: skip)."
+        ),
         "Its attempt 1 was running then, begun at 08:01:05, and still is.",
         told.steady[-1],
     ]
@@ -228,7 +233,7 @@ def test_overlap_wait_is_coalesced_into_the_job_that_waits(world: World) -> None
     told = world.ask("s", "--at", "08:02")
     assert told.verdict == "coalesced"
     assert (
-        "Job 1 of the schedule, for 08:01 was waiting already at 08:02:05: it stands for it too (overlap: wait)."
+        "Job 1 of the schedule, for 08:01:00 was waiting already at 08:02:05: it stands for it too (overlap: wait)."
         in (told)
     )
 
@@ -250,8 +255,8 @@ def test_coalesced_into_the_run_after_an_outage(world: World) -> None:
     told = world.ask("s", "--at", "02:15")
     assert told.verdict == "coalesced"
     assert told.steady[1:] == [
-        "No tick reached the database between 01:58 and 02:31:12.",
-        "The run at 02:31:12 (job 3, for 02:31) stands for it and 31 more.",
+        "No tick reached the database between 01:58:00 and 02:31:12.",
+        "The run at 02:31:12 (job 3, for 02:31:00) stands for it and 31 more.",
         "Attempt 1 succeeded at 02:31:12 on alpha, after a moment.",
     ]
     assert told.facts["ledger"]["whole_count"] == 32
@@ -271,8 +276,8 @@ def test_a_late_run_says_why_it_was_late(world: World) -> None:
     world.tick(utc("2026-11-20T09:40:00"))
     told = world.ask("nightly-report", "--at", "02:15")
     assert told.steady[1:3] == [
-        "No tick reached the database between 01:58 and 04:40.",
-        "A tick of host alpha made job 1 for it at 04:40, 2h25m late.",
+        "No tick reached the database between 01:58:00 and 04:40:00.",
+        "A tick of host alpha made job 1 for it at 04:40:00, 2h25m late.",
     ]
 
 
@@ -281,7 +286,7 @@ def test_missed_beyond_catch_up_within(world: World) -> None:
     told = world.ask("s", "--at", "02:15")
     assert told.verdict == "missed"
     assert told.steady[1:] == [
-        "No tick reached the database between 01:58 and 02:31:12.",
+        "No tick reached the database between 01:58:00 and 02:31:12.",
         (
             "When a tick of host alpha settled it, at 02:31:12, it was 16m old, beyond catch_up_within "
             "(10m): recorded as missed, with 22 more, no job was made."
@@ -407,7 +412,7 @@ def test_due_before_the_pause_and_held_back_by_it(world: World, monkeypatch: pyt
     world.tick(utc("2026-11-20T07:30:00"))
     told = world.ask("nightly-report", "--at", "02:15")
     assert told.verdict == "pending"
-    assert "It is held back: everything is paused by ada since 02:20, until someone resumes it." in told
+    assert "It is held back: everything is paused by ada since 02:20:00, until someone resumes it." in told
 
 
 # --- a clock was ahead ------------------------------------------------------------------------------------------------

@@ -51,21 +51,21 @@ def test_a_range_as_a_list(world: World) -> None:
     world.ticks(utc("2026-03-03T02:36:10"), utc("2026-03-03T02:40:10"))
     world.go(utc("2026-03-03T02:43:00"))
     lines = world.say("s", "--from", "2026-03-03T01:57").out.splitlines()
-    assert lines[0] == "s from 2026-03-03 01:57 to 2026-03-03 02:43 UTC"
+    assert lines[0] == "s from 2026-03-03 01:57:00 to 2026-03-03 02:43:00 UTC"
     assert lines[1] == "47 occurrences: 11 enqueued, 1 skipped, 32 coalesced, 3 pending."
     told = [re.split(r"\s{2,}", line) for line in lines[3:]]
     assert told == [
-        ["2026-03-03 01:57", "enqueued", "job 1, on time: succeeded"],
-        ["2026-03-03 01:58", "enqueued", "job 2, on time: succeeded"],
-        ["2026-03-03 01:59 … 2026-03-03 02:30 (32)", "coalesced", "job 3, made at 02:31:12, stands for them"],
-        ["2026-03-03 02:31", "enqueued", "job 3, 12s late: succeeded"],
-        ["2026-03-03 02:32 … 2026-03-03 02:35", "enqueued", "4 jobs, each in time, and succeeded"],
-        ["2026-03-03 02:36", "enqueued", "job 8, 10s late: succeeded at attempt 2"],
-        ["2026-03-03 02:37", "skipped", "job 8 was still unfinished"],
-        ["2026-03-03 02:38", "enqueued", "job 9, 10s late: succeeded"],
-        ["2026-03-03 02:39", "enqueued", "job 10, 10s late: succeeded"],
-        ["2026-03-03 02:40", "enqueued", "job 11, 10s late: succeeded"],
-        ["2026-03-03 02:41 … 2026-03-03 02:43 (3)", "pending", "no tick has settled it yet"],
+        ["2026-03-03 01:57:00", "enqueued", "job 1, on time: succeeded"],
+        ["2026-03-03 01:58:00", "enqueued", "job 2, on time: succeeded"],
+        ["2026-03-03 01:59:00 … 2026-03-03 02:30:00 (32)", "coalesced", "job 3, made at 02:31:12, stands for them"],
+        ["2026-03-03 02:31:00", "enqueued", "job 3, 12s late: succeeded"],
+        ["2026-03-03 02:32:00 … 2026-03-03 02:35:00", "enqueued", "4 jobs, each in time, and succeeded"],
+        ["2026-03-03 02:36:00", "enqueued", "job 8, 10s late: succeeded at attempt 2"],
+        ["2026-03-03 02:37:00", "skipped", "job 8 was still unfinished"],
+        ["2026-03-03 02:38:00", "enqueued", "job 9, 10s late: succeeded"],
+        ["2026-03-03 02:39:00", "enqueued", "job 10, 10s late: succeeded"],
+        ["2026-03-03 02:40:00", "enqueued", "job 11, 10s late: succeeded"],
+        ["2026-03-03 02:41:00 … 2026-03-03 02:43:00 (3)", "pending", "no tick has settled it yet"],
     ]
 
 
@@ -139,9 +139,9 @@ def test_a_job_of_a_schedule_tells_its_life(world: World) -> None:
     told = world.ask("3")
     assert told.verdict == "succeeded"
     assert told.steady == [
-        "Job 3 (t.work) was made by a tick of host alpha for the occurrence of s at 2026-03-03 02:31 UTC, 12s late.",
-        "It stands for 32 more occurrences of s, from 01:59 to 02:30.",
-        "It was due at 02:31 and begun 12s late, at 02:31:12.",
+        "Job 3 (t.work) was made by a tick of host alpha for the occurrence of s at 2026-03-03 02:31:00 UTC, 12s late.",
+        "It stands for 32 more occurrences of s, from 01:59:00 to 02:30:00.",
+        "It was due at 02:31:00 and begun 12s late, at 02:31:12.",
         "Attempt 1 succeeded at 02:31:12 on alpha, after a moment.",
     ]
     assert told.found["subject"] == "job 3"
@@ -208,7 +208,7 @@ def test_a_job_that_others_gave_way_to(world: World) -> None:
     world.plan = [fail(), fail()]
     world.ticks(utc("2026-03-02T08:01:10"), utc("2026-03-02T08:03:10"))
     told = world.ask("1")
-    assert "2 occurrences of s gave way to it, from 08:02 to 08:03." in told
+    assert "2 occurrences of s gave way to it, from 08:02:00 to 08:03:00." in told
 
 
 def test_what_people_did_to_a_job_is_told(world: World) -> None:

@@ -17,7 +17,7 @@ from support.postgres import OWNER
 from cronjobs import reschedule
 from cronjobs.desk.insight.explain_facts import AttemptFacts, AuditEntry, JobFacts, Now
 from cronjobs.desk.insight.explain_job import job_sentences
-from cronjobs.desk.insight.explain_phrases import LocalTimes
+from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.database import tables
 from cronjobs.engine.store.ticks import record
 from cronjobs.engine.tick.result import MOST_NOTED, Result, noted
@@ -274,7 +274,7 @@ def test_a_job_that_was_moved_says_from_when_to_when(world: World) -> None:
             at = world.clock.now()
             record(connection, action="reschedule", subject=f"job {job_id}", actor="ada", detail=odd, at=at)
     told = world.ask(str(job_id))
-    assert ", from 11:00 to 2026-03-04 11:30 (why: paid late)." in told
+    assert ", from 11:00:00 to 2026-03-04 11:30:00 (why: paid late)." in told
     assert [sentence[-12:] for sentence in told.found["sentences"] if " by ada " in sentence] == ["at 09:00:10."] * 4
 
 
@@ -285,7 +285,7 @@ def test_attempts_alike_are_one_sentence_only_where_nobody_came_between() -> Non
     )
     retry = ("retry", AuditEntry(at + 3.5 * MINUTE, "ada"))
     job = JobFacts(1, "t", "succeeded", "default", at, at, finished_at=at, attempts=attempts, acts=(retry,))
-    told = job_sentences(job, LocalTimes("UTC", at), Now(at))
+    told = job_sentences(job, LocalTimes(at, "UTC"), Now(at))
     assert [sentence.split(",")[0] for sentence in told[:3]] == [
         "Attempts 1 to 3 failed with E",
         "Retry by ada at 09:03:30.",

@@ -68,7 +68,7 @@ def test_past_its_grace_without_a_tick_it_is_noticed(yard: Yard) -> None:
     yard.sync(yard.file(hourly()))
     yard.clock.set(at(11, hour=9))
     [found] = noticed(yard, "schedule")
-    assert found.text == "s has not run within its grace; due 2026-03-02T09:00+00:00: no tick has settled it"
+    assert found.text == "s has not run within its grace; due 2026-03-02 09:00:00 UTC: no tick has settled it"
 
 
 @pytest.mark.parametrize(("status", "kind"), [("dead", "dead"), ("cancelled", "schedule")])

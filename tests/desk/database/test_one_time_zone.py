@@ -40,4 +40,4 @@ def test_what_a_backfill_would_run_is_in_the_zone_in_which_it_was_asked_for(rows
     rows.schedule("nightly-report")
     span = ("--from", "2026-06-30T00:00", "--to", "2026-07-01T00:00")
     answer = cronjobs("backfill", "nightly-report", *span, "--dry-run")
-    assert answer.out.splitlines()[1:] == ["  2026-06-30T08:15:00+02:00"]
+    assert answer.out.splitlines()[1:] == ["  2026-06-30 08:15:00 Europe/Berlin"]
