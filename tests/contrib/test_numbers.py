@@ -249,7 +249,7 @@ def check_status(right: Select, settings: Settings, types: JobTypes) -> list[str
     """Return the findings' sentences, which the first page has, too."""
     with right.database.read() as connection:
         health = look(connection, settings, types)
-        shown = schedules_shown(connection, health, settings, None)
+        shown = schedules_shown(connection, health, settings.run.every, None)
         told = json.loads(json_text(all_of_it(connection, health, settings, "", shown)))
     waiting, queues = told["waiting"], {each["queue"]: each for each in told["waiting"]["queues"]}
     assert {name: waiting[name] for name in ("due", "future", "failed", "late")} == {

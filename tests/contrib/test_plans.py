@@ -271,7 +271,7 @@ def first_page(world: World) -> Counted:
 
     def look_at_it(connection: Connection) -> None:
         now = database_now(connection)
-        ids = worst_first(connection, health, world.settings, 50)
+        ids = worst_first(connection, health, world.settings.run.every, 50)
         quarters.strips(connection, ids, first_quarter(now), QUARTERS)
         newest_runs(connection, ids, 1)
 
@@ -284,7 +284,7 @@ def what_status_adds(world: World) -> Counted:
         health = look(connection, world.settings, known_types(world.settings))
 
     def add(connection: Connection) -> None:
-        schedules_shown(connection, health, world.settings, 12)
+        schedules_shown(connection, health, world.settings.run.every, 12)
         trends.changes(connection, ["default"], trends.compared_with(connection))
 
     return world.reading(add)

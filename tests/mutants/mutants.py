@@ -714,7 +714,7 @@ MUTANTS = (
     Mutant(
         "a SQLite file that vanished is made anew",
         "cronjobs/engine/host/known_databases.py",
-        "    if State().read(_note(settings, address)):\n        raise",
+        "    if State().read(_note(folder, address)):\n        raise",
         "    if False:\n        raise",
         ("tests/desk/process/test_vanished.py",),
     ),

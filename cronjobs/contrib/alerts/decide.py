@@ -11,7 +11,7 @@ from cronjobs.desk.insight.finding import Covered
 from cronjobs.desk.insight.findings import Finding, Severity
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.watched import FORGOTTEN, last_sign, quiet_after
-from cronjobs.engine.config.settings import AlertChannel, AlertFilter, Settings
+from cronjobs.engine.config.settings import AlertChannel, AlertFilter
 from cronjobs.engine.crontime.timing import next_after
 from cronjobs.engine.rules.repeating import HOURLY, silence
 from cronjobs.engine.schedules.definition import schedule_from_definition
@@ -188,7 +188,7 @@ def ticking_hosts(health: Health) -> set[str]:
     return {host for host, sign in signs.items() if abs(health.now - sign) < FORGOTTEN}
 
 
-def next_look(health: Health, settings: Settings, host: str, *, open_or_waiting: bool) -> datetime:
+def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: bool) -> datetime:
     """The earliest instant at which something may begin, end or be repeated without a tick that has work.
 
     Whatever else begins does so in a tick that has something to do, and that looks then.
@@ -201,7 +201,7 @@ def next_look(health: Health, settings: Settings, host: str, *, open_or_waiting:
         return now + WHILE_OPEN
     others = [tick for tick in health.ticks if tick["host"] != host]
     silent = [
-        sign + quiet_after(settings) + timedelta(seconds=1)
+        sign + quiet_after(every) + timedelta(seconds=1)
         for tick in others
         if (sign := last_sign([tick])) is not None and sign <= now
     ]

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 from cronjobs.clock import SYSTEM
@@ -40,7 +41,7 @@ def deliver(
     def run(name: str) -> None:
         error: str | None = "its thread ended without a word"
         try:
-            _send(channels[name], messages[name], settings, timeout_s)
+            _send(channels[name], messages[name], settings.folder, timeout_s)
             error = None
         except Exception as failure:  # whatever a library makes of what a server says
             error = _in_words(failure)
@@ -64,7 +65,7 @@ def deliver(
     yield from ((name, f"no answer within {rough(timedelta(seconds=timeout_s))}") for name in waiting)
 
 
-def _send(channel: AlertChannel, message: Message, settings: Settings, timeout_s: float) -> None:
+def _send(channel: AlertChannel, message: Message, folder: Path, timeout_s: float) -> None:
     # Modules of a channel are loaded where it is used: ssl and the mail package take longer than the tick.
     way = channel.way
     if isinstance(way, MailChannel):
@@ -74,7 +75,7 @@ def _send(channel: AlertChannel, message: Message, settings: Settings, timeout_s
     elif isinstance(way, CommandChannel):
         from cronjobs.contrib.alerts import command
 
-        command.send(way, message, timeout_s, settings.folder)
+        command.send(way, message, timeout_s, folder)
     else:
         from cronjobs.contrib.alerts import webhook
 

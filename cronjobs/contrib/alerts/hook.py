@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 from cronjobs import events
@@ -127,7 +128,7 @@ def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
 
 
 def _tell_away(settings: Settings, error: str, until: float) -> None:
-    now, alarm = SYSTEM.now(), _alarm(settings)
+    now, alarm = SYSTEM.now(), _alarm(settings.file)
     left_s = until - SYSTEM.monotonic() - LEFT_FOR_MARKS_S
     if left_s < LEAST_S:
         return
@@ -140,7 +141,7 @@ def _tell_away(settings: Settings, error: str, until: float) -> None:
 
 def tell_back(settings: Settings, now: datetime, left_s: Callable[[], float]) -> None:
     """Send "the database is back" to the channels that got this host's outage alert."""
-    alarm = _alarm(settings)
+    alarm = _alarm(settings.file)
     told = alarm.causes()
     channels = [name for name in _channels(settings) if name in told]
     if not channels or left_s() < LEAST_S:
@@ -168,5 +169,5 @@ def _channels(settings: Settings) -> list[str]:
     ]
 
 
-def _alarm(settings: Settings) -> Alarm:
-    return Alarm(settings.file, name=away_name(settings.file))
+def _alarm(file: Path) -> Alarm:
+    return Alarm(file, name=away_name(file))

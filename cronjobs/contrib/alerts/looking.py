@@ -70,7 +70,7 @@ class Alerting:
         self, connection: Connection, health: Health, found: Sequence[Finding], token: datetime, *, sees_all: bool
     ) -> None:
         """Write what a look found, unless facts have changed since it began: then the next tick looks again."""
-        next_at = decide.next_look(health, self.settings, self.host, open_or_waiting=True)
+        next_at = decide.next_look(health, self.settings.run.every, self.host, open_or_waiting=True)
         # First of all: of two that look at once, the second waits here for the first, and then finds another token.
         if not store.end_look(connection, token, next_at):
             return
@@ -109,7 +109,7 @@ class Alerting:
                     store.put_state(connection, id_, name, due, over=due is not None)
         news = any(decide.wants(way, each) for way in self.channels.values() for each in changes.lasting.values())
         if not (news or store.something_waits(connection, self.channels)):
-            quiet = decide.next_look(health, self.settings, self.host, open_or_waiting=False)
+            quiet = decide.next_look(health, self.settings.run.every, self.host, open_or_waiting=False)
             store.end_look(connection, next_at, quiet)
 
     def _open(self, connection: Connection, finding: Finding, health: Health) -> Episode | None:

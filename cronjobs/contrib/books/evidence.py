@@ -114,7 +114,7 @@ def _account(
         doubts.append(Doubt(period.begin, stored.seen_until, "what a pause holds back (owed) cannot be read"))
     return Account(
         stored.name,
-        _timezone(periods, settings),
+        _timezone(periods, settings.timezone),
         periods,
         store.entries(connection, stored.id, period.begin, period.end),
         stored.seen_until,
@@ -156,13 +156,13 @@ def _id(row: Any) -> int:
     return int(row.id)
 
 
-def _timezone(periods: Sequence[DefinitionPeriod], settings: Settings) -> str:
+def _timezone(periods: Sequence[DefinitionPeriod], otherwise: str) -> str:
     """That of its last definition whose zone there is; plain SQL may have written any."""
     for era in reversed(periods):
         with suppress(KeyError, ValueError, OSError):
             if era.facts is not None:
                 return ZoneInfo(era.facts.timezone).key
-    return settings.timezone
+    return otherwise
 
 
 def _owed(stored: StoredSchedule) -> tuple[list[tuple[datetime, datetime]], bool]:

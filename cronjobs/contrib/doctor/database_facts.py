@@ -122,14 +122,14 @@ def _kind_by(held: Sequence[examining.HeldRights]) -> Role:
     return Role.RUN if not held or "cronjobs_ticks" in changes else Role.ENQUEUE
 
 
-def fired(connection: Connection, settings: Settings, host: str) -> Fired:
+def fired(connection: Connection, every: timedelta, host: str) -> Fired:
     last = {row.host: row.finished_at or row.started_at for row in listing.last_ticks(connection)}
     others = [at for name, at in last.items() if name != host]
     return Fired(
         host,
         database_now(connection),
-        settings.run.every,
-        quiet_after(settings),
+        every,
+        quiet_after(every),
         last.get(host),
         max(others, default=None),
     )

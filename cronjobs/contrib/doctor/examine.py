@@ -217,16 +217,17 @@ def _crontab(patient: Patient) -> Diagnosis:
     ticks: bool | None = None
     if patient.database is not None and patient.settings is not None and patient.tables:
         with patient.database.read() as connection:
-            found = database_facts.fired(connection, patient.settings, patient.host)
+            found = database_facts.fired(connection, patient.settings.run.every, patient.host)
             often = len(examining.ticks_of_host(connection, patient.host)) >= STEADY_TICKS
-        ticks = often and found.last_at is not None and found.now - found.last_at <= quiet_after(patient.settings)
+        quiet = quiet_after(patient.settings.run.every)
+        ticks = often and found.last_at is not None and found.now - found.last_at <= quiet
     settings = None if patient.unusable else patient.settings
     return host_verdicts.crontab(host_facts.cron_line(patient.file, settings, patient.root), ticks=ticks)
 
 
 def _firing(patient: Patient) -> Diagnosis:
     with patient.db.read() as connection:
-        return host_verdicts.firing(database_facts.fired(connection, patient.config, patient.host))
+        return host_verdicts.firing(database_facts.fired(connection, patient.config.run.every, patient.host))
 
 
 def _mail(patient: Patient) -> Diagnosis:

@@ -39,12 +39,12 @@ def open_target(settings: Settings) -> Database:
     if settings.without_project:
         _make_state_folder()
     else:  # in the state folder nothing else would know that there was one
-        require_still_there(settings, address)
+        require_still_there(settings.folder, address)
     database = Database(address, connections=1)
     try:
         _require_tables(database, settings)
         if not settings.without_project:
-            remember(settings, address)
+            remember(settings.folder, address)
     except BaseException:
         database.close()
         raise

@@ -56,7 +56,7 @@ def check(
     if live:
         from cronjobs.desk.cli.check_live import ask_clusters, ask_database
 
-        wrong = [*ask_database(settings, known), *ask_clusters(settings)]
+        wrong = [*ask_database(settings, known), *ask_clusters(settings.executors)]
     with users_code():
         reviewed = None if against is None or known is None else review_of(against, settings, known)
     if as_json:

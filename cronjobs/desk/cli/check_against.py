@@ -30,7 +30,7 @@ def review_of(url: str, settings: Settings, known: JobTypes) -> PayloadReview:
         raise DatabaseUnreachable(str(address), "there is no such file")
     found = PayloadReview(known)
     with closing(Database(address, connections=1)) as database, Progress() as progress:
-        for found in review(database, settings, known):
+        for found in review(database, settings.project, known):
             progress.say(f"{counted(found.checked, 'payload')} read, {found.misfits:,} do not fit")
     return found
 

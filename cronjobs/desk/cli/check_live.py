@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 
 from cronjobs.desk import doors
@@ -10,7 +11,7 @@ from cronjobs.desk.cli.project_database import missing_file
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.engine.command.database import open_database
-from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.settings import ExecutorSettings, Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.meta import require_schema
 from cronjobs.errors import ConfigError, Problem
@@ -31,9 +32,9 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     return [sentence(trouble, times) for trouble in judge(health, settings, but=kinds) if trouble.alarm]
 
 
-def ask_clusters(settings: Settings) -> list[str]:
+def ask_clusters(executors: Mapping[str, ExecutorSettings]) -> list[str]:
     """What is wrong with the clusters of the file's executors, as they answer just now, in sentences."""
-    if not settings.executors:
+    if not executors:
         return []
     asked = needed(doors.EXECUTORS, "executors:")
-    return [fault for executor in settings.executors.values() for fault in asked.wrong_with(executor)]
+    return [fault for executor in executors.values() for fault in asked.wrong_with(executor)]

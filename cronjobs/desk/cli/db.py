@@ -75,10 +75,10 @@ def upgrade(
     """
     settings = load_settings(source)
     if new:
-        forget(settings, parse_url(settings.database, settings.schema))
+        forget(settings.folder, parse_url(settings.database, settings.schema))
     with closing(open_database(settings)) as database:
         before, after = migrations.upgrade(database)
-        remember(settings, database.address)
+        remember(settings.folder, database.address)
         _warn_of_autogenerate(settings.folder, database)
         _warn_of_rights(database)
     if before == after:

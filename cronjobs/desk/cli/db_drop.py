@@ -17,7 +17,6 @@ from cronjobs.desk.cli.project_database import missing_file
 from cronjobs.desk.insight.left_outside import Outside, what_is_outside
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.command.printing import complain, echo
-from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.host.known_databases import forget
 from cronjobs.engine.schema import dropping
@@ -51,9 +50,9 @@ def drop(
             _tell(content, "would drop")
         else:
             content = dropping.drop(
-                database, settings, force=force, quiet=quiet, before=lambda found: _ask(found, settings, yes)
+                database, settings, force=force, quiet=quiet, before=lambda found: _ask(found, settings.project, yes)
             )
-            forget(settings, database.address)
+            forget(settings.folder, database.address)
             _tell(content, "dropped")
     others = [host for host in content.hosts if host != Identity.here().host]
     # Closed, it has no -wal any more.
@@ -64,14 +63,14 @@ def drop(
     )
 
 
-def _ask(content: Content, settings: Settings, yes: bool) -> None:
+def _ask(content: Content, project: str, yes: bool) -> None:
     if yes:
         return
-    word = settings.project or "drop"
+    word = project or "drop"
     if not is_interactive():
         raise UsageError("without a terminal nobody can be asked: add --yes. Nothing was dropped")
     _tell_jobs(content)
-    what = "the project's name" if settings.project else '"drop"'
+    what = "the project's name" if project else '"drop"'
     if typer.prompt(f"To drop them for good, type {what} ({word})", err=True, default="", show_default=False) != word:
         complain("nothing was dropped")
         raise typer.Exit(1)

@@ -66,12 +66,12 @@ def _object(settings: Settings, database: Database, known: JobTypes, found: Outl
 
 
 def _lines(settings: Settings, known: JobTypes, found: Outlook) -> list[str]:
-    lines = [coloured(line, "yellow") for line in pause_lines(found.pauses, settings)]
+    lines = [coloured(line, "yellow") for line in pause_lines(found.pauses, settings.timezone)]
     if found.expired:
         lines.append(f"{counted(found.expired, 'lease')} ran out: first what became of these attempts would be settled")
     lines += _sync_lines(found.sync)
     for schedule in found.schedules[:LINES]:
-        lines += _schedule_lines(settings, schedule)
+        lines += _schedule_lines(settings.timezone, schedule)
     if len(found.schedules) > LINES:
         lines.append(f"… and {len(found.schedules) - LINES} more schedules")
     if found.jobs:
@@ -102,7 +102,7 @@ def _sync_lines(todo: SyncPlan | None) -> list[str]:
     return [f"the file would be put in force: {', '.join(named[:LINES])}{more}"]
 
 
-def _schedule_lines(settings: Settings, schedule: dict[str, Any]) -> list[str]:
+def _schedule_lines(timezone: str, schedule: dict[str, Any]) -> list[str]:
     name = schedule["schedule"]
     lines = []
     if schedule["trouble"]:
@@ -113,7 +113,7 @@ def _schedule_lines(settings: Settings, schedule: dict[str, Any]) -> list[str]:
         if schedule[what]
     ]
     for occurrence in schedule["occurrences"]:
-        due = f"schedule {name}: due {in_full(occurrence['for'], settings.timezone)}"
+        due = f"schedule {name}: due {in_full(occurrence['for'], timezone)}"
         if occurrence["outcome"] == "enqueued":
             lines.append(f"{due}: would become a job ({schedule['job_type']})")
         else:

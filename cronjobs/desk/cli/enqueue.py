@@ -18,7 +18,6 @@ from cronjobs.desk.cli.project_database import operator, our_database
 from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain, echo, echo_json
-from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.checking import new_job
 from cronjobs.engine.jobs.enqueue import OnConflict, put_job
 from cronjobs.engine.jobs.insertion import Inserted, Patience, wait_for_room
@@ -111,7 +110,7 @@ def enqueue(
     elif put.id is None:
         echo(f'dropped: queue "{queue}" is full, and on_full is drop')
     elif put.new or put.replaced:
-        echo(f"job {put.id} {'enqueued' if put.new else 'replaced'}, due {_due(run_at, later, settings)}")
+        echo(f"job {put.id} {'enqueued' if put.new else 'replaced'}, due {_due(run_at, later, settings.timezone)}")
     else:
         echo(f"job {put.id} was there already ({status_word(put.status or '')})")
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
@@ -125,7 +124,7 @@ def enqueue(
     leaving.leave(0, stuck=False)
 
 
-def _due(run_at: datetime | None, later: timedelta | None, settings: Settings) -> str:
+def _due(run_at: datetime | None, later: timedelta | None, timezone: str) -> str:
     if run_at is not None:
-        return in_full(run_at, settings.timezone)
+        return in_full(run_at, timezone)
     return f"in {duration_text(later)}" if later else "now"

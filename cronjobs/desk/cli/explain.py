@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import cache
 from itertools import groupby
@@ -111,7 +111,7 @@ def explain(
             if key is not None:
                 told = explain_key(connection, key, settings, types)
                 if told is None:
-                    told, code = _not_there(f"key {key}", _no_key(key, settings), as_json)
+                    told, code = _not_there(f"key {key}", _no_key(key, settings.retention.keys), as_json)
             elif job_type is not None:
                 told = explain_type_named(connection, job_type, settings, types())
                 if told is None:
@@ -171,10 +171,10 @@ def _no_schedule(name: str, known: Sequence[str]) -> str:
     return f'there is {kind} "{safe(name, 80)}": {hint}'
 
 
-def _no_key(key: str, settings: Settings) -> str:
+def _no_key(key: str, kept: timedelta) -> str:
     return (
         f'no job has the idempotency key "{safe(key, 80)}": none was enqueued with it, or it ended more than '
-        f"{duration_text(settings.retention.keys)} ago (retention.keys)"
+        f"{duration_text(kept)} ago (retention.keys)"
     )
 
 

@@ -38,7 +38,6 @@ from cronjobs.desk.insight.schedule_history import asked_on_the_clock
 from cronjobs.desk.insight.shortened_history import Entry, collapsed, totals, when
 from cronjobs.desk.insight.watched import last_sign, quiet_after
 from cronjobs.engine.command.printing import coloured, complain, json_text
-from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store import listing, schedules
 from cronjobs.errors import UsageError
 from cronjobs.model import rough
@@ -110,7 +109,7 @@ def history(
         read = limit + 1 if as_json else max(limit + 1, READ_AT_MOST)
         entries = _entries(connection, span, read, schedule, job_type, outcome)
         if job_type is None and outcome is None:
-            entries += _gaps(connection, span, settings, times.now)
+            entries += _gaps(connection, span, settings.run.every, times.now)
         if schedule is not None and (mistake := unknown_schedule(connection, schedule)) is not None:
             complain(mistake)
     entries.sort(key=when)
@@ -176,8 +175,8 @@ def _all_read(entries: Sequence[Entry], limit: int) -> bool:
     return max(Counter(entry["kind"] for entry in entries).values(), default=0) < limit
 
 
-def _gaps(connection: Connection, span: Span, settings: Settings, now: datetime) -> list[dict[str, Any]]:
-    limit = quiet_after(settings)
+def _gaps(connection: Connection, span: Span, every: timedelta, now: datetime) -> list[dict[str, Any]]:
+    limit = quiet_after(every)
     begin, end = span
     gaps = [{"kind": "gap"} | columns_of(row) for row in listing.tick_gaps(connection, begin, limit)]
     last = last_sign([columns_of(row) for row in listing.last_ticks(connection)])

@@ -82,28 +82,28 @@ def pause(
             materialise(database, Log(settings.log).write, put_aside=name)
         with database.write() as connection:
             now = database_now(connection)
-            ends = _end(settings, until, span, now)
+            ends = _end(settings.timezone, until, span, now)
             _require_known(connection, settings, scope, name)
             by = operator()
             store.pause(connection, scope=scope, name=name, until=ends, by=by, why=why, now=now, skip=skip)
             ended = ends.isoformat() if ends else None
             record_change(connection, "pause", scope, name, why=why, at=now, until=ended, skip=skip)
-        print_in_force(database, settings, as_json)
+        print_in_force(database, settings.timezone, as_json)
         if patience is not None:
             undo = "cronjobs resume " + ("--all" if scope == "all" else f"--queue {name}")
             wait_until_quiet(database, settings.timezone, name or None, patience, undo)
 
 
-def _end(settings: Settings, until: str | None, span: str | None, now: datetime) -> datetime | None:
+def _end(timezone: str, until: str | None, span: str | None, now: datetime) -> datetime | None:
     if until is not None and span is not None:
         raise UsageError("give --until or --for, not both")
     if span is not None:
         return now + typed.span(span, "--for", above_zero=True)
     if until is None:
         return None
-    ends = typed.instant(until, settings.timezone, "--until")
+    ends = typed.instant(until, timezone, "--until")
     if ends <= now:
-        raise UsageError(f"--until is over already: {in_full(ends, settings.timezone)}")
+        raise UsageError(f"--until is over already: {in_full(ends, timezone)}")
     return ends
 
 

@@ -13,7 +13,6 @@ from cronjobs.desk.cli.options import schedule_names
 from cronjobs.desk.cli.project_database import by_hand
 from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.command.printing import complain, echo, echo_json
-from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.checking import name_fault
 from cronjobs.engine.rules import pausing
@@ -57,7 +56,7 @@ def record_change(
     record(connection, action=action, subject=subject, why=why, detail=said or None, at=at, **by_hand())
 
 
-def print_in_force(database: Database, settings: Settings, as_json: bool) -> None:
+def print_in_force(database: Database, timezone: str, as_json: bool) -> None:
     with database.read() as connection:
         pauses = pauses_in_force(connection)
     if as_json:
@@ -65,19 +64,15 @@ def print_in_force(database: Database, settings: Settings, as_json: bool) -> Non
         return
     if not pauses:
         complain("nothing is paused")
-    for line in pause_lines(pauses, settings):
+    for line in pause_lines(pauses, timezone):
         echo(line)
 
 
-def pause_lines(pauses: Sequence[Any], settings: Settings) -> list[str]:
+def pause_lines(pauses: Sequence[Any], timezone: str) -> list[str]:
     """Each pause in a line of words."""
     lines = []
     for pause in pauses:
-        until = (
-            f"until {in_full(pause.until, settings.timezone)}"
-            if pause.until is not None
-            else "until someone resumes it"
-        )
+        until = f"until {in_full(pause.until, timezone)}" if pause.until is not None else "until someone resumes it"
         by = f" by {pause.by}" if pause.by else ""
         why = f": {pause.why}" if pause.why else ""
         skips = ", and skips what comes due" if pause.skip else ""

@@ -57,7 +57,7 @@ def resume(
         if was_on and held:
             for line in _settle_held(database, settings, held, None if scope == "all" else name):
                 (complain if as_json else echo)(line)
-        print_in_force(database, settings, as_json)
+        print_in_force(database, settings.timezone, as_json)
 
 
 def _settle_held(database: Database, settings: Settings, held: Mapping[str, Range], name: str | None) -> list[str]:
@@ -81,17 +81,15 @@ def _settle_held(database: Database, settings: Settings, held: Mapping[str, Rang
             continue
         its = [event for event in events if "count" in event.facts and event.facts["schedule"] == schedule]
         became = [event.facts | {"outcome": event.name.partition(".")[2]} for event in its]
-        lines.append(_held_line(settings, schedule, what, became, still=schedule in still))
+        lines.append(_held_line(settings.timezone, schedule, what, became, still=schedule in still))
     return lines
 
 
-def _held_line(
-    settings: Settings, schedule: str, what: Range, became: Sequence[Mapping[str, Any]], *, still: bool
-) -> str:
+def _held_line(timezone: str, schedule: str, what: Range, became: Sequence[Mapping[str, Any]], *, still: bool) -> str:
     """ "nightly: 3 occurrences were held back, from … to …: 2 coalesced, 1 enqueued (job 17)"."""
-    span = in_full(what.last, settings.timezone)
+    span = in_full(what.last, timezone)
     if what.count > 1:
-        span = f"from {in_full(what.first, settings.timezone)} to {span}"
+        span = f"from {in_full(what.first, timezone)} to {span}"
     counts: dict[str, int] = {}
     for facts in became:
         counts[facts["outcome"]] = counts.get(facts["outcome"], 0) + facts["count"]

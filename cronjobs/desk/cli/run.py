@@ -71,7 +71,7 @@ def run(
                     job = begin_existing(database, _number(target), settings, known, locked_by=locked_by)
                 else:
                     new, alone = job_of(settings, known, target, arguments, schedule)
-                    job = begin_new(database, new, settings, known, locked_by=locked_by, alone=alone)
+                    job = begin_new(database, new, settings.run, known, locked_by=locked_by, alone=alone)
             except (UnknownType, CannotTell):
                 for fault in known.faults:
                     streams.say(safe(f"{fault.where}: {fault.what}", 1000))

@@ -90,11 +90,11 @@ def status_lines(
     if is_terminal():
         around = len(head) + len(work) + 5  # a header, the legend, the rest counted, an empty line, the prompt
         room = max(AT_LEAST, shutil.get_terminal_size().lines - around)
-    facts = schedules_shown(connection, health, settings, None if everything else room)
+    facts = schedules_shown(connection, health, settings.run.every, None if everything else room)
     return [*head, *schedule_lines(facts, health.schedules.active, times), *work]
 
 
 def _status_json(connection: Connection, settings: Settings, types: JobTypes, address: str, *, everything: bool) -> str:
     health = look(connection, settings, types)
-    shown = schedules_shown(connection, health, settings, None if everything else IN_A_PIPE)
+    shown = schedules_shown(connection, health, settings.run.every, None if everything else IN_A_PIPE)
     return json_text(all_of_it(connection, health, settings, address, shown))

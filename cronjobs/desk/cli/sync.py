@@ -15,7 +15,7 @@ from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.project_database import by_hand, missing_file, our_database
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.command.printing import coloured, complain, echo, echo_json
-from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.schedules import sync as core
 from cronjobs.engine.schedules.changes import SyncPlan, compare
 from cronjobs.engine.schedules.definition import definition
@@ -57,7 +57,7 @@ def sync(
             todo, applied, left = done.plan, done.applied, done.left
     refused = None if allow_removals else todo.refused
     was = {new: old for old, new in todo.rename}
-    changes = {name: _changes(settings, stored[was.get(name, name)].definition, name) for name in todo.change}
+    changes = {name: _changes(settings.schedules, stored[was.get(name, name)].definition, name) for name in todo.change}
     if as_json:
         facts = {"add": todo.add, "change": changes, "remove": todo.remove, "rename": renamed(todo), "refused": refused}
         facts |= {"cap": [vars(cap) for cap in todo.cap], "uncap": todo.uncap}
@@ -101,9 +101,9 @@ def _stored(connection: Connection) -> dict[str, StoredSchedule]:
     return {schedule.name: schedule for schedule in all_schedules(connection)}
 
 
-def _changes(settings: Settings, stored: Any, name: str) -> dict[str, Any]:
+def _changes(schedules: Mapping[str, ScheduleSettings], stored: Any, name: str) -> dict[str, Any]:
     """What is different in a definition, from and to; of a payload only that it is: it may hold secrets."""
-    written = definition(settings.schedules[name])
+    written = definition(schedules[name])
     stored = stored if isinstance(stored, dict) else {}  # another program wrote what cannot be read
     return {
         key: "changed" if key == "payload" else {"from": stored.get(key), "to": written[key]}
@@ -114,7 +114,7 @@ def _changes(settings: Settings, stored: Any, name: str) -> dict[str, Any]:
 
 def _print_plan(settings: Settings, todo: SyncPlan, changes: Mapping[str, dict[str, Any]]) -> None:
     for name in todo.add:
-        echo(coloured(f"+ {name}: {_when(settings, name)} → {settings.schedules[name].job}", "green"))
+        echo(coloured(f"+ {name}: {_when(settings.schedules, name)} → {settings.schedules[name].job}", "green"))
     for old, new in todo.rename:
         echo(coloured(f"> {old} → {new}", "yellow"))
     for name in todo.change:
@@ -143,8 +143,8 @@ def renamed(todo: SyncPlan) -> list[dict[str, str]]:
     return [{"from": old, "to": new} for old, new in todo.rename]
 
 
-def _when(settings: Settings, name: str) -> str:
-    schedule = settings.schedules[name]
+def _when(schedules: Mapping[str, ScheduleSettings], name: str) -> str:
+    schedule = schedules[name]
     if schedule.every is not None:
         return f"every {duration_text(schedule.every)}"
     return f'"{schedule.cron}" {schedule.timezone}'

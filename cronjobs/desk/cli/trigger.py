@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated, NoReturn
 
@@ -45,7 +45,11 @@ def trigger(
 
     Exit codes: 0 enqueued, 1 a job is unfinished, or there is no such schedule.
     """
-    with our_database(source) as (settings, database), _in_file(schedule, settings), database.write() as connection:
+    with (
+        our_database(source) as (settings, database),
+        _in_file(schedule, settings.schedules),
+        database.write() as connection,
+    ):
         job_id = fill.trigger(connection, schedule, force=force, **by_hand())
         defined = fill.definition_in_force(connection, schedule)
     if as_json:
@@ -73,7 +77,7 @@ def backfill(
     Instants without an offset are in the configuration's timezone. At its end, and with --dry-run, handlers are
     imported, and you get a warning if none here fits the schedule's type or payload.
     """
-    with our_database(source) as (settings, database), _in_file(schedule, settings):
+    with our_database(source) as (settings, database), _in_file(schedule, settings.schedules):
         begin = typed.instant(first, settings.timezone, "--from")
         end = typed.instant(last, settings.timezone, "--to")
         with database.write() as connection:
@@ -91,28 +95,28 @@ def backfill(
         runs = [instant.isoformat() for instant in filling.run]
         echo_json({"schedule": schedule, "dry_run": dry_run, "run": runs, "done_before": filling.done})
     else:
-        _tell(filling, settings, dry_run=dry_run)
+        _tell(filling, settings.timezone, dry_run=dry_run)
     undo = "mend it before you fill" if dry_run else f"cronjobs jobs cancel --schedule {shlex.quote(schedule)}"
     _leave(None if no_import or not filling.run else settings, defined, "Its jobs wait", undo)
 
 
 @contextmanager
-def _in_file(schedule: str, settings: Settings) -> Iterator[None]:
+def _in_file(schedule: str, schedules: Collection[str]) -> Iterator[None]:
     """Say of a schedule that no tick has applied yet what applies it."""
     try:
         yield
     except fill.UnknownSchedule:
-        if schedule in settings.schedules:
+        if schedule in schedules:
             raise fill.NotYetInForce(schedule) from None
         raise
 
 
-def _tell(filling: fill.Filling, settings: Settings, *, dry_run: bool) -> None:
+def _tell(filling: fill.Filling, timezone: str, *, dry_run: bool) -> None:
     jobs = counted(len(filling.run), "job") + " would be" * dry_run
     echo(f"{jobs} enqueued; {filling.done} of the range had run already")
     if dry_run:
         for instant in filling.run[:50]:
-            echo(f"  {in_full(instant, settings.timezone)}")
+            echo(f"  {in_full(instant, timezone)}")
         if len(filling.run) > 50:
             complain(f"  … and {len(filling.run) - 50} more (--json lists all)")
 

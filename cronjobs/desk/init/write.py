@@ -86,15 +86,15 @@ def _make_tables(settings: Settings, folder: Path, undo: list[Callable[[], objec
     address = parse_url(settings.database, settings.schema)
     file = Path(str(address.url.database))
     if file == folder.absolute() / OWN_FILE:
-        forget(settings, address)  # a project begins here; what was in this folder before is over
-    require_still_there(settings, address)
+        forget(settings.folder, address)  # a project begins here; what was in this folder before is over
+    require_still_there(settings.folder, address)
     is_new = not os.path.lexists(file)
     if is_new:
         undo += [Path(f"{file}{ending}").unlink for ending in BESIDE_DATABASE]
     with closing(Database(address, connections=1)) as database:
         before, newest = migrations.upgrade(database)
-    remember(settings, address)
-    undo.append(lambda: forget(settings, address))
+    remember(settings.folder, address)
+    undo.append(lambda: forget(settings.folder, address))
     shown = file.relative_to(folder.absolute()) if file.is_relative_to(folder.absolute()) else file
     where = visible(str(folder / shown))
     if before == newest:  # made before by "db upgrade", or by Django's migrate

@@ -18,7 +18,7 @@ from typing import Any, Final
 from cronjobs.desk.insight import check_notes
 from cronjobs.engine.config import trust
 from cronjobs.engine.config.reader import nearest
-from cronjobs.engine.config.settings import JobTypeSettings, Settings
+from cronjobs.engine.config.settings import JobTypeSettings, RunSettings, ScheduleSettings, Settings
 from cronjobs.engine.crontime.timing import CronTiming, clock_changes, timing
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.execution.attempt import PROCESS_GRACE
@@ -73,12 +73,12 @@ def check(
     return Checked(
         (*findings, *map(ConfigFinding, problems)),
         (
-            *_limits(place, settings),
+            *_limits(place, settings.run),
             *_stored_secrets(place, settings),
             *(_written_by_others(place, found) for found in others if not found.refused),
             *(_long_jobs(place, settings, known) if known is not None else ()),
             *(place.problem(text, *paths) for text, paths in check_notes.notes(settings, known)),
-            *_clock_changes(place, settings, now),
+            *_clock_changes(place, settings.schedules, now),
         ),
         len(known.types) if known is not None else sum(bool(entry.command) for entry in settings.job_types.values()),
         len(settings.schedules),
@@ -139,13 +139,13 @@ def _fault(place: _Place, settings: Settings, fault: Fault) -> ConfigFinding:
         problem = place.problem(fault.what, f"job_types.{name}", f"schedules.{name}", "imports")
         if not any(f"{section}.{name}" in settings.positions for section in ("job_types", "schedules")):
             problem = place.problem(f"{name}: {fault.what}", "imports")
-    return ConfigFinding(problem, _last_lines(settings, fault.traceback))
+    return ConfigFinding(problem, _last_lines(settings.secrets, fault.traceback))
 
 
-def _last_lines(settings: Settings, traceback: str | None) -> tuple[str, ...]:
+def _last_lines(secrets: frozenset[str], traceback: str | None) -> tuple[str, ...]:
     """The end of a traceback, without the frames of the import machinery; the error itself is reported already."""
     frames: list[list[str]] = []
-    for line in mask(traceback or "", settings.secrets).splitlines():
+    for line in mask(traceback or "", secrets).splitlines():
         if line.startswith("  File "):
             frames.append([line])
         elif frames and line.startswith("    "):
@@ -203,11 +203,11 @@ class _Timed:
     places: tuple[str, ...]
 
 
-def _timed(settings: Settings, known: JobTypes) -> Iterator[_Timed]:
+def _timed(schedules: Mapping[str, ScheduleSettings], known: JobTypes) -> Iterator[_Timed]:
     for name, job_type in known.types.items():
         inline = f"schedules.{name}.timeout"  # of an inline command, which has its schedule's name
         yield _Timed(job_type, job_type.timeout, (f"job_types.{name}.timeout", inline, f"job_types.{name}", "imports"))
-    for name, schedule in settings.schedules.items():
+    for name, schedule in schedules.items():
         given = known.types.get(schedule.job)
         if given is not None and schedule.timeout is not None and schedule.timeout != given.timeout:
             yield _Timed(given, schedule.timeout, (f"schedules.{name}.timeout",))
@@ -216,7 +216,7 @@ def _timed(settings: Settings, known: JobTypes) -> Iterator[_Timed]:
 def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
     """A job starts only if its time-out ends before the tick does, and starting up takes some of the budget."""
     run = settings.run
-    for timed in _timed(settings, known):
+    for timed in _timed(settings.schedules, known):
         if timed.job_type.executor is not None:
             continue  # a supervisor has no deadline
         name, limit = timed.job_type.name, duration_text(timed.timeout)
@@ -243,7 +243,7 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Pr
 def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
     """One note for all of them: a time-out above the budget has an effect worth knowing, and needs no fix."""
     run = settings.run
-    of_ticks = [timed for timed in _timed(settings, known) if timed.job_type.executor is None]
+    of_ticks = [timed for timed in _timed(settings.schedules, known) if timed.job_type.executor is None]
     long = [timed for timed in of_ticks if timed.timeout > run.longest_in_tick]
     if long and run.long_jobs:
         names = ", ".join(f"{timed.job_type.name} ({duration_text(timed.timeout)})" for timed in long)
@@ -342,8 +342,7 @@ def _unwritable(file: Path, *, beside: bool = False) -> str | None:
 # --- notes ------------------------------------------------------------------------------------------------------------
 
 
-def _limits(place: _Place, settings: Settings) -> Iterator[Problem]:
-    run = settings.run
+def _limits(place: _Place, run: RunSettings) -> Iterator[Problem]:
     if run.lease < run.budget + timedelta(seconds=5):
         yield place.problem(
             f"lease {duration_text(run.lease)} is shorter than budget + 5s ({duration_text(run.budget)} + 5s): a tick "
@@ -353,8 +352,8 @@ def _limits(place: _Place, settings: Settings) -> Iterator[Problem]:
         )
 
 
-def _clock_changes(place: _Place, settings: Settings, now: datetime) -> Iterator[Problem]:
-    for name, schedule in settings.schedules.items():
+def _clock_changes(place: _Place, schedules: Mapping[str, ScheduleSettings], now: datetime) -> Iterator[Problem]:
+    for name, schedule in schedules.items():
         when = timing(schedule.cron, schedule.every, schedule.timezone)
         # What runs in every hour of real time anyway does so whatever clocks show.
         if not isinstance(when, CronTiming) or (len(when.expression.hours) == 24 and not when.expression.fixed_time):

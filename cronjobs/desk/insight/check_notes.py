@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 
 from cronjobs.desk.init.app_alembic import unfiltered
 from cronjobs.desk.init.starter import OWN_FILE, SCHEMA_FILE, starter_schema
-from cronjobs.engine.config.settings import RetryChanges, Settings
+from cronjobs.engine.config.settings import JobTypeSettings, RetryChanges, ScheduleSettings, Settings
 from cronjobs.engine.crontime.grammar import parse
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.jobs.job_types import JobTypes
@@ -19,22 +20,22 @@ Note = tuple[str, tuple[str, ...]]  # the text, and the dotted paths that may ha
 
 
 def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
-    yield from _either_day(settings)
-    yield from _shell_words(settings)
+    yield from _either_day(settings.schedules)
+    yield from _shell_words(settings.job_types)
     yield from _short_delays(settings, known)
     yield from _limits_of_types(settings, known)
-    yield from _old_schema(settings)
+    yield from _old_schema(settings.folder)
     yield from _app_alembic(settings)
 
 
-def _either_day(settings: Settings) -> Iterator[Note]:
-    for name, schedule in settings.schedules.items():
+def _either_day(schedules: Mapping[str, ScheduleSettings]) -> Iterator[Note]:
+    for name, schedule in schedules.items():
         if schedule.cron is not None and (said := parse(schedule.cron).day_remark):
             yield said, (f"schedules.{name}.cron", f"schedules.{name}")
 
 
-def _shell_words(settings: Settings) -> Iterator[Note]:
-    for name, entry in settings.job_types.items():
+def _shell_words(job_types: Mapping[str, JobTypeSettings]) -> Iterator[Note]:
+    for name, entry in job_types.items():
         if entry.command is None or (word := shell_word(entry.command)) is None:
             continue
         text = (
@@ -83,10 +84,10 @@ def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
             yield f"{whose}a retry after {duration_text(short[0])} {wait}", (path,)
 
 
-def _old_schema(settings: Settings) -> Iterator[Note]:
+def _old_schema(folder: Path) -> Iterator[Note]:
     """The file beside cronjobs.yaml by which editors check it; it may be of the version before."""
     try:
-        written = (settings.folder / SCHEMA_FILE).read_text(encoding="utf-8")
+        written = (folder / SCHEMA_FILE).read_text(encoding="utf-8")
     except (OSError, ValueError):
         return  # none, or none that an editor could read
     if written != starter_schema():

@@ -29,9 +29,9 @@ FORGOTTEN_PAUSE: Final = timedelta(days=1)
 
 
 def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
-    if ticking(health.ticks, health.now, settings):
-        off = list(_schedules_off(health, settings))
-        yield from off or _behind(health.watch.schedules, health.now, quiet_after(settings))
+    if ticking(health.ticks, health.now, settings.run.every):
+        off = list(_schedules_off(health, settings.run.every))
+        yield from off or _behind(health.watch.schedules, health.now, quiet_after(settings.run.every))
     missing = {name: since for since, name in _missing(health.watch)}
     for name, found in health.watch.without_run.items():
         if name in same.not_late:
@@ -54,7 +54,7 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         text = f"{several(names)} missed runs, and none has gone well since"
         command = typed("cronjobs trigger", names[0])
         yield Finding("missed", text, since=missing[names[0]], command=command, rows=names)
-    yield from _not_run(health, settings, same)
+    yield from _not_run(health, settings.run.every, same)
     if (lost := health.watch.given_up.get(DROPPED)) is not None:
         what = given_up_text(lost, "occurrence")
         text = (
@@ -72,10 +72,10 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
     yield from _held_back(health.watch, health.pauses, health.now)
 
 
-def _schedules_off(health: Health, settings: Settings) -> Iterator[Finding]:
+def _schedules_off(health: Health, every: timedelta) -> Iterator[Finding]:
     if health.watch.fires or not health.schedules.active:
         return
-    span = rough(silence_after(settings))
+    span = rough(silence_after(every))
     yield Finding(
         "schedules_off",
         f"no tick of the last {span} fires schedules: CRONJOBS_SCHEDULES is off wherever ticks come from",
@@ -139,14 +139,14 @@ def _missing(found: Watched) -> Iterator[tuple[datetime, str]]:
             yield row.first_for, schedule.name
 
 
-def _not_run(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
+def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding]:
     """Schedules with occurrences of which nothing came, unless another finding says why."""
     found = {
         name: each
         for name, each in health.watch.not_run.items()
         if (name not in health.watch.without_run or name in same.not_late)
         and name not in same.waiting
-        and not _said_already(each.job, health, settings)
+        and not _said_already(each.job, health, every)
     }
     if not found:
         return
@@ -178,19 +178,19 @@ def _why_not(schedule: str, found: NotRun, now: datetime) -> str:
     return f"{its} has been due for {rough(now - job.run_at)} and waits"
 
 
-def _said_already(job: JobNow | None, health: Health, settings: Settings) -> bool:
+def _said_already(job: JobNow | None, health: Health, every: timedelta) -> bool:
     """Whether another finding has the cause for which *job* did not run."""
     if job is None:
         return False
     if job.status == "running":
-        return _no_tick(health, settings)
+        return _no_tick(health, every)
     if job.waiting and job.job_type in {misfit.job_type for misfit in health.misfits}:
         return True
     if not job.waiting or job.run_at > health.now:
         return False
     queue = health.queues.get(job.queue)
     return (
-        _no_tick(health, settings)
+        _no_tick(health, every)
         or (queue is not None and queue.paused and job.queue in health.watch.waiting)
         or job.job_type in health.unresolved
         or any((job.queue, job.job_type) == (each.queue, each.job_type) for each in health.out_of_reach)
@@ -198,8 +198,8 @@ def _said_already(job: JobNow | None, health: Health, settings: Settings) -> boo
     )
 
 
-def _no_tick(health: Health, settings: Settings) -> bool:
-    return not ticking(health.ticks, health.now, settings)
+def _no_tick(health: Health, every: timedelta) -> bool:
+    return not ticking(health.ticks, health.now, every)
 
 
 # --- pauses -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_typ
 from cronjobs.desk.insight.watched import last_sign, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.meta import MOVED
-from cronjobs.errors import MovedDatabase
+from cronjobs.errors import MovedDatabase, Problem
 from cronjobs.model import rough
 
 _SHOW_CRON = "cronjobs crontab show"
@@ -23,12 +23,12 @@ _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     yield from _foreign(health, settings)
     if not settings.without_project:
-        yield from _no_tick(health, settings)
+        yield from _no_tick(health, settings.run.every)
     if len(health.silent) < len(health.ticks):
         for host, since in health.silent.items():
             text = f"host {host} has not ticked for {rough(health.now - since)}, others do"
             yield Finding("host", text, since=since, command=_SHOW_CRON, subject=host)
-    at_work = ticking(health.ticks, health.now, settings)
+    at_work = ticking(health.ticks, health.now, settings.run.every)
     yield from _endings(health, at_work)
     for tick in at_work:
         skew = _did(tick).get("skew_s")
@@ -37,7 +37,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
             text = f"the clock of host {tick['host']} is {off} {'ahead of' if skew > 0 else 'behind'} the database's"
             begun = health.watch.wrong_clocks.get(tick["host"])
             yield Finding("clock", text, since=begun, command="timedatectl", subject=tick["host"])
-    yield from _config(health, settings, same, at_work)
+    yield from _config(health, settings.problems, same, at_work)
     for host, (why, begun) in sorted(health.watch.refused.items()):
         text = f"host {host} refuses its file, and fires what was in force before: {why}"
         yield Finding("refused", text, since=begun, command="cronjobs sync --plan", subject=host)
@@ -60,12 +60,12 @@ def _name(project: str, environment: str) -> str:
     return f'project "{project}", environment "{environment}"'
 
 
-def _no_tick(health: Health, settings: Settings) -> Iterator[Finding]:
+def _no_tick(health: Health, every: timedelta) -> Iterator[Finding]:
     last = last_sign(health.ticks)
     if last is None:
         text = "no tick has ever reached this database, and cron is to run one each minute"
         yield Finding("no_tick", text, Severity.CRITICAL, command="cronjobs crontab install")
-    elif abs(health.now - last) <= quiet_after(settings):
+    elif abs(health.now - last) <= quiet_after(every):
         return
     elif last > health.now:
         text = "the last tick began in the future: a clock is wrong, or was"
@@ -90,11 +90,11 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
 
 
 def _config(
-    health: Health, settings: Settings, same: SameCause, at_work: Sequence[Mapping[str, Any]]
+    health: Health, problems: Sequence[Problem], same: SameCause, at_work: Sequence[Mapping[str, Any]]
 ) -> Iterator[Finding]:
     """What is wrong with the file here, and with those of other hosts as their ticks have recorded it."""
     here = [(fault.where, f"{fault.where}: {fault.what}") for fault in health.faults]
-    here += [(problem.path, str(problem)) for problem in settings.problems]
+    here += [(problem.path, str(problem)) for problem in problems]
     types = same.hosts.get("", ())
     for where, text in here:
         its = types if takes_away(where, types) else ()

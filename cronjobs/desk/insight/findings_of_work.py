@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final
 
 from cronjobs.desk.insight.finding import (
@@ -42,7 +43,7 @@ _NOT_FOR_WANT_OF_TIME: Final = {
 
 
 def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
-    yield from _late(health, settings)
+    yield from _late(health, settings.run.every)
     for job_type in sorted((health.unresolved.keys() | health.unknown_schedules.keys()) - same.not_unresolved):
         yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))
     if health.more_types:
@@ -84,12 +85,12 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         yield Finding("lease", text, Severity.NOTICE, command="cronjobs check", subject=job_type)
 
 
-def _late(health: Health, settings: Settings) -> Iterator[Finding]:
+def _late(health: Health, every: timedelta) -> Iterator[Finding]:
     late = sum(group.late for group in health.late) + health.more_late
-    at_work = ticking(health.ticks, health.now, settings)
+    at_work = ticking(health.ticks, health.now, every)
     if late and at_work:  # else it is for want of ticks, which is a finding of its own
         have = "1 job has" if late == 1 else f"{late:,} jobs have"
-        limit, why = duration_text(late_after(settings)), _why_late(health.late, at_work)
+        limit, why = duration_text(late_after(every)), _why_late(health.late, at_work)
         text = f"{have} been due for more than {limit} and could run: {why}"
         yield Finding("late", text, since=health.late_since, command="cronjobs jobs list --status queued")
     for found in health.out_of_reach:

@@ -27,11 +27,11 @@ NEXT_SHOWN: Final = 5
 
 def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     """Gather the facts in a few indexed statements; *types* are those that this configuration knows."""
-    now = database_now(connection)
+    every, now = settings.run.every, database_now(connection)
     whose = meta.read_meta(connection)
     in_force = schedules.pauses_in_force(connection)
     pauses = [dict(row._mapping) for row in in_force]
-    judged = judged_types(connection, settings, types)
+    judged = judged_types(connection, every, types)
     waiting = what_waits(connection, settings, judged, in_force, now)
     surveyed = survey(connection, judged.ticks or ())
     running_total, overdue = listing.running_count(connection)
@@ -69,10 +69,10 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         schedules=surveyed,
         next=next_to_fire(connection, NEXT_SHOWN),
         faults=types.faults,
-        silent=silent_hosts(connection, last_ticks, now, settings),
+        silent=silent_hosts(connection, last_ticks, now, every),
         slower=slow_runs(connection, now),
         acks=acks_in_force(connection, now),
-        watch=watch(connection, settings, surveyed, ticking(last_ticks, now, settings), pauses, now),
+        watch=watch(connection, every, surveyed, ticking(last_ticks, now, every), pauses, now),
         **troubled_types(connection, settings.run),
         told=told_by_extras(connection, settings, now),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -43,7 +43,7 @@ def surroundings(connection: Connection, settings: Settings) -> Now:
     return Now(
         now=database_now(connection),
         last_tick=None if newest is None else tick_facts(newest),
-        quiet_after=quiet_after(settings),
+        quiet_after=quiet_after(settings.run.every),
         succeeded_kept=settings.retention.succeeded,
         ledger_kept=settings.retention.occurrences,
     )
@@ -116,7 +116,11 @@ def job_facts(
             out_of_reach=beyond.get(row.id),
             cluster_worker=on_clusters.get(row.id),
             executor=job_type.executor if job_type is not None else None,
-            long_places=settings.run.long_jobs if waits and _is_long(settings, row.timeout_s, job_type) else None,
+            long_places=(
+                settings.run.long_jobs
+                if waits and _is_long(settings.run.longest_in_tick, row.timeout_s, job_type)
+                else None
+            ),
         )
     return found
 
@@ -190,12 +194,12 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
     )
 
 
-def _is_long(settings: Settings, timeout_s: float | None, job_type: JobType | None) -> bool:
+def _is_long(longest: timedelta, timeout_s: float | None, job_type: JobType | None) -> bool:
     if job_type is not None and job_type.executor is not None:
         return False
     if timeout_s is None:
-        return job_type is not None and job_type.is_long(settings.run.longest_in_tick)
-    return timeout_s > settings.run.longest_in_tick.total_seconds()
+        return job_type is not None and job_type.is_long(longest)
+    return timeout_s > longest.total_seconds()
 
 
 _SAME: Final = (
@@ -232,7 +236,9 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
             for row in explaining.acts_on_job(connection, job_id)
         ]
         job = replace(job, acts=tuple(acts))
-    made_for = tuple(MadeFor(row.schedule, _zone_of(row.definition, settings), ledger_facts(row)) for row in rows)
+    made_for = tuple(
+        MadeFor(row.schedule, _zone_of(row.definition, settings.timezone), ledger_facts(row)) for row in rows
+    )
     maker = next((row for row in rows if row.outcome == "enqueued"), None)
     settler = None if maker is None else settler_of(connection, maker)
     zone = made_for[0].timezone if made_for else settings.timezone
@@ -250,6 +256,6 @@ def _moved(detail: Any) -> tuple[datetime, datetime] | None:
     return (before, after) if before.tzinfo and after.tzinfo else None
 
 
-def _zone_of(definition: Any, settings: Settings) -> str:
+def _zone_of(definition: Any, otherwise: str) -> str:
     zone = definition.get("timezone") if isinstance(definition, dict) else None
-    return str(zone) if zone and zone_exists(str(zone)) else settings.timezone
+    return str(zone) if zone and zone_exists(str(zone)) else otherwise

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.explaining import last_tick_that_knew
 from cronjobs.engine.store.job_types import present_types, remembered, types_recorded_at, unknown_to_schedules
@@ -36,8 +35,8 @@ class JudgedTypes:
         return job_type in self.ticks or (job_type in self.here and (self.at is None or self.at <= since))
 
 
-def judged_types(connection: Connection, settings: Settings, types: JobTypes) -> JudgedTypes:
-    known_by_ticks = present_types(connection, remembered(settings.run.every))
+def judged_types(connection: Connection, every: timedelta, types: JobTypes) -> JudgedTypes:
+    known_by_ticks = present_types(connection, remembered(every))
     return JudgedTypes(types.types.keys(), known_by_ticks, types_recorded_at(connection))
 
 

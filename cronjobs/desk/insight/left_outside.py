@@ -49,7 +49,7 @@ def what_is_outside(
         *_units(settings.file),
         *_files(settings, address, is_shared_file),
         *([DJANGOS] if in_django else []),
-        *([] if address.is_sqlite else _server(settings)),
+        *([] if address.is_sqlite else _server(settings.schema)),
         *([Outside("other hosts", there, "there, too: crontab, units, state folder, log")] if there else []),
         Outside("your code", "wherever it enqueues", "from now on enqueue() fails: there are no tables"),
     ]
@@ -114,9 +114,9 @@ def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterat
         yield Outside("its env_file", str(settings.env_file), "it may have passwords")
 
 
-def _server(settings: Settings) -> Iterator[Outside]:
-    if settings.schema is not None:
-        yield Outside("the schema", settings.schema, f'DROP SCHEMA "{settings.schema}", if nothing else is in it')
+def _server(schema: str | None) -> Iterator[Outside]:
+    if schema is not None:
+        yield Outside("the schema", schema, f'DROP SCHEMA "{schema}", if nothing else is in it')
     yield Outside(
         "roles", "those that you made by cronjobs db grants", "DROP OWNED BY cronjobs_run; DROP ROLE cronjobs_run; …"
     )

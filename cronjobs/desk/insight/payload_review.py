@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.payload import payload_fault
@@ -92,7 +91,7 @@ class PayloadReview:
                 yield (_INDEX.sub("[]", misfit.where), misfit.what), str(misfit)
 
 
-def review(database: Database, settings: Settings, known: JobTypes) -> Iterator[PayloadReview]:
+def review(database: Database, project: str, known: JobTypes) -> Iterator[PayloadReview]:
     """Read all payloads of *database* and compare; yields the review so far, many times. Nothing is written.
 
     Each chunk is a transaction of its own, so that no snapshot stays open while millions are read. Jobs that come
@@ -101,7 +100,7 @@ def review(database: Database, settings: Settings, known: JobTypes) -> Iterator[
     done = PayloadReview(known)
     with database.read() as connection, only_reading(connection):
         found = read_meta(connection)
-        _require_ours(found, settings)
+        _require_ours(found, project)
         last = last_id(connection)
     yield done
     chunk: Chunk | None = Chunk((), 0)
@@ -114,11 +113,11 @@ def review(database: Database, settings: Settings, known: JobTypes) -> Iterator[
             yield done
 
 
-def _require_ours(found: Meta, settings: Settings) -> None:
+def _require_ours(found: Meta, project: str) -> None:
     """Another environment of the project is what a deploy gate asks about, so only the project counts."""
     with suppress(SchemaTooOld):  # it looks before the migration, and these columns were always there
         require_revision(found.schema_revision, found.oldest_code)
     if found.environment.startswith(MOVED):
         raise MovedDatabase(found.environment.removeprefix(MOVED))
-    if found.project not in ("", settings.project):
-        raise OtherProject(theirs=found.project, ours=settings.project)
+    if found.project not in ("", project):
+        raise OtherProject(theirs=found.project, ours=project)

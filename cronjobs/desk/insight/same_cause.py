@@ -182,7 +182,7 @@ def _warn_after(schedule: StoredSchedule) -> int:
 
 def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
     """By the host whose finding ``config`` says so ("": this one), the unknown types that went with a fault of it."""
-    on_ticks = dict(_at_fault(health, settings))
+    on_ticks = dict(_at_fault(health, settings.run.every))
     here = (*(fault.where for fault in health.faults), *(problem.path for problem in settings.problems))
     places = {"": here} if here else on_ticks  # as the finding has it
     module_gone = not health.judged_by_ticks or any(map(_names_module, on_ticks.values()))
@@ -197,9 +197,9 @@ def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple
     return {place: tuple(types) for place, types in found.items()}
 
 
-def _at_fault(health: Health, settings: Settings) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _at_fault(health: Health, every: timedelta) -> Iterator[tuple[str, tuple[str, ...]]]:
     """By host that ticks now, what of its file and code its last tick could not use."""
-    for tick in ticking(health.ticks, health.now, settings):
+    for tick in ticking(health.ticks, health.now, every):
         did: Any = tick["did"]
         entries = [did.get(kind) for kind in ("broken", "not_loaded")] if isinstance(did, Mapping) else []
         wheres = tuple(str(where) for each in entries if isinstance(each, Mapping) for where in each)

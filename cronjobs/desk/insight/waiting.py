@@ -82,6 +82,7 @@ def what_waits(
     connection: Connection, settings: Settings, judged: JudgedTypes, pauses: Sequence[Row[Any]], now: datetime
 ) -> QueueFacts:
     found = QueueFacts()
+    limit = late_after(settings.run.every)
     waiting = listing.waiting_by_queue(connection)
     for row in waiting.queues:
         queue = found.queues.setdefault(row.queue, Queue(paused=bool(of_queue(pauses, row.queue))))
@@ -97,7 +98,7 @@ def what_waits(
     # Only if something is due: it reads the indexes of all that waits once more.
     due = listing.DueGroups(())
     if found.oldest_due_at:
-        due = listing.due_groups(connection, late_after(settings), {*judged.here, *(judged.ticks or ())})
+        due = listing.due_groups(connection, limit, {*judged.here, *(judged.ticks or ())})
     for group in sorted(due.groups, key=lambda each: (each.queue, each.job_type)):
         unknown = not judged.knows(group.job_type, since=group.run_at)
         if unknown:
@@ -109,9 +110,9 @@ def what_waits(
         if group.late and not its.paused and (not unknown or nobody_knows):
             late.append(LateGroup(group.queue, group.job_type, group.run_at, group.late))
     if late or due.late:
-        behind = concurrency.late_behind_others(connection, settings.limits, late_after(settings), judged.ticks)
+        behind = concurrency.late_behind_others(connection, settings.limits, limit, judged.ticks)
         late = [each._replace(late=each.late - behind.get((each.queue, each.job_type), 0)) for each in late]
-        resumed = resumed_lately(connection, late_after(settings))  # until then these jobs could not run
+        resumed = resumed_lately(connection, limit)  # until then these jobs could not run
         late = [each for each in late if each.late > 0 and not {each.queue, ""} & resumed]
         read = {(each.queue, each.job_type) for each in due.groups}
         found.more_late = max(0, due.late - sum(count for place, count in behind.items() if place not in read))
@@ -123,7 +124,7 @@ def what_waits(
         found.more_types += 1
         found.more_unresolved += found.unresolved.pop(job_type)
         del found.came[job_type]
-    found.late_since = min((each.run_at + late_after(settings) for each in late), default=None)
+    found.late_since = min((each.run_at + limit for each in late), default=None)
     found.out_of_reach = out_of_reach(connection, late, now)
     beyond = {(each.queue, each.job_type) for each in found.out_of_reach}
     found.late = [each for each in late if (each.queue, each.job_type) not in beyond]

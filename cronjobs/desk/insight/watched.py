@@ -11,7 +11,6 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.insight.run_watch import covered_by_hand, newest_rows, not_run, ran_by_hand
 from cronjobs.desk.insight.saying import in_full
-from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.crontime.timing import newest_between, next_after
 from cronjobs.engine.rules.standing import Happened, JobNow, NotRun, failed_runs
 from cronjobs.engine.schedules.applying import silence_after
@@ -37,14 +36,14 @@ KILLED_TICKS: Final = 2  # and so many of them make a problem
 # --- when ticks are expected ------------------------------------------------------------------------------------------
 
 
-def late_after(settings: Settings) -> timedelta:
+def late_after(every: timedelta) -> timedelta:
     """A due job is late after this: two minutes if cron starts a tick each minute."""
-    return settings.run.every + timedelta(minutes=1)
+    return every + timedelta(minutes=1)
 
 
-def quiet_after(settings: Settings) -> timedelta:
+def quiet_after(every: timedelta) -> timedelta:
     """Without a tick for so long something is wrong: three minutes if cron starts one each minute."""
-    return 2 * settings.run.every + timedelta(minutes=1)
+    return 2 * every + timedelta(minutes=1)
 
 
 def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
@@ -63,13 +62,13 @@ def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
     return max(signs)
 
 
-def ticking(ticks: Sequence[dict[str, Any]], now: datetime, settings: Settings) -> list[dict[str, Any]]:
+def ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelta) -> list[dict[str, Any]]:
     """The last ticks of the hosts that tick now."""
-    return [tick for tick in ticks if abs(now - (tick["finished_at"] or tick["started_at"])) <= quiet_after(settings)]
+    return [tick for tick in ticks if abs(now - (tick["finished_at"] or tick["started_at"])) <= quiet_after(every)]
 
 
 def silent_hosts(
-    connection: Connection, last_ticks: Sequence[Mapping[str, Any]], now: datetime, settings: Settings
+    connection: Connection, last_ticks: Sequence[Mapping[str, Any]], now: datetime, every: timedelta
 ) -> dict[str, datetime]:
     """Hosts that ticked steadily within the last day and stopped, while others tick.
 
@@ -79,7 +78,7 @@ def silent_hosts(
     return {
         host: last
         for host, last in signs.items()
-        if quiet_after(settings) < now - last < FORGOTTEN and listing.ticked_at_least(connection, host, STEADY_TICKS)
+        if quiet_after(every) < now - last < FORGOTTEN and listing.ticked_at_least(connection, host, STEADY_TICKS)
     }
 
 
@@ -121,7 +120,7 @@ class Watched:
 
 def watch(
     connection: Connection,
-    settings: Settings,
+    every: timedelta,
     surveyed: Survey,
     ticks: Sequence[Mapping[str, Any]],
     pauses: Sequence[Mapping[str, Any]],
@@ -137,7 +136,7 @@ def watch(
     covered = {each.name: at for each in missing if (at := covered_by_hand(connection, each, now)) is not None}
     failed = [each for each in unwell if failed_runs(lately.get(each.id, []), 1)]
     by_hand = {each.name: at for each in failed if (at := ran_by_hand(connection, each.name)) is not None}
-    fires = store.fired_lately(connection, silence_after(settings))
+    fires = store.fired_lately(connection, silence_after(every))
     refused = {
         tick["host"]: tick["did"]["refused"]
         for tick in ticks
@@ -157,8 +156,8 @@ def watch(
         not_loaded=_since(connection, ticks, "not_loaded"),
         ended_badly=_since(connection, ticks, "code"),
         wrong_clocks=_since(connection, ticks, "skew_s"),
-        killed=store.killed_lately(connection, KILLED_WITHIN * settings.run.every, late_after(settings), KILLED_TICKS),
-        differ_long=_differ_long(connection, settings, ticks),
+        killed=store.killed_lately(connection, KILLED_WITHIN * every, late_after(every), KILLED_TICKS),
+        differ_long=_differ_long(connection, every, ticks),
         waiting=store.scheduled_and_waiting(connection) if queue_paused else {},
         without_run={each.name: why for each in active if (why := _without_run(connection, each, now))},
         not_run=no_run,
@@ -175,11 +174,11 @@ def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: s
     }
 
 
-def _differ_long(connection: Connection, settings: Settings, ticks: Sequence[Mapping[str, Any]]) -> bool:
+def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the files that differ now differed fifteen minutes ago: during a deploy they do for one or two."""
     if len({tick["fingerprint"] for tick in ticks if tick["fingerprint"]}) < 2:
         return False
-    window = silence_after(settings)
+    window = silence_after(every)
     now = store.files_between(connection, window, timedelta(0))
     before = store.files_between(connection, DIFFERENT_FILES + window, DIFFERENT_FILES)
     return len(now & before) > 1

@@ -11,7 +11,6 @@ from sqlalchemy import Connection
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.schedule_facts import ScheduleFacts, schedule_facts
 from cronjobs.desk.insight.watched import Watched, quiet_after
-from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.standing import Happened
 from cronjobs.engine.store.schedule_runs import next_due
 
@@ -19,20 +18,18 @@ NOT_RUN, DEAD, MISSED, FAILING, NOT_SUCCEEDED, WELL = range(6)  # the worst firs
 ASKED_AT_ONCE: Final = 200  # schedules: of each, 100 ledger rows are in memory
 
 
-def schedules_shown(
-    connection: Connection, health: Health, settings: Settings, limit: int | None
-) -> list[ScheduleFacts]:
+def schedules_shown(connection: Connection, health: Health, every: timedelta, limit: int | None) -> list[ScheduleFacts]:
     """The first *limit* active schedules (None: all), the worst first, with their facts."""
-    ids = worst_first(connection, health, settings, limit)
+    ids = worst_first(connection, health, every, limit)
     found: dict[int, ScheduleFacts] = {}
     for first in range(0, len(ids), ASKED_AT_ONCE):
         found |= schedule_facts(connection, ids[first : first + ASKED_AT_ONCE])
     return [found[each] for each in ids if each in found]
 
 
-def worst_first(connection: Connection, health: Health, settings: Settings, limit: int | None) -> list[int]:
+def worst_first(connection: Connection, health: Health, every: timedelta, limit: int | None) -> list[int]:
     """The ids of the first *limit* active schedules (None: of all): the worst first, then by their next run."""
-    ids = badly_off(health.watch, health.now, quiet_after(settings))[:limit]
+    ids = badly_off(health.watch, health.now, quiet_after(every))[:limit]
     if limit is None or len(ids) < limit:
         ids = list(dict.fromkeys([*ids, *next_due(connection, limit)]))[:limit]
     return ids

@@ -13,7 +13,7 @@ from cronjobs.engine.schema.ready import require_tables
 def open_database(settings: Settings) -> Database:
     """The configured database, not connected yet; raises DatabaseVanished for a SQLite file that was there."""
     address = parse_url(settings.database, settings.schema)
-    require_still_there(settings, address)
+    require_still_there(settings.folder, address)
     circumstances.database = address
     return Database(address, connections=settings.run.workers + 1)
 
@@ -23,7 +23,7 @@ def ready_database(settings: Settings) -> Database:
     database = open_database(settings)
     try:
         require_tables(database)
-        remember(settings, database.address)
+        remember(settings.folder, database.address)
     except BaseException:
         database.close()
         raise

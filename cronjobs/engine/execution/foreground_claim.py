@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.settings import RunSettings, Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes, policy_of
 from cronjobs.engine.rules.concurrency import Limit
@@ -37,18 +37,18 @@ class UnknownType(CannotRun):
         super().__init__(f'job {job_id} is of type "{one_line(job_type, 100)}", which cannot run here')
 
 
-def _policies(known: JobTypes, settings: Settings) -> ClaimPolicies:
+def _policies(known: JobTypes, run: RunSettings) -> ClaimPolicies:
     """What is written on the row of whatever is begun by hand. A crash at somebody's hands says nothing of its type."""
     return ClaimPolicies.of(
         {
-            name: replace(policy_of(job_type, settings.run, runner=NO_LIMIT), in_thread=False)
+            name: replace(policy_of(job_type, run, runner=NO_LIMIT), in_thread=False)
             for name, job_type in known.types.items()
         }
     )
 
 
 def begin_new(
-    database: Database, new: NewJob, settings: Settings, known: JobTypes, *, locked_by: str, alone: bool
+    database: Database, new: NewJob, run: RunSettings, known: JobTypes, *, locked_by: str, alone: bool
 ) -> Job:
     """Insert *new* with one try and claim it in the same transaction, so that no tick comes between.
 
@@ -65,8 +65,8 @@ def begin_new(
         [job_id] = insert_jobs(connection, [replace(new, scheduled_for=scheduled_for, max_attempts=1)])
         if alone:
             _require_turn(connection, job_id)
-        policies = _policies(known, settings)
-        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=settings.run.lease, policies=policies)
+        policies = _policies(known, run)
+        job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=run.lease, policies=policies)
         assert isinstance(job, Job)  # it is ours alone, and has no concurrency_key
         # Should this process be killed, this is what the next tick finds: charged, so dead, and not run again.
         row = running_row(job, Failed(KILLED, "Lost"), timedelta(0), WORKER)
@@ -89,7 +89,7 @@ def begin_existing(database: Database, job_id: int, settings: Settings, known: J
             locked_by=locked_by,
             lease=settings.run.lease,
             limits=settings.limits,
-            policies=_policies(known, settings),
+            policies=_policies(known, settings.run),
         )
         if isinstance(job, Limit):
             raise CannotRun(f"job {job_id} waits: {job.reached}; try again when one of those that run has ended")

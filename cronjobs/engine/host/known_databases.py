@@ -16,36 +16,35 @@ from cronjobs.engine.host.state_folder import State
 from cronjobs.errors import DatabaseVanished
 
 if TYPE_CHECKING:
-    from cronjobs.engine.config.settings import Settings
     from cronjobs.engine.database.address import Address
 
 
-def require_still_there(settings: Settings, address: Address) -> None:
+def require_still_there(folder: Path, address: Address) -> None:
     """Raise DatabaseVanished if there was a SQLite file with our tables, and now it is missing or empty."""
     if not address.is_sqlite:
         return
     with suppress(OSError):
         if Path(str(address.url.database)).stat().st_size:
             return
-    if State().read(_note(settings, address)):
+    if State().read(_note(folder, address)):
         raise DatabaseVanished(str(address))
 
 
-def remember(settings: Settings, address: Address) -> None:
+def remember(folder: Path, address: Address) -> None:
     """Note that the file has our tables. Never fails: if nothing can be remembered, nothing is."""
-    if address.is_sqlite and not State().read(_note(settings, address)):
-        State().write(_note(settings, address), f"{address.url.database}\n")
+    if address.is_sqlite and not State().read(_note(folder, address)):
+        State().write(_note(folder, address), f"{address.url.database}\n")
 
 
-def forget(settings: Settings, address: Address) -> None:
+def forget(folder: Path, address: Address) -> None:
     """Forget the file, which is to be created again."""
     if address.is_sqlite:
-        State().take(_note(settings, address))
+        State().take(_note(folder, address))
 
 
-def _note(settings: Settings, address: Address) -> str:
+def _note(folder: Path, address: Address) -> str:
     inode = 0
     with suppress(OSError):
-        inode = settings.folder.stat().st_ino
+        inode = folder.stat().st_ino
     about = os.fsencode(f"{inode} {address.url.database}")
     return f"database-{sha256(about).hexdigest()[:16]}"

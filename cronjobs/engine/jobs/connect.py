@@ -34,11 +34,11 @@ def connect(config: str | Path | None = None, *, database_url: str | None = None
             raise UsageError(f"connect(): {what} is {type(value).__name__}, not text")
     settings = load(None if config is None else Path(config), environ=os.environ, database_url=database_url)
     address = parse_url(settings.database, settings.schema)
-    require_still_there(settings, address)
+    require_still_there(settings.folder, address)
     with closing(Database(address, connections=1)) as database:
         if database.is_sqlite:
             require_tables(database, migrates=False)
-            remember(settings, address)
+            remember(settings.folder, address)
         with database.write() as connection:
             found = require_schema(connection)
             is_ours(settings, found.project, found.environment)

@@ -15,9 +15,9 @@ from cronjobs.engine.store.ticks import Overview
 LEAST_SILENCE: Final = timedelta(minutes=5)
 
 
-def silence_after(settings: Settings) -> timedelta:
+def silence_after(every: timedelta) -> timedelta:
     """If no tick of some kind came for so long, there is none any more: five minutes if cron starts one each minute."""
-    return max(LEAST_SILENCE, 2 * settings.run.every)
+    return max(LEAST_SILENCE, 2 * every)
 
 
 def applies(connection: Connection, seen: Overview, settings: Settings, *, host: str) -> bool:
@@ -31,7 +31,7 @@ def applies(connection: Connection, seen: Overview, settings: Settings, *, host:
     mark = fingerprint(settings)
     if not seen.fingerprint_known or seen.last_fingerprint not in (None, mark):
         return True
-    silence = silence_after(settings)
+    silence = silence_after(settings.run.every)
     begun = ticks.unfinished_sync(connection) if seen.sync_unfinished else None
     if begun is not None:
         return begun.subject == mark or begun.host == host or seen.now - begun.at > silence

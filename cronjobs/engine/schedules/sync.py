@@ -7,7 +7,7 @@ the last chunk; until then any host that has it goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -131,7 +131,7 @@ class Applying:
         """Do *todo*, which was planned at *now*; return whether all of it is done."""
         self.todo, self.now, self.removals = todo, now, removals
         self.rounds += 1
-        edits = [edit for edit in _edits(todo, stored, self.settings, now) if edit.name not in self.refused]
+        edits = [edit for edit in _edits(todo, stored, self.settings.schedules, now) if edit.name not in self.refused]
         self.left = dict.fromkeys(
             [
                 *(edit.name for edit in edits),
@@ -238,7 +238,9 @@ class Applying:
         ]
 
 
-def _edits(todo: SyncPlan, stored: Sequence[StoredSchedule], settings: Settings, now: datetime) -> list[Edit]:
+def _edits(
+    todo: SyncPlan, stored: Sequence[StoredSchedule], wanted: Mapping[str, ScheduleSettings], now: datetime
+) -> list[Edit]:
     rows = {schedule.name: schedule for schedule in stored if schedule.status == "active"}
     was = {new: old for old, new in todo.rename}
     edits = []
@@ -248,7 +250,7 @@ def _edits(todo: SyncPlan, stored: Sequence[StoredSchedule], settings: Settings,
         ends = name in todo.retimed or name in todo.remove
         due = None if row is None else plan_for(row, now, leaving=ends)
         settled = None if due is None or due.unreadable else due
-        edits.append(Edit(name, None if name in todo.remove else settings.schedules[name], row, settled))
+        edits.append(Edit(name, None if name in todo.remove else wanted[name], row, settled))
     return edits
 
 

@@ -13,7 +13,6 @@ from support.databases import opened
 from support.project import Project
 
 from cronjobs.desk.insight.payload_review import PayloadReview, review
-from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import SCHEMA_REVISION, jobs, meta
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
@@ -181,7 +180,7 @@ KNOWN = JobTypes({"t.bill": JobType("t.bill", duration("1s"), RetryPolicy(), Reg
 
 
 def reviewed(database: Database) -> PayloadReview:
-    [*_, last] = review(database, Settings(file=Path("cronjobs.yaml"), folder=Path(), project="shop"), KNOWN)
+    [*_, last] = review(database, "shop", KNOWN)
     return last
 
 

@@ -181,7 +181,7 @@ def judged_one_by_one(connection: Connection, settings: Settings, health: Health
     every = store.all_schedules(connection)
     active = [each for each in every if each.status == "active"]
     coming = sorted((each.next_at, each.name) for each in active if each.next_at and not each.paused)
-    judged = judged_types(connection, settings, JobTypes())
+    judged = judged_types(connection, settings.run.every, JobTypes())
     return replace(
         waiting_one_by_one(connection, settings, health),
         unknown_schedules=unknown_schedules(connection, judged),
@@ -277,7 +277,7 @@ def job_now(job: Any) -> JobNow:
 
 
 def waiting_one_by_one(connection: Connection, settings: Settings, health: Health) -> Health:
-    judged, late = judged_types(connection, settings, JobTypes()), watched.late_after(settings)
+    judged, late = judged_types(connection, settings.run.every, JobTypes()), watched.late_after(settings.run.every)
     in_force = store.pauses_in_force(connection)
     groups: dict[tuple[str, str], list[Any]] = {}
     for job in connection.execute(select(tables.jobs)):

@@ -42,7 +42,7 @@ def hosts_section(connection: Connection, view: View) -> Html:
 
 
 def _hosts(last: list[dict[str, Any]], view: View) -> Html:
-    silent = quiet_after(view.settings)
+    silent = quiet_after(view.settings.run.every)
     rows: list[list[Child]] = []
     for tick in last:
         quiet = view.times.now - (tick["finished_at"] or tick["started_at"]) > silent

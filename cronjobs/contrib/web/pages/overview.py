@@ -102,7 +102,7 @@ def totals(health: Health, view: View) -> Html:
 
 def schedules_section(connection: Connection, health: Health, view: View, number: int = 1) -> Html:
     total = health.schedules.active
-    ids = worst_first(connection, health, view.settings, number * SCHEDULES)[(number - 1) * SCHEDULES :]
+    ids = worst_first(connection, health, view.settings.run.every, number * SCHEDULES)[(number - 1) * SCHEDULES :]
     by_id = {row.id: row for row in schedule_rows(connection, ids)}
     shown = [by_id[each] for each in ids if each in by_id]
     first = first_quarter(view.times.now)
