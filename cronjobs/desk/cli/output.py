@@ -152,7 +152,7 @@ def table(
 
     *at_most* limits other columns (by number). A header that begins with ">" is of a column of numbers.
     """
-    # Not by rich: no shorter than this, 60 ms to load, 100 times as slow, and in a narrow terminal it cuts ids.
+    # Not by rich (15.0): no shorter, 30 ms of CPU to load, 6 times as slow, and in 80 columns it leaves out the ids.
     if not rows:
         return []
     if not is_cut():
