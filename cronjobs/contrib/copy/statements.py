@@ -8,17 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table, Text, delete, func, select, type_coerce
 
 from cronjobs.engine.database.column_types import Json
-from cronjobs.engine.database.tables import (
-    audit,
-    findings,
-    job_runs,
-    jobs,
-    meta,
-    metadata,
-    new_counts,
-    schedules,
-    ticks,
-)
+from cronjobs.engine.database.tables import audit, findings, job_runs, jobs, meta, metadata, schedules, ticks
 from cronjobs.engine.probe.sql_text import JOBS, META, NOW
 from cronjobs.engine.store.meta import FENCE, qualified
 from cronjobs.engine.store.sql import group, kinds, run
@@ -27,8 +17,7 @@ BATCH: Final = 1000  # rows that are copied together
 BATCH_BYTES: Final = 8 * 1024 * 1024  # or fewer
 
 TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)  # jobs before their runs
-# Others refer to their ids, or an id shows which row is newer.
-WITH_IDS: Final = (jobs, schedules, ticks, findings, new_counts)
+WITH_IDS: Final = (jobs, schedules, ticks, findings)  # other rows refer to their ids, or an id shows which row is newer
 
 # A tick that began before the old side was closed must not claim or settle any more; running jobs may end.
 _FENCES: Final = {
