@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import cache
@@ -231,28 +231,28 @@ def _print_range(
     times = LocalTimes(begin, evidence.timezone)
     name = safe(evidence.stored.name, 80)
     head = f"{name} from {times.dated(begin)} to {times.dated(end)} {evidence.timezone}"
-    rows = _rows(told, times.dated)
+    rows = _rows(told, times)
     write([head, f"{said}.", *table(rows, ["occurrence", "verdict", "what happened"], room=width(), at_most={0: 45})])
 
 
-def _rows(told: Sequence[Explanation], dated: Callable[[datetime], str]) -> list[list[str]]:
+def _rows(told: Sequence[Explanation], times: LocalTimes) -> list[list[str]]:
     """A line for each; of many that made their job in time, and were done at the first attempt, one line in all."""
     rows: list[list[str]] = []
     for usual, alike in groupby(told, key=lambda each: each.usual):
         several = list(alike)
         if usual and len(several) >= _ALIKE:
-            when = f"{dated(several[0].facts['first_for'])} … {dated(_at(several[-1]))}"
+            when = times.between(several[0].facts["first_for"], _at(several[-1]))
             rows.append([when, several[0].verdict, f"{len(several):,} jobs, each in time, and succeeded"])
         else:
-            rows += [_row(each, dated) for each in several]
+            rows += [_row(each, times) for each in several]
     return rows
 
 
-def _row(told: Explanation, dated: Callable[[datetime], str]) -> list[str]:
+def _row(told: Explanation, times: LocalTimes) -> list[str]:
     count = int(told.facts.get("count", 0))
-    when = dated(_at(told))
+    when = times.dated(_at(told))
     if count != 1:
-        when = f"{dated(told.facts['first_for'])} … {when}" + (f" ({count:,})" if count else "")
+        when = times.between(told.facts["first_for"], _at(told)) + (f" ({count:,})" if count else "")
     return [when, told.verdict.replace("_", " "), safe(told.brief, 300)]
 
 

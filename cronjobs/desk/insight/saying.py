@@ -6,7 +6,7 @@ Texts in the rows were written by anybody. ``safe`` takes the power of control c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -50,6 +50,10 @@ class LocalTimes:
     def dated(self, instant: datetime) -> str:
         local = self.local(instant)
         return f"{local:%Y-%m-%d} {self._of_day(local)}"
+
+    def between(self, first: datetime, last: datetime) -> str:
+        """ "2026-11-20 02:15:00 … 02:45:00"; the second date only if it is another."""
+        return f"{self.dated(first)} … {replace(self, about=first).clock(last)}"
 
     def full(self, instant: datetime) -> str:
         """ "2026-11-20 02:15:00 America/New_York"."""

@@ -107,7 +107,7 @@ def test_retired_and_returned(world: World) -> None:
     world.tick(utc("2026-03-02T13:00:00"))
     told = world.ask("s", "--at", "12:15")
     assert told.verdict == "retired"
-    assert "until 2026-03-02 13:00: no file that was applied had it for this environment." in told
+    assert "until 2026-03-02 13:00:00: no file that was applied had it for this environment." in told
     assert "A schedule that comes back does not make up for its absence." in told
     assert world.ask("s", "--at", "2026-03-02T13:15").verdict == "pending"
 

@@ -57,15 +57,15 @@ def test_a_range_as_a_list(world: World) -> None:
     assert told == [
         ["2026-03-03 01:57:00", "enqueued", "job 1, on time: succeeded"],
         ["2026-03-03 01:58:00", "enqueued", "job 2, on time: succeeded"],
-        ["2026-03-03 01:59:00 … 2026-03-03 02:30:00 (32)", "coalesced", "job 3, made at 02:31:12, stands for them"],
+        ["2026-03-03 01:59:00 … 02:30:00 (32)", "coalesced", "job 3, made at 02:31:12, stands for them"],
         ["2026-03-03 02:31:00", "enqueued", "job 3, 12s late: succeeded"],
-        ["2026-03-03 02:32:00 … 2026-03-03 02:35:00", "enqueued", "4 jobs, each in time, and succeeded"],
+        ["2026-03-03 02:32:00 … 02:35:00", "enqueued", "4 jobs, each in time, and succeeded"],
         ["2026-03-03 02:36:00", "enqueued", "job 8, 10s late: succeeded at attempt 2"],
         ["2026-03-03 02:37:00", "skipped", "job 8 was still unfinished"],
         ["2026-03-03 02:38:00", "enqueued", "job 9, 10s late: succeeded"],
         ["2026-03-03 02:39:00", "enqueued", "job 10, 10s late: succeeded"],
         ["2026-03-03 02:40:00", "enqueued", "job 11, 10s late: succeeded"],
-        ["2026-03-03 02:41:00 … 2026-03-03 02:43:00 (3)", "pending", "no tick has settled it yet"],
+        ["2026-03-03 02:41:00 … 02:43:00 (3)", "pending", "no tick has settled it yet"],
     ]
 
 
