@@ -224,7 +224,9 @@ class _Extra:
             do, done = self._inbox.get()
             try:
                 if hook is None:
-                    hook = getattr(import_module(self._module), "hook", Hook)(self._beside)
+                    module = import_module(self._module)
+                    # One of another's may only have findings.
+                    hook = (module.hook if self.name in DOORS else getattr(module, "hook", Hook))(self._beside)
                     self.schedules = hook.schedules
                 do(hook)
             except CronjobsError as error:
