@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Any, Final, NamedTuple
 
 from cronjobs.engine.rules.failed_job import described, error_line, last_own_line
-from cronjobs.model import Finished, Job, RetryPolicy, Status, Transition, duration_text, rough
+from cronjobs.model import Finished, Job, RetryPolicy, Status, Transition, duration_text, rough, seconds_text
 from cronjobs.text import one_line
 from cronjobs.version import __version__
 
@@ -277,7 +277,7 @@ def signalled(name: str) -> Event:
 
 def not_started(job_type: str, waiting: int, timeout_s: float, remaining_s: float) -> Event:
     """Printed on a terminal, with -v or --json: a due job that did not fit into the rest of the tick."""
-    timeout, left = duration_text(timedelta(seconds=timeout_s)), rough(timedelta(seconds=max(0.0, remaining_s)))
+    timeout, left = seconds_text(timeout_s), rough(timedelta(seconds=max(0.0, remaining_s)))
     why = f"its timeout of {timeout} does not fit into the {left} that are left of this tick"
     return Event("job.not_started", {"job_type": job_type, "waiting": waiting, "error": why}, INFO)
 

@@ -382,6 +382,14 @@ def duration_text(value: timedelta) -> str:
     return text + f"{rest / 1000:g}s" if rest or not text else text
 
 
+MOST_SECONDS: Final = 1e11  # what plain SQL may write into a row, and a timedelta does not hold
+
+
+def seconds_text(seconds: float) -> str:
+    """The same for a row's number of seconds, which plain SQL can make any: "10m", "1e+300s", "nans"."""
+    return duration_text(timedelta(seconds=seconds)) if abs(seconds) <= MOST_SECONDS else f"{seconds:g}s"
+
+
 _STEPS: Final = ((1, 0.001), (10, 0.1), (600, 1), (36_000, 60), (864_000, 3600))  # below so many seconds: to so many
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import timedelta
 from typing import Any, Final
 
 from cronjobs.desk.cli.known_types import known_types
@@ -19,7 +18,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.schedules.changes import SyncPlan
-from cronjobs.model import duration_text
+from cronjobs.model import duration_text, seconds_text
 from cronjobs.text import one_line
 
 LINES: Final = 50  # of schedules
@@ -130,12 +129,11 @@ def _job_line(settings: Settings, known: JobTypes, job: dict[str, Any]) -> str:
         facts.append(f"schedule {job['schedule']}")
     if job["waits_for"]:
         facts.append(f"waits: {job['waits_for']}")
-    timeout = timedelta(seconds=job["timeout_s"]) if job["timeout_s"] is not None else None
-    longest = settings.run.longest_in_tick
+    timeout_s, longest = job["timeout_s"], settings.run.longest_in_tick
     job_type = known.types.get(job["job_type"])
     if job_type is not None and job_type.executor is not None:
         facts.append(f"on executor {job_type.executor}, by its supervisor")
-    elif timeout is not None and timeout > longest:
-        above = f"its timeout {duration_text(timeout)} is above the {duration_text(longest)} of a tick"
+    elif timeout_s is not None and timeout_s > longest.total_seconds():
+        above = f"its timeout {seconds_text(timeout_s)} is above the {duration_text(longest)} of a tick"
         facts.append(f"in a process of its own: {above}")
     return one_line(f"{name} {job['job_type']}: {', '.join(facts)}", 300)

@@ -47,7 +47,7 @@ from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of, time_left
 from cronjobs.engine.store import listing, schedules
 from cronjobs.errors import CronjobsError
-from cronjobs.model import Status, duration_text, rough
+from cronjobs.model import Status, rough, seconds_text
 
 ATTEMPTS_SHOWN = 20
 TYPES_SHOWN: Final = 4
@@ -269,7 +269,7 @@ def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence:
         ("created", times.both(job["created_at"]) + (f" by {safe(by, 80)}" if (by := job["enqueued_by"]) else "")),
         ("ended", _span(job["started_at"], job["finished_at"], times)),
         ("queue", f"{safe(job['queue'])}, priority {job['priority']}"),
-        ("timeout", duration_text(timedelta(seconds=job["timeout_s"])) if job["timeout_s"] else ""),
+        ("timeout", seconds_text(job["timeout_s"]) if job["timeout_s"] else ""),
         ("key", key_told(job)),
         ("counts as", safe(job["concurrency_key"])),
         ("payload", _json_text(job["payload"], room)),

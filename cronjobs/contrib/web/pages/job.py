@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -18,7 +17,7 @@ from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of
 from cronjobs.engine.store import listing
-from cronjobs.model import Status, duration_text
+from cronjobs.model import Status, seconds_text
 from cronjobs.reserved import EXEC_PREFIX
 
 ATTEMPTS: Final = 20
@@ -83,7 +82,7 @@ def _facts(row: Any, view: View) -> Html:
         "schedule": view.schedule(row.schedule),
         "scheduled for": times.both(row.scheduled_for) if row.scheduled_for else "",
         "queue": f"{safe(row.queue)}, priority {row.priority}",
-        "timeout": duration_text(timedelta(seconds=row.timeout_s)) if row.timeout_s else "",
+        "timeout": seconds_text(row.timeout_s) if row.timeout_s else "",
         "key": key_told(row._mapping, 500),
         "counts as": safe(row.concurrency_key, 500),
         "runs on": host_of(row.locked_by) if row.locked_by else "",

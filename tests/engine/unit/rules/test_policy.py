@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,6 +29,7 @@ from cronjobs.model import (
     duration,
     duration_text,
     rough,
+    seconds_text,
     size,
 )
 
@@ -356,3 +358,11 @@ def test_a_span_is_told_in_one_or_two_units(seconds: float, told: str) -> None:
 def test_a_policy_that_cannot_be_meant_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 each has a sentence of its own
         RetryPolicy(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.25, "250ms"), (600.0, "10m"), (1e300, "1e+300s"), (math.inf, "infs"), (math.nan, "nans")],
+)
+def test_any_number_of_seconds_that_a_row_may_have_is_written(seconds: float, text: str) -> None:
+    assert seconds_text(seconds) == text
