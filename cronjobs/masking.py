@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 from cronjobs.text import one_line, visible
 
@@ -22,7 +23,15 @@ MASK: Final = "***"
 _OF_A_WORD: Final = re.compile(r"[A-Za-z?&]")
 
 _SECRET_NAME: Final = re.compile(
-    r"PASSW|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|PRIVATE|APIKEY|(?:^|_)(?:PASS|PWD|KEYS?|AUTH|DSN)(?:_|$)", re.IGNORECASE
+    r"PASSW|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|PRIVATE|APIKEY|JWT|WEBHOOK|COOKIE|HMAC"
+    r"|(?:^|_)(?:PASS|PWD|KEYS?|AUTH|DSN|SESSION|SESSIONID|PAT|SALT|PIN|SK)(?:_|$)",
+    re.IGNORECASE,
+)
+# What is told about a secret is none: SESSION_COOKIE_NAME, JWT_ALGORITHM. What a desktop sets is none either.
+_ABOUT_A_SECRET: Final = re.compile(
+    r"(?:COOKIE|SESSION|JWT|SALT|HMAC|PIN)\w*_(?:NAME|AGE|DOMAIN|PATH|ENGINE|ALGORITHM|TTL|TYPE|SECURE|HTTPONLY"
+    r"|SAMESITE|LENGTH|ID)$|^(?:XDG|DBUS|DESKTOP|GNOME|KDE)_",
+    re.IGNORECASE,
 )
 _NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # paths that every shell sets
 # Of a scheme no more is looked at than 31 characters: without a limit a megabyte of letters takes minutes.
@@ -30,26 +39,68 @@ _BEFORE_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:"
 _WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
 # Not across a path, which may contain an @; nor the example in our own messages, user:password@host.
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
-_PASSWORD_OPTION: Final = re.compile(r"""[?&](?:ssl)?password=([^&#\s"']+)""")
+# A web server's URL names no user alone: before its @ is a token. "ssh://git@host" and a database's user are none.
+_TOKEN_OF_HOST: Final = re.compile(r"""https?://([^:/@?#\s"']+)@""")
+_OPTION: Final = re.compile(r"""[?&]([\w.-]{1,60})=([^&#\s"']+)""")
+# Of a database's URL. What else stands there is a misspelt password as likely as not.
+_PUBLIC_OPTIONS: Final = re.compile(
+    r"host|hostaddr|port|dbname|user|schema|ssl|sslmode|ssl(?:root)?cert|sslkey|sslcrl|passfile|service|connect_timeout"
+    r"|application_name|fallback_application_name|target_session_attrs|load_balance_hosts|keepalives\w*|client_encoding"
+    r"|channel_binding|require_auth|gss\w*|krbsrvname|tcp_user_timeout|sslnegotiation|sslsni|ssl_m\w+_protocol_version"
+    r"|pgbouncer|connection_limit|pool_\w+|statement_cache_size|prepared_statement_cache_size|socket_timeout"
+    r"|mode|cache|uri|timeout|check_same_thread|charset"
+)
+_ESCAPE_IN_URL: Final = re.compile(r"%[0-9A-F]{2}")
+_LEFT_BY_REQUESTS: Final = "!#$%&'()*+,/:;=?@[]~"
+_QUOTES: Final = "'\""
+_URLSAFE: Final = str.maketrans("+/", "-_")
+_SETTING: Final = re.compile(r"([\w.]{1,60})\s*=\s*(\S+)")  # of "options=-c app.token=…"
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a variable of this *name* holds a secret."""
-    return bool(_SECRET_NAME.search(name)) and name not in _NO_SECRETS
+    return bool(_SECRET_NAME.search(name)) and name not in _NO_SECRETS and not _ABOUT_A_SECRET.search(name)
+
+
+def is_secret_option(name: str) -> bool:
+    """Whether an option of this *name* in a URL holds one; a mere ``?key=`` is a key of whatever is looked up."""
+    return name.lower() not in ("key", "keys") and is_secret_name(name.replace("-", "_"))
+
+
+def is_public_option(name: str, value: str) -> bool:
+    """Whether an option of a database's URL may be shown with its *value*."""
+    if name == "options":
+        return not any("." in each or is_secret_name(each) for each, _ in _SETTING.findall(value))
+    return _PUBLIC_OPTIONS.fullmatch(name) is not None
 
 
 def named_secrets(variables: Mapping[str, str]) -> set[str]:
-    """The values of those *variables* whose names mean a secret, and the passwords in all URLs."""
+    """The values of those *variables* whose names mean a secret, and the passwords in all URLs.
+
+    The variable "" is the database's URL.
+    """
     named = {value for name, value in variables.items() if is_secret_name(name)}
     passwords = {password for value in variables.values() if "://" in value for password in url_passwords(value)}
-    return long_enough(named) | passwords
+    return long_enough(named) | passwords | option_secrets(variables.get("", ""))
 
 
 def url_passwords(text: str) -> set[str]:
     """The passwords in URLs, ``scheme://user:password@host`` and ``?password=``, as written and decoded."""
-    found = [*_before_an_at(text), *(match[1] for match in _PASSWORD_OPTION.finditer(text))]
+    options = (value for name, value in _OPTION.findall(text) if is_secret_option(name))
+    found = [*_before_an_at(text), *options, *_TOKEN_OF_HOST.findall(text)]
     forms = {form for password in found for form in (password, unquote(password))}
     return {form for form in forms if len(form) >= SHORTEST_PASSWORD}
+
+
+def option_secrets(url: str) -> set[str]:
+    """What stands in the options of a database's *url* and is not known to be harmless, as written and decoded."""
+    found: set[str] = set()
+    for name, written in _OPTION.findall(url):
+        value = unquote_plus(written)
+        if not is_public_option(name, value):
+            settings = {part for _, part in _SETTING.findall(value)} if name == "options" else set()
+            found |= {written, value, unquote(written), *settings}
+    return long_enough(found)
 
 
 def _before_an_at(text: str) -> Iterator[str]:
@@ -72,8 +123,8 @@ def long_enough(values: Iterable[str]) -> set[str]:
 def mask(text: str, secrets: Collection[str]) -> str:
     """*text* with each of *secrets* replaced by ``***``, even where it is escaped; passwords in URLs, too."""
     if secrets and text:
-        text = _pattern(frozenset(secrets)).sub(MASK, text)
-    return mask_urls(text) if "://" in text or "password=" in text else text
+        text = _pattern(_forms_in(text, secrets)).sub(MASK, text)
+    return mask_urls(text) if "://" in text or "?" in text or "&" in text else text
 
 
 def safe_until(text: str, secrets: Collection[str]) -> int:
@@ -82,7 +133,7 @@ def safe_until(text: str, secrets: Collection[str]) -> int:
     Of a secret whose end is not there yet the beginning would be shown.
     """
     until = min((_begins_in(text, form) for form in _all_forms(frozenset(secrets))), default=len(text))
-    whole = [each.span() for each in _pattern(frozenset(secrets)).finditer(text)] if secrets else []
+    whole = [each.span() for each in _pattern(_forms_in(text, secrets)).finditer(text)] if secrets else []
     while True:
         before = _before_a_word(text, until)
         before = next((start for start, end in whole if start < before < end), before)
@@ -112,19 +163,27 @@ def longest_form(secrets: Collection[str]) -> int:
 
 
 def mask_urls(text: str) -> str:
-    """*text* without the passwords of the URLs in it, known or not."""
-    for pattern in (_SHOWN_USERINFO, _PASSWORD_OPTION):
+    """*text* without the passwords and tokens of the URLs in it, known or not."""
+    for pattern in (_SHOWN_USERINFO, _TOKEN_OF_HOST):
         text = pattern.sub(_without_group, text)
-    return text
+    return _OPTION.sub(_without_value, text)
 
 
 def _without_group(match: re.Match[str]) -> str:
     return match.string[match.start() : match.start(1)] + MASK + match.string[match.end(1) : match.end()]
 
 
+def _without_value(match: re.Match[str]) -> str:
+    return f"{match[0][0]}{match[1]}={MASK}" if is_secret_option(match[1]) else match[0]
+
+
+def _forms_in(text: str, secrets: Collection[str]) -> frozenset[str]:
+    """Which spellings are in *text*: mostly none. An expression of all of them takes 20 ms to compile."""
+    return frozenset(form for form in _all_forms(frozenset(secrets)) if form in text)
+
+
 @lru_cache(maxsize=8)
-def _pattern(secrets: frozenset[str]) -> re.Pattern[str]:
-    forms = _all_forms(secrets)
+def _pattern(forms: frozenset[str]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)) or r"(?!)")
 
 
@@ -134,9 +193,44 @@ def _all_forms(secrets: frozenset[str]) -> frozenset[str]:
 
 
 def _forms(secret: str) -> set[str]:
-    """How *secret* may appear in a text: unchanged, on one line, in JSON, and line by line (a private key)."""
-    lines = long_enough(secret.splitlines())
-    return {secret, visible(secret), one_line(secret, len(secret) * 6), json.dumps(secret)[1:-1], *lines} - {""}
+    """How *secret* may appear in a text: as it is or in a usual spelling, in one line, or line by line (a private key).
+
+    Spelt for JSON, by Python's ``repr``, for a URL, and in base64 wherever in the encoded bytes it stands.
+    """
+    if not secret:
+        return set()
+    data = _bytes_of(secret)
+    spelt = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    for written in (
+        "".join(repr(each)[1:-1] if each not in _QUOTES else each for each in secret),
+        "".join(ascii(each)[1:-1] if each not in _QUOTES else each for each in secret),
+        "".join(repr(bytes([each]))[2:-1] if chr(each) not in _QUOTES else chr(each) for each in data),
+    ):
+        spelt |= {written, written.replace("'", "\\'")}  # which depends on the other quotes in the text around it
+    for safe in ("", "/", _LEFT_BY_REQUESTS):
+        spelt |= {quote(data, safe), quote_plus(data, safe)}
+    spelt |= {_ESCAPE_IN_URL.sub(lambda match: match[0].lower(), each) for each in spelt if "%" in each}
+    if len(data) >= SHORTEST:
+        spelt.update(_in_base64(data))
+    spelt |= {form for each in spelt for form in (visible(each), one_line(each, len(each) * 6))}
+    return spelt | long_enough(secret.splitlines())
+
+
+def _bytes_of(secret: str) -> bytes:
+    try:
+        return secret.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return secret.encode(errors="surrogatepass")
+
+
+def _in_base64(data: bytes) -> Iterator[str]:
+    """The characters that *data* alone decides, after any number of other bytes; to the end, if it is the end."""
+    for before in range(3):
+        encoded = b64encode(b"\0" * before + data).decode()
+        first, bits = (0, 2, 3)[before], 8 * (before + len(data))
+        for end in (len(encoded), bits // 6):
+            form = encoded[first:end].rstrip("=")
+            yield from (form, form.translate(_URLSAFE))
 
 
 def without(value: Any, keys: Collection[str]) -> Any:

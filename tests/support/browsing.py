@@ -128,7 +128,7 @@ class Browser:
         return self.post(address, {"csrf": self.get(page).csrf, **fields})
 
     def log_in(self, access: ByLink) -> Browser:
-        assert self.get(f"/?token={access.token}").status == 303
+        assert self.get(f"/?once={access.token}").status == 303
         return self
 
     def _ask(self, method: str, address: str, body: bytes, headers: dict[str, str]) -> Reply:

@@ -76,6 +76,6 @@ def web(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
         shown = f"https://{names[0]}" if behind_proxy else f"http://{access.hosts[0]}"
-        echo(f"open this link; it works once: {shown}/?token={access.token}")
+        echo(f"open this link; it works once: {shown}/?once={access.token}")
         server.serve()
     leaving.leave(0, stuck=False)

@@ -27,7 +27,7 @@ HEADERS: Final = (
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cache-Control", "no-store"),
 )
-TOKEN: Final = "token"
+TOKEN: Final = "once"
 
 
 @dataclass(frozen=True)

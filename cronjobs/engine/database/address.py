@@ -9,6 +9,7 @@ from typing import Final
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from cronjobs import masking
 from cronjobs.errors import (
     UsageError,
 )
@@ -26,8 +27,11 @@ class Address:
         return self.url.get_backend_name() == "sqlite"
 
     def __str__(self) -> str:
-        # The query may contain a password, too (libpq accepts ?password=…).
-        hidden = {key: "***" if "password" in key.lower() else value for key, value in self.url.query.items()}
+        # The query may contain a password, too (libpq accepts ?password=…), and a misspelt option may.
+        hidden = {
+            key: value if masking.is_public_option(key, str(value)) else masking.MASK
+            for key, value in self.url.query.items()
+        }
         hosts = hidden.pop("host", None)
         if self.schema:
             hidden["schema"] = self.schema

@@ -87,7 +87,7 @@ def everything(database: Database) -> Any:
 
 
 def test_without_the_link_there_is_nothing_to_see(some: Rows, outside: Browser) -> None:
-    for address in [*PAGES, *STATIC, "/jobs/99", "/nothing", "/?token=wrong", "/?token="]:
+    for address in [*PAGES, *STATIC, "/jobs/99", "/nothing", "/?once=wrong", "/?once="]:
         for method in ("GET", "HEAD"):
             reply = outside.get(address, method)
             assert reply.status == 401
@@ -97,23 +97,23 @@ def test_without_the_link_there_is_nothing_to_see(some: Rows, outside: Browser) 
 
 
 def test_the_link_works_once_and_leads_to_an_address_without_it(some: Rows, outside: Browser, access: ByLink) -> None:
-    reply = outside.get(f"/?token={access.token}")
+    reply = outside.get(f"/?once={access.token}")
     assert (reply.status, reply.header("Location")) == (303, "/")
     cookie = reply.header("Set-Cookie")
     assert cookie.startswith("cronjobs_8642=")
     assert cookie.endswith("; HttpOnly; SameSite=Strict; Path=/")
     assert access.token not in cookie
     assert [outside.get(address).status for address in PAGES] == [200] * len(PAGES)
-    assert Browser(outside.application).get(f"/?token={access.token}").status == 401
-    assert outside.get(f"/?token={access.token}").status == 200  # a reload by who has the cookie
+    assert Browser(outside.application).get(f"/?once={access.token}").status == 401
+    assert outside.get(f"/?once={access.token}").status == 200  # a reload by who has the cookie
 
 
 def test_nothing_but_a_get_by_a_person_uses_the_link_up(outside: Browser, access: ByLink) -> None:
-    link = f"/?token={access.token}"
+    link = f"/?once={access.token}"
     assert outside.get(link, "HEAD").status == 401
     assert outside.get(link, sec_purpose="prefetch;prerender").status == 401
     assert outside.post(link).status == 401
-    assert outside.get(f"/jobs?token={access.token}").status == 401
+    assert outside.get(f"/jobs?once={access.token}").status == 401
     assert outside.get(link, host="evil.example:8642").status == 421
     assert outside.get(link).status == 303
 

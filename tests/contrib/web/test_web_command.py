@@ -69,7 +69,7 @@ def test_the_printed_link_opens_the_pages_and_a_click_on_retry_retries(project: 
     job_id = project.add("shop.nobody")
     cli(project, "jobs", "cancel", str(job_id))
     with serving(project, "--actions") as served:
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{40,}", served.link)
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?once=[\w-]{40,}", served.link)
         assert served.ask("GET", "/")[0] == 401
         assert served.ask("GET", "/", Host="evil.example")[0] == 421
         served.log_in()

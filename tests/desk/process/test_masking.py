@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from urllib.parse import quote, quote_plus, urlencode
 
 import pytest
 from support.project import Project
@@ -18,7 +21,7 @@ from cronjobs.engine.config.load import load
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.execution.handler import masked
 from cronjobs.engine.tick.log import Log
-from cronjobs.masking import hide_in, mask, named_secrets, remember, url_passwords
+from cronjobs.masking import hide_in, is_secret_name, mask, named_secrets, remember, url_passwords
 from cronjobs.model import Failed
 from cronjobs.text import one_line
 
@@ -73,9 +76,105 @@ def test_a_secret_is_found_however_it_is_written_down() -> None:
         assert "line one" not in mask(text, {secret})
 
 
+# Each spelling changes some of these characters.
+ODD = "qzv\"w'\\jx%+/=é kh-7391"
+BEFORE, AFTER = ("", "u", "u:", "ab:"), ("", "x", "xy")
+
+
+def _in_base64(before: str, after: str, secret: str) -> str:
+    return b64encode(f"{before}{secret}{after}".encode()).decode()
+
+
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "percent": lambda secret: quote(secret, safe=""),
+    "percent, a path": quote,
+    "percent, lower case": lambda secret: quote(secret, safe="").lower(),
+    "plus": quote_plus,
+    "form": lambda secret: urlencode({"v": secret}),
+    "repr": repr,
+    "repr with quotes around": lambda secret: repr([secret + "'", secret]),
+    "repr of bytes": lambda secret: repr(secret.encode()),
+    "ascii": ascii,
+    "json": json.dumps,
+    "json in UTF-8": lambda secret: json.dumps({"v": secret}, ensure_ascii=False),
+    **{f"base64 {before!r} {after!r}": partial(_in_base64, before, after) for before in BEFORE for after in AFTER},
+    "base64 of URLs": lambda secret: urlsafe_b64encode(f"u:{secret}".encode()).decode(),
+}
+
+
+def pieces(secret: str, length: int = 8) -> Iterator[str]:
+    """Each part of *secret* of that *length*, none of which may be seen."""
+    return (secret[at : at + length] for at in range(len(secret) - length + 1))
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("secret", [ODD, ODD.replace('"', ""), ODD.replace("'", ""), "plain-word-of-letters"])
+def test_no_usual_spelling_of_a_secret_stands_in_clear(spelling: str, secret: str) -> None:
+    spelt = SPELLINGS[spelling](secret)
+    shown = mask(f"said {spelt} there", {secret})
+    assert "***" in shown
+    assert [piece for piece in pieces(spelt) if piece in shown] == []
+    assert shown.startswith("said ")
+    assert shown.endswith(" there")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "JWT",
+        "SLACK_WEBHOOK",
+        "WEBHOOK_URL",
+        "COOKIE",
+        "SESSION_COOKIE",
+        "SESSION",
+        "GITHUB_PAT",
+        "SALT",
+        "PASSWORD_SALT",
+        "HMAC",
+        "PIN",
+        "STRIPE_SK",
+    ],
+)
+def test_names_that_people_give_secrets_are_known(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PATH",
+        "SPIN",
+        "PINNED",
+        "PATIENT",
+        "SESSION_COOKIE_NAME",
+        "JWT_ALGORITHM",
+        "XDG_SESSION_TYPE",
+        "DESKTOP_SESSION",
+        "SKIP",
+    ],
+)
+def test_a_name_that_only_looks_like_one_is_none(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+def test_of_a_database_url_only_what_is_known_to_be_harmless_is_shown() -> None:
+    harmless = "sslmode=verify-full&application_name=shop-jobs&sslrootcert=/etc/ssl/ca.pem&connect_timeout=10000000"
+    assert named_secrets({"": f"postgresql://u@h/d?{harmless}&options=-c%20search_path%3Dcustomers"}) == set()
+    misspelt = "postgresql://u@h/d?passwrd=ss3cret%2Fword&options=-c%20app.tokn%3D0ther-word"
+    assert named_secrets({"": misspelt}) >= {"ss3cret%2Fword", "ss3cret/word", "0ther-word"}
+    for text in ("ss3cret", "0ther"):
+        assert text not in str(parse_url(misspelt))
+    assert "verify-full" in str(parse_url(f"postgresql://u@h/d?{harmless}"))
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
+        ("https://ghp_12345678@github.com/a", "https://***@github.com/a"),
+        ("ssh://git@github.com/a postgresql://ada@db/shop", "ssh://git@github.com/a postgresql://ada@db/shop"),
+        ("GET /v1?api_key=unknown&access-token=unknown&x=1", "GET /v1?api_key=***&access-token=***&x=1"),
+        ("/jobs?key=invoice-7", "/jobs?key=invoice-7"),
         ("at postgresql://u:unknown@h/d: refused", "at postgresql://u:***@h/d: refused"),
         ("postgresql://u:pa@ss@host/d", "postgresql://u:***@host/d"),
         ("?sslpassword=unknown&x=1 of http://h", "?sslpassword=***&x=1 of http://h"),
