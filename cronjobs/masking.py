@@ -19,6 +19,7 @@ from cronjobs.text import one_line, visible
 
 SHORTEST: Final = 8  # characters; masking shorter values would make other text unreadable
 SHORTEST_PASSWORD: Final = 4  # inside a URL it can be nothing else
+SHORTEST_PART: Final = 4  # of a secret that was cut; three characters tell nothing, and begin many words
 MASK: Final = "***"
 _OF_A_WORD: Final = re.compile(r"[A-Za-z?&]")
 
@@ -41,6 +42,12 @@ _WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
 # A web server's URL names no user alone: before its @ is a token. "ssh://git@host" and a database's user are none.
 _TOKEN_OF_HOST: Final = re.compile(r"""https?://([^:/@?#\s"']+)@""")
+# The marks that all our cuts leave: those of text.one_line, text.CappedText and exec's output. What they leave of a
+# secret is masked here, since somebody would forget to mask before he cuts at the next place.
+_CUT: Final = re.compile(r"\n?…")
+_LEFT_OUT_BEFORE: Final = re.compile(r" (?:left out|not kept) …\n")
+_CUT_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"'…]*:(?!\d{0,5}\n?…)([^/?#\s"'@…]+)\n?…""")
+_PASSWORD_LEFT: Final = re.compile(r""" (?:left out|not kept) …\n([^\s"'/@…]+)@""")
 _OPTION: Final = re.compile(r"""[?&]([\w.-]{1,60})=([^&#\s"']+)""")
 # Of a database's URL. What else stands there is a misspelt password as likely as not.
 _PUBLIC_OPTIONS: Final = re.compile(
@@ -123,7 +130,7 @@ def long_enough(values: Iterable[str]) -> set[str]:
 def mask(text: str, secrets: Collection[str]) -> str:
     """*text* with each of *secrets* replaced by ``***``, even where it is escaped; passwords in URLs, too."""
     if secrets and text:
-        text = _pattern(_forms_in(text, secrets)).sub(MASK, text)
+        text = _without_parts(_pattern(_forms_in(text, secrets)).sub(MASK, text), frozenset(secrets))
     return mask_urls(text) if "://" in text or "?" in text or "&" in text else text
 
 
@@ -166,6 +173,8 @@ def mask_urls(text: str) -> str:
     """*text* without the passwords and tokens of the URLs in it, known or not."""
     for pattern in (_SHOWN_USERINFO, _TOKEN_OF_HOST):
         text = pattern.sub(_without_group, text)
+    if "…" in text:
+        text = _PASSWORD_LEFT.sub(_without_group, _CUT_PASSWORD.sub(_without_group, text))
     return _OPTION.sub(_without_value, text)
 
 
@@ -175,6 +184,48 @@ def _without_group(match: re.Match[str]) -> str:
 
 def _without_value(match: re.Match[str]) -> str:
     return f"{match[0][0]}{match[1]}={MASK}" if is_secret_option(match[1]) else match[0]
+
+
+def _without_parts(text: str, secrets: frozenset[str]) -> str:
+    """*text* without what its cuts left of a secret: a beginning before the mark of a cut, an end behind it.
+
+    No part reaches over two marks, so that each character is looked at once.
+    """
+    if "…" not in text:
+        return text
+    longest, begins, ends = longest_form(secrets), _by_end(secrets, True), _by_end(secrets, False)
+    spans: list[tuple[int, int]] = []
+    at = 0
+    for mark in _CUT.finditer(text):
+        place = mark.start()
+        for start in range(max(at, place - longest), place - SHORTEST_PART + 1):
+            known = begins.get(text[start : start + SHORTEST_PART], ())
+            if known and any(form.startswith(text[start:place]) for form in known):
+                spans.append((start, place))
+                break
+        at = mark.end()
+    for mark in _LEFT_OUT_BEFORE.finditer(text):
+        place = mark.end()
+        until = text.find("…", place, place + longest)
+        for end in range(until if until >= 0 else min(len(text), place + longest), place + SHORTEST_PART - 1, -1):
+            known = ends.get(text[end - SHORTEST_PART : end], ())
+            if known and any(form.endswith(text[place:end]) for form in known):
+                spans.append((place, end))
+                break
+    kept, at = [], 0
+    for start, end in sorted(spans):
+        kept += [text[at:start], MASK] if start >= at else []
+        at = max(at, end)
+    return "".join([*kept, text[at:]])
+
+
+@lru_cache(maxsize=8)
+def _by_end(secrets: frozenset[str], begins: bool) -> dict[str, list[str]]:
+    """All spellings by their first characters, or by their last ones."""
+    found: dict[str, list[str]] = {}
+    for form in _all_forms(secrets):
+        found.setdefault(form[:SHORTEST_PART] if begins else form[-SHORTEST_PART:], []).append(form)
+    return found
 
 
 def _forms_in(text: str, secrets: Collection[str]) -> frozenset[str]:

@@ -797,6 +797,13 @@ MUTANTS = (
         ("tests/desk/process/test_trust.py",),
     ),
     Mutant(
+        "what a cut leaves of a secret is shown",
+        "cronjobs/masking.py",
+        "text = _without_parts(_pattern(_forms_in(text, secrets)).sub(MASK, text), frozenset(secrets))",
+        "text = _pattern(_forms_in(text, secrets)).sub(MASK, text)",
+        ("tests/desk/process/test_masking.py",),
+    ),
+    Mutant(
         "passwords in URLs shown",
         "cronjobs/masking.py",
         '    return mask_urls(text) if "://" in text or "?" in text or "&" in text else text',

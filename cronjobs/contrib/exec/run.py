@@ -130,4 +130,5 @@ def output_text(tail: bytes, size: int) -> str | None:
     if size <= len(tail) and len(data) <= OUTPUT_LIMIT:
         return data.decode()
     kept = data[-(OUTPUT_LIMIT - 80) :].decode(errors="ignore")
-    return f"… {size - min(len(tail), len(kept.encode()))} bytes before this were not kept …\n{kept}"
+    # Once more, with the mark of the cut: what is kept may begin in the middle of a secret.
+    return masking.hide(f"… {size - min(len(tail), len(kept.encode()))} bytes before this were not kept …\n{kept}")

@@ -286,7 +286,7 @@ def a(name: str) -> str:
 def said(error: BaseException) -> str:
     """What an exception of the user's code says, whatever its ``__str__`` does."""
     try:
-        words = "".join([str(error)])[:200]
+        words = one_line("".join([str(error)]), 200)
     except Exception:
         words = "(its message could not be read)"
     return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cronjobs.errors import PayloadError
-from cronjobs.text import BrokenText, decoded
+from cronjobs.text import BrokenText, decoded, one_line
 
 LIMIT_BYTES: Final = 256 * 1024
 LIMIT_DEPTH: Final = 32
@@ -162,7 +162,7 @@ def result_json(result: Any) -> tuple[str | None, str | None]:
 
 def _words(error: BaseException) -> str:
     try:
-        return f"{type(error).__name__}: {error}"[:200]
+        return one_line(f"{type(error).__name__}: {error}", 200)
     except BaseException:
         return "an exception that cannot be read"
 

@@ -51,6 +51,9 @@ def test_of_any_bytes_the_last_that_fit_are_kept(monkeypatch: pytest.MonkeyPatch
     assert (last, "bytes before this were not kept" in first) == ("39999\ufffd", True)
     monkeypatch.setattr(masking, "_remembered", frozenset({"hunter2hunter2"}))
     assert output_text(b"token hunter2hunter2", 20) == "token ***"
+    torn = output_text(b"er2hunter2, and more", 40)
+    assert torn is not None
+    assert torn.endswith(" not kept …\n***, and more")
 
 
 @pytest.mark.parametrize(

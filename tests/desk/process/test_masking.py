@@ -23,7 +23,7 @@ from cronjobs.engine.execution.handler import masked
 from cronjobs.engine.tick.log import Log
 from cronjobs.masking import hide_in, is_secret_name, mask, named_secrets, remember, url_passwords
 from cronjobs.model import Failed
-from cronjobs.text import one_line
+from cronjobs.text import cap, one_line
 
 
 @pytest.fixture(autouse=True)
@@ -93,11 +93,11 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "plus": quote_plus,
     "form": lambda secret: urlencode({"v": secret}),
     "repr": repr,
-    "repr with quotes around": lambda secret: repr([secret + "'", secret]),
+    "repr with quotes around": lambda secret: repr(secret + "'"),
     "repr of bytes": lambda secret: repr(secret.encode()),
     "ascii": ascii,
     "json": json.dumps,
-    "json in UTF-8": lambda secret: json.dumps({"v": secret}, ensure_ascii=False),
+    "json in UTF-8": lambda secret: json.dumps(secret, ensure_ascii=False),
     **{f"base64 {before!r} {after!r}": partial(_in_base64, before, after) for before in BEFORE for after in AFTER},
     "base64 of URLs": lambda secret: urlsafe_b64encode(f"u:{secret}".encode()).decode(),
 }
@@ -117,6 +117,46 @@ def test_no_usual_spelling_of_a_secret_stands_in_clear(spelling: str, secret: st
     assert [piece for piece in pieces(spelt) if piece in shown] == []
     assert shown.startswith("said ")
     assert shown.endswith(" there")
+
+
+CUTS: dict[str, Callable[[str, int], str]] = {
+    "line": lambda text, at: one_line(text, at),
+    "error in an error": lambda text, at: f"failed: {one_line(text, at)}; and it is not retried",
+    "capped, its head": lambda text, at: cap(text + "z" * 200, 64 + 2 * at),
+    "capped, its tail": lambda text, at: cap("z" * 500 + text, 64 + 2 * (len(text) - at)),
+    "exec": lambda text, at: f"… 17 bytes before this were not kept …\n{text[at:]}",
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("spelling", [name for name in SPELLINGS if "'x" not in name])
+def test_no_cut_leaves_a_part_of_a_secret(spelling: str, cut: str) -> None:
+    spelt = SPELLINGS[spelling](ODD)
+    text = f"said that {spelt}, thrice"
+    for at in range(1, len(text)):
+        shown = mask(CUTS[cut](text, at), {ODD})
+        assert [piece for piece in pieces(spelt) if piece in shown] == [], at
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "see http://localhost:8080…",
+        "waiting… for c4n and the rest…",
+        "postgresql://db/shop…",
+        "… and ada@example.org",
+    ],
+)
+def test_a_cut_that_leaves_no_secret_is_shown_as_it_is(text: str) -> None:
+    assert mask(text, {"c4n4ry-one"}) == text
+
+
+def test_a_cut_leaves_no_part_of_a_password_that_nobody_declared() -> None:
+    text = "at postgresql://ada:pa55word-of-ada@db.example/shop"
+    for at in range(len("at postgresql://ada:p") + 4, len(text)):
+        for shown in (mask(one_line(text, at), ()), mask(f"{text[:at]}\n… 5 bytes left out …\n{text[at:]}", ())):
+            assert "pa55" not in shown
+            assert "of-ada@" not in shown
 
 
 @pytest.mark.parametrize(
