@@ -243,13 +243,14 @@ def _all_forms(secrets: frozenset[str]) -> frozenset[str]:
     return frozenset({form for secret in secrets for form in _forms(secret)})
 
 
-def _forms(secret: str) -> set[str]:
+@lru_cache(maxsize=1024)
+def _forms(secret: str) -> frozenset[str]:
     """How *secret* may appear in a text: as it is or in a usual spelling, in one line, or line by line (a private key).
 
     Spelt for JSON, by Python's ``repr``, for a URL, and in base64 wherever in the encoded bytes it stands.
     """
     if not secret:
-        return set()
+        return frozenset()
     data = _bytes_of(secret)
     spelt = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     for written in (
@@ -264,7 +265,7 @@ def _forms(secret: str) -> set[str]:
     if len(data) >= SHORTEST:
         spelt.update(_in_base64(data))
     spelt |= {form for each in spelt for form in (visible(each), one_line(each, len(each) * 6))}
-    return spelt | long_enough(secret.splitlines())
+    return frozenset(spelt | long_enough(secret.splitlines()))
 
 
 def _bytes_of(secret: str) -> bytes:
@@ -294,6 +295,22 @@ def without(value: Any, keys: Collection[str]) -> Any:
         case list() | tuple():
             return [without(item, keys) for item in value]
     return value
+
+
+def values_under(value: Any, keys: Collection[str]) -> set[str]:
+    """What ``without`` hides of *value*, as texts: a sentence about it must not repeat them either."""
+    found: set[str] = set()
+    todo = [(value, False)]  # no recursion: anybody's payload may be nested so deeply that it would fail
+    while todo:
+        each, hidden = todo.pop()
+        match each:
+            case dict():
+                todo += [(item, hidden or key in keys) for key, item in each.items()]
+            case list() | tuple():
+                todo += [(item, hidden) for item in each]
+            case str() | int() | float() if hidden:
+                found.add(str(each))
+    return long_enough(found)
 
 
 # --- what this process shows ------------------------------------------------------------------------------------------

@@ -797,6 +797,13 @@ MUTANTS = (
         ("tests/desk/process/test_trust.py",),
     ),
     Mutant(
+        "a sentence repeats what hide: hides",
+        "cronjobs/engine/config/settings.py",
+        "return self.secrets | masking.values_under(job.payload, declared.hide)",
+        "return self.secrets",
+        ("tests/desk/process/test_masking.py::test_no_sentence_repeats_what_hide_hides",),
+    ),
+    Mutant(
         "what a cut leaves of a secret is shown",
         "cronjobs/masking.py",
         "text = _without_parts(_pattern(_forms_in(text, secrets)).sub(MASK, text), frozenset(secrets))",

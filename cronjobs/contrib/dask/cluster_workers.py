@@ -405,7 +405,7 @@ class ClusterWorkers(Workers):
         took = report.took if report is not None else timedelta(0)
         if report is None and far.attempt.started is not None:
             took = timedelta(seconds=max(0.0, self.clock.monotonic() - far.attempt.started))
-        secrets_ = self.around.settings.secrets
+        secrets_ = self.around.settings.secrets_of(far.attempt.job)
         output = None if report is None else report.output
         finished = Finished(
             far.attempt.job,

@@ -108,7 +108,7 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
 
     outcome, output = run_handler(command, permit.stop, clock=SYSTEM, report=progressed)
     took = timedelta(seconds=SYSTEM.monotonic() - began)
-    return GuardReport("ended", outcome=outcome, output=as_stored(output, settings.secrets), took=took)
+    return GuardReport("ended", outcome=outcome, output=as_stored(output, settings.secrets_of(request.job)), took=took)
 
 
 def _teller(spec: Spec) -> Any:

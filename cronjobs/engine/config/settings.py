@@ -12,7 +12,7 @@ from cronjobs import masking
 from cronjobs.engine.rules.capacity import Cap
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.errors import Problem
-from cronjobs.model import JobOptions, RetryPolicy
+from cronjobs.model import Job, JobOptions, RetryPolicy
 from cronjobs.text import one_line
 
 CatchUp = Literal["none", "latest", "all"]
@@ -258,6 +258,13 @@ class Settings:
     problems: tuple[Problem, ...] = ()  # what was wrong with entries that are disabled; a tick ends in exit 3
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)  # dotted path -> line, column
     secrets: frozenset[str] = frozenset()  # values that came from ${…}: masked wherever text is shown
+
+    def secrets_of(self, job: Job) -> frozenset[str]:
+        """What no sentence about *job* may repeat: the file's secrets, and what ``hide:`` hides of its payload."""
+        declared = self.job_types.get(job.job_type)
+        if declared is None or not declared.hide:
+            return self.secrets
+        return self.secrets | masking.values_under(job.payload, declared.hide)
 
     def shown_payload(self, job_type: str, payload: Any) -> Any:
         """*payload* of a job of this type, without what its ``hide:`` names; all of it if that entry is unreadable."""

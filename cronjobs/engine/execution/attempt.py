@@ -299,11 +299,13 @@ class InFlight:
         for job_id in job_ids & self.held.keys():
             self.held[job_id].is_row_due = False
 
-    def reports(self, secrets: frozenset[str]) -> dict[int, Report]:
+    def reports(self, secrets_of: Callable[[Job], frozenset[str]]) -> dict[int, Report]:
         """What running attempts have reported since it was last written, by job id."""
         found = {}
         for job_id, attempt in self.held.items():
-            if not attempt.has_ended and (news := attempt.reporting.news(attempt.lease, attempt.claimed, secrets)):
+            if attempt.has_ended:
+                continue
+            if news := attempt.reporting.news(attempt.lease, attempt.claimed, secrets_of(attempt.job)):
                 found[job_id] = news
         return found
 

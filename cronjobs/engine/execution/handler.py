@@ -30,7 +30,7 @@ from cronjobs.text import CappedText, clean
 def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finished:
     """Run one attempt in this thread; always returns an outcome, whatever the user's code does."""
     started = clock.monotonic()
-    outcome, output, secrets = attempt.refusal(), None, around.settings.secrets
+    outcome, output, secrets = attempt.refusal(), None, around.settings.secrets_of(attempt.job)
     if outcome is None:
         if attempt.is_command:
             run = _run_command
@@ -263,20 +263,23 @@ def _run_command(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple
     attempt.begun = True
     if around.settings.around:
         return _surrounded_command(
-            lambda: run_command(command, attempt.stop, clock=clock), _context(attempt, around, clock), around
+            lambda: run_command(command, attempt.stop, clock=clock),
+            _context(attempt, around, clock),
+            around.settings.around,
+            around.settings.secrets_of(attempt.job),
         )
     return run_command(command, attempt.stop, clock=clock)
 
 
 def _surrounded_command(
-    run: Callable[[], tuple[Outcome, str | None]], ctx: Context, around: WorkerContext
+    run: Callable[[], tuple[Outcome, str | None]], ctx: Context, entries: tuple[str, ...], secrets: frozenset[str]
 ) -> tuple[Outcome, str | None]:
     def failure(ended: tuple[Outcome, str | None]) -> CommandFailed | None:
         error = getattr(ended[0], "error", None)
-        return None if error is None else CommandFailed(mask(error, around.settings.secrets))
+        return None if error is None else CommandFailed(mask(error, secrets))
 
     said: list[str] = []
-    outcome, output = surrounded(around.settings.around, ctx, run, said.append, failure)
+    outcome, output = surrounded(entries, ctx, run, said.append, failure)
     return outcome, "\n".join([*([] if output is None else [output.rstrip("\n")]), *said]) if said else output
 
 

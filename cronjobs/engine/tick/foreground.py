@@ -131,7 +131,7 @@ class Foreground:
         on_start: Callable[[Job], None] | None = None,
         on_end: Callable[[Finished], None] | None = None,
     ) -> None:
-        self._secrets, self._lease_s = settings.secrets, settings.run.lease.total_seconds()
+        self._secrets, self._lease_s = settings.secrets_of(job), settings.run.lease.total_seconds()
         self._job, self._clock = job, database.clock
         self._by_hand, self._streams, self._emit = by_hand, streams, emit
         self._around = WorkerContext(settings, database, streams.out.show, on_start, on_end)

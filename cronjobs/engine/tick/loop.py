@@ -289,7 +289,7 @@ class Loop:
             unsettled=self.writer.claim_unsettled,
             given_up=self.in_flight.given_up,
             renew=renew,
-            reports=self.in_flight.reports(self.settings.secrets) if renew and self.takes_reports else {},
+            reports=self.in_flight.reports(self.settings.secrets_of) if renew and self.takes_reports else {},
             room=room,
             admission=self.planner.admission(timedelta(seconds=self.deadline - now), self.in_flight),
             long=long,

@@ -21,7 +21,7 @@ from cronjobs.engine.config.load import load
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.execution.handler import masked
 from cronjobs.engine.tick.log import Log
-from cronjobs.masking import hide_in, is_secret_name, mask, named_secrets, remember, url_passwords
+from cronjobs.masking import hide_in, is_secret_name, mask, named_secrets, remember, url_passwords, values_under
 from cronjobs.model import Failed
 from cronjobs.text import cap, one_line
 
@@ -233,6 +233,44 @@ def test_a_handlers_error_is_masked_though_no_secret_is_known(secrets: frozenset
     assert isinstance(failed, Failed)
     assert "pa55word" not in f"{failed.error} {failed.traceback}"
     assert "app:***@db/shop" in failed.error
+
+
+HIDING = """
+import sys
+from cronjobs import GiveUp, job
+
+@job("pay", isolation=%r)
+def pay(ctx, card, to):
+    ctx.progress(1, 2, note=f"charging {card}")
+    print("card", card, to, flush=True)
+    raise GiveUp(f"{card!r} of {to['iban']} was refused")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_no_sentence_repeats_what_hide_hides(sqlite_migrated: str, tmp_path: Path, isolation: str) -> None:
+    project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
+    project.write("log: cronjobs.log\njob_types: {pay: {hide: [card, to]}}", HIDING % isolation)
+    payload = json.dumps({"card": "c4n4ry'\"of card", "to": {"iban": 111122223333}})
+    assert project.run("enqueue", "pay", "--payload", payload).code == 0
+    tick = project.run("run-due", "-v")
+    assert "was refused" in tick.out + tick.err
+    said = [tick.out + tick.err, (tmp_path / "cronjobs.log").read_text()]
+    said += [answer.out + answer.err for command in SHOWING[:6] if (answer := project.call(*command))]
+    with closing(sqlite3.connect(sqlite_migrated)) as connection:
+        said.append(str(connection.execute("SELECT * FROM cronjobs_job_runs").fetchall()))
+        said.append(str(connection.execute("SELECT last_error, progress FROM cronjobs_jobs").fetchall()))
+    for text in said:
+        assert "c4n4ry" not in text
+        assert "111122223333" not in text
+
+
+def test_a_payload_of_any_depth_is_looked_through_for_what_is_hidden() -> None:
+    deep: object = {"card": "c4n4ry-one"}
+    for _ in range(100_000):
+        deep = [deep]
+    assert values_under(deep, ("card",)) == {"c4n4ry-one"}
 
 
 def test_json_is_masked_inside_and_stays_json() -> None:
