@@ -797,6 +797,13 @@ MUTANTS = (
         ("tests/desk/process/test_trust.py",),
     ),
     Mutant(
+        "a secret is shown in the spelling of a library",
+        "cronjobs/masking.py",
+        "    return frozenset(spelt | long_enough(secret.splitlines()))",
+        "    return frozenset({secret, visible(secret), *long_enough(secret.splitlines())})",
+        ("tests/desk/process/test_masking.py::test_no_usual_spelling_of_a_secret_stands_in_clear",),
+    ),
+    Mutant(
         "a sentence repeats what hide: hides",
         "cronjobs/engine/config/settings.py",
         "return self.secrets | masking.values_under(job.payload, declared.hide)",

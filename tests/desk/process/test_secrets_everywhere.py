@@ -1,0 +1,135 @@
+"""One secret in each usual spelling, cut at several places, and every surface that shows what jobs say: none shows it.
+
+``test_masking`` has each spelling and each cut alone, at every character.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.inboxes import Web
+from support.inboxes import web as web
+from support.project import Project
+
+from cronjobs.masking import remember
+
+ODD = "qzv\"w'\\jx%+/=é kh-7391-Tail"
+LIMIT = 1024  # of an error's message
+HANDLERS = r"""
+import json, os, sys
+from base64 import b64encode
+from urllib.parse import quote, quote_plus
+from cronjobs import GiveUp, RetryPolicy, job
+
+SPELLINGS = {
+    "plain": str, "percent": lambda text: quote(text, safe=""), "plus": quote_plus, "repr": repr, "json": json.dumps,
+    "utf8": lambda text: json.dumps(text, ensure_ascii=False), "bytes": lambda text: repr(text.encode()),
+    "base64": lambda text: b64encode(text.encode()).decode(),
+    "basic": lambda text: b64encode(b"u:" + text.encode()).decode(),
+    "basic2": lambda text: b64encode(b"x" + text.encode()).decode(),
+}
+
+def said(spelling, secret, before=""):
+    return before + SPELLINGS[spelling](secret)
+
+def tell(ctx, spelling, cut):
+    secret = os.environ["SHOP_TOKEN"]
+    ctx.progress(1, 2, note=said(spelling, secret, "n" * (200 - cut)))
+    print("o" * (32736 - cut) + SPELLINGS[spelling](secret) + "p" * 90_000)
+    print(said(spelling, secret), file=sys.stderr)
+    try:
+        raise ValueError(said(spelling, secret))
+    except ValueError as error:
+        raise GiveUp(said(spelling, secret, "e" * (1024 - cut))) from error
+
+job("t.thread", isolation="thread")(lambda ctx, spelling, cut: tell(ctx, spelling, cut))
+job("t.process", isolation="process")(lambda ctx, spelling, cut: tell(ctx, spelling, cut))
+"""
+YAML = """
+timezone: UTC
+log: {log}
+metrics: {{textfile: cronjobs.prom}}
+alerts: {{channels: {{hook: {{webhook: {{url: "{url}/hook-%22{hook}"}}}}}}}}
+job_types:
+  t.command: {{command: [/bin/sh, -c, 'printf "%s" "$SHOP_TOKEN" >&2; exit 3'], retry: {{max_attempts: 1}}}}
+schedules:
+  nightly: {{cron: "0 0 29 2 *", job: t.command, payload: {{token: "${{SHOP_TOKEN}}"}}}}
+"""
+HOOK = "k7391-of-the-webhook"
+CUTS = (3, 9, 17)
+SHOWING: list[tuple[str, ...]] = [
+    *(
+        ("status",),
+        ("history",),
+        ("history", "--since", "1h"),
+        ("jobs", "list"),
+        ("jobs", "list", "--group-by", "error"),
+    ),
+    *(("explain", "2"), ("explain", "nightly"), ("explain", "t.thread"), ("schedules", "show", "nightly"), ("audit",)),
+    *(("books",), ("metrics",), ("check",), ("check", "--live"), ("doctor",), ("sync", "--plan"), ("config", "show")),
+    *(("run-due", "--dry-run"), ("report", "--out", "report.html"), ("alerts", "list"), ("next",)),
+]
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    remember(())
+
+
+def seen_in(text: str, spellings: dict[str, str]) -> set[str]:
+    """The spellings of which eight characters stand somewhere in *text*."""
+    return {
+        name for name, spelt in spellings.items() if any(spelt[at : at + 8] in text for at in range(len(spelt) - 7))
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("log", ["cronjobs.log", "cronjobs.jsonl"])
+def test_no_surface_shows_a_secret_in_any_spelling(
+    sqlite_migrated: str, tmp_path: Path, log: str, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
+    project.write(YAML.format(log=log, url=web.url, hook=HOOK), HANDLERS)
+    env = {"SHOP_TOKEN": ODD, "XDG_STATE_HOME": str(tmp_path / "state"), "LANG": "C.UTF-8"}
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    spell: dict[str, object] = {}
+    exec(compile(HANDLERS.partition("def said")[0], "handlers", "exec"), spell)
+    spellings = {name: str(way(ODD)) for name, way in spell["SPELLINGS"].items()}  # type: ignore[attr-defined]
+    assert project.run("sync", env=env).code == 0
+    payloads = [{"spelling": name, "cut": cut} for name in spellings for cut in CUTS]
+    with closing(sqlite3.connect(sqlite_migrated)) as connection, connection:
+        insert = "INSERT INTO cronjobs_jobs (job_type, payload) VALUES (?, json_object('spelling', ?, 'cut', ?))"
+        rows = [("t.thread", each["spelling"], each["cut"]) for each in payloads]
+        rows += [("t.process", name, 9) for name in ("plain", "percent", "basic")]
+        connection.executemany(insert, rows)
+    assert project.run("trigger", "nightly", env=env).code == 0
+    tick = project.run("run-due", "-v", env=env)
+    mail = project.run("run-due", env=env)
+    said = {"tick": tick.out + tick.err, "mail": mail.out + mail.err, "log": (tmp_path / log).read_text()}
+    assert f"{len(rows) + 1} dead" in said["tick"]
+    exec_ = project.run("exec", "--name", "backup", "--", "/bin/sh", "-c", 'echo "$SHOP_TOKEN"; exit 2', env=env)
+    assert exec_.code == 2
+    for command in [*SHOWING, *(("jobs", "show", str(number)) for number in range(1, len(rows) + 3, 4))]:
+        for form in ((), ("--json",)):
+            answer = project.call(*command, *form)
+            said[" ".join((*command, *form))] = answer.out + answer.err
+    said |= {file: (tmp_path / file).read_text() for file in ("cronjobs.prom", "report.html")}
+    said["alerts"] = "".join(body.decode() + str(body) for _, body in web.got)
+    assert web.got
+    with closing(sqlite3.connect(sqlite_migrated)) as connection:
+        said["attempts"] = "\n".join(
+            str(part)
+            for row in connection.execute("SELECT error, error_type, traceback, output FROM cronjobs_job_runs")
+            for part in row
+        )
+        errors = connection.execute("SELECT last_error, progress FROM cronjobs_jobs")
+        said["rows"] = "\n".join(str(part) for row in errors for part in row)
+    assert "***" in said["attempts"]
+    assert {where: found for where, text in said.items() if (found := seen_in(text, spellings))} == {}
+    assert [where for where, text in said.items() if HOOK in text] == []
