@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.crontime.timing import next_after, timing
+from cronjobs.desk.insight.explain_exec import LATE, next_due
 from cronjobs.engine.store import exec_runs
 from cronjobs.engine.store.exec_runs import LatestRun
-from cronjobs.errors import CronjobsError
-
-LATE: Final = timedelta(minutes=5)  # cron starts it within the minute; what waited in a spool comes with the next run
 
 
 @dataclass(frozen=True)
@@ -53,17 +49,6 @@ def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> E
         if len(runs) > 1 and _overlap(newest, runs[1]):
             overlapped[name] = newest.started_at
     return ExecWatch(absent, overlapped, ids, min(limits, default=None))
-
-
-def next_due(run: LatestRun) -> datetime | None:
-    """When the next run of that name was or is due; None: nothing says when."""
-    cron = run.meta.get("cron")
-    if not cron:
-        return None
-    try:
-        return next_after(timing(cron, None, run.meta.get("timezone", "UTC")), run.started_at)
-    except (CronjobsError, ValueError, KeyError, OSError):  # a row that anyone may have written
-        return None
 
 
 def _overlap(later: LatestRun, earlier: LatestRun) -> bool:

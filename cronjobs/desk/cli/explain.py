@@ -18,8 +18,9 @@ from cronjobs.desk.cli.output import safe, since_instant, table, width, wrapped,
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.typed import of_day
 from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
+from cronjobs.desk.insight.explain_exec import ExecEvidence, exec_evidence
 from cronjobs.desk.insight.explain_facts import Explanation
-from cronjobs.desk.insight.explain_named import explain_exec, explain_id, explain_key, explain_type_named
+from cronjobs.desk.insight.explain_named import explain_id, explain_key, explain_type_named
 from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.desk.insight.schedule_history import Asked, asked_on_the_clock
@@ -89,7 +90,8 @@ def explain(
     the objects under "occurrences". Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by a pause),
     pending (no tick has settled it yet, a pause holds it back, or it is still to come), not_due, not_yet_defined,
     retired, beyond_retention, unknown; of a job: waiting, running, succeeded, dead, cancelled, pruned (only the ledger
-    knows it), unknown; of a type: runnable, not_runnable, unknown. Exit code 1: no such schedule, job, key or type.
+    knows it), unknown; of a name of exec also absent (no run came when one was due); of a type: runnable, not_runnable,
+    unknown. Exit code 1: no such schedule, job, key or type.
     """
     if [what, key, job_type].count(None) != 2:
         raise UsageError("say one of: a SCHEDULE, a TYPE, a JOB_ID, --key KEY, --type TYPE")
@@ -124,9 +126,14 @@ def explain(
             assert what is not None
             if not timed:
                 told = explain_id(connection, int(what[:20]), settings, types) if what.isdecimal() else None
-                told = told or explain_exec(connection, what, settings, types)
-                told = told or explain_type_named(connection, what, settings, types())
-            if told is None:
+            runs = exec_evidence(connection, what, settings, types) if told is None else None
+            if runs is not None and ranged:
+                _print_range(runs, since, until, back, limit, as_json)
+            elif runs is not None:
+                told = runs.latest() if at is None else runs.at(_asked(at, runs, "--at").at)
+            elif told is None and not timed:
+                told = explain_type_named(connection, what, settings, types())
+            if told is None and not (runs is not None and ranged):
                 told, code = _unknown(what, [*error.known, *types().types], settings, as_json)
         else:
             if told is not None:
@@ -134,8 +141,9 @@ def explain(
             elif ranged:
                 _print_range(evidence, since, until, back, limit, as_json)
             else:
-                asked = evidence.latest() if at is None else _asked(at, evidence, "--at")
-                told = explain_occurrence(evidence.at(asked))
+                told = explain_occurrence(
+                    evidence.at(evidence.latest() if at is None else _asked(at, evidence, "--at"))
+                )
     if told is not None:
         as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]
         write([json_text(_object(told))] if as_json else as_text)
@@ -188,9 +196,9 @@ def _not_there(subject: str, text: str, as_json: bool) -> tuple[Explanation, int
 # --- times ------------------------------------------------------------------------------------------------------------
 
 
-def _asked(text: str, evidence: ScheduleEvidence, option: str) -> Asked:
+def _asked(text: str, evidence: ScheduleEvidence | ExecEvidence, option: str) -> Asked:
     """Read a time as people say it: an ISO time, or a time of day, which is the last such one."""
-    zone, now = evidence.timezone, evidence.around.now
+    zone, now = evidence.timezone, evidence.now
     try:
         wall = of_day(text, now.astimezone(ZoneInfo(zone)).replace(tzinfo=None))
         read = wall or datetime.fromisoformat(text.strip())
@@ -212,24 +220,32 @@ def _object(told: Explanation) -> dict[str, Any]:
 
 
 def _print_range(
-    evidence: ScheduleEvidence, since: str | None, until: str | None, back: str | None, limit: int, as_json: bool
+    evidence: ScheduleEvidence | ExecEvidence,
+    since: str | None,
+    until: str | None,
+    back: str | None,
+    limit: int,
+    as_json: bool,
 ) -> None:
-    now = evidence.around.now
+    now = evidence.now
     begin = since_instant(back, now, evidence.timezone) if back else _asked(since or "", evidence, "--from").at
     end = _asked(until, evidence, "--to").at if until else now
     if end < begin:
         raise UsageError("--to is before --from")
-    facts, left_out = evidence.between(begin, end, limit)
-    told = [explain_occurrence(each) for each in facts]
+    if isinstance(evidence, ExecEvidence):
+        told, left_out = evidence.between(begin, end, limit)
+    else:
+        facts, left_out = evidence.between(begin, end, limit)
+        told = [explain_occurrence(each) for each in facts]
     counts = counts_of(told)
     said = summary(counts, left_out)
     if as_json:
         entries = [_object(each) for each in told]
-        frame = {"subject": evidence.stored.name, "from": begin, "to": end}
+        frame = {"subject": evidence.name, "from": begin, "to": end}
         write([json_text(frame | {"summary": said, "counts": counts, "occurrences": entries})])
         return
     times = LocalTimes(begin, evidence.timezone)
-    name = safe(evidence.stored.name, 80)
+    name = safe(evidence.name, 80)
     head = f"{name} from {times.dated(begin)} to {times.dated(end)} {evidence.timezone}"
     rows = _rows(told, times)
     write([head, f"{said}.", *table(rows, ["occurrence", "verdict", "what happened"], room=width(), at_most={0: 45})])

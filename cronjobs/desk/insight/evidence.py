@@ -75,6 +75,14 @@ class ScheduleEvidence:
             self.horizon = first_tick
 
     @property
+    def name(self) -> str:
+        return self.stored.name
+
+    @property
+    def now(self) -> datetime:
+        return self.around.now
+
+    @property
     def timezone(self) -> str:
         """The zone for times without an offset: of the definition in force now, or of the last one."""
         defined = [era.facts.timezone for era in self.eras if era.facts is not None]

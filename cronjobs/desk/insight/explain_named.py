@@ -12,9 +12,7 @@ from cronjobs.desk.insight.explain_type import explain_type, type_life
 from cronjobs.desk.insight.job_evidence import job_life
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store import exec_runs
 from cronjobs.engine.store.explaining import job_of_key
-from cronjobs.reserved import EXEC_PREFIX
 
 
 def explain_id(
@@ -31,14 +29,6 @@ def explain_key(
     """None: no job has this key."""
     found = job_of_key(connection, key)
     return None if found is None else explain_id(connection, found, settings, types)
-
-
-def explain_exec(
-    connection: Connection, named: str, settings: Settings, types: Callable[[], JobTypes]
-) -> Explanation | None:
-    """The newest run of exec with that name, or that job type; None: there is none."""
-    newest = exec_runs.latest_of(connection, EXEC_PREFIX + named.removeprefix(EXEC_PREFIX))
-    return None if newest is None else explain_id(connection, newest, settings, types)
 
 
 def explain_type_named(connection: Connection, name: str, settings: Settings, types: JobTypes) -> Explanation | None:

@@ -431,6 +431,7 @@ def summary(counts: Counter[str], left_out: bool) -> str:
     total = counts.total()
     if not total:
         return "no occurrence"
-    parts = [f"{counts[word]:,} {word.replace('_', ' ')}" for word in OCCURRENCE_VERDICTS if counts[word]]
+    others = [word for word in counts if word not in OCCURRENCE_VERDICTS]  # of runs of exec
+    parts = [f"{counts[word]:,} {word.replace('_', ' ')}" for word in (*OCCURRENCE_VERDICTS, *others) if counts[word]]
     older = "; older ones are left out" if left_out else ""
     return f"{total:,} {'occurrence' if total == 1 else 'occurrences'}: {', '.join(parts)}{older}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
@@ -170,11 +170,20 @@ def latest(connection: Connection) -> dict[str, list[LatestRun]]:
     return _by_type(connection, [id_ for row in rows for id_ in (row.id, row.before) if id_ is not None])
 
 
-def latest_of(connection: Connection, job_type: str) -> int | None:
-    """The newest run of one name."""
-    statement = f"SELECT {_nth_run(0)} AS id FROM (SELECT CAST(:job_type AS text) AS job_type) n"
-    found: int | None = run(connection, statement, job_type=job_type).scalar()
-    return found
+def begun_between(
+    connection: Connection, job_type: str, begin: datetime | None, end: datetime | None, limit: int
+) -> list[LatestRun]:
+    """The newest *limit* runs of one name that began from *begin* to *end* (None: ever), the newest first."""
+    ids = run(
+        connection,
+        f"""SELECT j.id FROM {JOBS} j WHERE {_BEGAN_BY_EXEC} AND j.job_type = :job_type
+             AND j.run_at >= :begin AND j.run_at <= :end ORDER BY j.run_at DESC, j.id DESC LIMIT :limit""",
+        job_type=job_type,
+        begin=begin or datetime(1970, 1, 1, tzinfo=UTC),
+        end=end or datetime(9999, 1, 1, tzinfo=UTC),
+        limit=limit,
+    ).scalars()
+    return _by_type(connection, list(ids)).get(job_type, [])
 
 
 def _by_type(connection: Connection, ids: list[int]) -> dict[str, list[LatestRun]]:

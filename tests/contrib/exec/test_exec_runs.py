@@ -14,7 +14,7 @@ from cronjobs.contrib.exec import delivery, due_by, settling, spool
 from cronjobs.contrib.exec.run import ExecRun
 from cronjobs.contrib.exec.users_own import no_project
 from cronjobs.desk.crontab import program
-from cronjobs.desk.insight.explain_named import explain_exec
+from cronjobs.desk.insight.explain_exec import exec_evidence
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.engine.config.settings import Settings
@@ -141,12 +141,16 @@ def statuses(database: Database) -> dict[str, str]:
 def test_explain_finds_the_newest_run_by_its_name(database: Database) -> None:
     record(database, a_run("nightly", timedelta(0), status=256), a_run("nightly", HOUR))
     with database.read() as connection:
-        told = explain_exec(connection, "nightly", no_project(), JobTypes)
-        assert told == explain_exec(connection, "exec:nightly", no_project(), JobTypes)
-        assert told is not None
+        by_name, by_type = (
+            exec_evidence(connection, named, no_project(), JobTypes) for named in ("nightly", "exec:nightly")
+        )
+        assert by_name is not None
+        assert by_type is not None
+        told = by_name.latest()
+        assert told == by_type.latest()
         assert told.verdict == "dead"
         assert told.sentences[0].startswith("Job 1 is a run of cronjobs exec nightly")
-        assert explain_exec(connection, "night", no_project(), JobTypes) is None
+        assert exec_evidence(connection, "night", no_project(), JobTypes) is None
 
 
 def test_the_users_own_database_forgets_what_is_old(database: Database) -> None:

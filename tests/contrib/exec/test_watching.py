@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cronjobs.contrib.exec.watching import LATE, judge_runs
+from cronjobs.contrib.exec.watching import judge_runs
+from cronjobs.desk.insight.explain_exec import LATE
 from cronjobs.engine.store.exec_runs import LatestRun
 
 AT = datetime(2026, 3, 29, 0, 30, 1, tzinfo=UTC)

@@ -1,0 +1,163 @@
+"""Explain ``cronjobs exec``: one run of a name, the run that did not come, and all of a span."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.insight.explain_facts import Explanation, JobLife
+from cronjobs.desk.insight.explain_job import brief_job, explain_job
+from cronjobs.desk.insight.explain_phrases import name
+from cronjobs.desk.insight.job_evidence import job_life
+from cronjobs.desk.insight.saying import LocalTimes
+from cronjobs.desk.insight.schedule_history import is_due
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.crontime.timing import Timing, next_after, timing
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.schedules.planning import occurrences
+from cronjobs.engine.store import exec_runs
+from cronjobs.engine.store.exec_runs import LatestRun
+from cronjobs.engine.store.sql import database_now
+from cronjobs.errors import CronjobsError
+from cronjobs.reserved import EXEC_PREFIX
+from cronjobs.text import one_line
+
+LATE: Final = timedelta(minutes=5)  # cron starts it within the minute; what waited in a spool comes with the next run
+_EARLY: Final = timedelta(minutes=1)  # clocks of host and database may differ by so much
+
+
+def next_due(run: LatestRun) -> datetime | None:
+    """When the next run of that name was or is due; None: nothing says when."""
+    when = _timing(run)
+    return None if when is None else next_after(when, run.started_at)
+
+
+def _timing(run: LatestRun) -> Timing | None:
+    cron = run.meta.get("cron")
+    if not cron:
+        return None
+    try:
+        when = timing(cron, None, run.meta.get("timezone", "UTC"))
+        next_after(when, run.started_at)
+    except (CronjobsError, ValueError, KeyError, OSError):  # a row that anyone may have written
+        return None
+    return when
+
+
+class ExecEvidence:
+    """The runs that exec has recorded under one name."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        run_name: str,
+        newest: LatestRun,
+        settings: Settings,
+        types: Callable[[], JobTypes],
+    ) -> None:
+        self.connection, self.name, self.newest = connection, run_name, newest
+        self.settings, self.types = settings, types
+        self.now = database_now(connection)
+        self.timezone = newest.meta.get("timezone", "UTC") if _timing(newest) else settings.timezone
+
+    def latest(self) -> Explanation:
+        """The newest run, or the one that was due since and did not come."""
+        told, due = explain_job(self._life(self.newest)), next_due(self.newest)
+        if due is None or due + LATE >= self.now:
+            return told
+        said = self._absent(self.newest, due, self.now)
+        return replace(told, at=due, verdict="absent", sentences=(*said, *told.sentences))
+
+    def at(self, at: datetime) -> Explanation:
+        """The run that began at that time, or that there was none."""
+        begun = self._between(at - _EARLY, at + LATE, 20)
+        if begun:
+            return explain_job(self._life(min(begun, key=lambda run: abs(run.started_at - at))))
+        before = self._between(None, at, 1)
+        by = before[0] if before else self.newest
+        when = _timing(by)
+        if when is not None and is_due(when, at):
+            verdict, sentences = "absent", self._absent(by, at, at + LATE)
+            if at + LATE > self.now:
+                verdict, sentences = (
+                    "pending",
+                    [f"{name(self.name)} is due at {self._times(at).with_utc(at)}{_by(by)}."],
+                )
+        else:
+            verdict = "not_due" if when is not None else "unknown"
+            was = f"; it was not due then{_by(by)}" if when is not None else "; nothing says when it was to run"
+            sentences = [f"exec recorded no run of {name(self.name)} at {self._times(at).with_utc(at)}{was}."]
+        if before:
+            life = self._life(before[0])
+            ended = f": {brief_job(life.job)}" if life.job else ""
+            began = self._times(at).clock(before[0].started_at)
+            sentences.append(f"The run before began at {began} (job {before[0].id}){ended}.")
+        return Explanation(f"exec:{self.name}", at, verdict, tuple(sentences))
+
+    def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[Explanation], bool]:
+        """Each run from *begin* to *end*, what did not come in between, and whether older runs were left out."""
+        runs = self._between(begin, end, limit + 1)
+        left_out = len(runs) > limit
+        runs = runs[:limit][::-1]
+        before = self._between(None, runs[0].started_at if runs else begin, 2)
+        earlier = next((run for run in before if not runs or run.id != runs[0].id), None)
+        told: list[Explanation] = []
+        for run, following in zip([earlier, *runs], [*runs, None], strict=True):
+            if run is not None and run is not earlier:
+                life = self._life(run)
+                brief = f"job {run.id}: {brief_job(life.job)}" if life.job else f"job {run.id}"
+                told.append(replace(explain_job(life), at=run.started_at, brief=brief, facts={"count": 1}))
+            if run is not None:
+                until = (following.started_at - _EARLY) if following else min(end, self.now - LATE)
+                told += self._missing(run, max(begin, run.started_at), until)
+        return told, left_out
+
+    def _missing(self, run: LatestRun, after: datetime, until: datetime) -> list[Explanation]:
+        when = _timing(run)
+        due = occurrences(when, after, until) if when is not None and until > after else None
+        if due is None:
+            return []
+        said = tuple(self._absent(run, due.last, until))
+        facts = {"count": due.count, "first_for": due.first}
+        return [Explanation(f"exec:{self.name}", due.last, "absent", said, "exec recorded no run", facts=facts)]
+
+    def _absent(self, run: LatestRun, due: datetime, until: datetime) -> list[str]:
+        times = self._times(due)
+        since = "since" if until >= self.now else f"until {times.clock(until)}"
+        was = f"{name(self.name)} was due at {times.with_utc(due)}{_by(run)}"
+        why = "Either cron did not start that line, or its record has not reached this database"
+        return [
+            f"{was}, and did not come: exec recorded no run {since}.",
+            f'{why}: "cronjobs doctor" on that host looks at both.',
+        ]
+
+    def _between(self, begin: datetime | None, end: datetime, limit: int) -> list[LatestRun]:
+        return exec_runs.begun_between(self.connection, self.newest.job_type, begin, end, limit)
+
+    def _life(self, run: LatestRun) -> JobLife:
+        life = job_life(self.connection, run.id, self.settings, self.types)
+        assert life is not None, "its row was read in this transaction"
+        return life
+
+    def _times(self, about: datetime) -> LocalTimes:
+        return LocalTimes(about, self.timezone)
+
+
+def _by(run: LatestRun) -> str:
+    """ " by the crontab of web1 (15 2 * * *)"."""
+    by = "the crontab" if run.meta.get("from") == "crontab" else "--cron"
+    host = f" of {name(run.meta['host'])}" if run.meta.get("host") else ""
+    return f" by {by}{host} ({one_line(run.meta.get('cron', ''), 100)})"
+
+
+def exec_evidence(
+    connection: Connection, named: str, settings: Settings, types: Callable[[], JobTypes]
+) -> ExecEvidence | None:
+    """None: exec has recorded no run of this name, or job type."""
+    run_name = named.removeprefix(EXEC_PREFIX)
+    begun = exec_runs.begun_between(connection, EXEC_PREFIX + run_name, None, None, 1)
+    return ExecEvidence(connection, run_name, begun[0], settings, types) if begun else None

@@ -1,0 +1,83 @@
+"""What ``explain`` says of a name of ``cronjobs exec``: its runs, and the one that did not come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from support.explained import MINUTE, World, utc
+from support.explained import clock as clock
+from support.explained import cronjobs as cronjobs
+from support.explained import world as world
+
+from cronjobs.contrib.exec.findings import found
+from cronjobs.engine.rules.recovery_policy import AttemptPolicy
+from cronjobs.engine.store import exec_runs
+from cronjobs.engine.store.sql import database_now
+from cronjobs.model import RetryPolicy
+
+NIGHTLY = {"cron": "15 2 * * *", "timezone": "UTC", "host": "web1", "from": "crontab"}
+POLICY = AttemptPolicy(RetryPolicy(1), on_lost="dead")
+ROW = exec_runs.ExecRow(
+    "",
+    "exec:dump",
+    "web1:boot:1:1:1:x",
+    timedelta(0),
+    10 * MINUTE,
+    AttemptPolicy(RetryPolicy(1), on_lost="dead"),
+    NIGHTLY,
+    "ada",
+)
+
+
+def run(world: World, at: str) -> None:
+    world.go(utc(at))
+    with world.database.write() as connection:
+        exec_runs.begin(connection, replace(ROW, key=at))
+
+
+@pytest.fixture
+def nights(world: World) -> World:
+    """Of three nights the second had no run, and the fourth has none."""
+    world.file()
+    run(world, "2026-03-02T02:15:01")
+    run(world, "2026-03-04T02:15:01")
+    world.go(utc("2026-03-05T08:00:00"))
+    return world
+
+
+def test_what_the_finding_says_to_type_explains_the_run_that_did_not_come(nights: World) -> None:
+    with nights.database.read() as connection:
+        findings = found(connection, nights.settings(), database_now(connection)).findings
+    [absent] = [each for each in findings if each.key == "absent:dump"]
+    assert absent.command == "cronjobs explain exec:dump"
+    told = nights.ask("exec:dump")
+    assert told.verdict == "absent"
+    assert told.found["sentences"][0] == (
+        "dump was due at 2026-03-05 02:15:00 UTC by the crontab of web1 (15 2 * * *), and did not come: "
+        "exec recorded no run since."
+    )
+    assert "Job 2 is a run of cronjobs exec dump" in told
+
+
+def test_a_run_of_exec_is_explained_by_its_time(nights: World) -> None:
+    assert nights.ask("exec:dump", "--at", "2026-03-02T02:15").found["subject"] == "job 1"
+    told = nights.ask("exec:dump", "--at", "2026-03-03T02:15")
+    assert told.verdict == "absent"
+    assert "dump was due at 2026-03-03 02:15:00 UTC" in told
+    assert "The run before began at 2026-03-02 02:15:01 (job 1)" in told
+    assert nights.ask("dump", "--at", "02:15").verdict == "absent"
+    assert nights.ask("dump", "--at", "03:00").verdict == "not_due"
+    assert nights.ask("dump", "--at", "2026-03-06T02:15").verdict == "pending"
+
+
+def test_a_span_of_exec_lists_runs_and_what_did_not_come(nights: World) -> None:
+    answer = nights.cronjobs("explain", "exec:dump", "--since", "7d", "--json").json
+    assert [(each["verdict"], each["facts"]["count"]) for each in answer["occurrences"]] == [
+        ("running", 1), ("absent", 1), ("running", 1), ("absent", 1)
+    ]  # fmt: skip
+    assert answer["counts"] == {"running": 2, "absent": 2}
+    lines = nights.say("exec:dump", "--since", "7d").out.splitlines()
+    assert lines[1] == "4 occurrences: 2 running, 2 absent."
+    assert any("2026-03-03 02:15:00" in line and "exec recorded no run" in line for line in lines)
