@@ -66,7 +66,12 @@ class ScheduleEvidence:
         trail = explaining.trail(connection, ("define", "retire"), {each.name for each in names})
         self.eras = eras([row for row in trail if any(each.holds(row.subject, row.at) for each in names)], stored)
         subjects = ["all", *(f"schedule {each.name}" for each in names)]
-        self.pauses = pauses_over_time(explaining.trail(connection, ("pause", "resume"), subjects), names)
+        self.pauses = [
+            replace(pause, ended_at=pause.until)
+            if pause.ended_at is None and pause.until is not None and pause.until <= self.around.now
+            else pause
+            for pause in pauses_over_time(explaining.trail(connection, ("pause", "resume"), subjects), names)
+        ]
         self.pause_rows = explaining.pause_rows(connection)
         self.owed = _pieces(stored)
         first_tick = explaining.first_tick_at(connection)
@@ -210,6 +215,7 @@ class ScheduleEvidence:
             returned=later[0].act if later and era.existence == "retired" else None,
             renamed_from=self.renamed_from,
             file_fault=fault,
+            in_file=self.stored.name in self.settings.schedules,
             elsewhere=self.settings.environment if self.stored.name in self.settings.elsewhere else None,
         )
 

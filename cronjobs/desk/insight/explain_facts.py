@@ -46,6 +46,7 @@ class TickFacts:
     started_at: datetime
     finished_at: datetime | None
     broken: tuple[tuple[str, str], ...] = ()
+    schedules_off: bool = False  # CRONJOBS_SCHEDULES=off: it settled no occurrence
 
     @property
     def last_sign_at(self) -> datetime:
@@ -97,6 +98,7 @@ class PassedOver:
 
     tick: TickFacts
     why: str
+    too_short: bool = False  # not even a whole tick of its length has time for the job
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,7 @@ class Now:
     quiet_after: timedelta = timedelta(minutes=3)  # without a tick for so long something is wrong
     succeeded_kept: timedelta = timedelta(days=14)
     ledger_kept: timedelta = timedelta(days=90)
+    foreign: str | None = None  # why ticks with the configuration at hand refuse this database
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,7 @@ class OccurrenceFacts:
     returned: AuditEntry | None = None
     renamed_from: str | None = None
     file_fault: str | None = None  # what is wrong with its entry in the file at hand
+    in_file: bool = False  # the file at hand has it for this environment
     elsewhere: str | None = None  # the environment here, if the file has it only for others
     # who decided about it
     settler: TickFacts | None = None  # None: a person, or a tick whose row is pruned

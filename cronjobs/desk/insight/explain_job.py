@@ -289,6 +289,8 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         last = around.last_tick
         began = f" (the last began at {times.clock(last.started_at)} on {name(last.host)})" if last else ""
         why = f"the next tick with room takes it{began}"
+        if job.passed_over is not None and job.passed_over.too_short:
+            why = f"no tick of that length takes it, only a longer one, or one that finds a shorter timeout{began}"
     since = f"due since {times.clock(job.run_at)}, for {rough(now - job.run_at)}"
     return [*_passed_over(job, times), f"{waits}, {since}: {why}.", *ends]
 
@@ -318,6 +320,8 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
 def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     """Why it waits, apart from its time."""
     reasons = []
+    if around.foreign is not None:
+        reasons.append(f"ticks with the file here refuse this database: {one_line(around.foreign, 300)}")
     if job.paused is not None:
         reasons.append(pause(job.paused, times))
     if job.type_facts is not None:

@@ -196,7 +196,11 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN:
         return []
     if facts.pause is not None and not facts.pause.skip:
-        return [f"{capital(_it_was(facts))} held back: {pause(facts.pause, times)}."]
+        held = f"{capital(_it_was(facts))} held back: {pause(facts.pause, times)}."
+        ended = facts.pause.ended_at
+        if ended is None or row.decided_at - ended <= ON_TIME_WITHIN:
+            return [held]
+        return [held, f"No tick settled {_it(facts)} between its end and {times.clock(row.decided_at)}."]
     if after is not None and after != facts.settler and after.last_sign_at < row.decided_at:
         which = "it" if facts.count == 1 else "the last of them"
         why = _left_by(facts, after) or "no row says why"
@@ -212,7 +216,9 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
 
 
 def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
-    """The broken entry of the schedule in the file that *tick* carried."""
+    """What its row shows: it fired no schedules, or carried a file in which the schedule's entry is broken."""
+    if tick.schedules_off:
+        return "it fired no schedules (CRONJOBS_SCHEDULES=off on that host)"
     for where, what in tick.broken:
         if f"{where}.".startswith(f"schedules.{facts.schedule}."):
             return f"its entry in the file of that host was broken: {one_line(what, 300)}"
@@ -314,6 +320,10 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         sentences = [f"{waits} for a tick to settle {_it(facts)}; it is {times.clock(now)}."]
         if last is None:
             sentences.append("No tick has ever reached this database.")
+        if facts.around.foreign is not None:
+            sentences.append(f"Ticks with the file here refuse this database: {one_line(facts.around.foreign, 400)}.")
+        elif last is None:
+            pass
         elif last.started_at <= facts.last_for:
             sentences.append(f"The last tick began at {times.clock(last.started_at)} on host {name(last.host)}.")
         elif brake is None and not facts.owed:
@@ -379,6 +389,8 @@ def _without_definition(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             sentences = [
                 f"{schedule} was retired at {at}{since}{until}: no file that was applied had it for this environment."
             ]
+            if facts.in_file and returned is None:
+                sentences.append("The file here has it, and no tick applied that file since: it is not in force.")
             if facts.elsewhere is not None:
                 here = f"environment {name(facts.elsewhere)}" if facts.elsewhere else "a file without environment:"
                 sentences.append(f"The file here has it only for other environments than this one ({here}).")

@@ -38,7 +38,8 @@ _WHEN_FULL: Final = {
 }
 _NOT_FOR_WANT_OF_TIME: Final = {
     "long jobs": "all places for long jobs are taken (run.long_jobs)",
-    "budget": "their timeout did not fit into the last ticks (run.budget, --budget)",
+    "budget": "their timeout was longer than what was left of the last ticks (run.budget, --budget)",
+    "short tick": "their timeout is longer than a whole tick (run.budget, --budget)",
 }
 
 

@@ -34,8 +34,10 @@ from cronjobs.engine.rules.progress import reported_of
 from cronjobs.engine.store import explaining
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.job_types import present_types, remembered
+from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
-from cronjobs.engine.tick.not_started import reason_for
+from cronjobs.engine.tick.not_started import TOO_SHORT, entry_for, in_words
+from cronjobs.errors import ForeignDatabase, MovedDatabase
 
 
 def surroundings(connection: Connection, settings: Settings) -> Now:
@@ -46,13 +48,23 @@ def surroundings(connection: Connection, settings: Settings) -> Now:
         quiet_after=quiet_after(settings.run.every),
         succeeded_kept=settings.retention.succeeded,
         ledger_kept=settings.retention.occurrences,
+        foreign=_foreign(connection, settings),
     )
+
+
+def _foreign(connection: Connection, settings: Settings) -> str | None:
+    whose = read_meta(connection)
+    try:
+        is_ours(settings, whose.project, whose.environment)
+    except (ForeignDatabase, MovedDatabase) as error:
+        return None if settings.broken or settings.without_project else str(error)
+    return None
 
 
 def tick_facts(row: Any) -> TickFacts:
     broken = row.did.get("broken") if isinstance(row.did, dict) else None
     entries = tuple((str(where), str(what)) for where, what in broken.items()) if isinstance(broken, dict) else ()
-    return TickFacts(row.host, row.started_at, row.finished_at, entries)
+    return TickFacts(row.host, row.started_at, row.finished_at, entries, schedules_off=row.schedules_on == 0)
 
 
 def settler_of(connection: Connection, row: Any) -> TickFacts | None:
@@ -151,9 +163,9 @@ def _passed_over(
             by_host = {tick.host: options for tick, options in reversed(excluded)}
             beyond[row.id] = Excluded(min(tick.started_at for tick, _ in excluded), tuple(sorted(by_host.items())))
         for tick in since_due:
-            why = reason_for(tick.not_started, **_place(row))
-            if why is not None:
-                found[row.id] = PassedOver(tick_facts(tick), why)
+            entry = entry_for(tick.not_started, **_place(row))
+            if entry is not None and (why := in_words(entry)) is not None:
+                found[row.id] = PassedOver(tick_facts(tick), why, too_short=entry["why"] == TOO_SHORT)
                 break
     return found, beyond
 

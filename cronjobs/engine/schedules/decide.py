@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Final
 
 from cronjobs import events
 from cronjobs.engine.config.settings import ScheduleSettings
@@ -17,8 +16,6 @@ from cronjobs.engine.schedules.planning import MICROSECOND, Held, Part, Piece, c
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store.enqueue import NewJob
 from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule
-
-CROWDED_OUT: Final = Placed("skipped", "full: as many jobs wait in its queue as may (max_waiting)")
 
 
 @dataclass(frozen=True)
@@ -196,7 +193,13 @@ def _place(
         return [placed] * len(run)
     dropping = {name: replace(cap, on_full="drop") for name, cap in caps.items() if name == schedule.queue}
     let_in, _ = admit([(instant, schedule.queue) for instant in run], dropping, waiting)
-    return [placed if instant in let_in else CROWDED_OUT for instant in run]
+    return [placed if instant in let_in else _crowded_out(caps[schedule.queue]) for instant in run]
+
+
+def _crowded_out(cap: Cap) -> Placed:
+    return Placed(
+        "skipped", f"full: queue {cap.queue} holds as many waiting jobs as it may: {cap.max_waiting:,} (max_waiting)"
+    )
 
 
 def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow]) -> list[Range]:

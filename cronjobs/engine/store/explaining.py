@@ -281,7 +281,14 @@ def records_between(connection: Connection, begin: datetime, end: datetime) -> S
         .subquery()
     )
     found = connection.execute(
-        select(lately.c.host, lately.c.started_at, lately.c.finished_at, lately.c.did, lately.c.not_started)
+        select(
+            lately.c.host,
+            lately.c.started_at,
+            lately.c.finished_at,
+            lately.c.did,
+            lately.c.not_started,
+            lately.c.schedules_on,
+        )
         .where(lately.c.finished_at.is_not(None))
         .order_by(lately.c.started_at.desc(), lately.c.id.desc())
     )
@@ -318,7 +325,7 @@ def newest_ticks_with_types(connection: Connection) -> Sequence[Row[Any]]:
     """The last ticks that recorded their job types, newest first."""
     return run(
         connection,
-        f"SELECT t.host, t.started_at, t.did FROM {TICKS} t WHERE t.job_types IS NOT NULL "
+        f"SELECT t.host, t.started_at, t.did, t.schedules_on FROM {TICKS} t WHERE t.job_types IS NOT NULL "
         "ORDER BY t.started_at DESC LIMIT :most",
         most=TICKS_READ,
     ).all()

@@ -6,6 +6,7 @@ A record is a JSON list of entries: ``why`` (a key of WHY), ``job_type``, ``queu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,9 +30,11 @@ WHY: Final = {
     "--limit": "the tick had started as many jobs as it was to (--limit)",
     "stopped": "the tick was told to stop",
     "budget": "its timeout of {timeout_s:g} s did not fit into the {left_s:g} s that were left of the tick",
+    "short tick": "its timeout of {timeout_s:g} s is longer than the {whole_s:g} s of a whole tick there (--budget)",
     "slots": "all workers of the tick were busy to its end",
     "late": "it came due as the tick ended, or another runner held it",
 }
+TOO_SHORT: Final = "short tick"
 MOST_ENTRIES: Final = 50
 LONGEST_NAME: Final = 200  # characters
 
@@ -46,6 +49,7 @@ class TickState:
     types: JobTypes
     longest_s: float
     remaining_s: float
+    whole_s: float = math.inf  # from its process's start to its deadline
     queue: str | None = None
     only: str | None = None
     left: int = 1_000_000
@@ -79,6 +83,8 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
     timeout_s = known.timeout.total_seconds() if row.timeout_s is None else row.timeout_s
     if timeout_s > tick.longest_s:
         return {"why": "long jobs"}
+    if timeout_s > tick.whole_s:
+        return {"why": TOO_SHORT, "timeout_s": round(timeout_s, 3), "whole_s": round(tick.whole_s, 1)}
     if timeout_s > tick.remaining_s:
         return {"why": "budget", "timeout_s": round(timeout_s, 3), "left_s": round(max(0.0, tick.remaining_s), 1)}
     return {"why": "late" if tick.slots else "slots"}
@@ -124,15 +130,19 @@ def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
 def reason_for(
     entries: Any, *, job_type: str, queue: str, schedule: str | None, key: str | None, timeout_s: float | None
 ) -> str | None:
-    """Why the tick of this record did not start such a job, as a sentence; None if the record has no reason for it.
+    """Why the tick of this record did not start such a job, as a sentence; None if the record has no reason for it."""
+    entry = entry_for(entries, job_type=job_type, queue=queue, schedule=schedule, key=key, timeout_s=timeout_s)
+    return None if entry is None else in_words(entry)
 
-    *entries* may have been written by any version.
-    """
+
+def entry_for(
+    entries: Any, *, job_type: str, queue: str, schedule: str | None, key: str | None, timeout_s: float | None
+) -> Mapping[str, Any] | None:
+    """The entry of this record about such a job. *entries* may have been written by any version."""
+    here = (one_line(job_type, LONGEST_NAME), one_line(queue, LONGEST_NAME))
     for entry in entries if isinstance(entries, list) else []:
-        words = WHY.get(str(entry.get("why"))) if isinstance(entry, dict) else None
-        if words is None:
+        if not isinstance(entry, dict) or str(entry.get("why")) not in WHY:
             continue
-        here = (one_line(job_type, LONGEST_NAME), one_line(queue, LONGEST_NAME))
         if (entry.get("job_type"), entry.get("queue")) != here:
             continue
         if "schedule" in entry and entry["schedule"] != schedule:
@@ -141,8 +151,13 @@ def reason_for(
             continue
         if "prefix" in entry and not (key or "").startswith(str(entry["prefix"])):
             continue
-        try:
-            return one_line(words.format_map(entry), 300)
-        except (KeyError, ValueError):
-            return None
+        return entry
     return None
+
+
+def in_words(entry: Mapping[str, Any]) -> str | None:
+    """The sentence of an entry; None: it lacks a fact."""
+    try:
+        return one_line(WHY[str(entry["why"])].format_map(entry), 300)
+    except (KeyError, ValueError):
+        return None

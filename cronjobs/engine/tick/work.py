@@ -136,6 +136,7 @@ class Work:
             types=replace(types, elsewhere=present),
             longest_s=tick.settings.run.longest_in_tick.total_seconds(),
             remaining_s=tick.deadline - tick.clock.monotonic(),
+            whole_s=tick.deadline - tick.began,
             queue=tick.limits.queue,
             only=tick.limits.only,
             left=loop.planner.left(),

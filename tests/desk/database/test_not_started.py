@@ -73,7 +73,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "--queue": ({"queue": "mail"}, {"queue": "default"}, {}, "nothing more of what is due can start"),
     "--only": ({"job_type": "t.other"}, {"only": "t.say"}, {}, "nothing more of what is due can start"),
     "--limit": ({}, {"jobs": 1}, {}, "the limit is reached"),
-    "budget": ({"job_type": "t.slow"}, {"budget_s": 20}, {}, "nothing more of what is due can start"),
+    "short tick": ({"job_type": "t.slow"}, {"budget_s": 20}, {}, "nothing more of what is due can start"),
     "limits": (
         {"concurrency_key": "smtp:a"},
         {},
@@ -193,11 +193,31 @@ def test_explain_answers_from_the_record_while_the_job_waits_and_once_it_has_beg
     assert "did not start it: the tick was only for queue mail." in told
 
 
+def test_a_timeout_longer_than_a_whole_tick_waits_for_no_next_tick(
+    database: Database, host: Host, clock: FakeClock
+) -> None:
+    put(database, job_type="t.slow")
+    clock.advance(MINUTE)
+    host.tick(budget_s=20)
+    clock.advance(timedelta(seconds=20))
+    told = explained(host, 1)
+    assert "is longer than the 20 s of a whole tick there (--budget)" in told
+    assert "no tick of that length takes it" in told
+    assert "the next tick with room takes it" not in told
+
+
 @pytest.mark.parametrize("record", [None, {}, "x", [1], [BUDGET], [{"why": 1}], [{"why": []}], [{}]])
 def test_a_record_that_another_version_wrote_is_read_or_passed_over(record: Any) -> None:
     assert reason_for(record, job_type="t", queue="q", schedule=None, key=None, timeout_s=None) is None
 
 
 def test_every_reason_has_its_words() -> None:
-    facts = {"only": "x", "schedule": "s", "limit": "limit a 4 is reached", "timeout_s": 30.0, "left_s": 12.5}
+    facts = {
+        "only": "x",
+        "schedule": "s",
+        "limit": "limit a 4 is reached",
+        "timeout_s": 30.0,
+        "left_s": 12.5,
+        "whole_s": 20.0,
+    }
     assert all(text.format_map(facts) for text in WHY.values())
