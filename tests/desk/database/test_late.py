@@ -148,7 +148,7 @@ def test_a_job_of_a_schedule_that_allows_overlap_is_late(database: Database, tmp
     ("why", "words"),
     [
         ("long jobs", "all places for long jobs are taken (run.long_jobs)"),
-        ("budget", "their timeout did not fit into the last ticks (run.budget, --budget)"),
+        ("budget", "their timeout was longer than what was left of the last ticks (run.budget, --budget)"),
         ("slots", "the ticks do not keep up"),
     ],
 )
