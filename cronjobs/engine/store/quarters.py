@@ -26,7 +26,8 @@ from cronjobs.engine.rules.quarters import (
 )
 from cronjobs.engine.store.sql import AMONG_IDS, group, run
 
-MARK: Final = 0  # the schedule_id of the one row that says up to which hour all is looked at; real ids begin with 1
+MARK: Final = 0  # the schedule_id of the row that says up to which hour all is looked at; real ids begin with 1
+NEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)  # the hour of the row of that id that is locked: before all others
 KEPT: Final = timedelta(hours=26)
 LATEST: Final = timedelta(minutes=5)  # after its end an hour is left alone so long: its last jobs are still at work
 
@@ -121,7 +122,10 @@ def next_open_hour(connection: Connection, now: datetime) -> datetime | None:
     """The first hour that has ended, in which something was due, and that nobody has looked at; None: there is none."""
     oldest = _at(number_of(now - timedelta(hours=24)) // IN_AN_HOUR * IN_AN_HOUR)
     marked: datetime | None = run(
-        connection, f"SELECT q.hour FROM {QUARTERS} q WHERE q.schedule_id = :mark", mark=MARK
+        connection,
+        f"SELECT q.hour FROM {QUARTERS} q WHERE q.schedule_id = :mark AND q.hour > :never",
+        mark=MARK,
+        never=NEVER,
     ).scalar()
     hour = oldest if marked is None or marked > now else max(oldest, marked)
     first: datetime | None = run(
@@ -147,7 +151,14 @@ def close_hour(connection: Connection, now: datetime) -> bool:
 
 def _alone(connection: Connection) -> None:
     """Wait for whoever closes an hour, or writes occurrences again, until their transaction ends."""
-    run(connection, f"UPDATE {QUARTERS} SET quarters = quarters WHERE schedule_id = :mark", mark=MARK)
+    # By a row whose key never changes: who waits for one that is deleted meanwhile would go on without the lock.
+    run(
+        connection,
+        f"""INSERT INTO {QUARTERS} AS q (schedule_id, hour, quarters) VALUES (:mark, :never, '')
+           ON CONFLICT (schedule_id, hour) DO UPDATE SET quarters = excluded.quarters""",
+        mark=MARK,
+        never=NEVER,
+    )
 
 
 def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
@@ -182,8 +193,9 @@ def _keep(connection: Connection, hour: datetime, rows: Sequence[dict[str, Any]]
     mark = {"schedule_id": MARK, "hour": hour + HOUR, "quarters": ""}
     run(
         connection,
-        f"DELETE FROM {QUARTERS} WHERE schedule_id = :mark OR hour < :before",
+        f"DELETE FROM {QUARTERS} WHERE (schedule_id = :mark OR hour < :before) AND hour > :never",
         mark=MARK,
+        never=NEVER,
         before=hour - KEPT,
     )
     run(

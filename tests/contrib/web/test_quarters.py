@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -177,6 +178,19 @@ def test_an_hour_is_looked_at_once_and_goes_after_a_day(rows: Rows, database: Da
     with database.read() as connection:
         left = {row.hour for row in connection.execute(select(tables.quarters)) if row.schedule_id}
     assert left == {datetime(2026, 7, 3, 9, tzinfo=UTC)}
+
+
+def test_several_that_close_hours_at_once_take_turns(rows: Rows, database: Database) -> None:
+    """Also the first time, and although each moves the mark: they deadlocked, and left two marks."""
+    schedule = rows.schedule("s", seen_until=NOW)
+    for hour in range(3, 20):
+        rows.occurrence(schedule, NOW - timedelta(hours=hour), "skipped")
+    with ThreadPoolExecutor(4) as threads:
+        closed = [each.result() for each in [threads.submit(close_all, database, NOW) for _ in range(4)]]
+    assert sum(closed) == 17  # each of them once
+    with database.read() as connection:
+        marks = connection.execute(select(tables.quarters.c.hour).where(tables.quarters.c.schedule_id == 0)).all()
+    assert sorted(row.hour for row in marks) == [quarters.NEVER, datetime(2026, 7, 1, 10, tzinfo=UTC)]
 
 
 def test_the_worst_is_shown_and_ranges_fill_their_quarters() -> None:
