@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.clock import Clock
+from cronjobs.clock import Clock, sleep
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.attempt import PROCESS_GRACE, Attempt, Ended, InFlight, Phase
@@ -250,6 +250,10 @@ def _whole_time(job_type: JobType, expected: timedelta | None = None) -> timedel
 
 WRITE_PATIENCE_S: Final = 0.25  # for SQLite's write lock; between tries the loop checks the time
 
+READ_AGAIN_S: Final = 1.0  # two reads that fail make a job dead, so what may pass is waited for
+READ_PAUSE_S: Final = 0.05
+MOST_READS: Final = 20
+
 CUT_LEASE: Final = timedelta(seconds=2)
 _NO_ROWS_FAULT: Final = (DatabaseUnreachable, DatabaseBusy, DatabaseFull, DatabaseReadOnly, DatabaseDamaged)
 
@@ -400,8 +404,7 @@ class Writer:
         """
         for job_id in turn.unread:
             try:
-                with self._writing() as connection:
-                    job = claims.read_leased(connection, job_id, self.locked_by)
+                job = self._read_one(job_id)
             except (DatabaseError, MemoryError) as error:
                 self.claim_unsettled = True  # if it was the COMMIT whose reply was lost, the job is ours
                 why = f"its row could not be read: {error}" if str(error) else "its row takes more memory than there is"
@@ -409,6 +412,20 @@ class Writer:
             else:
                 turn = replace(turn, claimed=[*turn.claimed, *([job] if job is not None else [])])
         return turn
+
+    def _read_one(self, job_id: int) -> Job | None:
+        """Read a leased row; where the database is busy or away, which is no fault of the row, again for a second."""
+        give_up_at = self.clock.monotonic() + READ_AGAIN_S
+        for _ in range(MOST_READS - 1):
+            try:
+                with self._writing() as connection:
+                    return claims.read_leased(connection, job_id, self.locked_by)
+            except _NO_ROWS_FAULT:
+                if self.clock.monotonic() >= give_up_at:
+                    raise
+                sleep(READ_PAUSE_S)
+        with self._writing() as connection:
+            return claims.read_leased(connection, job_id, self.locked_by)
 
     def may_work_row_by_row(self, error: Exception) -> bool:
         """Whether the turn may succeed if each row is claimed by itself; if so, that is how it is done from now on."""

@@ -18,6 +18,7 @@ from cronjobs.engine.probe.sql_text import statement_text
 from cronjobs.engine.rules.ending import FIRST_UNREAD, NEVER_READ
 from cronjobs.engine.store import claims, expiry, job_rows, sql
 from cronjobs.engine.store.ticks import NO_SIGNS, signs_of_death
+from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable
 from cronjobs.testing import FakeClock, tick
 
 GOOD = 5
@@ -191,6 +192,30 @@ def test_no_row_that_took_a_tick_down_is_read_while_an_attempt_runs_here(
     tick(database_url, clock=clock)
     assert seen_running == [False, False]  # of the slow job, and of the row
     assert Counter(status for status, _ in statuses(database_url).elements()) == {"succeeded": 2}
+
+
+@pytest.mark.parametrize("trouble", [DatabaseBusy("db", 0.2), DatabaseUnreachable("db", "it is away")])
+def test_a_row_is_read_a_moment_later_where_the_database_was_busy_or_away(
+    database_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, trouble: DatabaseError
+) -> None:
+    """That is no fault of the row: a second time would make a good job dead that never ran."""
+    with opened(database_url) as database, database.write() as connection:
+        enqueue(connection, "t.keep", {"n": 1, "poison": True})
+    reading_raises(monkeypatch, MemoryError, times=1)  # so that the tick claims row by row
+    real, reads = claims.read_leased, [0]
+
+    def read_leased(*arguments: Any) -> Any:
+        reads[0] += 1
+        if reads[0] <= 3:
+            raise trouble
+        return real(*arguments)
+
+    monkeypatch.setattr(claims, "read_leased", read_leased)
+    clock.advance(LATER)
+    tick(database_url, clock=clock)
+    assert reads == [4]
+    assert statuses(database_url) == {("succeeded", None): 1}
+    assert ran == {1: 1}
 
 
 def test_a_row_that_can_be_read_the_second_time_runs_and_its_first_time_is_forgotten(
