@@ -5,7 +5,7 @@ Every column that a caller may omit has a server-side default, so that any langu
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -325,19 +325,26 @@ audit = Table(
     *instants("at"),
 )
 
-# How much ended: see cronjobs/engine/store/counts.py.
+
+def _counted() -> list[Column[Any]]:
+    """How much ended of one kind: see ``engine/store/counts.py``."""
+    return [
+        Column("at_hour", BigInteger, nullable=False),  # since 1970; 0: what ended in all hours
+        Column("kind", Text, nullable=False),
+        Column("name", Text, nullable=False),
+        Column("outcome", Text, nullable=False),
+        Column("bucket", SmallInteger, nullable=False),
+        Column("count", BigInteger, nullable=False, server_default=text("0")),
+        Column("micros", Float, nullable=False, server_default=text("0")),
+        Column("longest", BigInteger),  # microseconds
+        Column("newest", BigInteger),  # microseconds since 1970, on both databases
+    ]
+
+
 counts = Table(
     "cronjobs_counts",
     metadata,
-    Column("at_hour", BigInteger, nullable=False),  # since 1970; 0: what ended in all hours
-    Column("kind", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("outcome", Text, nullable=False),
-    Column("bucket", SmallInteger, nullable=False),
-    Column("count", BigInteger, nullable=False, server_default=text("0")),
-    Column("micros", Float, nullable=False, server_default=text("0")),
-    Column("longest", BigInteger),  # microseconds
-    Column("newest", BigInteger),  # microseconds since 1970, on both databases
+    *_counted(),
     PrimaryKeyConstraint("at_hour", "kind", "name", "outcome", "bucket"),
 )
 
@@ -345,15 +352,7 @@ new_counts = Table(
     "cronjobs_new_counts",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
-    Column("at_hour", BigInteger, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("outcome", Text, nullable=False),
-    Column("bucket", SmallInteger, nullable=False),
-    Column("count", BigInteger, nullable=False, server_default=text("0")),
-    Column("micros", Float, nullable=False, server_default=text("0")),
-    Column("longest", BigInteger),
-    Column("newest", BigInteger),
+    *_counted(),
     PrimaryKeyConstraint("id"),
 )
 
@@ -432,7 +431,7 @@ tokens = Table(
 quarters = Table(
     "cronjobs_quarters",  # what became of the occurrences of closed hours; see engine/store/quarters.py
     metadata,
-    Column("schedule_id", BigInteger, nullable=False),  # 0: up to ``hour`` all is looked at
+    Column("schedule_id", BigInteger, nullable=False),  # 0: up to ``hour`` all is looked at; and the row to lock
     Column("hour", Instant, nullable=False),
     Column("quarters", Text, nullable=False),  # a letter for each; see engine/rules/quarters.py
     PrimaryKeyConstraint("schedule_id", "hour"),

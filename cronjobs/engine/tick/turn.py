@@ -13,13 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import repeat
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.clock import Clock, sleep
+from cronjobs.clock import Clock
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.retrying import patiently
 from cronjobs.engine.execution.attempt import PROCESS_GRACE, Attempt, Ended, InFlight, Phase
 from cronjobs.engine.jobs.job_types import JobType, JobTypes, policy_of
 from cronjobs.engine.rules.crashing_types import count_ends
@@ -415,17 +417,19 @@ class Writer:
 
     def _read_one(self, job_id: int) -> Job | None:
         """Read a leased row; where the database is busy or away, which is no fault of the row, again for a second."""
-        give_up_at = self.clock.monotonic() + READ_AGAIN_S
-        for _ in range(MOST_READS - 1):
-            try:
-                with self._writing() as connection:
-                    return claims.read_leased(connection, job_id, self.locked_by)
-            except _NO_ROWS_FAULT:
-                if self.clock.monotonic() >= give_up_at:
-                    raise
-                sleep(READ_PAUSE_S)
-        with self._writing() as connection:
-            return claims.read_leased(connection, job_id, self.locked_by)
+
+        def read() -> Job | None:
+            with self._writing() as connection:
+                return claims.read_leased(connection, job_id, self.locked_by)
+
+        until = self.clock.monotonic() + READ_AGAIN_S
+        return patiently(
+            read,
+            clock=self.clock,
+            until=until,
+            worth=lambda error: isinstance(error, _NO_ROWS_FAULT),
+            pauses=repeat(READ_PAUSE_S, MOST_READS - 1),
+        )
 
     def may_work_row_by_row(self, error: Exception) -> bool:
         """Whether the turn may succeed if each row is claimed by itself; if so, that is how it is done from now on."""

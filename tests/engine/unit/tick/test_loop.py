@@ -1096,12 +1096,13 @@ class Life:
             case "enqueue a long one":
                 engine.due(1, "t.long")
             case "adopt" | "stay silent" if engine.handovers:
-                handed = engine.handovers.pop(n % len(engine.handovers)).job.id
-                if action == "adopt" and handed in rows.leased_at and handed not in rows.taken_over:
+                attempt = engine.handovers[n % len(engine.handovers)]
+                handed = attempt.job.id
+                adopts = action == "adopt" and handed in rows.leased_at and handed not in rows.taken_over
+                if adopts:
                     rows.taken_over.add(handed)
-                    self.answer(handed, ADOPTED)
-                else:
-                    self.answer(handed, "no answer in time")
+                engine.answer(handed, ADOPTED if adopts else "no answer in time")
+                engine.handovers.remove(attempt)
             case "away":
                 rows.fails = AWAY
             case "back":
@@ -1113,10 +1114,6 @@ class Life:
                 workers.stall(action == "stall")
             case "stop":
                 engine.loop.stop("SIGTERM")
-
-    def answer(self, job_id: int, answer: str) -> None:
-        attempt = self.engine.attempts[job_id]
-        self.engine.workers.ended.put(Ended(attempt, Finished(attempt.job, Released()), self.engine.clock.s, answer))
 
     def play(self) -> None:
         engine, rows = self.engine, self.engine.rows
