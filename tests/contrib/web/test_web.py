@@ -33,6 +33,7 @@ from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.store import reading
+from cronjobs.engine.store.quarters import NEVER
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
@@ -647,4 +648,5 @@ def test_a_tick_keeps_the_hours_that_are_over(
     host.tick()
     found = everything(database)["cronjobs_quarters"]
     hour = due.replace(minute=0, second=0, microsecond=0)
-    assert {(row.schedule_id, row.hour) for row in found} == {(0, hour + timedelta(hours=1)), (schedule, hour)}
+    to_lock, mark = (0, NEVER), (0, hour + timedelta(hours=1))
+    assert {(row.schedule_id, row.hour) for row in found} == {to_lock, mark, (schedule, hour)}
