@@ -91,13 +91,14 @@ class Attempt:
     timeout: timedelta
     in_child_process: bool | None = None
     stop: StopSignal = field(default_factory=StopSignal)
-    claimed: float = 0.0
+    claimed: float = 0.0  # when the claim was sent
     lease_s: float = 0.0  # length of the lease from ``leased_at`` on; 0: the attempt need not watch it
     reporting: Reporting = field(default_factory=Reporting)
 
     # The loop's.
     phase: Phase = Phase.HELD
     leased_at: float = 0.0  # when the statement was sent that last extended the lease
+    taken: float = 0.0  # when the loop had the answer to its claim
     recorded: str | None = None  # the outcome recorded in its history row while its thread still runs
     recorded_at: float = 0.0
     is_row_due: bool = False  # that history row is not written yet

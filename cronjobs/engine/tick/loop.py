@@ -380,6 +380,7 @@ class Loop:
                 self._begin_one(attempt, late=attempt.job in turn.settled)
 
     def _take(self, attempt: Attempt) -> None:
+        attempt.taken = self.clock.monotonic()
         self.in_flight.take(attempt, attempt.claimed)
         self.counts.claimed = self.planner.claimed = self.counts.claimed + 1
 
@@ -451,7 +452,7 @@ class Loop:
     def _give_back_what_waits(self) -> None:
         """Jobs claimed ahead behind ones that turn out slow: other runners shall have them."""
         now = self.clock.monotonic()
-        waits = any(attempt.started is None and now - attempt.claimed > UNBEGUN_S for attempt in self.in_flight.busy())
+        waits = any(attempt.started is None and now - attempt.taken > UNBEGUN_S for attempt in self.in_flight.busy())
         if waits or self._takes_nothing:
             on_no_way = [attempt for attempt in self.in_flight.busy() if not attempt.on_its_way]
             self.ends.release([*self.workers.take_back(), *on_no_way])

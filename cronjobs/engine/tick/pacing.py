@@ -138,7 +138,7 @@ def wait_s(state: LoopState) -> float:
         if attempt.waits_on_a_cluster:
             continue
         if attempt.started is None:
-            moments.append(attempt.claimed + UNBEGUN_S + 0.01)
+            moments.append(attempt.taken + UNBEGUN_S + 0.01)
         elif attempt.phase is Phase.HELD:
             moments.append(attempt.overdue_at)
     return max(SHORTEST_WAIT_S, min(moments) - now)

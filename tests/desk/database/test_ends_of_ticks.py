@@ -134,7 +134,7 @@ def test_what_was_given_back_as_it_waited_too_long_is_still_run_by_the_same_tick
         if handed.count(attempt.job.id) > 1:
             return hand(workers, attempt)
         attempt.on_its_way = True
-        attempt.claimed -= 2
+        attempt.taken -= 2
         workers._inbox.put(attempt)
         return True
 

@@ -179,6 +179,7 @@ class Rows:
     locked: set[int] = field(default_factory=set)
     bad: set[int] = field(default_factory=set)  # an end of theirs is refused in any form
     gives_back: bool = False  # what is released can be claimed again
+    takes_s: float = 0.0  # how long each transaction takes
     fails: Exception | None = None
     answers: bool = True
     claim_unsettled: bool = False
@@ -217,13 +218,14 @@ class Rows:
         self.due, self.released = [*self.due, *self.released], []
         if batch.last is not None:
             batch.last(cast("Any", self))
+        sent, self.clock.s = self.clock.s, self.clock.s + self.takes_s
         if not self.answers:
             self.answers = True
             self.claim_unsettled = self.claim_unsettled or bool(batch.room or batch.long)
             raise AWAY
         self.claim_unsettled = False
         return BatchResult(
-            sent=self.clock.s,
+            sent=sent,
             ends=batch.ends,
             written=Written(frozenset(written), frozenset(lost), succeeded=frozenset(written & self.own)),
             recorded=frozenset(row.lease.job_id for row in batch.overdue),
@@ -589,6 +591,17 @@ def test_what_was_claimed_ahead_behind_a_slow_job_goes_back(engine: Engine) -> N
     assert released
     assert all(when <= UNBEGUN_S + 0.2 for when, _ in released)
     assert not {job_id for _, job_id in released} & engine.workers.began.keys()
+
+
+def test_a_slow_database_costs_no_job_its_worker(engine: Engine) -> None:
+    """How long the claim took says nothing about the workers: they get their second from its answer on."""
+    engine.rows.gives_back, engine.rows.takes_s = True, UNBEGUN_S * 3
+    engine.workers.stall(True)
+    engine.due(1)
+    engine.at(UNBEGUN_S * 3 + 0.01, lambda: engine.workers.stall(False))
+    engine.at(UNBEGUN_S * 3 + 0.02, engine.workers.end_all)
+    engine.play()
+    assert [(job_id, word) for _, job_id, word in engine.rows.wrote] == [(1, "succeeded")]
 
 
 def test_what_goes_back_while_the_loop_looks_for_more_is_claimed_by_the_same_tick(engine: Engine) -> None:

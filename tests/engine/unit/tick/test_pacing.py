@@ -36,7 +36,7 @@ class Running:
 
     started: float | None = 99.0
     overdue_at: float = 130.0
-    claimed: float = 99.0
+    taken: float = 99.0
     phase: Phase = Phase.HELD
     recorded_at: float = 0.0
     waits_on_a_cluster: bool = False
