@@ -630,6 +630,40 @@ MUTANTS = (
         ("tests/engine/database/test_unread_rows.py",),
     ),
     Mutant(
+        "a connection that is lost in a savepoint is held against the row",
+        "cronjobs/engine/store/claims.py",
+        "            if is_lost(error):",
+        "            if False:",
+        (
+            "tests/engine/database/test_unread_rows.py::test_a_connection_that_is_lost_in_a_savepoint_is_no_fault_of_the_row",
+        ),
+    ),
+    Mutant(
+        "a row that a busy database kept unread is left to recovery",
+        "cronjobs/engine/tick/turn.py",
+        "                    self._give_back_unread(connection)",
+        "                    pass",
+        (
+            "tests/engine/database/test_unread_rows.py::test_a_row_that_a_busy_database_keeps_unread_goes_back_unmarked_however_often",
+        ),
+    ),
+    Mutant(
+        "a row that was read by a COMMIT without a reply is forgotten",
+        "cronjobs/engine/tick/turn.py",
+        "            self.claim_unsettled = True  # if it was the COMMIT whose reply was lost, the job is ours",
+        "            pass",
+        ("tests/engine/database/test_unread_rows.py::test_a_reading_whose_commit_had_no_reply_is_found_in_the_rows",),
+    ),
+    Mutant(
+        "a row that ends the server's process is read again and again",
+        "cronjobs/engine/tick/turn.py",
+        "isinstance(error, _NO_ROWS_FAULT) and not fetching",
+        "isinstance(error, _NO_ROWS_FAULT)",
+        (
+            "tests/engine/database/test_unread_rows.py::test_a_row_whose_reading_ends_the_connection_is_read_once_in_a_tick_and_dead_after_two",
+        ),
+    ),
+    Mutant(
         "a row that took a tick down is read while an attempt runs",
         "cronjobs/engine/tick/loop.py",
         "alone=not self.in_flight.held,",

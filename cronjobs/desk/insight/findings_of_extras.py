@@ -14,6 +14,7 @@ from cronjobs.desk.insight.finding import Finding
 from cronjobs.engine.config import django_project
 from cronjobs.engine.config.import_path import prepare_imports
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.store.sql import is_lost
 from cronjobs.engine.tick import extras
 from cronjobs.errors import DatabaseError
 from cronjobs.installed import if_installed
@@ -40,6 +41,8 @@ def told_by_extras(connection: Connection, settings: Settings, now: datetime) ->
         except DatabaseError:
             raise
         except (Exception, SystemExit) as error:
+            if is_lost(error):
+                raise
             text = f"{module} cannot say what is wrong: {type(error).__name__}: {error}"
             all_told.append(Told([Finding("extra", text, subject=module)]))
     again = [told.again_at for told in all_told if told.again_at is not None]

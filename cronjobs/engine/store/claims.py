@@ -18,7 +18,7 @@ from cronjobs.engine.probe.sql_text import EFFECTS, JOBS, NOW, SCHEDULES, after_
 from cronjobs.engine.rules.concurrency import Candidate, Limit, choose, closed, full, reached
 from cronjobs.engine.rules.recovery_policy import NOT_READ, USUAL, ClaimPolicies
 from cronjobs.engine.store.concurrency import BUT, full_parameters, judge_alone, running_by_key
-from cronjobs.engine.store.job_rows import FACTS, RETRY_UNTIL_KEY, fetch_by_itself, job_from, jobs_from
+from cronjobs.engine.store.job_rows import FACTS, FACTS_UNREAD, RETRY_UNTIL_KEY, fetch_by_itself, job_from, jobs_from
 from cronjobs.engine.store.lanes import lanes_of, types_in
 from cronjobs.engine.store.overlap import HOLDS_TURN, IN_TURN, runnable_value, take_turns, turn_is_taken
 from cronjobs.engine.store.sizes import stored
@@ -30,6 +30,7 @@ from cronjobs.engine.store.sql import (
     among,
     database_now,
     group_value,
+    is_lost,
     is_postgresql,
     run,
 )
@@ -148,7 +149,7 @@ class Claim(NamedTuple):
     jobs: list[Job]
     more_due: bool = False
     refused: Mapping[int, str] = MappingProxyType({})  # jobs that the database would not lease, and why
-    unread: Sequence[int] = ()  # jobs that are leased, of which the rows are to be read by ``read_leased``
+    unread: Sequence[int] = ()  # jobs that are leased, whose rows are to be read
     postponed: bool = False  # doubtful jobs may wait, and were not claimed because something runs here
 
 
@@ -376,7 +377,7 @@ READ_WITHIN_S: Final = 5.0  # one row
 
 
 def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
-    """Like ``claim``, for one job, whose row ``read_leased`` reads: for when reading rows made a claim fail.
+    """Like ``claim``, for one job, whose row is read after ``note_read``: for when reading rows made a claim fail.
 
     Once this transaction is committed the lease says which row was being read, should that be the end of us.
     """
@@ -393,6 +394,8 @@ def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, ad
             with connection.begin_nested():
                 run(connection, TAKE_UNREAD, ids=[job_id], **lease_parameters)
         except DBAPIError as error:
+            if is_lost(error):
+                raise
             refused[job_id] = " ".join(str(error.orig).split())
     taken = [job_id for job_id in ids if job_id not in refused]
     scheduled = run(
@@ -402,10 +405,10 @@ def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, ad
     return Claim(database_now(connection), [], more_due or bool(ids), refused, taken)  # others may be behind those
 
 
-def read_leased(connection: Connection, job_id: int, locked_by: str) -> Job | None:
-    """Read the row of a job that ``claim_warily`` leased; None: the lease is gone.
+def note_read(connection: Connection, job_id: int, locked_by: str) -> bool:
+    """Note that a row leased by ``claim_warily`` is read, in the transaction that then reads it; False: no such lease.
 
-    Raises DBAPIError or MemoryError for one that takes too much: then its lease stays, and recovery decides.
+    If reading fails, or takes the server too long, the note is undone with it, and recovery sees a row nobody read.
     """
     if is_postgresql(connection):
         run(connection, f"SET LOCAL statement_timeout = {READ_WITHIN_S * 1000:.0f}")
@@ -418,7 +421,13 @@ def read_leased(connection: Connection, job_id: int, locked_by: str) -> Job | No
         id=job_id,
         locked_by=locked_by,
     )
-    return fetch_by_itself(connection, job_id) if read.rowcount else None
+    return bool(read.rowcount)
+
+
+def unread_by(connection: Connection, locked_by: str) -> list[Job]:
+    """Every job that is leased to *locked_by* and was not read, without its payload."""
+    rows = run(connection, f"SELECT {FACTS_UNREAD} {_LEASED_TO} AND {_IS_UNREAD}", locked_by=locked_by)
+    return [job_from(row) for row in rows]
 
 
 # --- claim under limits -----------------------------------------------------------------------------------------------
@@ -494,15 +503,15 @@ def claim_one(
     return job_from(row)
 
 
+_LEASED_TO: Final = f"FROM {JOBS} j WHERE j.locked_until IS NOT NULL AND j.locked_by = :locked_by"
+
+
 def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> list[Job]:
     """Every job leased to *locked_by* and read: what a claim whose COMMIT reply was lost really took.
 
     *warily*: fetch each row by itself, as one of them may be unreadable.
     """
-    leased = f"""
-        FROM {JOBS} j
-        WHERE j.locked_until IS NOT NULL AND j.locked_by = :locked_by AND NOT {_IS_UNREAD}
-        ORDER BY j.priority, j.run_at, j.id"""
+    leased = f"{_LEASED_TO} AND NOT {_IS_UNREAD} ORDER BY j.priority, j.run_at, j.id"
     if warily:
         ids = run(connection, f"SELECT j.id {leased}", locked_by=locked_by).scalars().all()
         return [fetch_by_itself(connection, id_) for id_ in ids]

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from cronjobs.engine.probe.sql_text import JOBS, OCCURRENCES, SCHEDULES
 from cronjobs.engine.rules.payload import NOT_UTF8, BadJson
 from cronjobs.engine.store.sizes import UNREAD, if_not_too_large
-from cronjobs.engine.store.sql import JSON_TYPE, json_value, run
+from cronjobs.engine.store.sql import JSON_TYPE, is_lost, json_value, run
 from cronjobs.model import Job
 from cronjobs.text import BrokenText
 
@@ -111,6 +111,6 @@ def fetch_by_itself(connection: Connection, job_id: int) -> Job:
         with connection.begin_nested():
             return job_from(run(connection, f"SELECT {FACTS} {_BY_ID}", id=job_id).one())
     except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) in _TOO_MUCH:
+        if is_lost(error) or getattr(error.orig, "sqlstate", None) in _TOO_MUCH:
             raise
         return job_from(run(connection, f"SELECT {FACTS_UNREAD} {_BY_ID}", id=job_id).one())

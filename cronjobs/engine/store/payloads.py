@@ -12,7 +12,7 @@ from cronjobs.engine.probe.sql_text import JOBS, either
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store.operating import CAN_DISMISS
 from cronjobs.engine.store.sizes import if_not_too_large
-from cronjobs.engine.store.sql import IS_STRIPPED, run
+from cronjobs.engine.store.sql import IS_STRIPPED, is_lost, run
 
 MOST_ROWS: Final = 1000  # of one chunk
 MOST_BYTES: Final = 4 * 1024 * 1024  # of its payloads; a single one may have a quarter of that
@@ -71,7 +71,9 @@ def chunk_after(connection: Connection, after: int, last: int) -> Chunk | None:
     try:
         with connection.begin_nested():
             rows = [StoredPayload._make(row) for row in run(connection, _ROWS, **where, most_bytes=MOST_BYTES)]
-    except (DBAPIError, MemoryError):  # a few bytes of jsonb can be numbers of a gigabyte of digits
+    except (DBAPIError, MemoryError) as error:  # a few bytes of jsonb can be numbers of a gigabyte of digits
+        if is_lost(error):
+            raise
         rows = list(_one_by_one(connection, where))
     return Chunk(rows, rows[-1].id if rows else where["end"] - 1)
 
@@ -81,6 +83,8 @@ def _one_by_one(connection: Connection, where: dict[str, int]) -> Iterator[Store
         try:
             with connection.begin_nested():
                 yield StoredPayload._make(run(connection, _ONE, id=job_id).one())
-        except (DBAPIError, MemoryError):
+        except (DBAPIError, MemoryError) as error:
+            if is_lost(error):
+                raise
             row = run(connection, _UNREAD_ONE, id=job_id).one()
             yield StoredPayload._make([*row, BadJson("such that the row cannot be fetched")])

@@ -13,7 +13,7 @@ from cronjobs.engine.probe.sql_text import statement_text
 from cronjobs.engine.rules.payload import TOO_LARGE
 from cronjobs.engine.rules.progress import LIVE_LIMIT
 from cronjobs.engine.store.sizes import if_not_too_large
-from cronjobs.engine.store.sql import is_postgresql
+from cronjobs.engine.store.sql import is_lost, is_postgresql
 from cronjobs.text import OUTPUT_LIMIT
 
 # In characters; more than any value that cronjobs itself writes.
@@ -48,7 +48,9 @@ def fetched(connection: Connection, query: Callable[[bool], Select[Any]]) -> Seq
     try:
         with connection.begin_nested():
             return connection.execute(query(True)).all()
-    except (DBAPIError, MemoryError):
+    except (DBAPIError, MemoryError) as error:
+        if is_lost(error):
+            raise
         return connection.execute(query(False)).all()
 
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, Connection, CursorResult, Executable, Float, Integer, Table, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from cronjobs.clock import SYSTEM, Clock
@@ -260,6 +261,11 @@ def inserted_into(connection: Connection, table: Table) -> Any:
     from sqlalchemy.dialects import sqlite
 
     return sqlite.insert(table)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error in a savepoint is the end of the connection, after which no other statement of it can work."""
+    return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
 def is_postgresql(connection: Connection) -> bool:

@@ -32,6 +32,7 @@ from cronjobs.engine.rules.recovery_policy import ClaimPolicies
 from cronjobs.engine.store import claims, crashing_types, leases
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.claims import Claim, ClaimFilter
+from cronjobs.engine.store.job_rows import fetch_by_itself
 from cronjobs.engine.store.leases import Renewal, Written, settle
 from cronjobs.engine.store.misfits import known_misfits
 from cronjobs.engine.store.sql import database_now
@@ -47,7 +48,7 @@ from cronjobs.errors import (
     DatabaseUnreachable,
     TransientTrouble,
 )
-from cronjobs.model import Job, RetryPolicy, Status
+from cronjobs.model import Finished, Job, Released, RetryPolicy, Status
 
 # --- what to claim ----------------------------------------------------------------------------------------------------
 
@@ -252,7 +253,7 @@ def _whole_time(job_type: JobType, expected: timedelta | None = None) -> timedel
 
 WRITE_PATIENCE_S: Final = 0.25  # for SQLite's write lock; between tries the loop checks the time
 
-READ_AGAIN_S: Final = 1.0  # two reads that fail make a job dead, so what may pass is waited for
+READ_AGAIN_S: Final = 1.0
 READ_PAUSE_S: Final = 0.05
 MOST_READS: Final = 20
 
@@ -333,6 +334,7 @@ class Writer:
     warily: bool = False  # one row made a claim fail: from now on each row is claimed by itself
     doubtful: bool = False  # there are jobs of which a claim ended before the row was read: they come after all others
     refused: set[int] = field(default_factory=set)
+    suspects: set[int] = field(default_factory=set)  # leased, and reading them failed by what is in their rows
     unconfirmed: list[Job] = field(default_factory=list)  # leased by the last turn, and no standby has confirmed it
 
     @contextmanager
@@ -365,6 +367,7 @@ class Writer:
                 if order.renew and order.held:
                     renewal = leases.renew(connection, order.held, self.lease, order.reports)
                 if order.unsettled:
+                    self._give_back_unread(connection)
                     settled, unsure = self._settle_claim(connection, {*order.held, *order.given_up})
                 if order.room:
                     self.claim_unsettled = True
@@ -377,7 +380,7 @@ class Writer:
         except CommitUnconfirmed:
             for found in (settled, unsure, claim.jobs if claim else (), long.jobs if long else ()):
                 self.unconfirmed += found
-            self.claim_unsettled = False
+            self.claim_unsettled = any(each.unread for each in (claim, long) if each)  # these go back
             raise
         self.claim_unsettled = False
         return BatchResult(
@@ -402,13 +405,13 @@ class Writer:
     def _read_leased(self, turn: BatchResult) -> BatchResult:
         """Read the rows that a wary claim leased, each in a transaction of its own.
 
-        What cannot be read stays leased, which is what recovery judges it by. This never raises: *turn* is committed.
+        What cannot be read for what is in it stays leased, which is what recovery judges it by; the next turn gives the
+        others back. This never raises: *turn* is committed.
         """
         for job_id in turn.unread:
             try:
                 job = self._read_one(job_id)
             except (DatabaseError, MemoryError) as error:
-                self.claim_unsettled = True  # if it was the COMMIT whose reply was lost, the job is ours
                 why = f"its row could not be read: {error}" if str(error) else "its row takes more memory than there is"
                 turn = replace(turn, refused={**turn.refused, job_id: why})
             else:
@@ -416,20 +419,36 @@ class Writer:
         return turn
 
     def _read_one(self, job_id: int) -> Job | None:
-        """Read a leased row; where the database is busy or away, which is no fault of the row, again for a second."""
+        """Read a leased row; where the database is busy or away, which is no fault of the row, again for a second.
+
+        A connection that is lost while the row itself is fetched is held against the row: it may have cost the server
+        its process, and is not to do that again.
+        """
+        fetching = False
 
         def read() -> Job | None:
+            nonlocal fetching
+            fetching = False
             with self._writing() as connection:
-                return claims.read_leased(connection, job_id, self.locked_by)
+                if not claims.note_read(connection, job_id, self.locked_by):
+                    return None
+                fetching = True
+                job = fetch_by_itself(connection, job_id)
+                fetching = False
+            return job
+
+        def no_rows_fault(error: Exception) -> bool:
+            self.claim_unsettled = True  # if it was the COMMIT whose reply was lost, the job is ours
+            return isinstance(error, _NO_ROWS_FAULT) and not fetching
 
         until = self.clock.monotonic() + READ_AGAIN_S
-        return patiently(
-            read,
-            clock=self.clock,
-            until=until,
-            worth=lambda error: isinstance(error, _NO_ROWS_FAULT),
-            pauses=repeat(READ_PAUSE_S, MOST_READS - 1),
-        )
+        pauses = repeat(READ_PAUSE_S, MOST_READS - 1)
+        try:
+            return patiently(read, clock=self.clock, until=until, worth=no_rows_fault, pauses=pauses)
+        except (DatabaseError, MemoryError) as error:
+            if not no_rows_fault(error):
+                self.suspects.add(job_id)
+            raise
 
     def may_work_row_by_row(self, error: Exception) -> bool:
         """Whether the turn may succeed if each row is claimed by itself; if so, that is how it is done from now on."""
@@ -521,6 +540,14 @@ class Writer:
         if any(finish.status is Status.DEAD for finish in finishes):
             look_soon(connection)  # also for a loop that is no tick's, and for a tick that is killed before its end
         return written
+
+    def _give_back_unread(self, connection: Connection) -> None:
+        """Release what a wary claim leased and nobody read, but for rows that are suspected."""
+        unread = [job for job in claims.unread_by(connection, self.locked_by) if job.id not in self.suspects]
+        if unread:
+            now = database_now(connection)
+            ends = [decide_end(Finished(job, Released()), RetryPolicy(), now, max_losses=1) for job in unread]
+            self._finish(connection, [end.finish for end in ends])
 
     def _settle_claim(self, connection: Connection, known: set[Lease]) -> tuple[list[Job], list[Job]]:
         """Find the jobs that a claim with a lost COMMIT reply leased to us, and renew their leases, which are older.

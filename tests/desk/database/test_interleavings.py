@@ -55,6 +55,7 @@ from cronjobs.engine.schedules.materialise import materialise
 from cronjobs.engine.schedules.sync import sync
 from cronjobs.engine.store import claims, leases, operating, schedules
 from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.job_rows import fetch_by_itself
 from cronjobs.engine.store.misfits import known_misfits
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.store.queues import put_caps
@@ -207,7 +208,7 @@ def claim(world: World, database: Database, *, limits: bool = True, warily: bool
     world.seen.claimed += [(job.id, job.attempt) for job in found.jobs]
     for job_id in found.unread:
         with database.write(patience=5) as connection:
-            job = claims.read_leased(connection, job_id, HERE)
+            job = fetch_by_itself(connection, job_id) if claims.note_read(connection, job_id, HERE) else None
         if job is not None:
             world.seen.claimed.append((job.id, job.attempt))
 

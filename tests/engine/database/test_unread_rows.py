@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from support.databases import opened, until
 
 from cronjobs import RetryPolicy, enqueue, job
 from cronjobs.engine.database import connection as connections
+from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs import registry
 from cronjobs.engine.probe.sql_text import statement_text
 from cronjobs.engine.rules.ending import FIRST_UNREAD, NEVER_READ
 from cronjobs.engine.store import claims, expiry, job_rows, sql
-from cronjobs.engine.store.ticks import NO_SIGNS, signs_of_death
+from cronjobs.engine.store.ticks import NO_SIGNS, Signs, signs_of_death
+from cronjobs.engine.tick import turn as turns
+from cronjobs.engine.tick.loop import Loop
+from cronjobs.engine.tick.result import NOTHING_DUE
 from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable
 from cronjobs.testing import FakeClock, tick
 
@@ -159,18 +164,18 @@ def test_no_row_that_took_a_tick_down_is_read_while_an_attempt_runs_here(
 ) -> None:
     """That attempt would die with the tick, and it may be one that must not be lost."""
     looks, running, seen_running = [0], [False], []
-    real_claim, real_read = claims.claim_warily, claims.read_leased  # a tick has died lately
+    real_claim, real_note = claims.claim_warily, claims.note_read  # a tick has died lately
 
     def claim(*arguments: Any, **options: Any) -> Any:
         looks[0] += not options["admission"].doubtful
         return real_claim(*arguments, **options)
 
-    def read_leased(*arguments: Any) -> Any:
+    def note_read(*arguments: Any) -> bool:
         seen_running.append(running[0])
-        return real_read(*arguments)
+        return real_note(*arguments)
 
     monkeypatch.setattr(claims, "claim_warily", claim)
-    monkeypatch.setattr(claims, "read_leased", read_leased)
+    monkeypatch.setattr(claims, "note_read", note_read)
 
     @job("t.slow")
     def slow() -> None:
@@ -202,20 +207,155 @@ def test_a_row_is_read_a_moment_later_where_the_database_was_busy_or_away(
     with opened(database_url) as database, database.write() as connection:
         enqueue(connection, "t.keep", {"n": 1, "poison": True})
     reading_raises(monkeypatch, MemoryError, times=1)  # so that the tick claims row by row
-    real, reads = claims.read_leased, [0]
+    real, reads = claims.note_read, [0]
 
-    def read_leased(*arguments: Any) -> Any:
+    def note_read(*arguments: Any) -> bool:
         reads[0] += 1
         if reads[0] <= 3:
             raise trouble
         return real(*arguments)
 
-    monkeypatch.setattr(claims, "read_leased", read_leased)
+    monkeypatch.setattr(claims, "note_read", note_read)
     clock.advance(LATER)
     tick(database_url, clock=clock)
     assert reads == [4]
     assert statuses(database_url) == {("succeeded", None): 1}
     assert ran == {1: 1}
+
+
+def wary_tick(url: str, clock: FakeClock) -> None:
+    clock.advance(LATER)
+    tick(url, clock=clock)
+
+
+@pytest.mark.parametrize("trouble", [DatabaseBusy("db", 0.2), DatabaseUnreachable("db", "it is away")])
+def test_a_row_that_a_busy_database_keeps_unread_goes_back_unmarked_however_often(
+    database_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, trouble: DatabaseError
+) -> None:
+    with opened(database_url) as database, database.write() as connection:
+        enqueue(connection, "t.keep", {"n": 1})
+    monkeypatch.setattr(Loop, "__post_init__", warily(Loop.__post_init__))
+    monkeypatch.setattr(turns, "READ_AGAIN_S", 0.0)
+    real, reads = claims.note_read, [0]
+
+    def note_read(*arguments: Any) -> bool:
+        reads[0] += 1
+        if reads[0] <= 5:
+            raise trouble
+        return real(*arguments)
+
+    monkeypatch.setattr(claims, "note_read", note_read)
+    for _ in range(6):
+        wary_tick(database_url, clock)
+        assert statuses(database_url).keys() <= {("queued", None), ("succeeded", None)}
+    assert statuses(database_url) == {("succeeded", None): 1}
+    assert ran == {1: 1}
+
+
+def warily(init: Callable[[Loop], None]) -> Callable[[Loop], None]:
+    """As after the death of a tick: every row is claimed by itself."""
+
+    def begin(loop: Loop) -> None:
+        loop.signs = Signs(died=True, doubtful=loop.signs.doubtful)
+        init(loop)
+
+    return begin
+
+
+def test_a_row_whose_reading_ends_the_connection_is_read_once_in_a_tick_and_dead_after_two(
+    postgres_migrated: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the row that ended the server's process, and every other session with it."""
+    put(postgres_migrated, 1)
+    monkeypatch.setattr(Loop, "__post_init__", warily(Loop.__post_init__))
+    real, reads = sql.run, Counter[int]()
+
+    def run(connection: Connection, statement: str, **values: Any) -> Any:
+        if statement == f"SELECT {job_rows.FACTS} {job_rows._BY_ID}" and values["id"] == 1:
+            reads[1] += 1
+            end_session_of(connection, postgres_migrated)
+        return real(connection, statement, **values)
+
+    monkeypatch.setattr(job_rows, "run", run)
+    for seen in (1, 2, 2):
+        wary_tick(postgres_migrated, clock)
+        assert reads == {1: seen}
+    assert statuses(postgres_migrated) == {("dead", NEVER_READ): 1, ("succeeded", None): GOOD}
+
+
+def end_session_of(connection: Connection, url: str) -> None:
+    pid = connection.connection.dbapi_connection.info.backend_pid  # type: ignore[union-attr]
+    with opened(url) as other, other.write() as ending:
+        ending.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+
+
+@pytest.mark.parametrize("at", ["SAVEPOINT", "TAKE", "RELEASE"])
+def test_a_connection_that_is_lost_in_a_savepoint_is_no_fault_of_the_row(
+    postgres_migrated: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    put(postgres_migrated, 0)
+    monkeypatch.setattr(Loop, "__post_init__", warily(Loop.__post_init__))
+    ended = [False]
+
+    def end(connection: Connection) -> None:
+        if not ended[0]:
+            ended[0] = True
+            end_session_of(connection, postgres_migrated)
+
+    nested, run = Connection.begin_nested, sql.run
+
+    def begin_nested(connection: Connection) -> Any:
+        if at == "SAVEPOINT":
+            end(connection)
+        return nested(connection)
+
+    def run_and_end(connection: Connection, statement: str, **values: Any) -> Any:
+        if statement == claims.TAKE_UNREAD and at == "TAKE":
+            end(connection)
+        found = run(connection, statement, **values)
+        if statement == claims.TAKE_UNREAD and at == "RELEASE":
+            end(connection)
+        return found
+
+    monkeypatch.setattr(Connection, "begin_nested", begin_nested)
+    monkeypatch.setattr(claims, "run", run_and_end)
+    clock.advance(LATER)
+    assert tick(postgres_migrated, clock=clock).ended == NOTHING_DUE
+    assert ended == [True]
+    assert statuses(postgres_migrated) == {("succeeded", None): GOOD}
+    assert set(ran.values()) == {1}
+
+
+def test_a_reading_whose_commit_had_no_reply_is_found_in_the_rows(
+    database_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(database_url, 0)
+    monkeypatch.setattr(Loop, "__post_init__", warily(Loop.__post_init__))
+    write, lost = Database.write, [0]
+
+    @contextmanager
+    def without_reply(database: Database, **options: Any) -> Iterator[Connection]:
+        noted = False
+        real = claims.note_read
+
+        def note_read(*arguments: Any) -> bool:
+            nonlocal noted
+            noted = real(*arguments)
+            return noted
+
+        with monkeypatch.context() as patched:
+            patched.setattr(claims, "note_read", note_read)
+            with write(database, **options) as connection:
+                yield connection
+        if noted and not lost[0]:
+            lost[0] += 1
+            raise DatabaseUnreachable("db", "it is away")
+
+    monkeypatch.setattr(Database, "write", without_reply)
+    wary_tick(database_url, clock)
+    assert lost == [1]
+    assert statuses(database_url) == {("succeeded", None): GOOD}
+    assert ran == dict.fromkeys(range(GOOD), 1)
 
 
 def test_a_row_that_can_be_read_the_second_time_runs_and_its_first_time_is_forgotten(
