@@ -259,7 +259,8 @@ _FINISH: Final = f"""
   locked_by = NULL, locked_until = NULL, policy = NULL, progress = NULL, live_output = NULL,
   run_at = coalesce(o.run_at, j.run_at),
   last_error = CASE WHEN {_TO_CANCEL} THEN {_CANCEL_WORDS} ELSE coalesce(o.error, j.last_error) END,
-  error_type = coalesce(o.error_type, j.error_type),
+  error_type = CASE WHEN {_TO_CANCEL} THEN NULL WHEN o.error IS NOT NULL THEN o.error_type
+    ELSE coalesce(o.error_type, j.error_type) END,
   misfit_since = {_MISFIT_AFTER},
   last_failed_at = CASE WHEN o.error IS NULL THEN j.last_failed_at ELSE {_ENDED_AT} END,
   result = CASE WHEN o.status = 'succeeded' THEN CAST(o.result AS {JSON_TYPE}) ELSE j.result END,

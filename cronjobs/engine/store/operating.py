@@ -30,7 +30,7 @@ from cronjobs.model import Job, Status
 from cronjobs.reserved import EXEC_PREFIX
 
 BATCH: Final = 500  # rows in one transaction, so few that ticks hardly notice
-CANCELLED: Final = f"status = 'cancelled', finished_at = {NOW}, last_error = :error, {RELEASE_KEY}"
+CANCELLED: Final = f"status = 'cancelled', finished_at = {NOW}, last_error = :error, error_type = NULL, {RELEASE_KEY}"
 
 # A row from before these limits existed may stay, but must not become a waiting job again.
 _TOO_LONG: Final = (
