@@ -384,7 +384,7 @@ def test_jobs_show_as_json_is_one_object(cronjobs: Cronjobs, rows: Rows) -> None
 def test_an_unknown_job_is_one_sentence_and_exit_1(cronjobs: Cronjobs, rows: Rows) -> None:
     answer = cronjobs("jobs", "show", "404")
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err == "there is no job 404 (any more): cronjobs jobs list\n"
+    assert answer.err == "there is no job 404: none was ever enqueued here\n"
     assert cronjobs("jobs", "show", "9" * 30).code == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo
 
 import typer
+from sqlalchemy import Connection
 
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_or_type_names
@@ -22,11 +24,13 @@ from cronjobs.desk.insight.explain_exec import ExecEvidence, exec_evidence
 from cronjobs.desk.insight.explain_facts import Explanation
 from cronjobs.desk.insight.explain_named import explain_id, explain_key, explain_type_named
 from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
+from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.desk.insight.schedule_history import Asked, asked_on_the_clock
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.store.explaining import job_of_key
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
 
@@ -134,7 +138,7 @@ def explain(
             elif told is None and not timed:
                 told = explain_type_named(connection, what, settings, types())
             if told is None and not (runs is not None and ranged):
-                told, code = _unknown(what, [*error.known, *types().types], settings, as_json)
+                told, code = _unknown(connection, what, [*error.known, *types().types], settings, as_json)
         else:
             if told is not None:
                 pass
@@ -150,7 +154,9 @@ def explain(
     leaving.leave(code, stuck=False)  # whatever threads the user's modules began
 
 
-def _unknown(name: str, known: Sequence[str], settings: Settings, as_json: bool) -> tuple[Explanation, int]:
+def _unknown(
+    connection: Connection, name: str, known: Sequence[str], settings: Settings, as_json: bool
+) -> tuple[Explanation, int]:
     """What to say of a schedule that the database does not know, and the exit code. Raises CronjobsError."""
     if name in settings.schedules:
         text = (
@@ -165,6 +171,13 @@ def _unknown(name: str, known: Sequence[str], settings: Settings, as_json: bool)
         here = f'"{safe(settings.environment, 80)}"' if settings.environment else "none"
         text = f"schedule {safe(name, 80)} is in the file for other environments than this one ({here})."
         return Explanation(name, None, "not_yet_defined", (text,)), 0
+    elif (job_id := job_of_key(connection, name)) is not None:
+        text = (
+            f"{safe(name, 80)} is the idempotency key of job {job_id}: "
+            f'"cronjobs explain --key {shlex.quote(safe(name, 80))}"'
+        )
+    elif name.isdecimal():
+        text = missing_job(connection, int(name[:20]), settings.retention)
     else:
         text = _no_schedule(name, [*known, *settings.schedules])
     return _not_there(name, text, as_json)
@@ -172,11 +185,9 @@ def _unknown(name: str, known: Sequence[str], settings: Settings, as_json: bool)
 
 def _no_schedule(name: str, known: Sequence[str]) -> str:
     near = get_close_matches(name, list(dict.fromkeys(known)), 3)
-    kind, listed = "no schedule or job type", "schedules list"
-    if name.isdecimal():
-        kind, listed = "no schedule or job", "jobs list"
-    hint = f"did you mean {' or '.join(safe(each, 80) for each in near)}?" if near else f'"cronjobs {listed}" has all'
-    return f'there is {kind} "{safe(name, 80)}": {hint}'
+    meant = " or ".join(safe(each, 80) for each in near)
+    hint = f"did you mean {meant}?" if near else '"cronjobs schedules list" has all'
+    return f'there is no schedule or job type "{safe(name, 80)}": {hint}'
 
 
 def _no_key(key: str, kept: timedelta) -> str:

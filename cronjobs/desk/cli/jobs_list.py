@@ -38,6 +38,7 @@ from cronjobs.desk.cli.output import (
 )
 from cronjobs.desk.cli.output import first as limited
 from cronjobs.desk.cli.project_database import snapshot
+from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.settings import Settings
@@ -189,7 +190,7 @@ def show(
     with snapshot(source, only_database=True) as (settings, connection, times):
         row = listing.one_job(connection, job_id)
         if row is None:
-            raise CronjobsError(f"there is no job {job_id} (any more): cronjobs jobs list")
+            raise CronjobsError(missing_job(connection, job_id, settings.retention))
         job = _shown(columns_of(row), settings)
         count, found = listing.attempts_of(connection, job_id, None if as_json else ATTEMPTS_SHOWN)
         runs = [columns_of(run) for run in found]

@@ -15,8 +15,10 @@ from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.output import Times, counted, host_of, progress_text
 from cronjobs.desk.cli.progress import Progress, interruptible
 from cronjobs.desk.cli.project_database import jobs_database
+from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.tailing import Tail, TailPart
 from cronjobs.engine.command.printing import coloured, complain
+from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.progress import reported_of, time_left
 from cronjobs.engine.store import tailing
@@ -52,7 +54,7 @@ def tail(
         interruptible() as interrupted,
         Progress() as below,
     ):
-        watch = _Follower(database, job_id, settings.timezone, below)
+        watch = _Follower(database, job_id, settings, below)
         code = watch.look(follow)
         while code is None and not interrupted():
             sleep(POLL_S)
@@ -66,7 +68,7 @@ class _Follower:
 
     database: Database
     job_id: int
-    timezone: str
+    settings: Settings
     below: Progress
     attempt: int | None = None
     told: str = ""  # what was said last on stderr
@@ -86,7 +88,7 @@ class _Follower:
         with self.database.read() as connection:
             job = tailing.job_row(connection, self.job_id)
             if job is None:
-                raise CronjobsError(f"there is no job {self.job_id} (any more): cronjobs jobs list")
+                raise CronjobsError(missing_job(connection, self.job_id, self.settings.retention))
             runs = job.status == Status.RUNNING
             if self.attempt is None and runs:
                 self._begin(job.attempts)
@@ -96,7 +98,7 @@ class _Follower:
             waits = self.attempt is None and follow and job.status not in FINAL
             ended = None if waits else tailing.ended_attempt(connection, self.job_id, self.attempt)
         if waits:
-            self._say(_waiting(self.job_id, job, Times(job.now, self.timezone)))
+            self._say(_waiting(self.job_id, job, Times(job.now, self.settings.timezone)))
             return None
         return self._show_end(job, ended, follow)
 
@@ -125,7 +127,7 @@ class _Follower:
             self._print(self.tail.stored(str(ended.output or "")))
         if self.in_line:
             self._write("\n")
-        times = Times(job.now, self.timezone)
+        times = Times(job.now, self.settings.timezone)
         self._say(_became(self.job_id, job, ended, times))
         match job.status:
             case Status.SUCCEEDED:

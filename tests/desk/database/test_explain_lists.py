@@ -232,7 +232,7 @@ def test_an_unknown_job_is_exit_code_1(world: World) -> None:
     world.tick()
     told = world.ask("4711", code=1)
     assert told.verdict == "unknown"
-    assert 'there is no schedule or job "4711"' in world.say("4711").err
+    assert "there is no job 4711" in world.say("4711").err
     assert world.ask("9" * 30, code=1).verdict == "unknown"
 
 

@@ -12,6 +12,7 @@ from cronjobs.contrib.web.pages.jobs import is_dismissed
 from cronjobs.contrib.web.request import Refused
 from cronjobs.contrib.web.view import View, badge, facts, status, text_block
 from cronjobs.desk.insight.explain_named import explain_id
+from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.saying import counted, host_of, key_told, ordinal, safe, took, tries
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.payload import BadJson
@@ -30,7 +31,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
     told = explain_id(connection, job_id, view.settings, lambda: types)
     row = listing.one_job(connection, job_id)
     if told is None and row is None:
-        raise Refused("404 Not Found", f"there is no job {job_id} (any more)")
+        raise Refused("404 Not Found", missing_job(connection, job_id, view.settings.retention))
     sentences = h("ul", [h("li", line) for line in told.sentences], class_="told") if told else None
     if row is None:
         return view.page(f"Job {job_id}", sentences)

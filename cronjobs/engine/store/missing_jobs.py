@@ -1,0 +1,45 @@
+"""What the rows tell of a job's number that no job has."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from cronjobs.engine.probe.sql_text import JOBS, OCCURRENCES, either
+from cronjobs.engine.store.sql import run
+
+
+class Gap(NamedTuple):
+    """``highest``: the highest number that was ever given; None: this role may not see it. ``highest_here``: of a job.
+
+    ``in_ledger``: the ledger has it, so it was a job. ``made_after``: when the job was made that has the next lower
+    number; None: there is none.
+    """
+
+    highest: int | None
+    highest_here: int
+    in_ledger: bool
+    made_after: datetime | None
+
+
+# Who may not use the sequence gets an error from it, unless asked first.
+_HIGHEST: Final = either(
+    postgresql=f"""(
+      SELECT CASE WHEN has_sequence_privilege(d.objid, 'SELECT, USAGE')
+        THEN coalesce(pg_sequence_last_value(d.objid), 0) END
+      FROM pg_depend d JOIN pg_class c ON c.oid = d.objid AND c.relkind = 'S'
+      WHERE d.refobjid = CAST('{JOBS}' AS regclass) AND d.deptype = 'i')""",
+    sqlite="coalesce((SELECT s.seq FROM sqlite_sequence s WHERE s.name = 'cronjobs_jobs'), 0)",
+)
+_GAP: Final = f"""
+  SELECT {_HIGHEST} AS highest, coalesce((SELECT max(j.id) FROM {JOBS} j), 0) AS highest_here,
+    EXISTS (SELECT 1 FROM {OCCURRENCES} o WHERE o.job_id = :id) AS in_ledger,
+    (SELECT j.created_at FROM {JOBS} j WHERE j.id < :id ORDER BY j.id DESC LIMIT 1) AS created_at"""
+
+
+def gap_at(connection: Connection, job_id: int) -> Gap:
+    """What is known of *job_id*, which no job has."""
+    row = run(connection, _GAP, id=job_id).one()
+    return Gap(row.highest, row.highest_here, bool(row.in_ledger), row.created_at)
