@@ -97,10 +97,9 @@ def _tries(job: Job, transition: Transition, policy: RetryPolicy) -> str:
     return f"{transition.failures} of {most}" + (", permanent" if transition.permanent else "")
 
 
-def job_lost(job: Job, transition: Transition) -> Event:
+def job_lost(job: Job, transition: Transition, error: str) -> Event:
     level = ERROR if transition.status is Status.DEAD else WARNING
     name = "job.dead" if transition.status is Status.DEAD else "job.lost"
-    error = "its runner died or lost its lease"
     return Event(name, _of(job, "", error=error, losses=transition.losses, last_runner=job.locked_by), level)
 
 

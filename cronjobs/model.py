@@ -291,7 +291,7 @@ OUTCOME_WORDS: Final[dict[type, str]] = {
 class Transition(NamedTuple):
     """What one statement writes: the job's next state and counters. ``run_at`` None: unchanged.
 
-    ``permanent``: dead because of the kind of failure, not for want of tries.
+    ``permanent``: dead because of the kind of failure, not for want of tries. ``why``: dead for another reason.
     """
 
     status: Status
@@ -301,6 +301,7 @@ class Transition(NamedTuple):
     run_at: datetime | None = None
     delay: timedelta | None = None  # logged as next_delay_ms
     permanent: bool = False
+    why: str | None = None
 
 
 class Finished(NamedTuple):

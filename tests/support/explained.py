@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cronjobs import RetryPolicy
 from cronjobs.engine.config import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs import registry
+from cronjobs.engine.rules.recovery_policy import AttemptPolicy, ClaimPolicies
 from cronjobs.engine.store import claims
 from cronjobs.testing import FakeClock
 from cronjobs.testing.clocks import StillClock
@@ -85,12 +88,17 @@ class World:
     def say(self, *arguments: str) -> Answer:
         return self.cronjobs("explain", *arguments)
 
-    def leave_hanging(self, host: str = "beta", lease: timedelta = MINUTE) -> int:
-        """A runner that took the next due job, and was killed."""
+    def leave_hanging(self, host: str = "beta", lease: timedelta = MINUTE, **policy: Any) -> int:
+        """A runner that took the next due job, and was killed; *policy*: what its claim wrote of the job's type."""
+        policies = ClaimPolicies.of({"t.work": AttemptPolicy(RetryPolicy(), **policy)})
         admission = claims.ClaimFilter(known=["t.work"], fitting=["t.work"], remaining_s=50, longest_s=50)
         with self.database.write() as connection:
             [job] = claims.claim(
-                connection, limit=1, locked_by=f"{host}:boot:1:1:1:dead", lease=lease, admission=admission
+                connection,
+                limit=1,
+                locked_by=f"{host}:boot:1:1:1:dead",
+                lease=lease,
+                admission=replace(admission, policies=policies),
             ).jobs
         return job.id
 

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.explain_facts import DefinitionFacts, OccurrenceFacts, PauseFacts, TickFacts
-from cronjobs.desk.insight.job_evidence import count_of, job_facts, ledger_facts, surroundings, tick_facts
+from cronjobs.desk.insight.job_evidence import count_of, job_facts, ledger_facts, surroundings, tick_facts, with_acts
 from cronjobs.desk.insight.schedule_history import (
     JUST_BEFORE,
     Asked,
@@ -114,7 +114,8 @@ class ScheduleEvidence:
         if not due and era.timing is not None:
             previous, following = self._neighbours(era, era.timing, asked.at)
             facts = replace(facts, previous=previous, next=following)
-        return self._with_rows([(facts, row)])[0]
+        [found] = self._with_rows([(facts, row)])
+        return found if found.job is None else replace(found, job=with_acts(self.connection, found.job))
 
     def latest(self) -> Asked:
         """The last occurrence, settled or not; if there is none, the next one."""

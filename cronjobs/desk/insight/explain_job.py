@@ -21,9 +21,11 @@ from cronjobs.desk.insight.explain_facts import (
 )
 from cronjobs.desk.insight.explain_phrases import late, name, pause, who
 from cronjobs.desk.insight.saying import LocalTimes
+from cronjobs.engine.rules.ending import GAVE_UP
 from cronjobs.engine.rules.misfits import LEAST, MOST, OUTLIVED
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.progress import in_words, time_left
+from cronjobs.engine.rules.recovery_policy import MAX_LOSSES, ON_LOST
 from cronjobs.model import rough
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
@@ -206,9 +208,17 @@ def _acts(job: JobFacts, times: LocalTimes) -> list[str]:
     return [
         f"{name(action).capitalize()} by {name(act.by or 'somebody')} at {times.clock(act.at)}"
         + (f", from {times.clock(act.moved[0])} to {times.clock(act.moved[1])}" if act.moved else "")
-        + (f" (why: {one_line(act.why, 300)})." if act.why else ".")
+        + (f" (why: {one_line(act.why, 300)})" if act.why else "")
+        + (_in_vain(job, act.at) if action == "cancel" else "")
+        + "."
         for action, act in job.acts
     ]
+
+
+def _in_vain(job: JobFacts, at: datetime) -> str:
+    """That a cancel came to nothing: the attempt that ran then did not stop, and what it did counts."""
+    ran = next((each for each in job.attempts if each.started_at <= at <= each.finished_at), None)
+    return f": no effect, as attempt {ran.number} did not stop" if ran and ran.outcome == "succeeded" else ""
 
 
 def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
@@ -222,8 +232,8 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             failed = f", having failed {_of(job)}" if job.failures else ""
             lost = f", having been lost {_times(job.losses)}" if job.losses else ""
             error = "" if job.attempts or not job.last_error else f": {one_line(job.last_error, 300)}"
-            if job.attempts and (job.last_error or "").endswith(OUTLIVED):
-                error = f": {OUTLIVED}"  # perhaps while it waited, so that no attempt says so
+            if job.attempts:
+                error = _why_dead(job)
             again = f'nothing runs it again, unless somebody says "cronjobs jobs retry {job.id}"'
             if job.job_type.startswith(EXEC_PREFIX):
                 again = f'cron runs its line when it is due; "cronjobs jobs dismiss {job.id}" ends the report'
@@ -234,6 +244,17 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         case "running":
             return [_running(job, times, around.now), *_reported(job, around.now)]
     return _waiting(job, times, around)
+
+
+_WHY_DEAD: Final = (OUTLIVED, GAVE_UP, ON_LOST, MAX_LOSSES)
+
+
+def _why_dead(job: JobFacts) -> str:
+    """Why it has no more tries, unless the sentence about its last attempt says that."""
+    last = job.attempts[-1]
+    said = last.error if last.outcome == "failed" else None
+    error = job.last_error or ""
+    return next((f": {why}" for why in _WHY_DEAD if error.endswith(why) and not (said or "").endswith(why)), "")
 
 
 def _of(job: JobFacts) -> str:

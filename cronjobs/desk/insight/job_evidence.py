@@ -243,11 +243,7 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     if job is None and not rows:
         return None
     if job is not None:
-        acts = [
-            (row.action, AuditEntry(row.at, row.actor, row.host, row.why, _moved(row.detail)))
-            for row in explaining.acts_on_job(connection, job_id)
-        ]
-        job = replace(job, acts=tuple(acts))
+        job = with_acts(connection, job)
     made_for = tuple(
         MadeFor(row.schedule, _zone_of(row.definition, settings.timezone), ledger_facts(row)) for row in rows
     )
@@ -255,6 +251,15 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     settler = None if maker is None else settler_of(connection, maker)
     zone = made_for[0].timezone if made_for else settings.timezone
     return JobLife(job_id, zone, around, job, made_for, settler)
+
+
+def with_acts(connection: Connection, job: JobFacts) -> JobFacts:
+    """The same job, with what people did to it."""
+    acts = [
+        (row.action, AuditEntry(row.at, row.actor, row.host, row.why, _moved(row.detail)))
+        for row in explaining.acts_on_job(connection, job.id)
+    ]
+    return replace(job, acts=tuple(acts))
 
 
 def _moved(detail: Any) -> tuple[datetime, datetime] | None:

@@ -32,6 +32,7 @@ from cronjobs.model import (
     TimedOut,
     Transition,
 )
+from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import ERROR_LIMIT, OUTPUT_LIMIT, cap, clean, one_line
 
 NOT_COMMITTED: Final = "NotCommitted"  # the error type if success depended on a transaction of the user's
@@ -54,14 +55,26 @@ def decide_end(
     max_losses: int,
     every: timedelta = timedelta(minutes=1),
     misfits: Refusals | None = None,
+    why_not_again: str | None = None,
 ) -> Decided:
-    """Decide about one ended attempt; *now* is the database's clock, *ended_ago* how long the end waited for us."""
+    """Decide about one ended attempt; *now* is the database's clock, *ended_ago* how long the end waited for us.
+
+    The error of one that is dead although it had tries left says why.
+    """
     job, outcome = finished.job, finished.outcome
     transition = decide(
-        job, outcome, policy, now, random.uniform(-1, 1), max_losses=max_losses, every=every, misfits=misfits
+        job,
+        outcome,
+        policy,
+        now,
+        random.uniform(-1, 1),
+        max_losses=max_losses,
+        every=every,
+        misfits=misfits,
+        why_not_again=why_not_again,
     )
-    if misfits is not None and isinstance(outcome, Failed) and (why := misfits.end(now)) is not None:
-        said = f"{one_line(outcome.error, ERROR_LIMIT - len(why) - 2)}; {why}"
+    if transition.why is not None and isinstance(outcome, Failed | TimedOut | Interrupted | Lost):
+        said = f"{one_line(outcome.error, ERROR_LIMIT - len(transition.why) - 2)}; {transition.why}"
         finished = finished._replace(outcome=replace(outcome, error=said))
     return Decided(finished, transition, _finish(finished, transition, ended_ago))
 
@@ -174,7 +187,9 @@ def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every
     """Decide about an attempt whose runner is gone, by *policy* alone: the recovering host may not know its type."""
     job = expired.job._replace(retry_until=policy.retry_until)
     finished = Finished(job, outcome_of_expired(expired))
-    end = decide_end(finished, policy.retry, now, max_losses=policy.most_losses, every=every)
+    by_exec = job.job_type.startswith(EXEC_PREFIX)  # cron runs the next one, whatever became of this
+    why = None if by_exec else policy.why_not_again
+    end = decide_end(finished, policy.retry, now, max_losses=policy.most_losses, every=every, why_not_again=why)
     # The history row has its start; without one, the best guess is when it was claimed.
     finish = end.finish._replace(outcome=None if expired.outcome else end.finish.outcome, duration=None)
     return end._replace(finish=finish)
@@ -242,6 +257,7 @@ def _stored(text: str | None) -> str | None:
 
 # --- the next state ---------------------------------------------------------------------------------------------------
 
+GAVE_UP: Final = "the schedule's next occurrence comes first (retry_until: next_occurrence)"
 FREE_INTERRUPTIONS: Final = 3  # in a row; the next is charged, or a job longer than the time between deploys never ends
 
 
@@ -255,12 +271,14 @@ def decide(
     max_losses: int = 10,
     every: timedelta = timedelta(minutes=1),
     misfits: Refusals | None = None,
+    why_not_again: str | None = None,
 ) -> Transition:
     """The next state of *job* after an attempt ended with *outcome*.
 
     *now* is the database's clock; *jitter* a random number in [-1, 1]; *every* the time between ticks. Only failures
     and time-outs are charged (and interruptions after the third in a row); losses, snoozes and misfits prove nothing.
-    *misfits*: what is known of a payload that does not fit; None: too little to give it up.
+    *misfits*: what is known of a payload that does not fit; None: too little to give it up. *why_not_again*: whose word
+    it is that a job lost *max_losses* times is dead.
     """
     failures, losses = job.failures, job.losses
     match outcome:
@@ -278,13 +296,14 @@ def decide(
         case Lost():
             losses += 1
             status = Status.DEAD if losses >= max_losses else Status.FAILED
-            run_at = None if status is Status.DEAD else now
-            return Transition(status, failures, losses, interruptions=0, run_at=run_at, delay=timedelta(0))
+            if status is Status.DEAD:
+                return Transition(status, failures, losses, interruptions=0, delay=timedelta(0), why=why_not_again)
+            return Transition(status, failures, losses, interruptions=0, run_at=now, delay=timedelta(0))
         case Interrupted() if job.interruptions < FREE_INTERRUPTIONS:
             return Transition(Status.QUEUED, failures, losses, job.interruptions + 1, run_at=now)
         case Failed() if is_misfit(outcome):
-            if misfits is not None and misfits.end(now) is not None:
-                return Transition(Status.DEAD, failures, losses, interruptions=0)
+            if misfits is not None and (why := misfits.end(now)) is not None:
+                return Transition(Status.DEAD, failures, losses, interruptions=0, why=why)
             return Transition(Status.FAILED, failures, losses, interruptions=0, run_at=now + WAIT, delay=WAIT)
         case Failed() | TimedOut() if permanent(policy, outcome):
             return Transition(Status.DEAD, failures + 1, losses, interruptions=0, permanent=True)
@@ -294,7 +313,7 @@ def decide(
                 return Transition(Status.DEAD, failures, losses, interruptions=0)
             delay = retry_delay(job, outcome, policy, failures, now, jitter)
             if job.gives_up_at is not None and next_tick(now + delay, every) >= job.gives_up_at:
-                return Transition(Status.DEAD, failures, losses, interruptions=0)
+                return Transition(Status.DEAD, failures, losses, interruptions=0, why=GAVE_UP)
             return Transition(Status.FAILED, failures, losses, interruptions=0, run_at=now + delay, delay=delay)
 
 

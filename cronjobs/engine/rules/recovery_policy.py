@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from cronjobs.model import OnLost, RetryPolicy, duration
 
+ON_LOST: Final = "not run again (on_lost: dead)"
+MAX_LOSSES: Final = "not run again after so many losses (run.max_losses)"
 NOT_READ: Final = "NotRead"  # the error type of a waiting job of which a claim ended before its row was read
 RUNNER_SLACK: Final = timedelta(seconds=5)  # how long a runner may outlive its own limit, to finish its last writes
 
@@ -42,6 +44,11 @@ class AttemptPolicy:
     def most_losses(self) -> int:
         """How many runners may die with the job; one if it must not run again by itself."""
         return 1 if self.on_lost == "dead" else self.max_losses
+
+    @property
+    def why_not_again(self) -> str:
+        """Why a job is dead that was lost ``most_losses`` times."""
+        return ON_LOST if self.on_lost == "dead" else MAX_LOSSES
 
     def row(self) -> dict[str, Any]:
         """The policy as JSON, without the schedule's ``retry_until``, which the claim adds."""

@@ -180,11 +180,11 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
 
 
 def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
-    """What people did to a job, alone or in a batch: cancel, retry, release, reschedule, settle."""
+    """What people did to a job, alone or in a batch."""
     return run(
         connection,
         f"""
-        SELECT a.* FROM {AUDIT} a WHERE a.action IN ('cancel', 'retry', 'release', 'reschedule', 'settle')
+        SELECT a.* FROM {AUDIT} a WHERE a.action IN ('cancel', 'retry', 'release', 'reschedule', 'settle', 'dismiss')
           AND a.subject IN (:id_text, :name, 'jobs') AND (a.subject <> 'jobs' OR {_HAS_ID}) ORDER BY a.at, a.id""",
         id=job_id,
         id_text=str(job_id),

@@ -127,7 +127,7 @@ class Recovery:
             self.tick.emit(events.job_released(finished.job))
         elif isinstance(finished.outcome, Lost):
             self.tick.result.counts.lost += 1
-            self.tick.emit(events.job_lost(finished.job, end.transition))
+            self.tick.emit(events.job_lost(finished.job, end.transition, finished.outcome.error))
         else:
             self.tick.emit(events.job_ended(finished, end.transition, policy, self.tick.settings.folder))
         if end.transition.status == "dead":

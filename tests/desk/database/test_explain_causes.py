@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
-from support.explained import MINUTELY, World, brake, utc
+from support.explained import MINUTELY, World, brake, fail, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
+from support.hosts import put
+
+from cronjobs import GiveUp
+from cronjobs.engine.store import operating
+from cronjobs.engine.store.operating import OperatorAction
 
 
 def test_ticks_that_fire_no_schedules_are_named(world: World) -> None:
@@ -59,3 +67,70 @@ def test_a_pause_that_ended_without_a_tick(world: World, monkeypatch: pytest.Mon
     told = world.ask("s", "--at", "02:05")
     assert "everything was paused by ada from 01:58:20 to 02:18:20" in told
     assert "No tick settled it between its end and 02:48:00." in told
+
+
+def test_retry_until_is_named_where_it_ended_the_tries(world: World) -> None:
+    world.file(s='cron: "* * * * *", retry_until: next_occurrence')
+    world.tick(utc("2026-03-03T01:58:10"))
+    world.plan = [fail(), fail()]
+    world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:00:10"))
+    told = world.ask("s", "--at", "01:59")
+    assert "503 from the provider; the schedule's next occurrence comes first (retry_until: next_occurrence)" in told
+    assert repr(told).count("retry_until") == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ({"on_lost": "dead"}, "not run again (on_lost: dead)"),
+        ({"max_losses": 1}, "not run again after so many losses (run.max_losses)"),
+    ],
+)
+def test_what_ends_a_lost_job_is_named(world: World, policy: dict[str, Any], why: str) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work")
+    world.leave_hanging(**policy)
+    world.clock.advance(timedelta(minutes=2))
+    world.tick()
+    told = world.ask(str(job_id))
+    assert told.verdict == "dead"
+    assert f", having been lost once: {why};" in told
+
+
+def give_up() -> None:
+    raise GiveUp("no such account")
+
+
+def test_what_people_did_to_its_job_stands_in_the_explanation_of_an_occurrence(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.file(**MINUTELY)
+    world.tick(utc("2026-03-03T01:58:10"))
+    world.plan = [give_up]
+    world.tick(utc("2026-03-03T01:59:10"))
+    world.go(utc("2026-03-03T02:00:00"))
+    brake(world, "jobs", "retry", "1", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T02:00:10"))
+    for asked in (["1"], ["s", "--at", "01:59"]):
+        assert "Retry by ada at 02:00:00" in world.ask(*asked), asked
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_cancel_that_the_handler_did_not_hear_had_no_effect(world: World, stopped: bool) -> None:
+    world.file(**MINUTELY)
+    world.tick(utc("2026-03-03T01:58:10"))
+
+    def work() -> None:
+        world.clock.advance(timedelta(seconds=5))
+        with world.database.write() as connection:
+            operating.cancel(connection, [1], OperatorAction("cancel", "ada", "alpha", None))
+        world.clock.advance(timedelta(seconds=5))
+        if stopped:
+            raise RuntimeError("stopped")
+
+    world.plan = [work]
+    world.tick(utc("2026-03-03T01:59:10"))
+    told = world.ask("s", "--at", "01:59")
+    assert "Cancel by ada at 01:59:15" in told
+    assert (": no effect, as attempt 1 did not stop." in told) is not stopped
