@@ -279,6 +279,8 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
         where, begun = f"submitted to its cluster by {name(job.host or '?')}, where no worker has begun it", ""
     elif job.cluster_worker is not None:
         where = f"on worker {name(job.cluster_worker)} of its cluster, for {name(job.host or '?')}"
+    if job.attempts and job.attempts[-1].number == job.attempt:  # recorded while its thread ran on
+        return f"Job {job.id} is still leased for attempt {job.attempt} {where}{lease}."
     return f"Job {job.id} is running now: attempt {job.attempt} {where}{begun}{stop}{lease}."
 
 

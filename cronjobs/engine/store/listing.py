@@ -177,12 +177,17 @@ def due_groups(connection: Connection, late: timedelta, known: Collection[str]) 
 def running_jobs(
     connection: Connection, limit: int, queue: str | None = None, *, with_exec: bool = True
 ) -> Sequence[Row[Any]]:
-    """Leased jobs, of one *queue* or of all, the longest running first; *with_exec*: runs of exec, too."""
+    """Leased jobs, of one *queue* or of all, the longest running first; *with_exec*: runs of exec, too.
+
+    ``recorded``: what its tick has recorded of an attempt whose thread ran on; the lease ends by itself.
+    """
     return run(
         connection,
         f"""
         SELECT id, job_type, queue, schedule, attempts, failures, max_attempts, started_at, locked_by, locked_until,
-          cancel_requested_at FROM {JOBS} j
+          cancel_requested_at,
+          (SELECT r.outcome FROM {JOB_RUNS} r WHERE r.job_id = j.id AND r.attempt = j.attempts) AS recorded
+        FROM {JOBS} j
         WHERE locked_until IS NOT NULL AND (CAST(:queue AS text) IS NULL OR queue = CAST(:queue AS text))
           AND (:with_exec OR NOT {IS_EXEC})
         ORDER BY started_at, id LIMIT :limit""",

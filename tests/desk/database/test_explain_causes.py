@@ -13,8 +13,10 @@ from support.explained import world as world
 from support.hosts import put
 
 from cronjobs import GiveUp
-from cronjobs.engine.store import operating
+from cronjobs.engine.rules.ending import running_row
+from cronjobs.engine.store import claims, leases, operating
 from cronjobs.engine.store.operating import OperatorAction
+from cronjobs.model import TimedOut
 
 
 def test_ticks_that_fire_no_schedules_are_named(world: World) -> None:
@@ -134,3 +136,20 @@ def test_a_cancel_that_the_handler_did_not_hear_had_no_effect(world: World, stop
     told = world.ask("s", "--at", "01:59")
     assert "Cancel by ada at 01:59:15" in told
     assert (": no effect, as attempt 1 did not stop." in told) is not stopped
+
+
+def test_an_attempt_that_timed_out_while_its_thread_ran_on_is_not_running_now(world: World) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work")
+    world.leave_hanging()
+    with world.database.write() as connection:
+        [job] = claims.held_by(connection, "beta:boot:1:1:1:dead")
+        overdue = running_row(job, TimedOut("timed out after 2s"), timedelta(seconds=2), "1")
+        assert leases.record_overdue(connection, [overdue]) == {job_id}
+    told = world.ask(str(job_id))
+    assert "Attempt 1 timed out" in told
+    assert f"Job {job_id} is still leased for attempt 1 on beta; its lease has" in told
+    assert "running now" not in told
+    [line] = [line for line in world.cronjobs("status").out.splitlines() if "t.work" in line and "beta" in line]
+    assert "timed out, lease" in line
