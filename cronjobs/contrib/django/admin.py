@@ -32,7 +32,7 @@ from cronjobs.engine.store import operating
 from cronjobs.engine.store.operating import BATCH, Changed, OperatorAction
 from cronjobs.errors import ConfigError, Problem
 from cronjobs.masking import named_secrets
-from cronjobs.text import clean, one_line
+from cronjobs.text import clean, one_line, visible
 
 MOST_COUNTED: Final = 10_000  # rows of a list: to count ten million takes seconds
 RECENT: Final = 1000  # jobs whose types and queues are offered as filters
@@ -53,7 +53,7 @@ class RecentFilter(admin.SimpleListFilter):
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
         recent = JobModel.objects.order_by("-id").values_list(self.parameter_name, flat=True)[:RECENT]
-        return [(value, value) for value in sorted({*recent})]
+        return [(value, _text(value)) for value in sorted({*recent})]
 
     def queryset(self, request: Any, queryset: Any) -> Any:
         if (value := self.value()) is None:
@@ -71,6 +71,21 @@ class TypeFilter(RecentFilter):
 class QueueFilter(RecentFilter):
     title = "queue"
     parameter_name = "queue"
+
+
+def _text(value: Any) -> str:
+    """Stored text as it may be shown: secrets masked, control characters and bidi overrides escaped."""
+    return visible(masking.hide(str(value or "")))
+
+
+def _column(name: str) -> Callable[[Any, Any], str]:
+    """A text column as the admin shows it."""
+
+    @admin.display(description=name.replace("_", " "))
+    def shown(_admin: Any, row: Any) -> str:
+        return _text(getattr(row, name))
+
+    return shown
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
@@ -95,7 +110,9 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
 @admin.register(JobModel)
 class JobAdmin(ReadOnlyAdmin):
-    list_display = ("id", "job_type", "status", "queue", "run_at", "tries", "error", "schedule")
+    shown_type, shown_queue, shown_schedule = _column("job_type"), _column("queue"), _column("schedule")
+    shown_enqueuer, shown_holder = _column("enqueued_by"), _column("locked_by")
+    list_display = ("id", "shown_type", "status", "shown_queue", "run_at", "tries", "error", "shown_schedule")
     list_filter = ("status", TypeFilter, QueueFilter)
     search_fields = ("id",)  # so that there is a box; get_search_results reads it
     search_help_text = "A job's id, its whole type, or its whole idempotency key"
@@ -107,15 +124,15 @@ class JobAdmin(ReadOnlyAdmin):
         return super().get_queryset(request).defer("payload", "meta", "result")
 
     fields = (
-        *("explanation", "status", "job_type", "queue", "priority", "run_at", "tries", "whole_error"),
-        *("shown_payload", "shown_meta", "shown_result", "shown_key", "shown_concurrency_key", "schedule"),
+        *("explanation", "status", "shown_type", "shown_queue", "priority", "run_at", "tries", "whole_error"),
+        *("shown_payload", "shown_meta", "shown_result", "shown_key", "shown_concurrency_key", "shown_schedule"),
         *(
-            "enqueued_by",
+            "shown_enqueuer",
             "created_at",
             "started_at",
             "finished_at",
             "cancel_requested_at",
-            "locked_by",
+            "shown_holder",
             "made",
         ),
     )
@@ -151,15 +168,15 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.display(description="last error")
     def whole_error(self, job: Any) -> str:
-        return masking.hide(job.last_error or "")
+        return _text(job.last_error)
 
     @admin.display(description="idempotency key")
     def shown_key(self, job: Any) -> str:
-        return masking.hide(job.idempotency_key or "")
+        return _text(job.idempotency_key)
 
     @admin.display(description="concurrency key")
     def shown_concurrency_key(self, job: Any) -> str:
-        return masking.hide(job.concurrency_key or "")
+        return _text(job.concurrency_key)
 
     @admin.display(description="payload")
     def shown_payload(self, job: Any) -> str:
@@ -209,10 +226,11 @@ class JobAdmin(ReadOnlyAdmin):
 
 @admin.register(ScheduleModel)
 class ScheduleAdmin(ReadOnlyAdmin):
-    list_display = ("name", "status", "next_at", "last")
+    shown_name = _column("name")
+    list_display = ("shown_name", "status", "next_at", "last")
     list_filter = ("status",)
     search_fields = ("name",)
-    fields = ("name", "status", "next_at", "seen_until", "shown_definition", "newest")
+    fields = ("shown_name", "status", "next_at", "seen_until", "shown_definition", "newest")
 
     @admin.display(description="last occurrence")
     def last(self, schedule: Any) -> str:
@@ -230,22 +248,22 @@ class ScheduleAdmin(ReadOnlyAdmin):
 
 
 def _attempt(run: Any) -> tuple[Any, ...]:
-    words = masking.hide(run.traceback or "")
+    words = _text(run.traceback)
     trace = format_html("<pre>{}</pre>", words) if words else ""
     return (
         run.attempt,
         run.outcome,
         _shown(run.started_at),
         _shown(run.finished_at),
-        run.error_type or "",
-        masking.hide(run.error or ""),
+        _text(run.error_type),
+        _text(run.error),
         trace,
     )
 
 
 def _occurrence(row: Any) -> tuple[str, ...]:
     job = f"job {row.job_id}" if row.job_id else ""
-    return _shown(row.last_for), row.outcome, row.reason or "", job
+    return _shown(row.last_for), row.outcome, _text(row.reason), job
 
 
 def _shown(instant: Any) -> str:
@@ -254,7 +272,7 @@ def _shown(instant: Any) -> str:
 
 def _json(value: Any) -> str:
     written = json.dumps(masking.hide_in(value), ensure_ascii=False, indent=2, default=str)
-    return format_html("<pre>{}</pre>", written[:LONGEST])
+    return format_html("<pre>{}</pre>", visible(written[:LONGEST]))
 
 
 def _batches(ids: list[int]) -> Iterator[Collection[int]]:

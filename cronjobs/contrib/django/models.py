@@ -14,6 +14,7 @@ from cronjobs.contrib.django.connections import jobs_alias
 from cronjobs.contrib.django.fields import AnyTextField, InstantField, JsonField
 from cronjobs.desk.insight.saying import status_word
 from cronjobs.model import Status
+from cronjobs.text import visible
 
 
 class JobsManager(models.Manager):
@@ -70,7 +71,7 @@ class JobModel(models.Model):
         default_permissions = ("view", "change")
 
     def __str__(self) -> str:
-        return f"job {self.pk} ({self.job_type})"
+        return f"job {self.pk} ({visible(str(self.job_type))})"
 
 
 class JobRunModel(models.Model):
@@ -122,7 +123,7 @@ class ScheduleModel(models.Model):
         default_permissions = ("view",)
 
     def __str__(self) -> str:
-        return str(self.name)
+        return visible(str(self.name))
 
 
 class OccurrenceModel(models.Model):

@@ -23,7 +23,7 @@ MOST_BYTES = 16 << 20  # beyond it runs are kept without their output
 def put(where: str, run: dict[str, Any]) -> str | None:
     """Keep *run* for the project *where*; None if that worked, else why not."""
     try:
-        _make(f"{state_files.folder_here()}/{FOLDER}")
+        _make_spool(state_files.folder_here())
         folder = state_files.open_spool()
     except OSError as error:
         return f"{state_files.folder_here()}: {error.strerror or error}"
@@ -106,6 +106,18 @@ def _do(change: Callable[[int], None]) -> None:
     try:
         change(folder)
     except OSError:
+        pass
+    finally:
+        os.close(folder)
+
+
+def _make_spool(state: str) -> None:
+    """Make the folder in *state*. Raises OSError if others may write there: in /tmp another user may have made it."""
+    _make(state)
+    folder = state_files.open_folder(state)
+    try:
+        os.mkdir(FOLDER, 0o700, dir_fd=folder)
+    except FileExistsError:
         pass
     finally:
         os.close(folder)

@@ -10,7 +10,6 @@ ticks would wait for it.
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -21,6 +20,7 @@ from sqlalchemy import Connection
 from cronjobs.engine.database.column_types import from_microseconds
 from cronjobs.engine.database.encoding import fitted
 from cronjobs.engine.host.caller import caller
+from cronjobs.engine.probe.here import host_name
 from cronjobs.engine.probe.sql_text import AUDIT, CANCEL, JOBS, NOW, RESCHEDULE, after_now
 from cronjobs.engine.store.counts import count_jobs
 from cronjobs.engine.store.find_jobs import JobName, cannot_be_there
@@ -152,7 +152,7 @@ def _record(
         f"""INSERT INTO {AUDIT} (at, actor, host, action, subject, why, detail)
            VALUES ({NOW}, :actor, :host, :action, :subject, :why, :detail)""",
         actor=actor,
-        host=socket.gethostname(),
+        host=host_name(),
         action=action,
         subject=f"job {job_id}",
         why=reason,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from sqlalchemy import Connection, func, insert, select, text, update
 
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.tables import FIRST_REVISION, SCHEMA_REVISION, audit, meta
+from cronjobs.engine.probe.here import host_name
 from cronjobs.engine.store.sql import schema_of
 from cronjobs.errors import (
     ForeignDatabase,
@@ -101,7 +101,7 @@ def adopt(connection: Connection, project: str, environment: str, actor: str | N
     entry = {
         "action": "adopt",
         "subject": project,
-        "host": os.uname().nodename,
+        "host": host_name(),
         "detail": {
             "project": {"from": before.project, "to": project},
             "environment": {"from": before.environment, "to": environment},

@@ -146,8 +146,9 @@ WORDS: Final = {
 
 
 def did_in_words(did: Mapping[str, Any]) -> str:
-    """ "3 succeeded, 1 dead"; "" for nothing."""
-    return ", ".join(f"{did[name]} {word}" for name, word in WORDS.items() if did.get(name))
+    """ "3 succeeded, 1 dead"; "" for nothing. Plain SQL may have written anything into *did*."""
+    counts = {name: did.get(name) for name in WORDS}
+    return ", ".join(f"{count} {WORDS[name]}" for name, count in counts.items() if isinstance(count, int) and count)
 
 
 MOST_NOTED: Final = 5  # a file may stay broken for weeks, and each tick records it

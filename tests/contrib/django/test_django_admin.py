@@ -157,6 +157,24 @@ def test_no_value_of_a_job_shows_a_secret_that_the_process_knows(
     assert page.count("refused: ***") >= 7, "each of these is still shown"
 
 
+def test_no_text_of_a_row_reaches_a_page_with_control_characters(site: Any, rows: Rows) -> None:
+    hostile = "x\x1b[31m\u202e\x85y"
+    columns = ("job_type", "queue", "schedule", "enqueued_by", "last_error", "idempotency_key", "concurrency_key")
+    rows.job(status="dead", attempts=1, payload={"a": hostile}, **dict.fromkeys(columns, hostile))
+    rows.attempt(1, "failed", error=hostile, traceback=hostile, error_type=hostile)
+    number = rows.schedule(hostile)
+    rows.occurrence(number, ago(hours=1), job_id=1, reason=hostile)
+    pages = (
+        listed(site, BOB),
+        words(of(site, "JobModel").change_view(request(ADA), "1")),
+        words(of(site, "ScheduleModel").changelist_view(request(BOB))),
+        words(of(site, "ScheduleModel").change_view(request(BOB), str(number))),
+    )
+    for page in pages:
+        assert "x\\x1b[31m" in page
+        assert not set(page) & set("\x1b\u202e\x85")
+
+
 @pytest.mark.parametrize("number", ["9" * 5000, "[" * 5000 + "1" + "]" * 5000], ids=["long", "deep"])
 def test_a_payload_that_cannot_be_read_hides_no_other_job(
     site: Any, rows: Rows, database: Database, number: str

@@ -89,3 +89,21 @@ def test_a_run_that_was_put_aside_waits_no_longer(tmp_path: Path, monkeypatch: p
     assert [len(spooled(each)) for each in ("here", "there", "her")] == [1, 0, 0]
     spool.put_aside(spooled("here")[0])
     assert not spooled("here")
+
+
+@pytest.mark.parametrize("what", ["others may write there", "it is a link"])
+def test_nothing_is_made_in_a_folder_that_is_not_ours_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "state").mkdir()
+    there = tmp_path / "elsewhere"
+    there.mkdir()
+    if what == "it is a link":
+        (tmp_path / "state" / "cronjobs").symlink_to(there)
+    else:
+        there = tmp_path / "state" / "cronjobs"
+        there.mkdir()
+        there.chmod(0o777)
+    assert spool.put("here", {"began": 1.0, "token": "t"}) is not None
+    assert list(there.iterdir()) == []

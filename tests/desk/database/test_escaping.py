@@ -17,6 +17,7 @@ from sqlalchemy import insert, update
 from support.project import Project
 
 from cronjobs import events
+from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli.progress import Progress
 from cronjobs.engine.command.printing import complain
 from cronjobs.engine.database import tables
@@ -95,6 +96,10 @@ def project(sqlite_migrated: str, database: Database, tmp_path: Path) -> Project
             connection.execute(insert(jobs).values(row))
         connection.execute(insert(tables.effects).values(key=HOSTILE, job_id=2, attempt=1))
         connection.execute(insert(tables.pauses).values(scope="queue", name=HOSTILE, by=HOSTILE, why=HOSTILE))
+        tick = {"host": HOSTILE, "tick": "0", "pid": 1, "version": HOSTILE, "ended": HOSTILE}
+        when = dict.fromkeys(("started_at", "finished_at"), SYSTEM.now())
+        did = {"succeeded": HOSTILE, "dead": 7, HOSTILE: 1}
+        connection.execute(insert(tables.ticks).values(did=did, **tick, **when))
         connection.execute(insert(tables.audit).values(actor=HOSTILE, action="pause", subject=HOSTILE, why=HOSTILE))
     return project
 

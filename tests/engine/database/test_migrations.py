@@ -400,7 +400,10 @@ def test_tables_before_their_next_migration_are_too_old(database: Database, monk
         require_schema(connection)
 
 
-def test_adopting_writes_project_and_environment_and_the_audit_trail(database: Database) -> None:
+def test_adopting_writes_project_and_environment_and_the_audit_trail(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRONJOBS_HOST", "web1")
     with database.write() as connection:
         assert adopt(connection, "shop", "staging", "anna").project == ""
         assert adopt(connection, "shop", "staging", "anna").project == "shop"  # nothing to do, nothing written
@@ -413,6 +416,7 @@ def test_adopting_writes_project_and_environment_and_the_audit_trail(database: D
         ("adopt", "shop", {"from": "staging", "to": "production"}),
     ]
     assert trail[0].actor == "anna"
+    assert {entry.host for entry in trail} == {"web1"}
 
 
 # --- import cost ----------------------------------------------------------------------------------------------------
