@@ -10,6 +10,7 @@ from typing import Annotated, cast
 
 import typer
 
+from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli import typed
 from cronjobs.desk.cli.known_types import refuse_unknown, warn_if_unfit
 from cronjobs.desk.cli.options import JsonOption, Source, type_names
@@ -126,5 +127,6 @@ def enqueue(
 
 def _due(run_at: datetime | None, later: timedelta | None, timezone: str) -> str:
     if run_at is not None:
-        return in_full(run_at, timezone)
+        passed = ", which has passed: it is due now" if run_at <= SYSTEM.now() else ""
+        return in_full(run_at, timezone) + passed
     return f"in {duration_text(later)}" if later else "now"

@@ -59,6 +59,11 @@ def test_now_or_after_a_delay(project: Project) -> None:
     assert timedelta(0) <= later["run_at"] - later["created_at"] - timedelta(minutes=5) < timedelta(seconds=1)
 
 
+def test_a_time_that_has_passed_is_named_so(project: Project) -> None:
+    said = project.call("enqueue", "t.ok", "--at", "2026-01-02T03:04Z").out
+    assert said == "job 1 enqueued, due 2026-01-02 04:04:00 Europe/Berlin, which has passed: it is due now\n"
+
+
 def test_a_key_is_spent_once(project: Project) -> None:
     enqueue = ("enqueue", "t.ok", "--idempotency-key", "k")
     assert project.call(*enqueue, "--json").json == {"id": 1, "new": True, "status": "queued"}
