@@ -193,7 +193,7 @@ def _without_parts(text: str, secrets: frozenset[str]) -> str:
     """
     if "…" not in text:
         return text
-    longest, begins, ends = longest_form(secrets), _by_end(secrets, True), _by_end(secrets, False)
+    longest, begins, ends = longest_form(secrets), _by_beginning(secrets), _by_end(secrets)
     spans: list[tuple[int, int]] = []
     at = 0
     for mark in _CUT.finditer(text):
@@ -220,11 +220,20 @@ def _without_parts(text: str, secrets: frozenset[str]) -> str:
 
 
 @lru_cache(maxsize=8)
-def _by_end(secrets: frozenset[str], begins: bool) -> dict[str, list[str]]:
-    """All spellings by their first characters, or by their last ones."""
+def _by_beginning(secrets: frozenset[str]) -> dict[str, list[str]]:
+    """All spellings by their first characters."""
     found: dict[str, list[str]] = {}
     for form in _all_forms(secrets):
-        found.setdefault(form[:SHORTEST_PART] if begins else form[-SHORTEST_PART:], []).append(form)
+        found.setdefault(form[:SHORTEST_PART], []).append(form)
+    return found
+
+
+@lru_cache(maxsize=8)
+def _by_end(secrets: frozenset[str]) -> dict[str, list[str]]:
+    """All spellings by their last characters."""
+    found: dict[str, list[str]] = {}
+    for form in _all_forms(secrets):
+        found.setdefault(form[-SHORTEST_PART:], []).append(form)
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Row
@@ -16,6 +17,7 @@ from sqlalchemy import Row
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.concurrency import Limit, reached
 from cronjobs.engine.store.not_started import WaitingLane
+from cronjobs.model import rough
 from cronjobs.text import one_line
 
 WHY: Final = {
@@ -29,8 +31,8 @@ WHY: Final = {
     "long jobs": "its timeout is longer than a tick, and no place for a long job was free there (run.long_jobs)",
     "--limit": "the tick had started as many jobs as it was to (--limit)",
     "stopped": "the tick was told to stop",
-    "budget": "its timeout of {timeout_s:g} s did not fit into the {left_s:g} s that were left of the tick",
-    "short tick": "its timeout of {timeout_s:g} s is longer than the {whole_s:g} s of a whole tick there (--budget)",
+    "budget": "its timeout of {timeout_s} did not fit into the {left_s} that were left of the tick",
+    "short tick": "its timeout of {timeout_s} is longer than the {whole_s} of a whole tick there (--budget)",
     "slots": "all workers of the tick were busy to its end",
     "late": "it came due as the tick ended, or another runner held it",
 }
@@ -158,6 +160,7 @@ def entry_for(
 def in_words(entry: Mapping[str, Any]) -> str | None:
     """The sentence of an entry; None: it lacks a fact."""
     try:
-        return one_line(WHY[str(entry["why"])].format_map(entry), 300)
-    except (KeyError, ValueError):
+        spans = {name: rough(timedelta(seconds=value)) for name, value in entry.items() if name.endswith("_s")}
+        return one_line(WHY[str(entry["why"])].format_map({**entry, **spans}), 300)
+    except (KeyError, ValueError, TypeError, OverflowError):
         return None

@@ -201,7 +201,7 @@ def test_a_timeout_longer_than_a_whole_tick_waits_for_no_next_tick(
     host.tick(budget_s=20)
     clock.advance(timedelta(seconds=20))
     told = explained(host, 1)
-    assert "is longer than the 20 s of a whole tick there (--budget)" in told
+    assert "is longer than the 20s of a whole tick there (--budget)" in told
     assert "no tick of that length takes it" in told
     assert "the next tick with room takes it" not in told
 

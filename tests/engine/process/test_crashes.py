@@ -315,7 +315,7 @@ def test_a_lost_answer_to_any_commit_is_settled_by_reading(
     database = LosesAnswers(database_url)
     database.lose = {lost}
     said: list[Event] = []
-    result = tick_here(database, tmp_path, said, workers=1)
+    result = tick_here(database, tmp_path, said, workers=1, budget_s=50)
     database.close()
     assert ran == ids
     assert [project.outcomes(job_id) for job_id in ids] == [["succeeded"]] * 2
