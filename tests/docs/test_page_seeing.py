@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -120,3 +121,16 @@ def test_the_page_names_each_sign_of_the_strip() -> None:
     assert {row["sign"].strip("`"): row["letter"].strip("`") for row in PAGE.table("The strip")}.keys() == set(
         BLOCKS.values()
     )
+
+
+def test_the_objects_of_history_have_the_keys_of_the_page(cronjobs: Cronjobs, night: None, rows: Rows) -> None:
+    with rows.database.write() as connection:
+        for action, subject in (("pause", "all"), ("sync", "3f2a9c1b0000")):
+            act = {"at": at(3, 0), "actor": "ada", "host": "web1", "action": action, "subject": subject}
+            connection.execute(insert(tables.audit).values(act))
+    entries = {entry["kind"]: set(entry) for entry in cronjobs("history", "--json").json}
+    told = {}
+    for line in PAGE.text.splitlines():
+        if match := re.match(r"\| `(attempt|death|occurrence|gap|pause|deploy)` \|", line):
+            told[match[1]] = {"kind", *re.findall(r"`(\w+)`", line)[1:]}
+    assert told == entries

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import typer
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from cronjobs.desk.cli import typed
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names, type_names
@@ -24,28 +25,69 @@ from cronjobs.desk.cli.output import (
     is_cut,
     name_text,
     printable,
+    ran_for,
     safe,
     since_instant,
-    took,
     width,
     wrapped,
     write,
 )
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
-from cronjobs.desk.insight.schedule_facts import middle
-from cronjobs.desk.insight.schedule_history import asked_on_the_clock
-from cronjobs.desk.insight.shortened_history import Entry, collapsed, totals, when
+from cronjobs.desk.insight.saying import on_the_clock
+from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, pauses_over_time
+from cronjobs.desk.insight.shortened_history import (
+    BROKE,
+    QUIET,
+    Entry,
+    Tally,
+    each_alone,
+    number_of,
+    outcome_of,
+    story,
+    totals,
+    when,
+)
 from cronjobs.desk.insight.watched import last_sign, quiet_after
 from cronjobs.engine.command.printing import coloured, complain, json_text
+from cronjobs.engine.rules import pausing
 from cronjobs.engine.store import listing, schedules
 from cronjobs.errors import UsageError
-from cronjobs.model import rough
+from cronjobs.model import OUTCOME_WORDS, rough
 
-Span = tuple[datetime, datetime | None]  # until None: now
-READ_AT_MOST: Final = 20_000  # attempts, deaths, occurrences
-INDENT: Final = 26  # of the text: behind the times of day and the outcome
+READ_AT_MOST: Final = 20_000  # of what broke, of each kind
+COUNTED_AT_MOST: Final = 1_000_000  # attempts, and ledger rows: three seconds on SQLite
+TALLIES_AT_MOST: Final = 1_000  # schedules and job types, of each outcome
+INDENT: Final = 26  # of the text: behind the time of day and the outcome
 SECOND: Final = timedelta(seconds=1)
+_WORDS: Final = {"pause": "paused", "deploy": "deployed"}
+_OF_ATTEMPTS: Final = frozenset(OUTCOME_WORDS.values())
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """``end`` None: now."""
+
+    begin: datetime
+    end: datetime | None
+    schedule: str | None
+    job_type: str | None
+    outcome: str | None
+
+    @property
+    def of_job(self) -> dict[str, str | None]:
+        return {"schedule": self.schedule, "job_type": self.job_type}
+
+    def schedule_ids(self, connection: Connection) -> list[int] | None:
+        """The schedules with that name, or whose jobs have that type; None: all."""
+        if self.schedule is None and self.job_type is None:
+            return None
+        return [
+            stored.id
+            for stored in schedules.all_schedules(connection)
+            if self.schedule in (None, stored.name)
+            and self.job_type in (None, stored.definition.get("job") if isinstance(stored.definition, dict) else None)
+        ]
 
 
 class HistoryOutcome(StrEnum):
@@ -62,9 +104,6 @@ class HistoryOutcome(StrEnum):
     MISSED = "missed"
     SKIPPED = "skipped"
     COALESCED = "coalesced"
-
-
-ORDER: Final = tuple(HistoryOutcome)
 
 
 def history(
@@ -85,7 +124,9 @@ def history(
     ] = None,
     limit: Annotated[
         int,
-        typer.Option(metavar="N", min=1, max=100_000, help="At most this many lines, or entries as JSON, the newest."),
+        typer.Option(
+            metavar="N", min=1, max=100_000, help="At most this many lines, or JSON entries: what broke first."
+        ),
     ] = 200,
     until: Annotated[
         str | None,
@@ -93,38 +134,46 @@ def history(
             metavar="WHEN", show_default=False, help="Only before: 90m (ago), 05:30, or an instant; else now."
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="A line for every run.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="A line for each, also for what went well.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List what happened, oldest first: "what happened last night?".
 
-    Shows attempts that ended; jobs that died; occurrences of schedules that had no run of their own (missed, skipped,
-    coalesced), with the reason; and, without --type and --outcome, the times in which no tick reached the
-    database. The first line counts them. Repeated successes of a schedule are one line, with their number, the times
-    of the first and the last, and how long they usually took; --json has each. Errors in full, tracebacks and outputs:
+    First what broke, each in a line: jobs that died, attempts that failed, timed out, were lost, interrupted or
+    cancelled, occurrences that were missed; and, without --type and --outcome, the times in which no tick reached the
+    database, pauses, and deploys, which are files that were applied. If there are more than --limit, those with the
+    same error are one line. Then, counted by schedule and job type: what succeeded, was snoozed, skipped or coalesced.
+    The first line counts all; what is left out is counted on stderr. Errors in full, tracebacks and outputs:
     "cronjobs jobs show ID".
+
+    --json has an object for each, with its kind: attempt, death, occurrence, gap, pause or deploy; of the first three
+    the columns of their tables. If there are more than --limit, it has what broke, then the newest of the others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
-        span = _span(since, until, times)
-        read = limit + 1 if as_json else max(limit + 1, READ_AT_MOST)
-        entries = _entries(connection, span, read, schedule, job_type, outcome)
+        asked = _Asked(*_span(since, until, times), schedule, job_type, outcome)
+        begins = {"death": asked.begin} | {
+            kind: listing.newest_begin(connection, kind, COUNTED_AT_MOST, asked.begin, asked.end)
+            for kind in ("attempt", "occurrence")
+        }
+        alone = everything or as_json
+        entries = _entries(connection, asked, begins, quiet=limit if alone else 0)
+        tallies = _tallies(connection, asked, begins)
         if job_type is None and outcome is None:
-            entries += _gaps(connection, span, settings.run.every, times.now)
+            entries += _gaps(connection, asked, settings.run.every, times.now)
+            entries += _acts(connection, asked, times.now)
         if schedule is not None and (mistake := unknown_schedule(connection, schedule)) is not None:
             complain(mistake)
-    entries.sort(key=when)
+    told = each_alone(entries, tallies, limit) if alone else story(entries, tallies, limit)
     if as_json:
-        lines: Sequence[Sequence[Entry]] = [[entry] for entry in entries]
+        write([json_text([entry for [entry] in told.lines])])
     else:
-        lines = [[entry] for entry in entries] if everything else collapsed(entries, lambda at: times.local(at).date())
-    left_out = max(0, len(lines) - limit)
-    lines = lines[left_out:]
-    if as_json:
-        write([json_text([entry for [entry] in lines])])
-    else:
-        write(_history_lines(lines, totals(entries), times, span, all_read=_all_read(entries, read)))
-    if left_out:
-        typer.echo(f"the newest {limit} are shown; there are older ones: --limit, or a later --since", err=True)
+        head = _head(totals(entries, tallies), times, asked)
+        write([*head, *_lines(told.lines, times), *_tally_lines(told.tallies, times)])
+    for kind, begin in begins.items():
+        if begin > asked.begin:
+            complain(f"only the newest {COUNTED_AT_MOST:,} {kind}s are counted: since {times.clock(begin)}")
+    if told.left_out:
+        complain(f"left out: {_counts(told.left_out)}: --limit, or a shorter time")
 
 
 def _instant(text: str, times: Times, option: str) -> datetime:
@@ -136,7 +185,7 @@ def _instant(text: str, times: Times, option: str) -> datetime:
     return since_instant(text, times.now, times.timezone, option)
 
 
-def _span(since: str, until: str | None, times: Times) -> Span:
+def _span(since: str, until: str | None, times: Times) -> tuple[datetime, datetime | None]:
     begin = _instant(since, times, "--since")
     end = None if until is None else _instant(until, times, "--until")
     if end is not None and end <= begin:
@@ -144,116 +193,187 @@ def _span(since: str, until: str | None, times: Times) -> Span:
     return begin, end
 
 
+# --- what is read -----------------------------------------------------------------------------------------------------
+
+
 def _entries(
-    connection: Connection, span: Span, limit: int, schedule: str | None, job_type: str | None, outcome: str | None
+    connection: Connection, asked: _Asked, begins: Mapping[str, datetime], *, quiet: int
 ) -> list[dict[str, Any]]:
-    """What happened to jobs and occurrences, the newest *limit* of each kind."""
-    found: dict[str, Sequence[Any]] = {}
-    begin, end = span
-    of_job: dict[str, Any] = {"schedule": schedule, "job_type": job_type, "until": end}
-    if outcome not in (*listing.DID_NOT_RUN, "dead"):
-        found["attempt"] = listing.attempts_since(connection, begin, limit, outcome=outcome, **of_job)
-    if outcome in (None, "dead"):
-        found["death"] = listing.deaths_since(connection, begin, limit, **of_job)
-    if outcome in (None, *listing.DID_NOT_RUN):
-        ids = None
-        if schedule is not None or job_type is not None:
-            ids = [
-                stored.id
-                for stored in schedules.all_schedules(connection)
-                if schedule in (None, stored.name)
-                and job_type in (None, stored.definition.get("job") if isinstance(stored.definition, dict) else None)
-            ]
-        outcomes = listing.DID_NOT_RUN if outcome is None else (str(outcome),)
-        wanted: dict[str, Any] = {"schedule_ids": ids, "outcomes": outcomes, "until": end}
-        found["occurrence"] = listing.not_run_since(connection, begin, limit, **wanted)
-    return [{"kind": kind} | columns_of(row) for kind, rows in found.items() for row in rows]
+    """What broke, the newest READ_AT_MOST of each kind, and the newest *quiet* of what did not."""
+    found: list[tuple[str, Row[Any]]] = []
+    for outcomes, limit in ((BROKE, READ_AT_MOST), (QUIET, quiet)):
+        wanted = [outcome for outcome in outcomes if asked.outcome in (None, outcome)] if limit else []
+        if "dead" in wanted:
+            rows = listing.deaths_since(connection, begins["death"], limit, until=asked.end, **asked.of_job)
+            found += [("death", row) for row in rows]
+        if not_run := [outcome for outcome in wanted if outcome in listing.DID_NOT_RUN]:
+            rows = listing.not_run_since(
+                connection,
+                begins["occurrence"],
+                limit,
+                schedule_ids=asked.schedule_ids(connection),
+                outcomes=not_run,
+                until=asked.end,
+            )
+            found += [("occurrence", row) for row in rows]
+        if ended := [outcome for outcome in wanted if outcome in _OF_ATTEMPTS]:
+            rows = listing.attempts_since(
+                connection, begins["attempt"], limit, outcomes=ended, until=asked.end, **asked.of_job
+            )
+            found += [("attempt", row) for row in rows]
+    return [{"kind": kind} | columns_of(row) for kind, row in found]
 
 
-def _all_read(entries: Sequence[Entry], limit: int) -> bool:
-    """Whether no kind has as many entries as were asked for."""
-    return max(Counter(entry["kind"] for entry in entries).values(), default=0) < limit
+def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetime]) -> list[dict[str, Any]]:
+    rows = listing.tallies(
+        connection,
+        begins,
+        TALLIES_AT_MOST,
+        schedule_ids=asked.schedule_ids(connection),
+        outcome=asked.outcome,
+        until=asked.end,
+        **asked.of_job,
+    )
+    return [columns_of(row) for row in rows]
 
 
-def _gaps(connection: Connection, span: Span, every: timedelta, now: datetime) -> list[dict[str, Any]]:
+def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
     limit = quiet_after(every)
-    begin, end = span
-    gaps = [{"kind": "gap"} | columns_of(row) for row in listing.tick_gaps(connection, begin, limit)]
+    gaps = [{"kind": "gap"} | columns_of(row) for row in listing.tick_gaps(connection, asked.begin, limit)]
     last = last_sign([columns_of(row) for row in listing.last_ticks(connection)])
     if last is not None and now - last > limit:
         gaps.append({"kind": "gap", "started_at": last, "finished_at": None})
-    return [gap for gap in gaps if end is None or gap["started_at"] < end]
+    return [gap for gap in gaps if asked.end is None or gap["started_at"] < asked.end]
+
+
+def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str, Any]]:
+    """Pauses that were in force for some of the time, whenever they began, and the files that were applied in it."""
+    applied = listing.acts(connection, ["sync"], asked.begin, READ_AT_MOST)
+    found: list[dict[str, Any]] = [
+        {"kind": "deploy", "started_at": row.at, "host": row.host, "by": row.actor, "file": row.subject}
+        | {"changes": row.detail if isinstance(row.detail, dict) else None}
+        for row in applied
+        if asked.end is None or row.at < asked.end
+    ]
+    # Also what came after it: the end of a pause.
+    for pause in pauses_over_time(listing.acts(connection, ["pause", "resume"], None, READ_AT_MOST)):
+        ended = ends_at(pause)
+        is_about = asked.schedule is None or pause.scope != "schedule" or pause.name == asked.schedule
+        if is_about and (ended is None or ended >= asked.begin) and (asked.end is None or pause.since < asked.end):
+            found.append(
+                {"kind": "pause", "scope": pause.scope, "name": pause.name, "by": pause.by, "why": pause.why}
+                | {"started_at": pause.since, "until": pause.until, "skip": pause.skip}
+                | {"finished_at": None if ended is None or ended > now else ended}
+            )
+    return found
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
-def _history_lines(
-    lines_of: Sequence[Sequence[Entry]], count: Counter[str], times: Times, span: Span, *, all_read: bool
-) -> list[str]:
-    begin, end = span
-    to = f" until {times.clock(end)}" if end is not None else ""
-    if not lines_of:
-        between = f"between {times.clock(begin)} and {times.clock(end)}" if end else f"since {times.clock(begin)}"
+def _counts(count: Counter[str]) -> str:
+    """ "29 dead, 3 missed, 1 time without ticks, 11,854 succeeded": the worst first."""
+    plural = {"no tick": ("time without ticks", "times without ticks"), "pause": ("pause",), "deploy": ("deploy",)}
+    return ", ".join(
+        counted(number, *plural[word]) if word in plural else f"{number:,} {word.replace('_', ' ')}"
+        for word in (*BROKE, *QUIET)
+        if (number := count[word])
+    )
+
+
+def _head(count: Counter[str], times: Times, asked: _Asked) -> list[str]:
+    begin, end = times.clock(asked.begin), times.clock(asked.end) if asked.end is not None else None
+    if not count.total():
+        between = f"between {begin} and {end}" if end else f"since {begin}"
         return [f"nothing happened {between} {times.timezone}"]
-    room = width() if is_cut() else UNCUT
-    told = [f"{number:,} {name.replace('_', ' ')}" for name in ORDER if (number := count[name])]
-    told += [counted(count["gap"], "time without ticks", "times without ticks")] if count["gap"] else []
-    lines = wrapped(f"since {times.clock(begin)}{to} {times.timezone}: {', '.join(told)}", room)
-    if not all_read:
-        lines += wrapped(f"only the newest {READ_AT_MOST:,} of a kind are counted", room)
-    day = ""
+    return wrapped(f"since {begin}{f' until {end}' if end else ''} {times.timezone}: {_counts(count)}", _room())
+
+
+def _room() -> int:
+    return width() if is_cut() else UNCUT
+
+
+def _lines(lines_of: Sequence[Sequence[Entry]], times: Times) -> list[str]:
+    lines, day = [], ""
     for entries in lines_of:
         local = times.local(when(entries[0]))
         if f"{local:%Y-%m-%d}" != day:
             day = f"{local:%Y-%m-%d}"
             lines += ["", coloured(f"{local:%A} {day}", "bright_black")]
-        word, text = _told(entries[0], times) if len(entries) == 1 else ("succeeded", _repeated(entries))
-        colour = "red" if word == "no tick" else COLOURS.get(word)
-        head, *rest = wrapped(text, max(30, room - INDENT))
-        painted = coloured(f"{word.replace('_', ' '):<11}", colour)
-        lines.append(f"{_clock(entries, times):<11}  {painted}  {head}")
-        lines += [" " * INDENT + line for line in rest]
+        text = _told(entries[0], times)
+        if len(entries) > 1:
+            text = f"{sum(map(number_of, entries)):,} alike until {times.clock(when(entries[-1]))}, the first: {text}"
+        lines += _in_columns(f"{local:%H:%M:%S}", outcome_of(entries[0]), text)
     return lines
 
 
-def _clock(entries: Sequence[Entry], times: Times) -> str:
-    """ "03:00:12"; of several runs "03:00–03:55"."""
-    first, last = (times.local(when(entry)) for entry in (entries[0], entries[-1]))
-    if len(entries) == 1:
-        return f"{first:%H:%M:%S}"
-    return f"{first:%H:%M}{printable('–', '-')}{last:%H:%M}"
+def _tally_lines(tallies: Sequence[Tally], times: Times) -> list[str]:
+    """What went well, gave way or waits: a line for each schedule, or job type without one, and outcome."""
+    if not tallies:
+        return []
+    lines = ["", coloured("counted by schedule and job type", "bright_black")]
+    for tally in tallies:
+        name = name_text(tally["schedule"] if tally["schedule"] is not None else tally["job_type"])
+        several = tally["number"] > 1
+        times_of = f" {printable('×', 'x')}{tally['number']:,}" if several else ""
+        parts = [f"{name}{times_of}" + (f" (job {tally['job_id']})" if tally["job_id"] is not None else "")]
+        if tally["seconds"] is not None:
+            usual, longest = (timedelta(seconds=float(tally[key])) for key in ("seconds", "longest"))
+            parts.append(f"{rough(usual)} on average" if several else rough(usual))
+            parts += [f"the longest {rough(longest)}"] if longest > 3 * usual and longest > SECOND else []
+        if tally["reason"] is not None:
+            parts.append(_reason(tally["reason"], times))
+        span = times.span(tally["first_at"], tally["last_at"])
+        lines += _in_columns("", tally["outcome"], f"{', '.join(parts)}: {span}")
+    return lines
 
 
-def _repeated(entries: Sequence[Entry]) -> str:
-    """ "sync_stock ×12, 1.2 s usual"."""
-    durations = [entry["finished_at"] - entry["started_at"] for entry in entries]
-    usual, longest = middle(durations), max(durations)
-    text = f"{name_text(entries[0]['schedule'])} {printable('×', 'x')}{len(entries):,}, {rough(usual)} usual"
-    return text + (f", the longest {rough(longest)}" if longest > 3 * usual and longest > SECOND else "")
+def _in_columns(clock: str, word: str, text: str) -> list[str]:
+    head, *rest = wrapped(text, max(30, _room() - INDENT))
+    shown = _WORDS.get(word, word)
+    colour = "red" if word == "no tick" else COLOURS.get(shown)
+    painted = coloured(f"{shown.replace('_', ' '):<11}", colour)
+    return [f"{clock:<11}  {painted}  {head}", *(" " * INDENT + line for line in rest)]
 
 
-def _told(entry: Entry, times: Times) -> tuple[str, str]:
-    """One word, and the rest as text."""
+def _reason(text: str, times: Times) -> str:
+    return safe(on_the_clock(text, times), 200)
+
+
+def _told(entry: Entry, times: Times) -> str:
     match entry["kind"]:
         case "attempt" | "death" as kind:
             of = f" of {name_text(entry['schedule'])}" if entry["schedule"] else ""
             text = f"{name_text(entry['job_type'])} #{entry['job_id']}{of}, "
             if kind == "attempt":
-                text += f"{took(entry['started_at'], entry['finished_at'])} on {host_of(entry['runner'])}"
+                ran = ran_for(entry["outcome"], entry["started_at"], entry["finished_at"])
+                text += f"{ran} on {host_of(entry['runner'])}"
             else:
                 text += "and dismissed" if entry["dismissed"] else "and nobody has dealt with it"
-            error = f": {safe(entry['error'], 200)}" if entry["error"] else ""
-            return entry["outcome"] if kind == "attempt" else "dead", text + error
+            return text + (f": {safe(entry['error'], 200)}" if entry["error"] else "")
         case "occurrence":
             what = name_text(entry["schedule"])
             if entry["count"] > 1:
-                what += f", {entry['count']:,} occurrences from {times.clock(entry['first_for'])} to "
-                what += times.clock(entry["last_for"])
+                what += f", {entry['count']:,} occurrences from {times.span(entry['first_for'], entry['last_for'])}"
             into = f" (job {entry['job_id']})" if entry["job_id"] is not None else ""
-            return entry["outcome"], what + into + (f": {safe(entry['reason'], 200)}" if entry["reason"] else "")
+            return what + into + (f": {_reason(entry['reason'], times)}" if entry["reason"] else "")
+        case "pause":
+            ended, until = entry["finished_at"], entry["until"]
+            end = f"until {times.clock(ended)}" if ended else f"until {times.clock(until)}" if until else "and still is"
+            by = f" by {safe(entry['by'], 80)}" if entry["by"] else ""
+            skips = ", and what came due was skipped" if entry["skip"] else ""
+            why = f": {safe(entry['why'], 200)}" if entry["why"] else ""
+            return f"{safe(pausing.what(entry['scope'], entry['name']), 100)}{by} {end}{skips}{why}"
+        case "deploy":
+            changes = ", ".join(
+                f"{verb}: {', '.join(map(str, names))}"
+                for verb, names in (entry["changes"] or {}).items()
+                if isinstance(names, list) and names
+            )
+            file, host = safe(str(entry["file"])[:12]), safe(entry["host"], 40) or "an unknown host"
+            return f"file {file} applied by {host}" + (f" ({safe(changes, 200)})" if changes else "")
         case _:
             began = times.clock(entry["started_at"])
             if entry["finished_at"] is None:
-                return "no tick", f"reached the database since {began}"
-            return "no tick", f"reached the database between {began} and {times.clock(entry['finished_at'])}"
+                return f"reached the database since {began}"
+            return f"reached the database between {began} and {times.clock(entry['finished_at'])}"

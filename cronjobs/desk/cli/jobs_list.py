@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -20,12 +20,14 @@ from cronjobs.desk.cli.output import (
     block,
     columns_of,
     counted,
+    died_lost,
     host_of,
     key_told,
     labelled,
     name_text,
     ordinal,
     progress_text,
+    ran_for,
     safe,
     status_word,
     table,
@@ -268,7 +270,7 @@ def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence:
         ("tries", ", ".join(part for part in counts if part)),
         ("due", times.both(job["run_at"])),
         ("created", times.both(job["created_at"]) + (f" by {safe(by, 80)}" if (by := job["enqueued_by"]) else "")),
-        ("ended", _span(job["started_at"], job["finished_at"], times)),
+        ("ended", _span(job, times)),
         ("queue", f"{safe(job['queue'])}, priority {job['priority']}"),
         ("timeout", seconds_text(job["timeout_s"]) if job["timeout_s"] else ""),
         ("key", key_told(job)),
@@ -283,11 +285,11 @@ def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence:
     return [*lines, *labelled("", [f"times are {times.timezone}"])]
 
 
-def _span(started_at: datetime | None, finished_at: datetime | None, times: Times) -> str:
-    if finished_at is None:
+def _span(job: Mapping[str, Any], times: Times) -> str:
+    if job["finished_at"] is None:
         return ""
-    ran = took(started_at, finished_at)
-    return times.both(finished_at) + (f", after {ran}" if ran else "")
+    ran = "" if died_lost(job["status"], job["error_type"]) else took(job["started_at"], job["finished_at"])
+    return times.both(job["finished_at"]) + (f", after {ran}" if ran else "")
 
 
 def _json_text(value: Any, room: int) -> str:
@@ -321,8 +323,8 @@ def _run_lines(runs: Sequence[Mapping[str, Any]], count: int, times: Times) -> l
         outcome = run["outcome"]
         painted = coloured(outcome.replace("_", " "), COLOURS.get(outcome, "white"))
         where = f"on {host_of(run['runner'])}" + (f", worker {safe(run['worker'], 40)}" if run["worker"] else "")
-        ran = took(run["started_at"], run["finished_at"])
-        lines += ["", f"{ordinal(number)} attempt  {painted}  {times.both(run['started_at'])}, took {ran}, {where}"]
+        ran = ran_for(outcome, run["started_at"], run["finished_at"])
+        lines += ["", f"{ordinal(number)} attempt  {painted}  {times.both(run['started_at'])}, {ran}, {where}"]
         if run["error"]:
             kind = f"{safe(run['error_type'], 120)}: " if run["error_type"] else ""
             lines += block(f"{kind}{run['error']}", "  ")

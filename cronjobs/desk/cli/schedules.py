@@ -15,6 +15,7 @@ from cronjobs.desk.cli.commands import Commands
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
 from cronjobs.desk.cli.output import COLOURS, Times, columns_of, labelled, safe, table, width, wrapped, write
 from cronjobs.desk.cli.project_database import snapshot
+from cronjobs.desk.insight.saying import on_the_clock
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.reader import nearest
@@ -224,6 +225,8 @@ def _ledger_lines(ledger: Sequence[Mapping[str, Any]], times: Times) -> list[str
         if row["count"] > 1:
             span = f"{times.clock(row['first_for'])} … {span} ({row['count']:,})"
         job = str(row["job_id"]) if row["job_id"] is not None else ""
-        rows.append([span, row["outcome"], job, row["job_status"] or "", safe(row["reason"])])
+        rows.append(
+            [span, row["outcome"], job, row["job_status"] or "", safe(on_the_clock(row["reason"] or "", times))]
+        )
     header = [f"occurrence ({times.timezone})", "outcome", ">job", "status", "reason"]
     return table(rows, header, room=width(), at_most={0: 60})

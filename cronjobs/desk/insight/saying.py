@@ -5,6 +5,7 @@ Texts in the rows were written by anybody. ``safe`` takes the power of control c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -12,9 +13,10 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from cronjobs import masking
-from cronjobs.model import in_zone, rough
+from cronjobs.model import Status, in_zone, rough
 from cronjobs.text import one_line
 
+_UTC: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?\+00:00")
 CELL_LIMIT: Final = 300  # characters of a text that are looked at for one cell
 
 
@@ -54,6 +56,10 @@ class LocalTimes:
     def between(self, first: datetime, last: datetime) -> str:
         """ "2026-11-20 02:15:00 … 02:45:00"; the second date only if it is another."""
         return f"{self.dated(first)} … {replace(self, about=first).clock(last)}"
+
+    def span(self, first: datetime, last: datetime) -> str:
+        """ "02:15:00 to 02:45:00"; with the dates that are not the same as those before them."""
+        return self.clock(first) + (f" to {LocalTimes(first, self.timezone).clock(last)}" if first != last else "")
 
     def full(self, instant: datetime) -> str:
         """ "2026-11-20 02:15:00 America/New_York"."""
@@ -106,6 +112,29 @@ def in_full(instant: datetime, timezone: str) -> str:
 def took(started_at: datetime | None, finished_at: datetime | None) -> str:
     """How long something ran; "" when it is not known."""
     return "" if started_at is None or finished_at is None else rough(finished_at - started_at)
+
+
+def ran_for(outcome: str, started_at: datetime, finished_at: datetime) -> str:
+    """ "took 8.4s". Nobody saw when a lost attempt ended, only when that was found: "found 1m after it began"."""
+    span = rough(finished_at - started_at)
+    return f"found {span} after it began" if outcome == "lost" else f"took {span}"
+
+
+def died_lost(status: str, error_type: str | None) -> bool:
+    """Whether the job's last attempt was lost, so that its ``finished_at`` is when that was found."""
+    return status == Status.DEAD and error_type == "Lost"
+
+
+def on_the_clock(text: str, times: LocalTimes) -> str:
+    """*text* with the UTC instants that cronjobs wrote into it as *times* tells them."""
+
+    def clock(found: re.Match[str]) -> str:
+        try:
+            return times.clock(datetime.fromisoformat(found[0]))
+        except (ValueError, OverflowError):  # plain SQL can write any text
+            return found[0]
+
+    return _UTC.sub(clock, text)
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:

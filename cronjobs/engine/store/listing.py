@@ -6,7 +6,7 @@ statement's shape; a test checks the plans on both databases.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -30,7 +30,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from cronjobs.engine.database.tables import job_runs, jobs, occurrences, schedules
+from cronjobs.engine.database.tables import audit, job_runs, jobs, occurrences, schedules
 from cronjobs.engine.probe.idle_conditions import IS_EXEC, WAITING
 from cronjobs.engine.probe.sql_text import (
     AUDIT,
@@ -47,7 +47,7 @@ from cronjobs.engine.probe.sql_text import (
 )
 from cronjobs.engine.store.claims import PLAIN, TIMED
 from cronjobs.engine.store.shown import LONGEST, beginning, fetched, shown
-from cronjobs.engine.store.sql import AMONG_NAMES, run
+from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 from cronjobs.model import FINAL, Status
 
 HOSTS_AT_MOST: Final = 200  # if every tick has its own host name (containers), the newest tick has to do
@@ -429,6 +429,9 @@ def ledger(connection: Connection, schedule_id: int, limit: int) -> Sequence[Row
 
 # --- history ----------------------------------------------------------------------------------------------------------
 
+_WHEN: Final = {"attempt": "r.finished_at", "death": "j.finished_at", "occurrence": "c.last_for"}
+_WHO: Final = f"""CAST(substr(j.schedule, 1, {LONGEST}) AS text) AS schedule,
+            CASE WHEN j.schedule IS NULL THEN CAST(substr(j.job_type, 1, {LONGEST}) AS text) END AS job_type"""
 # Without tracebacks and outputs, which "jobs show" prints: a night of them can be hundreds of megabytes.
 _BRIEF: Final = [column for column in job_runs.c if column.name not in ("traceback", "output")]
 
@@ -440,7 +443,7 @@ def attempts_since(
     *,
     schedule: str | None = None,
     job_type: str | None = None,
-    outcome: str | None = None,
+    outcomes: Collection[str] | None = None,
     until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
     """The newest *limit* attempts that ended since, and before *until*, newest first."""
@@ -451,9 +454,9 @@ def attempts_since(
         .order_by(job_runs.c.finished_at.desc())
         .limit(limit)
     )
-    for column, value in ((jobs.c.schedule, schedule), (jobs.c.job_type, job_type), (job_runs.c.outcome, outcome)):
-        if value is not None:
-            query = query.where(column == value)
+    query = query.where(*_plainly(Filter(job_type=job_type, schedule=schedule)))
+    if outcomes is not None:
+        query = query.where(job_runs.c.outcome.in_(list(outcomes)))
     return connection.execute(_before(query, job_runs.c.finished_at, until)).all()
 
 
@@ -507,6 +510,84 @@ def not_run_since(
     if schedule_ids is not None:
         query = query.where(occurrences.c.schedule_id.in_(list(schedule_ids)))
     return connection.execute(_before(query, occurrences.c.last_for, until)).all()
+
+
+def newest_begin(connection: Connection, kind: str, most: int, since: datetime, until: datetime | None) -> datetime:
+    """*since*, or a later instant, if there are more than *most* of this *kind* from then on: attempt, occurrence."""
+    column = {"attempt": job_runs.c.finished_at, "occurrence": occurrences.c.last_for}[kind]
+    query = select(column).where(column >= since).order_by(column.desc()).limit(1).offset(most - 1)
+    return connection.execute(_before(query, column, until)).scalar() or since
+
+
+def tallies(
+    connection: Connection,
+    since: Mapping[str, datetime],
+    most: int,
+    *,
+    schedule: str | None = None,
+    job_type: str | None = None,
+    schedule_ids: Collection[int] | None = None,
+    outcome: str | None = None,
+    until: datetime | None = None,
+) -> Sequence[Row[Any]]:
+    """How many attempts, deaths and occurrences without a run there are, by outcome and by schedule, else by job type.
+
+    *since* by kind: attempt, death, occurrence. Of each outcome the *most* largest groups; ``in_all`` sums all of them.
+    ``job_id`` and ``reason`` are None if the group has several. The sums are the database's: a million rows stay there.
+    """
+    before = {kind: "" if until is None else f" AND {column} < :until" for kind, column in _WHEN.items()}
+    of_job = """(CAST(:schedule AS text) IS NULL OR j.schedule = CAST(:schedule AS text))
+        AND (CAST(:job_type AS text) IS NULL OR j.job_type = CAST(:job_type AS text))"""
+    rows = run(
+        connection,
+        f"""
+        WITH each AS (
+          SELECT {_WHO}, r.outcome, 1 AS number, r.started_at AS first_at, r.started_at AS last_at,
+            {RUN_SECONDS} AS seconds, r.job_id, NULL AS reason
+          FROM {JOB_RUNS} r JOIN {JOBS} j ON j.id = r.job_id
+          WHERE r.finished_at >= :attempts_since{before["attempt"]} AND {of_job}
+          UNION ALL
+          SELECT {_WHO}, 'dead', 1, j.finished_at, j.finished_at, NULL, j.id, NULL FROM {JOBS} j
+          WHERE j.status = 'dead' AND j.finished_at IS NOT NULL AND j.finished_at >= :deaths_since{before["death"]}
+            AND {of_job}
+          UNION ALL
+          SELECT s.name, NULL, c.outcome, c.count, c.first_for, c.last_for, NULL, c.job_id, c.reason
+          FROM {OCCURRENCES} c JOIN {SCHEDULES} s ON s.id = c.schedule_id
+          WHERE c.outcome IN {DID_NOT_RUN} AND c.last_for >= :occurrences_since{before["occurrence"]}
+            AND (:any_schedule OR s.id {AMONG_IDS})),
+        sums AS (
+          SELECT schedule, job_type, outcome, CAST(sum(number) AS bigint) AS number, min(first_at) AS first_at,
+            max(last_at) AS last_at, sum(seconds) / sum(number) AS seconds, max(seconds) AS longest,
+            CASE WHEN min(job_id) = max(job_id) THEN min(job_id) END AS job_id,
+            CASE WHEN min(reason) = max(reason) THEN min(reason) END AS reason
+          FROM each WHERE CAST(:outcome AS text) IS NULL OR outcome = CAST(:outcome AS text)
+          GROUP BY schedule, job_type, outcome)
+        SELECT * FROM (
+          SELECT sums.*, CAST(sum(number) OVER (PARTITION BY outcome) AS bigint) AS in_all,
+            row_number() OVER (PARTITION BY outcome ORDER BY number DESC, schedule, job_type) AS place
+          FROM sums) placed
+        WHERE place <= :most ORDER BY first_at, schedule, job_type, outcome""",
+        **{f"{kind}s_since": at for kind, at in since.items()},
+        **({} if until is None else {"until": until}),
+        schedule=schedule,
+        job_type=job_type,
+        any_schedule=schedule_ids is None,
+        ids=list(schedule_ids or ()),
+        outcome=outcome,
+        most=most,
+    )
+    return rows.all()
+
+
+def acts(connection: Connection, actions: Collection[str], since: datetime | None, limit: int) -> Sequence[Row[Any]]:
+    """The newest *limit* entries of the audit trail with these *actions*, oldest first."""
+
+    def query(with_json: bool) -> Select[Any]:
+        found = select(*shown(connection, audit.c, with_json=with_json)).where(audit.c.action.in_(list(actions)))
+        found = found if since is None else found.where(audit.c.at >= since)
+        return found.order_by(audit.c.at.desc(), audit.c.id.desc()).limit(limit)
+
+    return fetched(connection, query)[::-1]
 
 
 def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequence[Row[Any]]:

@@ -55,6 +55,7 @@ _TYPES: Final = {
     "next_occurrence": Instant(),
     "last_tick_at": Instant(),
     "handlers_at": Instant(),
+    "last_at": Instant(),
 }
 
 

@@ -1,28 +1,29 @@
-"""Random nights: however history tells them, no run is lost, and each figure is that of the rows."""
+"""Random nights: whatever else happened, what broke is shown, and each figure is that of the rows."""
 
 from __future__ import annotations
 
 import random
 import re
 from collections import Counter
-from datetime import datetime, timedelta
-from statistics import median
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
-from support.lookingrows import NOW, Cronjobs, Rows, ago
+from sqlalchemy import insert
+from support.lookingrows import HOLDER, NOW, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
-from cronjobs.desk.cli.output import width
-from cronjobs.desk.insight.shortened_history import collapsed, outcome_of, totals, when
-from cronjobs.model import rough
+from cronjobs.desk.cli import history as command
+from cronjobs.desk.insight.shortened_history import BROKE, QUIET, each_alone, number_of, outcome_of, story, totals, when
+from cronjobs.engine.database import tables
 from cronjobs.testing import FakeClock
 
-BERLIN = ZoneInfo("Europe/Berlin")
-OUTCOMES = ["succeeded"] * 12 + ["failed", "timed_out", "lost", "interrupted", "cancelled", "snoozed"]
-LINE = re.compile(r"(\d\d:\d\d(?::\d\d)?)(?:–(\d\d:\d\d))? +(\w+(?: out| tick)?)  +(.*)")
+OF_ATTEMPTS = ["succeeded"] * 30 + ["snoozed"] * 3 + ["failed", "timed_out", "lost", "interrupted", "cancelled"]
+WORDS = {"deploy": "deployed", "pause": "paused"}
+LINE = re.compile(r"(?:\d\d:\d\d:\d\d| {8}) {5}(\w+(?: out| tick)?)  +(.*)")
+MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -30,122 +31,329 @@ def clock() -> FakeClock:
     return FakeClock(NOW)
 
 
+# --- the decision -----------------------------------------------------------------------------------------------------
+
+
 def random_entries(dice: random.Random) -> list[dict[str, Any]]:
     found = []
-    for number in range(dice.randrange(0, 150)):
+    for number in range(dice.randrange(0, 120)):
         began = NOW - timedelta(hours=30) * dice.random()
-        kind = dice.choice(["attempt"] * 9 + ["death", "occurrence", "gap"])
+        kind = dice.choice(["attempt"] * 9 + ["death", "occurrence", "gap", "pause", "deploy"])
         entry: dict[str, Any] = {"kind": kind, "job_id": number, "started_at": began, "finished_at": began}
-        if kind != "gap":
-            entry["schedule"] = dice.choice([None, "a", "b", "c"]) if kind != "occurrence" else "a"
+        if kind in ("attempt", "death"):
+            entry |= {"schedule": dice.choice([None, "a", "b"]), "job_type": dice.choice(["t", "u"])}
+            entry |= {"error": dice.choice([None, f"503 for invoice {number}", "OSError"])}
         if kind == "attempt":
-            entry["outcome"] = dice.choice(OUTCOMES)
+            entry["outcome"] = dice.choice(OF_ATTEMPTS)
         if kind == "occurrence":
             entry |= {"outcome": dice.choice(["missed", "skipped"]), "count": dice.randrange(1, 9), "last_for": began}
+            entry |= {"schedule": dice.choice("ab"), "reason": "no tick came in time"}
         found.append(entry)
-    return sorted(found, key=when)
+    return found
 
 
-def day_of(at: datetime) -> Any:
-    return at.astimezone(BERLIN).date()
+def tallied(entries: Iterable[dict[str, Any]], dice: random.Random) -> list[dict[str, Any]]:
+    """As the database sums them; of some outcomes without the smallest groups."""
+    sums: Counter[tuple[str, Any]] = Counter()
+    for entry in entries:
+        if entry["kind"] in ("attempt", "death", "occurrence"):
+            sums[outcome_of(entry), entry.get("schedule") or entry.get("job_type")] += number_of(entry)
+    in_all = Counter[str]()
+    for (outcome, _), number in sums.items():
+        in_all[outcome] += number
+    most = dice.choice([1, 99])
+    found = []
+    for outcome, total in in_all.items():
+        largest = sorted(((number, who) for (word, who), number in sums.items() if word == outcome), reverse=True)
+        at = NOW - timedelta(hours=30) * dice.random()
+        found += [
+            {"outcome": outcome, "schedule": who, "number": number, "in_all": total, "first_at": at}
+            for number, who in largest[:most]
+        ]
+    return found
 
 
-def test_every_entry_is_on_exactly_one_line_and_only_successes_of_one_schedule_and_day_share_one() -> None:
-    shared = 0
-    for seed in range(300):
-        entries = random_entries(random.Random(seed))
-        lines: Any = collapsed(entries, day_of)
-        assert sorted(id(entry) for line in lines for entry in line) == sorted(map(id, entries))
-        assert [when(line[0]) for line in lines] == sorted(when(line[0]) for line in lines)
-        for line in lines:
-            shared += len(line) > 1
-            if len(line) > 1:
-                assert {(entry["kind"], entry["outcome"], entry["schedule"]) for entry in line} == {
-                    ("attempt", "succeeded", line[0]["schedule"])
-                }
-                assert line[0]["schedule"] is not None
-                assert len({day_of(when(entry)) for entry in line}) == 1
-                between = entries[entries.index(line[0]) : entries.index(line[-1])]
-                assert all(
-                    outcome_of(entry) == "succeeded"
-                    for entry in between
-                    if entry.get("schedule") == line[0]["schedule"]
-                )
-        # As few lines as that allows: two neighbours of one schedule and day are never both successes.
-        told: dict[str, Any] = {}
-        for line in lines:
-            schedule = line[0].get("schedule")
-            if schedule is not None:
-                key = (outcome_of(line[0]), day_of(when(line[0])))
-                assert outcome_of(line[0]) != "succeeded" or told.get(schedule) != key
-                told[schedule] = key
-        assert totals(entries).total() == sum(entry.get("count", 1) for entry in entries)
-    assert shared > 1000
+@pytest.mark.parametrize("tell", [story, each_alone])
+def test_what_broke_comes_before_what_went_well_and_what_is_left_out_is_counted(tell: Any) -> None:
+    cut = whole = 0
+    for seed in range(600):
+        dice = random.Random(seed)
+        entries = random_entries(dice)
+        tallies, limit = tallied(entries, dice), dice.choice([1, 5, 20, 50, 200])
+        found = tell(entries, tallies, limit)
+        assert len(found.lines) + len(found.tallies) <= limit
+        shown = [entry for line in found.lines for entry in line]
+        assert len({id(entry) for entry in shown}) == len(shown)
+        counts = Counter[str]()
+        for entry in shown:
+            counts[outcome_of(entry)] += number_of(entry)
+        for tally in found.tallies:
+            counts[tally["outcome"]] += tally["number"]
+        in_all = totals(entries, tallies)
+        assert in_all.total() == sum(map(number_of, entries))
+        assert counts + found.left_out == in_all
+        # Nothing is left out for something that matters less.
+        ranks = [(*BROKE, *QUIET).index(outcome) for outcome in found.left_out if outcome in BROKE]
+        least = max((((*BROKE, *QUIET).index(outcome)) for outcome in counts), default=0)
+        assert least <= min(ranks, default=99)
+        # In order of time, and those that share a line are alike, and share it only for want of room.
+        assert [when(line[0]) for line in found.lines] == sorted(when(line[0]) for line in found.lines)
+        for line in found.lines:
+            assert len({(outcome_of(entry), entry.get("schedule") or entry.get("job_type")) for entry in line}) == 1
+            assert line == sorted(line, key=when)
+        broke = [entry for entry in entries if outcome_of(entry) in BROKE]
+        if len(broke) <= limit:
+            whole += 1
+            assert {id(entry) for entry in broke} <= {id(entry) for entry in shown}
+            assert all(len(line) == 1 for line in found.lines)
+        cut += bool(found.left_out)
+    assert min(cut, whole) > 100
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_night_is_told_without_losing_a_run(cronjobs: Cronjobs, rows: Rows, seed: int) -> None:
-    dice = random.Random(seed)
-    names = ["nightly-report", "sync stock ×3", "日本語"]
-    ran: Counter[tuple[str, str]] = Counter()
-    durations: dict[str, list[timedelta]] = {name: [] for name in names}
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+class Night:
+    """Rows of a night, and beside them what a reader is to find: ``facts`` by outcome."""
+
+    def __init__(self, rows: Rows, dice: random.Random) -> None:
+        self.rows, self.dice, self.facts, self.job = rows, dice, Counter[str](), 0
+        self.jobs: list[dict[str, Any]] = []
+        self.runs: list[dict[str, Any]] = []
+        self.by_name: Counter[tuple[str, str]] = Counter()
+
+    def attempts(self, name: str | None, job_type: str, outcomes: list[str], *, dies: bool = False) -> None:
+        """A job that had these attempts."""
+        self.job += 1
+        began = ago(hours=20) + self.dice.random() * timedelta(hours=19)
+        common = {"id": self.job, "job_type": job_type, "schedule": name, "created_at": began, "run_at": began}
+        ended = began + len(outcomes) * MINUTE
+        error = "GiveUp: there is no invoice" if dies else None
+        state = {"status": "dead" if dies else "succeeded", "finished_at": ended, "last_error": error}
+        self.jobs.append(common | state | {"attempts": len(outcomes)})
+        for number, outcome in enumerate(outcomes):
+            at = began + number * MINUTE
+            run = {"job_id": self.job, "attempt": number + 1, "outcome": outcome, "runner": HOLDER}
+            self.runs.append(run | {"started_at": at, "finished_at": at + 20 * MINUTE / 60, "error": None})
+            self.facts[outcome] += 1
+            self.by_name[name or job_type, outcome] += 1
+        self.facts["dead"] += dies
+
+    def write(self) -> None:
+        with self.rows.database.write() as connection:
+            connection.execute(insert(tables.jobs), self.jobs)
+            connection.execute(insert(tables.job_runs), self.runs)
+
+    def act(self, at: datetime, action: str, subject: str, **values: Any) -> None:
+        self.rows.put(tables.audit, at=at, actor="ada", host="web1", action=action, subject=subject, **values)
+
+
+def a_random_night(rows: Rows, dice: random.Random, successes: int) -> Night:
+    night = Night(rows, dice)
+    names = [("nightly-report", "reports.nightly"), ("sync-stock", "stock.sync"), (None, "mail.send"), (None, "poll")]
+    for _ in range(successes):
+        night.attempts(*dice.choice(names), ["succeeded"])
+    for _ in range(dice.randrange(0, 12)):
+        outcomes = dice.choices(OF_ATTEMPTS[30:], k=dice.randrange(1, 5))
+        night.attempts(*dice.choice(names), outcomes, dies=dice.random() < 0.7)
+    night.attempts(None, "poll", ["snoozed"] * 41)
+    schedule = rows.schedule("sync-stock")
+    for number in range(dice.randrange(0, 60)):
+        at = ago(hours=15) + number * 3 * MINUTE
+        outcome, count = dice.choice(["skipped", "skipped", "missed", "coalesced"]), dice.randrange(1, 4)
+        rows.occurrence(schedule, at, outcome, first_for=at - MINUTE, count=count, job_id=1, reason="overlap: job 1")
+        night.facts[outcome] += count
+    for number in range(dice.randrange(1, 5)):
+        rows.tick("web1", ago(hours=1 + number))
+        night.facts["no tick"] += 1
     rows.tick("web1", ago(hours=30))
     rows.tick()
-    for number in range(60):
-        name = dice.choice([*names, None])
-        began = ago(hours=12) + timedelta(minutes=10 * number)
-        took = timedelta(seconds=dice.choice([0.2, 1, 2.5]))
-        outcome = dice.choice(OUTCOMES)
-        job_id = rows.job(status="succeeded", schedule=name, started_at=began, finished_at=began + took)
-        rows.attempt(job_id, outcome, started_at=began, finished_at=began + took)
-        ran[name or "mail.send", outcome] += 1
-        if name and outcome == "succeeded":
-            durations[name].append(took)
+    night.facts["no tick"] += 1
+    for number in range(dice.randrange(0, 4)):
+        night.act(ago(hours=9) + number * MINUTE, "pause", f"queue q{number}")
+        night.act(ago(hours=8), "resume", f"queue q{number}")
+        night.facts["pause"] += 1
+    for number in range(dice.randrange(0, 4)):
+        night.act(ago(hours=7) + number * MINUTE, "sync", f"f{number}", detail={"add": ["a"]})
+        night.facts["deploy"] += 1
+    night.write()
+    return night
 
+
+def read(out: str) -> tuple[Counter[str], list[tuple[str, str]]]:
+    """The lines of the text: how many of each outcome they speak of, and outcome and text of each."""
+    lines: list[tuple[str, str]] = []
+    for line in out.splitlines():
+        if match := LINE.fullmatch(line):
+            lines.append((match[1].replace("_", " "), match[2]))
+        elif lines and line.startswith(" " * 26):
+            lines[-1] = (lines[-1][0], f"{lines[-1][1]} {line.strip()}")
+    found = Counter[str]()
+    for word, text in lines:
+        number = re.match(r"([\d,]+) alike|\S+ ×([\d,]+)|.*?, ([\d,]+) occurrences", text)
+        many = next(filter(None, number.groups()), "1") if number else "1"
+        found[word] += int(many.replace(",", ""))
+    return found, lines
+
+
+def said(text: str) -> Counter[str]:
+    """The figures of the first line, or of what is left out, by the words of the lines."""
+    found = Counter[str]()
+    for number, word in re.findall(r"([\d,]+) (\w+(?: out|s? without ticks)?)(?=,|$|:)", " ".join(text.split())):
+        plain = {"time without ticks": "no tick", "times without ticks": "no tick", "deploys": "deploy"}
+        found[{"pauses": "pause"}.get(word, plain.get(word, word))] += int(number.replace(",", ""))
+    return found
+
+
+def in_words(facts: Counter[str]) -> Counter[str]:
+    return Counter({word.replace("_", " "): number for word, number in facts.items() if number})
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("limit", [10, 200])
+def test_a_night_is_told_without_losing_what_broke(cronjobs: Cronjobs, rows: Rows, seed: int, limit: int) -> None:
+    dice = random.Random(seed)
+    night = a_random_night(rows, dice, successes=dice.choice([3, 400]))
+    answer = cronjobs("history", "--limit", str(limit))
+    facts = in_words(night.facts)
+    found, lines = read(answer.out)
+    head = answer.out.split("\n\n")[0].partition("Europe/Berlin:")[2]
+    assert said(head) == facts
+    assert len(lines) <= limit
+    plain = Counter({{"deployed": "deploy", "paused": "pause"}.get(word, word): n for word, n in found.items()})
+    left_out = said(answer.err.partition("left out: ")[2].partition(": --limit")[0])
+    assert plain + left_out == facts
+    if limit == 200:
+        assert not left_out
+        assert answer.err == ""
+        assert {word for word, text in lines if " alike " in text} == set()
+        tallied = {
+            (match[1], word.replace(" ", "_")): int((match[2] or "1").replace(",", ""))
+            for word, text in lines
+            if word in ("succeeded", "snoozed") and (match := re.match(r"(\S+?)(?: ×([\d,]+))?(?:,| \()", text))
+        }
+        assert tallied == {key: number for key, number in night.by_name.items() if key[1] in ("succeeded", "snoozed")}
+    each = cronjobs("history", "--json", "--limit", "100000").json
+    counted = Counter[str]()
+    for entry in each:
+        counted[outcome_of(entry)] += number_of(entry)
+    assert in_words(counted) == facts
+    alone = read(cronjobs("history", "--all", "--limit", "100000").out)[1]
+    assert len(alone) == len(each)
+
+
+@pytest.mark.slow
+def test_twelve_thousand_successes_hide_none_of_29_deaths(cronjobs: Cronjobs, rows: Rows) -> None:
+    night = Night(rows, random.Random(7))
+    for number in range(11_854):
+        night.attempts(None, f"billing.invoice{number % 3}", ["succeeded"])
+    for _ in range(29):
+        night.attempts(None, "billing.invoice0", ["failed"], dies=True)
+    night.write()
+    rows.tick()
     answer = cronjobs("history")
-    each = cronjobs("history", "--json").json
-    told: Counter[tuple[str, str]] = Counter()
-    for line in answer.out.splitlines()[1:]:
-        assert len(line) <= width()
-        if (match := LINE.fullmatch(line)) is None or match[3] == "no tick":
-            continue
-        outcome = match[3].replace(" ", "_")
-        if match[2]:
-            name, count = re.fullmatch(r"(.+) ×([\d,]+), .*", match[4]).groups()  # type: ignore[union-attr]
-            told[name, outcome] += int(count)
-        else:
-            name = found[1] if (found := re.search(r" of ([^,]+),", match[4])) else "mail.send"
-            told[name, outcome] += 1
-    assert told == ran
-    head = " ".join(answer.out.splitlines()[:3])
-    for outcome, count in Counter(key[1] for key in ran.elements()).items():
-        assert f"{count} {outcome.replace('_', ' ')}" in head
-    assert Counter(entry["outcome"] for entry in each if entry["kind"] == "attempt") == Counter(
-        key[1] for key in ran.elements()
+    assert answer.out.startswith("since 2026-06-30 14:03:07 Europe/Berlin: 29 dead, 29 failed, 11,854 succeeded\n")
+    assert [answer.out.count(f"  {word}  ") for word in ("dead     ", "failed     ", "succeeded  ")] == [29, 29, 3]
+    assert "billing.invoice0 ×3,952, 20s on average: " in answer.out
+    assert answer.err == ""
+    json = cronjobs("history", "--json")
+    assert [entry["kind"] for entry in json.json].count("death") == 29
+    assert len(json.json) == 200
+    assert json.err == "left out: 11,712 succeeded: --limit, or a shorter time\n"
+
+
+def test_more_of_what_broke_than_there_are_lines_is_one_line_of_those_alike(cronjobs: Cronjobs, rows: Rows) -> None:
+    night = Night(rows, random.Random(7))
+    for _ in range(50):
+        night.attempts(None, "mail.send", ["failed"], dies=True)
+    night.write()
+    rows.tick()
+    answer = cronjobs("history", "--limit", "20").out
+    assert len(re.findall(r"  50 alike until [\d:]+, the first: mail.send #", answer)) == 2
+
+
+def test_only_so_many_are_counted_and_it_says_from_when_on(
+    cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "COUNTED_AT_MOST", 3)
+    for number in range(5):
+        at = ago(minutes=10 - number)
+        rows.attempt(rows.job(status="succeeded", finished_at=at), started_at=at, finished_at=at)
+    rows.tick()
+    answer = cronjobs("history")
+    assert answer.out.splitlines()[0].endswith(": 3 succeeded")
+    assert answer.err == "only the newest 3 attempts are counted: since 13:55:07\n"
+    assert cronjobs("history", "--until", "8m30s").err == ""
+
+
+def test_a_lost_attempt_has_no_length(cronjobs: Cronjobs, rows: Rows) -> None:
+    job_id = rows.job(status="dead", error_type="Lost")
+    rows.attempt(job_id, "lost")
+    rows.tick()
+    assert "lost         mail.send #1, found 1m after it began on web1\n" in cronjobs("history").out
+    shown = cronjobs("jobs", "show", "1").out
+    assert "found 1m after it began, on web1" in shown
+    assert "took" not in shown
+    assert "after 1m\n" not in shown
+
+
+def test_reasons_have_the_times_of_the_reader(cronjobs: Cronjobs, rows: Rows) -> None:
+    schedule = rows.schedule("sync")
+    reason = "the occurrence of 2026-07-01T01:24:00+00:00 stands for it"
+    rows.occurrence(schedule, ago(hours=11), "coalesced", reason=reason)
+    rows.occurrence(schedule, ago(hours=10), "missed", reason=reason)
+    rows.tick()
+    rows.occurrence(schedule, ago(hours=9), "missed", reason="what of 2026-99-01T01:24:00+00:00?")
+    for arguments in (["history"], ["history", "--all"], ["schedules", "show", "sync"]):
+        out = " ".join(cronjobs(*arguments).out.split())
+        assert "2026-07-01T01:24" not in out
+    missed = " ".join(cronjobs("history", "--outcome", "missed").out.split())
+    assert "sync: the occurrence of 03:24:00 stands for it" in missed
+    assert "sync: what of 2026-99-01T01:24:00+00:00?" in missed
+
+
+def test_pauses_and_deploys_are_in_the_night(cronjobs: Cronjobs, rows: Rows) -> None:
+    night = Night(rows, random.Random(1))
+    night.act(ago(days=3), "pause", "all", why="moving")
+    night.act(ago(days=2), "resume", "all")
+    night.act(ago(days=2), "pause", "queue mail", why="provider down")
+    night.act(ago(hours=10), "resume", "queue mail")
+    night.act(ago(hours=9), "pause", "schedule sync", detail={"skip": True})
+    night.act(ago(hours=8), "pause", "schedule other", detail={"until": (ago(hours=7)).isoformat()})
+    night.act(ago(hours=6), "sync", "3f2a9c1b00000000", detail={"add": [], "change": ["sync"], "rename": ["a → b"]})
+    rows.schedule("sync")
+    rows.tick()
+    assert (
+        cronjobs("history").out
+        == """\
+since 2026-06-30 14:03:07 Europe/Berlin: 3 pauses, 1 deploy
+
+Monday 2026-06-29
+14:03:07     paused       queue mail by ada until 04:03:07: provider down
+
+Wednesday 2026-07-01
+05:03:07     paused       schedule sync by ada and still is, and what came due
+                          was skipped
+06:03:07     paused       schedule other by ada until 07:03:07
+08:03:07     deployed     file 3f2a9c1b0000 applied by web1 (change: sync,
+                          rename: a → b)
+"""
     )
-    every = cronjobs("history", "--all").out
-    assert "×" not in every.replace("stock ×3", "")
-    assert sum(LINE.fullmatch(line) is not None for line in every.splitlines()) == len(each)
-
-
-def test_repeated_successes_are_one_line_with_how_long_they_usually_took(cronjobs: Cronjobs, rows: Rows) -> None:
-    rows.tick("web1", ago(hours=30))
-    durations = [1.0, 1.2, 1.4, 0.9, 20.0]
-    for number, seconds in enumerate(durations):
-        began = NOW.replace(hour=1, minute=0, second=0) + timedelta(minutes=5 * number)
-        ended = began + timedelta(seconds=seconds)
-        job_id = rows.job(status="succeeded", schedule="sync_stock", started_at=began, finished_at=ended)
-        rows.attempt(job_id, started_at=began, finished_at=ended)
-    usual = rough(timedelta(seconds=median(durations)))
-    assert f"03:00–03:20  succeeded    sync_stock ×5, {usual} usual, the longest 20s\n" in cronjobs("history").out
-    assert "03:20:00     succeeded    mail.send #5 of sync_stock, 20s on web1\n" in cronjobs("history", "--all").out
-    early = cronjobs("history", "--until", "03:07").out
-    assert early == cronjobs("history", "--until", "2026-07-01T03:07").out
-    assert "03:00–03:05  succeeded    sync_stock ×2, 1.1s usual\n" in early
-    assert early.startswith("since 2026-06-30 14:03:07 until 03:07:00 Europe/Berlin: 2 succeeded, 1 time")
-    assert [
-        entry["job_id"] for entry in cronjobs("history", "--until", "11h", "--type", "mail.send", "--json").json
-    ] == [1]
+    found = [entry["kind"] for entry in cronjobs("history", "--json", "--schedule", "sync").json]
+    assert found == ["pause", "pause", "deploy"]
+    [pause] = cronjobs("history", "--json", "--until", "8h30m", "--since", "9h30m").json
+    assert pause == {
+        "kind": "pause",
+        "scope": "schedule",
+        "name": "sync",
+        "by": "ada",
+        "why": None,
+        "started_at": ago(hours=9).isoformat(),
+        "until": None,
+        "skip": True,
+        "finished_at": None,
+    }
+    assert cronjobs("history", "--json", "--type", "mail.send").json == []
 
 
 @pytest.mark.parametrize(
@@ -161,14 +369,17 @@ def test_a_span_that_cannot_be_meant_is_refused(cronjobs: Cronjobs, rows: Rows, 
     assert answer.err.startswith(why)
 
 
-def test_lines_are_limited_and_totals_are_not(cronjobs: Cronjobs, rows: Rows) -> None:
-    rows.tick()
-    for number in range(12):
-        began = ago(minutes=30 - number)
-        job_id = rows.job(status="succeeded", schedule="s" if number < 10 else None)
-        rows.attempt(job_id, started_at=began, finished_at=began)
-    answer = cronjobs("history", "--limit", "2")
-    assert answer.out.splitlines()[0].endswith(": 12 succeeded")
-    assert [line.split()[2:4] for line in answer.out.splitlines()[3:]] == [["mail.send", "#11,"], ["mail.send", "#12,"]]
-    assert "the newest 2 are shown; there are older ones" in answer.err
-    assert len(cronjobs("history", "--json", "--limit", "2").json) == 2
+def test_until_is_a_time_of_day_or_a_duration(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.tick("web1", ago(hours=30))
+    for number in range(5):
+        began = datetime(2026, 7, 1, 1, 5 * number, tzinfo=UTC)
+        job_id = rows.job(status="succeeded", schedule="sync_stock", started_at=began, finished_at=began)
+        rows.attempt(job_id, started_at=began, finished_at=began + timedelta(seconds=1 + 19 * (number == 4)))
+    text = "sync_stock ×5, 4.8s on average, the longest 20s: 03:00:00 to 03:20:00"
+    assert text in " ".join(cronjobs("history").out.split())
+    early = cronjobs("history", "--until", "03:07").out
+    assert early == cronjobs("history", "--until", "2026-07-01T03:07").out
+    assert "sync_stock ×2, 1s on average: 03:00:00 to 03:05:00\n" in early
+    assert early.startswith("since 2026-06-30 14:03:07 until 03:07:00 Europe/Berlin: 1 time without ticks, 2")
+    found = cronjobs("history", "--until", "11h", "--type", "mail.send", "--json").json
+    assert [entry["job_id"] for entry in found] == [1]

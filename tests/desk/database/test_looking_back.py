@@ -133,19 +133,21 @@ def a_night(rows: Rows) -> None:
 
 
 HISTORY = """\
-since 2026-06-30 14:03:07 Europe/Berlin: 1 succeeded, 1 failed, 1 dead, 1
-skipped, 2 coalesced, 1 time without ticks
+since 2026-06-30 14:03:07 Europe/Berlin: 1 dead, 1 time without ticks, 1 failed,
+1 skipped, 2 coalesced, 1 succeeded
 
 Wednesday 2026-07-01
 01:58:00     no tick      reached the database between 01:58:00 and 02:31:01
-02:20:00     coalesced    refresh-cache, 2 occurrences from 02:01:00 to 02:20:00
-                          (job 1)
-02:31:02     failed       mail.send #1 of refresh-cache, 3.2s on web1: 503 from
-                          the mail provider
+02:31:02     failed       mail.send #1 of refresh-cache, took 3.2s on web1: 503
+                          from the mail provider
 02:31:02     dead         mail.send #1 of refresh-cache, and nobody has dealt
                           with it
-13:54:07     succeeded    reports.nightly #2, 1m on web1
-13:58:07     skipped      refresh-cache (job 1): job 1 was still running
+
+counted by schedule and job type
+             coalesced    refresh-cache ×2 (job 1): 02:01:00 to 02:20:00
+             succeeded    reports.nightly (job 2), 1m: 13:54:07
+             skipped      refresh-cache (job 1), job 1 was still running:
+                          13:58:07
 """
 
 
@@ -178,7 +180,7 @@ def test_history_json_is_one_array_with_a_kind(cronjobs: Cronjobs, rows: Rows) -
         ("--outcome dead", ["death"]),
         ("--outcome skipped", ["skipped"]),
         ("--outcome missed", []),
-        ("--limit 2", ["succeeded", "skipped"]),
+        ("--limit 2", ["gap", "death"]),
         ("--since 3d --outcome succeeded", ["succeeded", "succeeded"]),
         ("--since 2026-07-01T02:10", ["gap", "coalesced", "failed", "death", "succeeded", "skipped"]),
         ("--since 2026-07-01T02:32", ["succeeded", "skipped"]),
@@ -255,6 +257,12 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         listing.ledger(connection, 1, 20)
         listing.attempts_since(connection, hour, 200)
         listing.not_run_since(connection, hour, 200)
+        listing.acts(connection, ["sync"], hour, 200)
+        for kind in ("attempt", "occurrence"):
+            listing.newest_begin(connection, kind, 200, hour, None)
+        begins = dict.fromkeys(("attempt", "death", "occurrence"), hour)
+        listing.tallies(connection, begins, 200)
+        listing.tallies(connection, begins, 200, schedule_ids=[1], schedule="a", until=NOW)
         listing.tick_gaps(connection, hour, timedelta(minutes=3))
     event.remove(database.engine, "before_cursor_execute", note)
     return sent

@@ -13,7 +13,7 @@ from cronjobs.contrib.web.request import Refused
 from cronjobs.contrib.web.view import View, badge, facts, status, text_block
 from cronjobs.desk.insight.explain_named import explain_id
 from cronjobs.desk.insight.missing_job import missing_job
-from cronjobs.desk.insight.saying import counted, host_of, key_told, ordinal, safe, took, tries
+from cronjobs.desk.insight.saying import counted, died_lost, host_of, key_told, ordinal, ran_for, safe, took, tries
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of
@@ -71,7 +71,7 @@ def _facts(row: Any, view: View) -> Html:
     by = f" by {safe(row.enqueued_by, 120)}" if row.enqueued_by else ""
     ended = ""
     if row.finished_at is not None:
-        ran = took(row.started_at, row.finished_at)
+        ran = "" if died_lost(row.status, row.error_type) else took(row.started_at, row.finished_at)
         ended = times.both(row.finished_at) + (f", after {ran}" if ran else "")
     pairs: dict[str, Child] = {
         "tries": tries(row.failures, row.max_attempts),
@@ -121,12 +121,12 @@ def _attempts(count: int, runs: Any, view: View) -> Child:
 
 def _attempt(run: Any, number: int, view: View) -> Html:
     worker = f", worker {safe(run.worker, 40)}" if run.worker else ""
-    ran = took(run.started_at, run.finished_at)
+    ran = ran_for(run.outcome, run.started_at, run.finished_at)
     kind = f"{run.error_type}: " if run.error_type else ""
     return h(
         "li",
         h("h3", f"{ordinal(number)} attempt ", badge(run.outcome)),
-        h("p", f"{view.times.both(run.started_at)}, took {ran}, on {host_of(run.runner)}{worker}", class_="small"),
+        h("p", f"{view.times.both(run.started_at)}, {ran}, on {host_of(run.runner)}{worker}", class_="small"),
         h("pre", kind, run.error, tabindex="0") if run.error else None,
         text_block("traceback", run.traceback),
         text_block("output", run.output),
