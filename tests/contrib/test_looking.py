@@ -363,7 +363,7 @@ def test_jobs_show_tells_the_whole_life_of_a_job(cronjobs: Cronjobs, rows: Rows)
     Trace
       back
 
-2nd attempt  lost  10m ago (13:53:07), took 2m, on web1
+2nd attempt  lost  10m ago (13:53:07), found 2m after it began, on web1
   output
     line 1
     line 2

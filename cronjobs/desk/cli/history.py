@@ -141,10 +141,10 @@ def history(
 
     First what broke, each in a line: jobs that died, attempts that failed, timed out, were lost, interrupted or
     cancelled, occurrences that were missed; and, without --type and --outcome, the times in which no tick reached the
-    database, pauses, and deploys, which are files that were applied. If there are more than --limit, those with the
-    same error are one line. Then, counted by schedule and job type: what succeeded, was snoozed, skipped or coalesced.
-    The first line counts all; what is left out is counted on stderr. Errors in full, tracebacks and outputs:
-    "cronjobs jobs show ID".
+    database, pauses, and deploys: files that were applied, and other code on a host. If there are more than --limit,
+    those with the same error are one line. Then, counted by schedule and job type: what succeeded, was snoozed,
+    skipped or coalesced. The first line counts all; what is left out is counted on stderr. Errors in full, tracebacks
+    and outputs: "cronjobs jobs show ID".
 
     --json has an object for each, with its kind: attempt, death, occurrence, gap, pause or deploy; of the first three
     the columns of their tables. If there are more than --limit, it has what broke, then the newest of the others.
@@ -247,7 +247,7 @@ def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime
 
 
 def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str, Any]]:
-    """Pauses that were in force for some of the time, whenever they began, and the files that were applied in it."""
+    """Pauses that were in force for some of the time, and deploys: files that were applied, code that is another."""
     applied = listing.acts(connection, ["sync"], asked.begin, READ_AT_MOST)
     found: list[dict[str, Any]] = [
         {"kind": "deploy", "started_at": row.at, "host": row.host, "by": row.actor, "file": row.subject}
@@ -255,6 +255,14 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
         for row in applied
         if asked.end is None or row.at < asked.end
     ]
+    for row in listing.code_changes(connection, asked.begin, asked.end, READ_AT_MOST):
+        names, old = (set(map(str, each)) if isinstance(each, list) else set() for each in (row.names, row.old_names))
+        version = [] if row.version == row.old_version else [f"{row.old_version} → {row.version}"]
+        changes = {"version": version, "new job types": sorted(names - old), "gone job types": sorted(old - names)}
+        found.append(
+            {"kind": "deploy", "started_at": row.started_at, "host": row.host, "by": None, "file": None}
+            | {"changes": {verb: each for verb, each in changes.items() if each}}
+        )
     # Also what came after it: the end of a pause.
     for pause in pauses_over_time(listing.acts(connection, ["pause", "resume"], None, READ_AT_MOST)):
         ended = ends_at(pause)
@@ -370,8 +378,9 @@ def _told(entry: Entry, times: Times) -> str:
                 for verb, names in (entry["changes"] or {}).items()
                 if isinstance(names, list) and names
             )
-            file, host = safe(str(entry["file"])[:12]), safe(entry["host"], 40) or "an unknown host"
-            return f"file {file} applied by {host}" + (f" ({safe(changes, 200)})" if changes else "")
+            what = "other code on" if entry["file"] is None else f"file {safe(str(entry['file'])[:12])} applied by"
+            host = safe(entry["host"], 40) or "an unknown host"
+            return f"{what} {host}" + (f" ({safe(changes, 200)})" if changes else "")
         case _:
             began = times.clock(entry["started_at"])
             if entry["finished_at"] is None:

@@ -35,6 +35,7 @@ from cronjobs.engine.probe.idle_conditions import IS_EXEC, WAITING
 from cronjobs.engine.probe.sql_text import (
     AUDIT,
     JOB_RUNS,
+    JOB_TYPE_LISTS,
     JOBS,
     NOW,
     OCCURRENCES,
@@ -588,6 +589,30 @@ def acts(connection: Connection, actions: Collection[str], since: datetime | Non
         return found.order_by(audit.c.at.desc(), audit.c.id.desc()).limit(limit)
 
     return fetched(connection, query)[::-1]
+
+
+def code_changes(connection: Connection, since: datetime, until: datetime | None, limit: int) -> Sequence[Row[Any]]:
+    """The newest *limit* ticks that had another version or other job types than the one before it on their host.
+
+    Of ticks that loaded handlers: ``version``, ``names`` of the job types, and ``old_version``, ``old_names``.
+    """
+    before = "" if until is None else " AND t.started_at < :until"
+    return run(
+        connection,
+        f"""
+        SELECT pair.host, pair.started_at, pair.version, pair.old_version, n.names, o.names AS old_names
+        FROM (
+          SELECT t.host, t.started_at, t.version, t.job_types, lag(t.version) OVER mine AS old_version,
+            lag(t.job_types) OVER mine AS old_types
+          FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at >= :since{before}
+          WINDOW mine AS (PARTITION BY t.host ORDER BY t.started_at, t.id)) pair
+        LEFT JOIN {JOB_TYPE_LISTS} n ON n.hash = pair.job_types LEFT JOIN {JOB_TYPE_LISTS} o ON o.hash = pair.old_types
+        WHERE pair.version <> pair.old_version OR pair.job_types <> pair.old_types
+        ORDER BY pair.started_at DESC LIMIT :limit""",
+        since=since,
+        **({} if until is None else {"until": until}),
+        limit=limit,
+    ).all()
 
 
 def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequence[Row[Any]]:

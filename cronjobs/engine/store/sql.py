@@ -56,6 +56,7 @@ _TYPES: Final = {
     "last_tick_at": Instant(),
     "handlers_at": Instant(),
     "last_at": Instant(),
+    "old_names": Json(),
 }
 
 

@@ -356,6 +356,48 @@ Wednesday 2026-07-01
     assert cronjobs("history", "--json", "--type", "mail.send").json == []
 
 
+def test_other_code_on_a_host_is_a_deploy(cronjobs: Cronjobs, rows: Rows) -> None:
+    for number, names in enumerate((["a", "b"], ["a", "c"], ["a", "c"])):
+        rows.put(tables.job_type_lists, hash=f"code{number}", names=names)
+    told = [("web1", "code0", "0.2.0"), ("web2", "code0", "0.2.0"), ("web1", "code1", "0.2.0"), ("web1", None, "0.2.0")]
+    told += [("web1", "code1", "0.2.0"), ("web2", "code1", "0.3.0"), ("web1", "code2", "0.2.0")]
+    told += [("web1", "code2", "0.2.1")]
+    for number, (host, code, version) in enumerate(told):
+        rows.tick(host, ago(minutes=8 - number), job_types=code, version=version)
+    rows.tick()
+    assert (
+        cronjobs("history").out
+        == """\
+since 2026-06-30 14:03:07 Europe/Berlin: 4 deploys
+
+Wednesday 2026-07-01
+13:57:07     deployed     other code on web1 (new job types: c, gone job types:
+                          b)
+14:00:07     deployed     other code on web2 (version: 0.2.0 → 0.3.0, new job
+                          types: c, gone job types: b)
+14:01:07     deployed     other code on web1
+14:02:07     deployed     other code on web1 (version: 0.2.0 → 0.2.1)
+"""
+    )
+    assert cronjobs("history", "--until", "3m").out.count("deployed") == 1
+
+
+def test_however_many_job_types_there_are_totals_are_whole(
+    cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "TALLIES_AT_MOST", 2)
+    night = Night(rows, random.Random(7))
+    for number in range(9):
+        night.attempts(None, f"t{number % 4}", ["succeeded"])
+    night.attempts(None, "poll", ["snoozed", "failed"], dies=True)
+    night.write()
+    rows.tick()
+    answer = cronjobs("history")
+    assert answer.out.startswith("since 2026-06-30 14:03:07 Europe/Berlin: 1 dead, 1 failed, 1 snoozed, 9\nsucceeded\n")
+    assert read(answer.out)[0] == Counter({"succeeded": 5, "snoozed": 1, "failed": 1, "dead": 1})
+    assert answer.err == "left out: 4 succeeded: --limit, or a shorter time\n"
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

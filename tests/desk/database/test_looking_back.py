@@ -258,6 +258,7 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         listing.attempts_since(connection, hour, 200)
         listing.not_run_since(connection, hour, 200)
         listing.acts(connection, ["sync"], hour, 200)
+        listing.code_changes(connection, hour, NOW, 200)
         for kind in ("attempt", "occurrence"):
             listing.newest_begin(connection, kind, 200, hour, None)
         begins = dict.fromkeys(("attempt", "death", "occurrence"), hour)
