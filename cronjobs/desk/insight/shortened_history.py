@@ -68,11 +68,13 @@ def totals(entries: Iterable[Entry], tallies: Iterable[Tally]) -> Counter[str]:
 def story(entries: Sequence[Entry], tallies: Sequence[Tally], limit: int) -> Story:
     """What happened, in at most *limit* lines: a line for each of *entries* that broke, then the quiet *tallies*.
 
-    Entries that are alike share a line only if there are too many of them.
+    Entries that are alike share a line only if there are too many, those that matter least first.
     """
     broke = [[entry] for entry in entries if outcome_of(entry) not in QUIET]
-    if len(broke) > limit:
-        broke = _alike(entry for [entry] in broke)
+    for outcome in reversed(BROKE):
+        if len(broke) > limit:
+            others = [line for line in broke if outcome_of(line[0]) != outcome]
+            broke = others + _alike(entry for entry in entries if outcome_of(entry) == outcome)
     lines = _chosen(broke, limit)
     quiet = [tally for tally in tallies if tally["outcome"] in QUIET]
     room = limit - len(lines)
@@ -98,12 +100,12 @@ def _rank_of_tally(tally: Tally) -> tuple[int, int]:
 
 
 def _alike(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """*entries* by outcome, by schedule or job type, and by error, each in order of time."""
+    """*entries* of one outcome by schedule, else by job type, and by error, each in order of time."""
     groups: dict[Hashable, list[Entry]] = {}
     for entry in sorted(entries, key=when):
         what = entry.get("schedule") or entry.get("job_type") or entry.get("name")
         error = normalised(str(entry.get("error") or entry.get("reason") or ""))
-        groups.setdefault((outcome_of(entry), what, error), []).append(entry)
+        groups.setdefault((what, error), []).append(entry)
     return list(groups.values())
 
 

@@ -18,6 +18,7 @@ from support.lookingrows import rows as rows
 from cronjobs.desk.cli import history as command
 from cronjobs.desk.insight.shortened_history import BROKE, QUIET, each_alone, number_of, outcome_of, story, totals, when
 from cronjobs.engine.database import tables
+from cronjobs.engine.rules.error_groups import normalised
 from cronjobs.testing import FakeClock
 
 OF_ATTEMPTS = ["succeeded"] * 30 + ["snoozed"] * 3 + ["failed", "timed_out", "lost", "interrupted", "cancelled"]
@@ -102,6 +103,14 @@ def test_what_broke_comes_before_what_went_well_and_what_is_left_out_is_counted(
             assert len({(outcome_of(entry), entry.get("schedule") or entry.get("job_type")) for entry in line}) == 1
             assert line == sorted(line, key=when)
         broke = [entry for entry in entries if outcome_of(entry) in BROKE]
+        dead = [entry for entry in broke if outcome_of(entry) == "dead"]
+        alike = {
+            (outcome_of(entry), entry.get("schedule") or entry.get("job_type"), normalised(entry.get("error") or ""))
+            for entry in broke
+            if entry not in dead
+        }
+        if len(dead) + len(alike) <= limit:
+            assert [found.lines.count([entry]) for entry in dead] == [1] * len(dead)
         if len(broke) <= limit:
             whole += 1
             assert {id(entry) for entry in broke} <= {id(entry) for entry in shown}
@@ -260,6 +269,19 @@ def test_twelve_thousand_successes_hide_none_of_29_deaths(cronjobs: Cronjobs, ro
     assert [entry["kind"] for entry in json.json].count("death") == 29
     assert len(json.json) == 200
     assert json.err == "left out: 11,712 succeeded: --limit, or a shorter time\n"
+
+
+def test_many_failures_leave_each_death_its_line(cronjobs: Cronjobs, rows: Rows) -> None:
+    night = Night(rows, random.Random(7))
+    for number in range(200):
+        night.attempts(None, "mail.send", ["failed", "succeeded"])
+        if number < 29:
+            night.attempts(None, "billing.invoice", ["failed"], dies=True)
+    night.write()
+    rows.tick()
+    answer = cronjobs("history").out
+    assert [answer.count(f"  {word}  ") for word in ("dead     ", "failed     ", "succeeded  ")] == [29, 2, 1]
+    assert "failed       200 alike until " in answer
 
 
 def test_more_of_what_broke_than_there_are_lines_is_one_line_of_those_alike(cronjobs: Cronjobs, rows: Rows) -> None:

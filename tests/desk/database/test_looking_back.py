@@ -256,6 +256,7 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         listing.last_occurrences(connection)
         listing.ledger(connection, 1, 20)
         listing.attempts_since(connection, hour, 200)
+        listing.attempts_since(connection, hour, 200, outcomes=["failed", "lost"])
         listing.not_run_since(connection, hour, 200)
         listing.acts(connection, ["sync"], hour, 200)
         listing.code_changes(connection, hour, NOW, 200)
