@@ -516,8 +516,9 @@ def not_run_since(
 def newest_begin(connection: Connection, kind: str, most: int, since: datetime, until: datetime | None) -> datetime:
     """*since*, or a later instant, if there are more than *most* of this *kind* from then on: attempt, occurrence."""
     column = {"attempt": job_runs.c.finished_at, "occurrence": occurrences.c.last_for}[kind]
-    query = select(column).where(column >= since).order_by(column.desc()).limit(1).offset(most - 1)
-    return connection.execute(_before(query, column, until)).scalar() or since
+    query = select(column).where(column >= since).order_by(column.desc()).limit(2).offset(most - 1)
+    found = connection.execute(_before(query, column, until)).scalars().all()
+    return found[0] if len(found) == 2 else since
 
 
 def tallies(

@@ -306,6 +306,7 @@ def test_only_so_many_are_counted_and_it_says_from_when_on(
     assert answer.out.splitlines()[0].endswith(": 3 succeeded")
     assert answer.err == "only the newest 3 attempts are counted: since 13:55:07\n"
     assert cronjobs("history", "--until", "8m30s").err == ""
+    assert cronjobs("history", "--since", "8m30s").err == ""  # exactly three
 
 
 def test_a_lost_attempt_has_no_length(cronjobs: Cronjobs, rows: Rows) -> None:
