@@ -57,6 +57,7 @@ FENCE = "tests/engine/database/test_fence.py"
 ALERTS = "tests/contrib/alerts/test_alerts_races.py"
 ALERT = "tests/contrib/alerts/test_alerts.py"
 PROCESS_ALERTS = "tests/contrib/alerts/test_alerts_sent.py"
+TRUST, TRUST_RULES = "cronjobs/engine/config/trust.py", "tests/desk/process/test_trust.py"
 TAKE_OVER = "tests/contrib/take_over/test_take_over.py"
 SHAPES = "tests/engine/database/test_enqueue_shapes.py"
 CRASHES = "tests/engine/process/test_crashes.py"
@@ -160,8 +161,8 @@ MUTANTS = (
     Mutant(
         "django: root imports settings that others may write",
         "cronjobs/engine/config/django_project.py",
-        "        trust.require(replace(settings, imports=(*settings.imports, *modules)), environ)\n",
-        "",
+        "prepare_imports(replace(settings, imports=(*settings.imports, *modules)))",
+        "prepare_imports(settings)",
         (f"{DJANGO_SETTINGS}::test_root_does_not_import_settings_that_others_may_write",),
     ),
     Mutant(
@@ -826,9 +827,119 @@ MUTANTS = (
     Mutant(
         "files that everybody may write",
         "cronjobs/engine/config/trust.py",
-        "    if facts.mode & stat.S_IWOTH and not sticky:",
+        "    if written & stat.S_IWOTH:",
         "    if False:",
-        ("tests/desk/process/test_trust.py",),
+        (TRUST_RULES,),
+    ),
+    *(
+        Mutant(f"root runs {name}", file, old, new, (f"{TRUST_RULES}::{test}",))
+        for name, file, old, new, test in (
+            (
+                "what another user owns",
+                TRUST,
+                "refused = bool(members) or (me == 0 and is_code)",
+                "refused = bool(members)",
+                "test_root_refuses_what_another_user_owns",
+            ),
+            (
+                "what a group that is not trusted may write",
+                TRUST,
+                "    members = facts.members.difference(trusted) if written",
+                "    members = frozenset[str]() if written",
+                "test_an_outcast_in_the_group_counts_by_name",
+            ),
+            (
+                "what a link in a folder of everybody's leads to",
+                TRUST,
+                "        left.extendleft(reversed(target.parts[1:] if target.is_absolute() else target.parts))\n",
+                "        here = here / target\n",
+                "test_a_link_is_as_good_as_each_folder_that_it_leads_through",
+            ),
+            (
+                "what another user's link leads to",
+                TRUST,
+                "        found = path.lstat()",
+                "        found = path.stat()",
+                "test_whoever_owns_a_link_can_lead_it_elsewhere",
+            ),
+            (
+                "what was compiled for it by others",
+                TRUST,
+                "yield from (source, Path(cache_from_source(str(source))))",
+                "yield source",
+                "test_root_refuses_what_everybody_may_write",
+            ),
+            (
+                "what everybody adds to a sticky __pycache__",
+                TRUST,
+                "added = path in added_to or path.name == PYCACHE",
+                "added = path in added_to",
+                "test_a_pycache_for_everybody_is_refused_even_if_it_is_sticky",
+            ),
+            (
+                "a file that trusts its own author",
+                TRUST,
+                "        named = () if itself else by_file",
+                "        named = by_file",
+                "test_the_file_names_nobody_who_could_have_written_it",
+            ),
+            (
+                "programs that others may write",
+                TRUST,
+                "        files.append(file)\n        if not file.exists():",
+                "        if not file.exists():",
+                "test_the_program_of_a_command_is_code",
+            ),
+            (
+                "programs that everybody may put on the PATH",
+                TRUST,
+                "            added_to.add(_folder_of(file))",
+                "            pass",
+                "test_a_program_is_looked_for_on_the_path_up_to_where_it_is",
+            ),
+            (
+                "programs of alerts that others may write",
+                TRUST,
+                "    for channel in settings.alerts.channels.values() if settings.alerts is not None else ():",
+                "    for channel in ():",
+                "test_the_program_of_an_alert_is_code",
+            ),
+            (
+                "scripts that others may write",
+                TRUST,
+                "    if INTERPRETERS.fullmatch(Path(program).name):",
+                "    if False:",
+                "test_the_program_of_a_command_is_code",
+            ),
+            (
+                "modules that handlers import and others may write",
+                "cronjobs/engine/config/import_path.py",
+                "                trust.require_files(_files(spec), self.settings, self.environ)\n",
+                "",
+                "test_a_module_that_a_handler_imports_is_looked_at_before_it_runs",
+            ),
+            (
+                "what a command other than the tick imports",
+                "cronjobs/engine/config/import_path.py",
+                "    trust.require(settings, os.environ)\n",
+                "",
+                "test_every_command_asks_before_it_imports",
+            ),
+            (
+                "a tick's programs without a look",
+                "cronjobs/engine/run_due/settings.py",
+                "    trust.require(settings, os.environ, programs=True)\n",
+                "",
+                "test_a_tick_asks_for_its_programs",
+            ),
+            (
+                "a long job's command without a look",
+                "cronjobs/engine/tick/long_job_process.py",
+                "        trust.require(settings, os.environ, programs=True)\n",
+                "",
+                "test_the_process_of_a_long_job_looks_for_itself",
+            ),
+        )
     ),
     Mutant(
         "a secret is shown in the spelling of a library",

@@ -44,7 +44,8 @@ class Answer:
 @contextmanager
 def _without_traces(folder: Path) -> Iterator[None]:
     """The modules of another project have the same names, and its handlers are not ours."""
-    path, registered, loaded = list(sys.path), dict(jobs._registered), set(sys.modules)
+    path, finders = list(sys.path), list(sys.meta_path)
+    registered, loaded = dict(jobs._registered), set(sys.modules)
     try:
         yield
     finally:
@@ -52,7 +53,7 @@ def _without_traces(folder: Path) -> Iterator[None]:
             file = getattr(module, "__file__", None)
             if name not in loaded and file and Path(file).is_relative_to(folder):
                 del sys.modules[name]
-        sys.path[:] = path
+        sys.path[:], sys.meta_path[:] = path, finders
         jobs._registered.clear()
         jobs._registered.update(registered)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.output import safe
 from cronjobs.engine.command.printing import complain, echo
+from cronjobs.engine.config import trust
 from cronjobs.engine.host.identity import Identity
 from cronjobs.errors import UsageError
 
@@ -43,6 +45,7 @@ def send_test(
         raise UsageError(f'there is no channel "{channel}"; there are: {", ".join(sorted(channels))}')
     host, now = Identity.here().host, SYSTEM.now()
     chosen = [name for name in channels if channel in (None, name)]
+    trust.require(settings, os.environ, programs=True)
     messages = {name: note(test_words(name), settings, host, now) for name in chosen}
     errors = dict(deliver(messages, channels, settings))
     for name in chosen:

@@ -17,6 +17,7 @@ from cronjobs.desk.insight import check_config
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.watched import STEADY_TICKS, quiet_after
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.trust import UntrustedFiles
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.schema import migrations
@@ -85,6 +86,8 @@ def _one(check: Examination, patient: Patient) -> Diagnosis:
         return not_applicable(why)
     try:
         return check.run(patient)
+    except UntrustedFiles:  # a problem of the configuration's
+        return not_applicable("it needs the handlers, which root does not trust")
     except Exception as error:
         said = one_line(hide(f"{type(error).__name__}: {error}"), 400)
         return warning(f"this check itself failed: {said}", "it says nothing about what it looks at; the others do")

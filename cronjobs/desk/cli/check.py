@@ -18,6 +18,7 @@ from cronjobs.desk.insight.check_config import Checked
 from cronjobs.desk.insight.payload_review import PayloadReview
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, complain, echo, echo_json
+from cronjobs.engine.config.trust import UntrustedFiles
 from cronjobs.errors import ConfigError, UsageError
 
 
@@ -48,7 +49,10 @@ def check(
     except ConfigError as error:
         _print_fatal(error, as_json)
         raise typer.Exit(3) from None
-    known = None if no_import else known_types(settings)
+    try:
+        known = None if no_import else known_types(settings)
+    except UntrustedFiles:  # check lists them
+        known = None
     file = str(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     with users_code():
         found = check_config.check(settings, known, file=file, environ=os.environ, now=SYSTEM.now())

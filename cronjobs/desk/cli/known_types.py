@@ -10,6 +10,7 @@ from typing import Any
 from cronjobs.engine.command.printing import complain
 from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.trust import UntrustedFiles
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs import job_types
 from cronjobs.engine.jobs.job_types import JobTypes
@@ -35,7 +36,12 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
 
     *waits*: "Job 17 waits"; *undo*: the command that takes them back.
     """
-    known = known_types(settings)
+    try:
+        known = known_types(settings)
+    except UntrustedFiles as error:
+        for line in error.lines:
+            complain(line)
+        return
     found = known.types.get(job_type)
     if found is not None:
         with users_code():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from cronjobs.desk.cli.project_database import our_database
 from cronjobs.desk.cli.run_target import CannotTell, job_of
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured
+from cronjobs.engine.config import trust
 from cronjobs.engine.execution.foreground_claim import CannotRun, UnknownType, begin_existing, begin_new
 from cronjobs.engine.execution.live_output import Streams, live_streams
 from cronjobs.engine.host.identity import Identity
@@ -63,6 +65,7 @@ def run(
     with our_database(source, adopt=True) as (settings, database), live_streams() as streams:
         hushed = quiet or source.given("quiet")
         say: Callable[[str], None] = (lambda _: None) if hushed else streams.say
+        trust.require(settings, os.environ, programs=True)
         known = job_types.load(settings)
         locked_by, claimed = str(Identity.here()), database.clock.monotonic()
         with signals_wait():

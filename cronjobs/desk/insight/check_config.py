@@ -63,13 +63,18 @@ def check(
     """
     place = _Place(settings, file)
     findings = [ConfigFinding(problem) for problem in settings.problems]
-    others = trust.look(settings, os.geteuid())
+    me = os.geteuid()
+    others = trust.look(settings, {**environ, "PATH": CRON_PATH}, me)
     problems: list[Problem] = []
     if known is not None:
         findings += [_fault(place, settings, fault) for fault in known.faults]
         problems += [*_names(place, settings, known), *_timeouts(place, settings, known)]
     problems += [*_commands(place, settings, environ), *_files(place, settings)]
-    problems += [_written_by_others(place, found) for found in others if found.refused]
+    refused = [found for found in others if found.refused]
+    if me == 0:
+        problems += [place.problem(said, "") for said in trust.refusals(refused)]
+    else:
+        problems += [_written_by_others(place, found) for found in refused]
     return Checked(
         (*findings, *map(ConfigFinding, problems)),
         (
@@ -111,7 +116,8 @@ class _Place:
 
 
 def _written_by_others(place: _Place, found: trust.TrustFinding) -> Problem:
-    return place.problem(f"{found.path} {found.what}, who can so change what runs here: {found.cure}", "")
+    cure = " and ".join(f"{each} {found.path}" for each in found.cures)
+    return place.problem(f"{found.path} {found.what}, who can so change what runs here: {cure}", "")
 
 
 def _stored_secrets(place: _Place, settings: Settings) -> Iterator[Problem]:

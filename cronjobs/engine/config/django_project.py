@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from cronjobs.engine.config import trust
 from cronjobs.engine.config.import_path import prepare_imports
 from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.config.settings import Settings
@@ -83,8 +82,7 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
     if settings_of_django() is None:
         env = dict(settings.env)
         modules = [name for name in (environ.get(MODULE), env.get(MODULE)) if name]
-        trust.require(replace(settings, imports=(*settings.imports, *modules)), environ)
-        prepare_imports(settings)
+        prepare_imports(replace(settings, imports=(*settings.imports, *modules)))
     try:
         url = checked_url(database_url(), settings.folder)
     except FieldError as error:

@@ -10,7 +10,7 @@ READ: Final = {
     "CRONJOBS_TOKEN_URL": "On a worker of a cluster: the database, for a role that may only take and confirm tokens.",
     "CRONJOBS_SCHEDULES": "off: this process runs jobs and fires no schedules; on, or nothing: it does both.",
     "CRONJOBS_HOST": "This host's name in leases, logs and status: a steady one, for containers.",
-    "CRONJOBS_TRUST_FILES": "1: root's tick runs a cronjobs.yaml that others can write.",
+    "CRONJOBS_TRUST_FILES": "Users (deploy,ci) whose files root's tick runs, its cronjobs.yaml too; 1: everybody's.",
     "XDG_STATE_HOME": "Where the state folder is; else ~/.local/state.",
     "NO_COLOR": "Anything: no colours on a terminal.",
     "COLUMNS": "How wide tables may be where stdout is no terminal; else nothing is cut there.",

@@ -165,6 +165,11 @@ title: Final = matching(
     words="text, 1–100 characters",
     schema=schema_parts.text(r"\S(.{0,98}\S)?"),
 )
+user: Final = matching(
+    r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}",
+    "a user of this host, by name or number",
+    words="user",
+)
 module: Final = matching(
     r"[^\W\d]\w*(\.[^\W\d]\w*)*",
     "a module: write it as in an import statement, billing.jobs for billing/jobs.py",

@@ -1,17 +1,85 @@
-"""Where modules of the user's are imported from, and what they find in their environment."""
+"""Where modules of the user's are imported from, what they find in their environment, and whether root may run them."""
 
 from __future__ import annotations
 
 import os
+import site
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Final
 
+import cronjobs
+from cronjobs.engine.config import trust
 from cronjobs.engine.config.settings import Settings
 
 
 def prepare_imports(settings: Settings) -> None:
-    """Set the file's variables, and put its folders on the import path."""
+    """Set the file's variables, and put its folders on the import path.
+
+    Every command that runs code of the user's comes by here first; root's raises UntrustedFiles.
+    """
+    trust.require(settings, os.environ)
+    if os.geteuid() == 0:
+        _watched.by(settings, os.environ)
     for name, value in settings.env:
         os.environ[name] = value  # settings leave out what real variables override; cron itself sets PATH
     for folder in (*reversed(settings.python_path), settings.folder):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
+
+
+class _Watched:
+    """Asks the other finders for each module, and refuses one that others than root trusts may have written.
+
+    A look at ``sys.modules`` after an import would come too late: the code has run. A look at all files of the import
+    folders beforehand would refuse uploads and caches that nobody imports, and miss what is found elsewhere. This sees
+    what is really found, also when a handler imports it later.
+    """
+
+    def __init__(self) -> None:
+        self.settings: Settings | None = None
+        self.environ: Mapping[str, str] = {}
+
+    def by(self, settings: Settings, environ: Mapping[str, str]) -> None:
+        """Look at imports from now on, and trust whom *settings* and *environ* trust."""
+        self.settings, self.environ = settings, dict(environ)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            if (spec := finder.find_spec(name, path, target)) is not None:
+                assert self.settings is not None
+                trust.require_files(_files(spec), self.settings, self.environ)
+                return spec
+        return None
+
+
+_watched: Final = _Watched()
+
+
+def _files(spec: ModuleSpec) -> Iterator[Path]:
+    """What importing *spec* would run or look into, unless it is the interpreter's or an installed package's."""
+    places = [spec.origin, spec.cached] if spec.has_location else [*(spec.submodule_search_locations or ())]
+    for place in places:
+        if place is None:
+            continue
+        # Not resolve(): a link that somebody may change could lead into them until we have looked.
+        file = Path(os.path.abspath(place))  # noqa: PTH100
+        if not any(file.is_relative_to(folder) for folder in _INSTALLED):
+            yield file
+
+
+_FOLDERS: Final = (
+    Path(os.__file__).parent,
+    Path(cronjobs.__file__).parent,
+    *map(Path, [*site.getsitepackages(), site.getusersitepackages()]),
+)
+_INSTALLED: Final = frozenset(folder for each in _FOLDERS for folder in (each, each.resolve()))

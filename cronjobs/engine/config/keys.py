@@ -14,8 +14,8 @@ from typing import Final
 from cronjobs.engine.config import fields, schema_parts
 from cronjobs.engine.config.keys_of_jobs import job_type, limits, queue, retry, schedule
 from cronjobs.engine.config.reader import ConfigKey, FieldError, Keys, Reader, ReaderOfExtra, Reading, taken_as
-from cronjobs.engine.config.settings import MetricsSettings, Retention, RetryChanges, RunSettings, Settings
-from cronjobs.engine.config.yaml_nodes import Node
+from cronjobs.engine.config.settings import MetricsSettings, Retention, RetryChanges, RunSettings, Settings, Trust
+from cronjobs.engine.config.yaml_nodes import Node, Scalar
 
 AS_BELOW: Final = "as below"  # each key of the mapping has a default of its own
 
@@ -28,6 +28,17 @@ def _linger(reading: Reading, node: Node, path: str) -> timedelta | None:
         return timedelta(seconds=1) if fields.flag(reading, node, path) else None
     every: timedelta = fields.span("100ms", "30s")(reading, node, path)
     return every
+
+
+_USERS: Final = fields.list_of(fields.user)
+
+
+@taken_as(f"true, false, or {_USERS.words}", {"anyOf": [schema_parts.FLAG, _USERS.schema]})
+def _trust(reading: Reading, node: Node, path: str) -> Trust:
+    if isinstance(node, Scalar):
+        return True if fields.flag(reading, node, path) else ()
+    users: tuple[str, ...] = _USERS(reading, node, path)
+    return users
 
 
 RUN: Final[Keys] = {
@@ -67,7 +78,12 @@ RUN: Final[Keys] = {
         "The address of a dead-man's switch that ticks ping.",
         "none",
     ),
-    "trust_files": ConfigKey(fields.flag, "true", "Lets root's tick run files that others can write."),
+    "trust_files": ConfigKey(
+        _trust,
+        "[deploy]",
+        "The users whose files root's tick runs, besides root's own; true: everybody's.",
+        "false",
+    ),
     "long_jobs": ConfigKey(
         fields.integer(0, 1000),
         "2",

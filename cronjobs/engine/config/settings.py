@@ -23,6 +23,7 @@ RetryUntil = Literal["next_occurrence"]
 Tls = Literal["starttls", "tls", "none"]
 WebhookFormat = Literal["json", "slack", "teams"]
 Leftovers = Literal["end", "leave"]
+Trust = Literal[True] | tuple[str, ...]  # everybody, or these users
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class RunSettings:
     max_losses: int = 10
     linger: timedelta | None = None  # how often a tick looks again that stays for its minute; None: it does not stay
     ping: str | None = None  # a dead-man's switch for ticks: the check's URL
-    trust_files: bool = False  # root's tick runs what others may write, too
+    trust_files: Trust = ()  # whose files root runs, besides root's own
 
     @property
     def default_timeout(self) -> timedelta:
@@ -254,6 +255,7 @@ class Settings:
     disabled_queues: frozenset[str] = frozenset()  # they keep the cap that is in force, or none
     by_django: bool = False  # the database is what Django's settings say
     without_project: bool = False  # what exec recorded in the state folder: no tick comes here
+    trusted: bool = False  # whoever made these answers for the files: a test's process has run them already
     broken: bool = False  # ticks refuse this file; only who reads the database goes on
     problems: tuple[Problem, ...] = ()  # what was wrong with entries that are disabled; a tick ends in exit 3
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)  # dotted path -> line, column

@@ -1,7 +1,11 @@
-"""Who else may write what runs here: the configuration, its variables, the handlers, the database, and their folders.
+"""What root trusts: a process of root's runs no code that a user whom root does not trust could have written.
 
-As cron and ssh look at theirs: a tick of root's refuses what everybody may write, since anybody could then run code as
-root; ``cronjobs check`` reports what else is unusual.
+As cron and sshd look at theirs. A file is in the hands of its owner, of its group if that may write, and of everybody
+if they may; so is each folder and each link on the way to it. Trusted are root and the users that ``run.trust_files``
+names. The configuration could name anybody, so for itself only $CRONJOBS_TRUST_FILES counts.
+
+``require`` looks before anything of the user's runs, and so by name: at what the configuration reads, names and starts.
+What those modules import in turn is looked at by ``import_path``, when the import system has found it.
 """
 
 from __future__ import annotations
@@ -9,20 +13,31 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import sys
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Final
 
-from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.settings import CommandChannel, Settings, Trust
 from cronjobs.errors import CronjobsError
+from cronjobs.text import one_line
 
 VARIABLE: Final = "CRONJOBS_TRUST_FILES"  # for the YAML itself: whoever can write it could write trust_files, too
+MOST_LINKS: Final = 40  # on one way; path_resolution(7)
+NAMED: Final = 3  # paths in a sentence; "and 4 more" stands for the others
+PYCACHE: Final = "__pycache__"
+
+# A script that one of these is given is as much the command's code as a program is.
+INTERPRETERS: Final = re.compile(r"(?:ba|da|k|z)?sh|python[0-9.]*|perl|ruby|node|php")
 
 
 class UntrustedFiles(CronjobsError):
-    """Somebody else may write what this tick, which is root's, would run."""
+    """A user whom root does not trust may have written what this process, which is root's, would run."""
 
     exit_code = 3
 
@@ -32,85 +47,180 @@ class UntrustedFiles(CronjobsError):
 
     @property
     def lines(self) -> list[str]:
-        return [
-            f"{found.path} {found.what}, and this tick runs as root: {found.cure}; if it is meant, "
-            + (f"set {VARIABLE}=1 in the crontab" if found.is_file_itself else "write run: {trust_files: true}")
-            for found in self.findings
-        ]
+        return refusals(self.findings)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What stat says of a file or folder; ``members``: who else is in its group."""
+    """What lstat says of a file, a folder or a link; ``members``: who else is in its group."""
 
     mode: int
     owner: int
     is_folder: bool
     members: frozenset[str] = frozenset()
+    is_link: bool = False
 
 
 @dataclass(frozen=True)
 class TrustFinding:
-    """``refused``: root's tick does not run with it. ``is_file_itself``: the YAML, or a folder that it lies in."""
+    """A path that ``users`` can write, or everybody if these are none. ``owner``: its owner is one of them.
+
+    ``refused``: root runs nothing with it. ``trusting``: what to write if that is meant.
+    """
 
     path: Path
     what: str
-    cure: str
+    cures: tuple[str, ...]
     refused: bool
+    users: frozenset[str] = frozenset()
+    owner: str = ""
     is_file_itself: bool = False
+    trusting: str = ""
 
 
-def judge(facts: Facts, me: int) -> tuple[str, str, bool] | None:
-    """What is loose about a file, what to do, and whether root's tick refuses it; None: nothing. *me*: this user's id.
+def judge(
+    path: Path,
+    facts: Facts,
+    me: int,
+    trusted: Collection[str] = (),
+    *,
+    is_code: bool = True,
+    is_added_to: bool = False,
+) -> TrustFinding | None:
+    """Whoever but root, the user *me* and the *trusted* can write *path*; None: nobody.
 
-    In a sticky folder, such as /tmp, nobody but its owner can replace a file.
+    In a sticky folder, such as /tmp, nobody but its owner can replace a file. *is_added_to*: but a new file there would
+    be run, too. Not *is_code*: root runs with what others own, as it runs jobs that others enqueue.
     """
-    sticky = facts.is_folder and facts.mode & stat.S_ISVTX
-    if facts.mode & stat.S_IWOTH and not sticky:
-        return f"can be written by everybody (mode {stat.S_IMODE(facts.mode):04o})", "chmod o-w", True
-    if facts.mode & stat.S_IWGRP and facts.members and not sticky:
-        who = ", ".join(sorted(facts.members)[:3]) + (", …" if len(facts.members) > 3 else "")
-        return f"can be written by its group ({who}; mode {stat.S_IMODE(facts.mode):04o})", "chmod g-w", True
-    if facts.owner not in (me, 0):
-        return f"belongs to another user ({_user(facts.owner)})", "chown it", False
-    return None
+    sticky = facts.is_folder and facts.mode & stat.S_ISVTX and not is_added_to
+    written = 0 if facts.is_link or sticky else facts.mode
+    mode = f"mode {stat.S_IMODE(facts.mode):04o}"
+    if written & stat.S_IWOTH:
+        return TrustFinding(path, f"can be written by everybody ({mode})", ("chmod o-w",), True)
+    what, cures = [], []
+    owner = "" if facts.owner in (me, 0) or {str(facts.owner), _user(facts.owner)} & {*trusted} else _user(facts.owner)
+    members = facts.members.difference(trusted) if written & stat.S_IWGRP else frozenset[str]()
+    if owner:
+        what.append(f"belongs to {owner}")
+        cures.append("chown root" if me == 0 else "chown")
+    if members:
+        who = ", ".join(sorted(members)[:3]) + (", …" if len(members) > 3 else "")
+        what.append(f"can be written by its group ({who}; {mode})")
+        cures.append("chmod g-w")
+    if not what:
+        return None
+    users = members | ({owner} if owner else set())
+    refused = bool(members) or (me == 0 and is_code)
+    return TrustFinding(path, " and ".join(what), tuple(cures), refused, frozenset(users), owner)
 
 
-def require(settings: Settings, environ: Mapping[str, str], me: int | None = None) -> None:
-    """Raise UntrustedFiles if this process is root's and others may write what it would run."""
+def refusals(findings: Iterable[TrustFinding]) -> list[str]:
+    """A sentence for each kind of finding: which paths, who could have root run code, and what to do."""
+    kinds: dict[tuple[str, str], list[TrustFinding]] = {}
+    findings = list(findings)
+    for found in findings:
+        # What is to be written for the configuration holds for the other files, too.
+        itself = (other.trusting for other in findings if other.is_file_itself and found.users == other.users)
+        kinds.setdefault((found.what, next(itself, found.trusting)), []).append(found)
+    return [_refusal(what, trusting, kind) for (what, trusting), kind in kinds.items()]
+
+
+def _refusal(what: str, trusting: str, kind: list[TrustFinding]) -> str:
+    paths, owner = [str(found.path) for found in kind], kind[0].owner
+    more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    where = paths[0]
+    if len(paths) > 1:
+        what, where = what.replace("belongs", "belong", 1), "each of them"
+    cure = " and ".join(f"{each} {where}" for each in kind[0].cures)
+    if owner:
+        cure = f"run it as {owner}, or {cure}"
+    said = f"{', '.join(paths[:NAMED])}{more} {what}, and this runs as root: {cure}; if it is meant, {trusting}"
+    return one_line(said, 4000)
+
+
+# --- what is looked at ------------------------------------------------------------------------------------------------
+
+
+def require(settings: Settings, environ: Mapping[str, str], me: int | None = None, *, programs: bool = False) -> None:
+    """Raise UntrustedFiles if this process is root's, and others may have written what it would run.
+
+    *programs*: it starts the file's commands, too.
+    """
     user = os.geteuid() if me is None else me
-    if user != 0:
-        return
-    trusted = bool(environ.get(VARIABLE))
-    refused = [
-        found
-        for found in look(settings, 0)
-        if found.refused and not (trusted if found.is_file_itself else trusted or settings.run.trust_files)
-    ]
-    if refused:
+    if user == 0:
+        _refuse(look(settings, environ, 0, programs=programs))
+
+
+def require_files(files: Iterable[Path], settings: Settings, environ: Mapping[str, str]) -> None:
+    """Raise UntrustedFiles if others than root trusts may have written one of *files*."""
+    _refuse(_judged(files, settings, environ, 0))
+
+
+def _refuse(findings: Iterable[TrustFinding]) -> None:
+    if refused := [found for found in findings if found.refused]:
         raise UntrustedFiles(refused)
 
 
-def look(settings: Settings, me: int, facts_of: Callable[[Path], Facts | None] | None = None) -> list[TrustFinding]:
-    """What is loose about the files of *settings*, each file and folder once."""
-    facts_of = facts_of or _facts
-    found: list[TrustFinding] = []
-    own = [settings.file, *settings.file.parents]
-    for path in dict.fromkeys([*own, *_with_folders(_files(settings))]):
-        facts = facts_of(path)
-        judged = None if facts is None else judge(facts, me)
-        if judged is not None:
-            what, cure, refused = judged
-            found.append(TrustFinding(path, what, f"{cure} {path}", refused, path in own))
+def look(settings: Settings, environ: Mapping[str, str], me: int, *, programs: bool = True) -> list[TrustFinding]:
+    """What others than *me*, root and the trusted can write of what *settings* have run; each path once."""
+    files = [settings.file, *settings.contents, *_modules(settings)]
+    if settings.env_file is not None:
+        files.append(settings.env_file)
+    added_to = set()
+    for file in _programs(settings, environ) if programs else ():
+        files.append(file)
+        if not file.exists():
+            added_to.add(_folder_of(file))
+    found = list(_judged(files, settings, environ, me, added_to=added_to))
+    prefix = "sqlite:///"
+    if settings.database.startswith(prefix):
+        database = Path(settings.database.removeprefix(prefix).partition("?")[0])
+        seen = {each.path for each in found}
+        data = _judged([database], settings, environ, me, is_code=False)
+        found += [each for each in data if each.path not in seen]
     return found
 
 
-def _files(settings: Settings) -> Iterator[Path]:
-    if settings.env_file is not None:
-        yield settings.env_file
-    prefix = "sqlite:///"
-    if settings.database.startswith(prefix):
-        yield Path(settings.database.removeprefix(prefix).partition("?")[0])
+def _judged(
+    files: Iterable[Path],
+    settings: Settings,
+    environ: Mapping[str, str],
+    me: int,
+    *,
+    is_code: bool = True,
+    added_to: Collection[Path] = (),
+) -> Iterator[TrustFinding]:
+    """Judge each path on the ways to *files*."""
+    by_variable, by_file = _names(environ.get(VARIABLE, "")), settings.run.trust_files
+    if settings.trusted or by_variable is True:
+        return
+    own = {*way_to(settings.file)}
+    for path in dict.fromkeys(path for file in files for path in way_to(file)):
+        itself = path in own
+        named = () if itself else by_file
+        if named is True or (facts := _facts(path)) is None:
+            continue
+        added = path in added_to or path.name == PYCACHE
+        found = judge(path, facts, me, {*by_variable, *named}, is_code=is_code, is_added_to=added)
+        if found is not None:
+            names = sorted({*(by_variable if itself else named), *found.users})
+            yield replace(found, is_file_itself=itself, trusting=_trusting(itself, names if found.users else []))
+
+
+def _names(said: str) -> Trust:
+    """Whom the variable trusts: "deploy,www-data"; True: everybody."""
+    return True if said in ("1", "true") else tuple(said.replace(",", " ").split())
+
+
+def _trusting(itself: bool, names: list[str]) -> str:
+    """What to write to trust users with these *names*, or everybody if there are none."""
+    if itself:
+        return f"set {VARIABLE}={','.join(names) or 1} in the crontab, or where you type this"
+    return f"write run: {{trust_files: {'[' + ', '.join(names) + ']' if names else 'true'}}}"
+
+
+def _modules(settings: Settings) -> Iterator[Path]:
+    """The folders to import from, and what importing the modules that the file names would run."""
     modules = [*settings.imports, *settings.extras, *([settings.setup.rpartition(".")[0]] if settings.setup else [])]
     modules += [name.partition(":")[0] for name in settings.around]
     for folder in (settings.folder, *settings.python_path):
@@ -122,25 +232,83 @@ def _files(settings: Settings) -> Iterator[Path]:
 def _module_files(folder: Path, module: str) -> Iterator[Path]:
     """The files under *folder* that importing *module* would run; found by name, so that nothing runs yet."""
     for name in module.split("."):
-        yield folder / f"{name}.py"
+        for source in (folder / f"{name}.py", folder / name / "__init__.py"):
+            if source.exists():
+                yield from (source, Path(cache_from_source(str(source))))
         folder = folder / name
-        yield folder / "__init__.py"
+        yield folder
 
 
-def _with_folders(files: Iterable[Path]) -> Iterator[Path]:
-    """*files* and all folders above them: who may write a folder may put another file in its place."""
-    for file in files:
-        yield file
-        yield from file.parents
+def _programs(settings: Settings, environ: Mapping[str, str]) -> Iterator[Path]:
+    """The programs of all commands, and the scripts that they give to an interpreter."""
+    path = dict(settings.env).get("PATH") or environ.get("PATH") or os.defpath
+    for entry in settings.job_types.values():
+        if entry.command is not None:
+            own = dict(entry.env).get("PATH") or path
+            yield from _program(entry.command, entry.run_in or settings.folder, own)
+    for channel in settings.alerts.channels.values() if settings.alerts is not None else ():
+        if isinstance(channel.way, CommandChannel):
+            yield from _program(channel.way.arguments, settings.folder, path)
+
+
+def _program(arguments: tuple[str, ...], folder: Path, path: str) -> Iterator[Path]:
+    """Where execvp(3) looks for the program, up to where it is; and the script that it is given."""
+    program = arguments[0]
+    for place in [folder] if "/" in program else [folder / each for each in path.split(os.pathsep)]:
+        file = place / program
+        if not _is_our_interpreters(file):
+            yield file
+        if file.is_file() and os.access(file, os.X_OK):
+            break
+    if INTERPRETERS.fullmatch(Path(program).name):
+        script = next((argument for argument in arguments[1:] if not argument.startswith("-")), None)
+        if script is not None and (folder / script).is_file():
+            yield folder / script
+
+
+def _is_our_interpreters(file: Path) -> bool:
+    """Whether the interpreter that runs this is that program, or its virtual environment has it."""
+    venv = sys.prefix != sys.base_prefix and file.is_relative_to(sys.prefix)
+    return venv or os.path.realpath(file) == os.path.realpath(sys.executable)
+
+
+def way_to(path: Path) -> Iterator[Path]:
+    """Each folder, link and file that the kernel goes through to open *path*, from the root on."""
+    here, links = Path("/"), 0
+    left = deque(path.absolute().parts[1:])
+    yield here
+    while left:
+        name = left.popleft()
+        here = here.parent if name == ".." else here / name
+        yield here
+        try:
+            target = here.readlink()
+        except (OSError, ValueError):  # no link, or nothing; ValueError: a NUL, which opens nothing
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            return
+        here = Path("/") if target.is_absolute() else here.parent
+        left.extendleft(reversed(target.parts[1:] if target.is_absolute() else target.parts))
+
+
+def _folder_of(file: Path) -> Path:
+    """The folder in which somebody would have to make something, for *file* to be there."""
+    folder = Path(os.path.realpath(file.parent))
+    while not folder.exists():
+        folder = folder.parent
+    return folder
 
 
 def _facts(path: Path) -> Facts | None:
     try:
-        found = path.stat()
-    except OSError:
+        found = path.lstat()
+    except (OSError, ValueError):
         return None
-    members = _members(found.st_gid, found.st_uid) if found.st_mode & stat.S_IWGRP else frozenset()
-    return Facts(found.st_mode, found.st_uid, stat.S_ISDIR(found.st_mode), members)
+    is_link = stat.S_ISLNK(found.st_mode)
+    by_group = found.st_mode & stat.S_IWGRP and not is_link
+    members = _members(found.st_gid, found.st_uid) if by_group else frozenset[str]()
+    return Facts(found.st_mode, found.st_uid, stat.S_ISDIR(found.st_mode), members, is_link)
 
 
 def _members(group: int, owner: int) -> frozenset[str]:

@@ -22,6 +22,7 @@ from itertools import count
 from types import FrameType
 
 from cronjobs.clock import SYSTEM
+from cronjobs.engine.config.trust import UntrustedFiles
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext
@@ -59,7 +60,10 @@ def run(request: Request, stop: StopSignal, told: int) -> Outcome:
 
     *told*: the file for its progress.
     """
-    faults = job_types.import_handlers(request.settings)
+    try:
+        faults = job_types.import_handlers(request.settings)
+    except UntrustedFiles as error:  # changed since the runner looked, or on a worker of a cluster
+        return Released(one_line(str(error), 1000), after=MISMATCH_DELAY)
     registration = registered().get(request.job.job_type)
     if registration is None:
         why = f": {faults[0].where} {faults[0].what}" if faults else ""

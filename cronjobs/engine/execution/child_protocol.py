@@ -26,7 +26,7 @@ _OUTCOMES: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Out
 
 
 # The settings that a child gets, under their own names.
-_TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env", "around")
+_TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env", "around", "trusted")
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Request:
         facts = {name: getattr(self.settings, name) for name in _TOLD}
         facts |= {name: getattr(self, name) for name in ("ends_at", "timeout_s", "worker", "source")}
         facts["job"] = self.job._asdict()
+        facts["trust_files"] = self.settings.run.trust_files
         facts["grace_s"] = self.settings.run.shutdown_grace.total_seconds()
         return json.dumps(facts, default=_plain).encode()
 
@@ -56,7 +57,11 @@ class Request:
     def decode(cls, data: bytes) -> Request:
         facts = json.loads(data)
         job = Job(**{name: _instant(name, value) for name, value in facts.pop("job").items()})
-        run = RunSettings(shutdown_grace=timedelta(seconds=facts.pop("grace_s")))
+        trust = facts.pop("trust_files")
+        run = RunSettings(
+            shutdown_grace=timedelta(seconds=facts.pop("grace_s")),
+            trust_files=True if trust is True else tuple(trust),
+        )
         told = {name: facts.pop(name) for name in _TOLD}
         told |= {"folder": Path(told["folder"]), "python_path": tuple(map(Path, told["python_path"]))}
         told |= {"imports": tuple(told["imports"]), "around": tuple(told["around"])}

@@ -33,7 +33,7 @@ def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:
             raise UsageError(f"--budget: {error}") from None
     if given.workers is not None:
         settings = replace(settings, run=replace(settings.run, workers=given.workers))
-    trust.require(settings, os.environ)
+    trust.require(settings, os.environ, programs=True)
     return settings, budget
 
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from cronjobs import events, masking
 from cronjobs.clock import SYSTEM
-from cronjobs.engine.config import load
+from cronjobs.engine.config import load, trust
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.attempt import PROCESS_SLACK, Attempt, WorkerContext
@@ -70,6 +70,7 @@ def main() -> None:
     try:
         settings = load.load(Path(handover.config), environ=os.environ, database_url=handover.database)
         masking.remember(settings.secrets)
+        trust.require(settings, os.environ, programs=True)
         job_type = handover.as_type(settings)
         watchdog.stand_at(SYSTEM.monotonic() + settings.run.lease.total_seconds())
         database = Database(parse_url(settings.database, settings.schema), connections=2)

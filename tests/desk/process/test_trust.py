@@ -1,31 +1,83 @@
-"""Who else may write what runs here: reported by check, refused by root's tick where it would give root away."""
+"""What root trusts: reported by check, refused by whatever of root's would run it.
+
+Where the tests run as root, what others own here is really theirs. Elsewhere a test cannot give a file away; then what
+belongs to whoever runs the tests counts as root's, and what is given away as nobody's.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
+import pwd
+import py_compile
 import socket
 import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.project import Project
+from support.project import BARE, Project
 
 from cronjobs.engine.config import trust
+from cronjobs.engine.config.import_path import prepare_imports
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.config.trust import Facts, UntrustedFiles, judge
+from cronjobs.engine.config.trust import Facts, UntrustedFiles, judge, way_to
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.files import make_folder, open_regular
+from cronjobs.engine.jobs import job_types
+from cronjobs.engine.run_due.options import TickOptions
+from cronjobs.engine.run_due.settings import tick_settings
+from cronjobs.engine.tick.long_jobs import PROGRAM, Handover
 from cronjobs.errors import ConfigError
 
 ME, ANOTHER = 1000, 1001
 STICKY = stat.S_ISVTX
+NOBODY = pwd.getpwnam("nobody")
+GIVES_AWAY = os.geteuid() == 0
+Give = Callable[[Path], None]
+Refused = Callable[..., UntrustedFiles]
+
+
+@pytest.fixture
+def give(monkeypatch: pytest.MonkeyPatch) -> Give:
+    """Give a file, folder or link to nobody."""
+    given: set[Path] = set()
+    found = trust._facts
+
+    def facts(path: Path) -> Facts | None:
+        if (facts := found(path)) is None:
+            return None
+        mine = 0 if facts.owner == os.getuid() else facts.owner
+        return replace(facts, owner=NOBODY.pw_uid if path in given else mine)
+
+    if not GIVES_AWAY:
+        monkeypatch.setattr(trust, "_facts", facts)
+    return lambda path: os.lchown(path, NOBODY.pw_uid, NOBODY.pw_gid) if GIVES_AWAY else given.add(path)
+
+
+@pytest.fixture
+def refused(give: Give) -> Refused:
+    """What root's process refuses; it does refuse something."""
+
+    def ask(settings: Settings, environ: dict[str, str] | None = None, *, programs: bool = False) -> UntrustedFiles:
+        with pytest.raises(UntrustedFiles) as caught:
+            trust.require(settings, environ or {}, me=0, programs=programs)
+        assert caught.value.exit_code == 3
+        return caught.value
+
+    return ask
+
+
+def paths(error: UntrustedFiles) -> set[Path]:
+    return {found.path for found in error.findings}
 
 
 @pytest.mark.parametrize(
@@ -37,83 +89,492 @@ STICKY = stat.S_ISVTX
         (Facts(0o646, 0, False), True),
         (Facts(0o664, ME, False), None),  # a group of its own
         (Facts(0o664, ME, False, frozenset({"ada"})), True),
+        (Facts(0o664, ME, False, frozenset({"bob"})), None),  # whom root trusts
         (Facts(0o644, ME, False, frozenset({"ada"})), None),
         (Facts(0o777, ME, True), True),
         (Facts(0o777 | STICKY, 0, True), None),  # as /tmp
         (Facts(0o775 | STICKY, 0, True, frozenset({"ada"})), None),
         (Facts(0o666 | STICKY, ME, False), True),  # of a file it means nothing
+        (Facts(0o777, ME, False, is_link=True), None),  # so have all links
+        (Facts(0o777, ANOTHER, False, is_link=True), False),
         (Facts(0o644, ANOTHER, False), False),
         (Facts(0o755, ANOTHER, True), False),
+        (Facts(0o755 | STICKY, ANOTHER, True), False),  # its owner can replace what is in it
         (Facts(0o666, ANOTHER, False), True),
     ],
 )
-def test_what_is_loose_and_what_is_refused(facts: Facts, refused: bool | None) -> None:
-    judged = judge(facts, ME)
-    assert (None if judged is None else judged[2]) == refused
+def test_who_else_can_write_and_what_is_refused(facts: Facts, refused: bool | None) -> None:
+    found = judge(Path("x"), facts, ME, ("bob",))
+    assert (None if found is None else found.refused) == refused
+
+
+def test_root_refuses_what_another_user_owns_unless_it_is_data() -> None:
+    theirs = Facts(0o644, ANOTHER, False)
+    assert [bool(found and found.refused) for found in (judge(Path("x"), theirs, 0), judge(Path("x"), theirs, ME))] == [
+        True,
+        False,
+    ]
+    as_data = judge(Path("x"), theirs, 0, is_code=False)
+    assert as_data is not None
+    assert not as_data.refused
+    assert judge(Path("x"), theirs, 0, (str(ANOTHER),)) is None  # also by number
+
+
+def test_a_sticky_folder_protects_what_is_in_it_and_not_what_is_to_be_added() -> None:
+    folder = Facts(0o777 | STICKY, 0, True)
+    assert judge(Path("x"), folder, 0) is None
+    assert judge(Path("x"), folder, 0, is_added_to=True) is not None
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     (tmp_path / ".env").write_text("A=b\n")
+    (tmp_path / "secret").write_text("c")
     (tmp_path / "src" / "shop").mkdir(parents=True)
-    (tmp_path / "src" / "shop" / "__init__.py").touch()
-    (tmp_path / "src" / "shop" / "jobs.py").touch()
+    for name in ("src/shop/__init__.py", "src/shop/jobs.py", "prepare.py"):
+        (tmp_path / name).touch()
+        py_compile.compile(str(tmp_path / name))
     (tmp_path / "jobs.db").touch()
     file = tmp_path / "cronjobs.yaml"
     file.write_text(
         "database: sqlite:///jobs.db\nenv_file: .env\nimports: [shop.jobs]\npython_path: [src]\nsetup: prepare.all\n"
+        "env: {SECRET: '${file:secret}'}\n"
     )
-    (tmp_path / "prepare.py").touch()
     return load(file, environ={})
 
 
-LOOSE = [".env", "src", "src/shop", "src/shop/__init__.py", "src/shop/jobs.py", "jobs.db", "prepare.py"]
+def pyc(source: str) -> str:
+    return importlib.util.cache_from_source(source)
 
 
-@pytest.mark.parametrize("name", [*LOOSE, "cronjobs.yaml", "."])
-def test_roots_tick_refuses_what_everybody_may_write(settings: Settings, name: str) -> None:
+CODE = [
+    *(".env", "secret", "src", "src/shop", "src/shop/__init__.py", "src/shop/jobs.py", "prepare.py"),
+    *("__pycache__", "src/shop/__pycache__", pyc("prepare.py"), pyc("src/shop/jobs.py")),
+    *("cronjobs.yaml", "."),
+]
+
+
+@pytest.mark.parametrize("name", [*CODE, "jobs.db"])
+def test_root_refuses_what_everybody_may_write(settings: Settings, name: str, refused: Refused) -> None:
     trust.require(settings, {}, me=0)
     (settings.folder / name).chmod(0o777)
-    with pytest.raises(UntrustedFiles, match="can be written by everybody") as refused:
-        trust.require(settings, {}, me=0)
-    assert {found.path for found in refused.value.findings} == {settings.folder / name}
-    assert refused.value.exit_code == 3
+    error = refused(settings)
+    assert paths(error) == {settings.folder / name}
+    assert "can be written by everybody (mode 0777), and this runs as root: chmod o-w" in str(error)
     trust.require(settings, {}, me=ME)  # the damage is that user's own
     trust.require(settings, {trust.VARIABLE: "1"}, me=0)
 
 
-def test_the_way_out_is_named_and_works(settings: Settings) -> None:
+@pytest.mark.parametrize("name", CODE)
+def test_root_refuses_what_another_user_owns(settings: Settings, name: str, refused: Refused, give: Give) -> None:
+    give(settings.folder / name)
+    assert paths(refused(settings)) == {settings.folder / name}
+    trust.require(settings, {trust.VARIABLE: "1"}, me=0)
+    trust.require(settings, {trust.VARIABLE: "deploy, nobody"}, me=0)
+    trust.require(settings, {trust.VARIABLE: str(NOBODY.pw_uid)}, me=0)
+    refused(settings, {trust.VARIABLE: "deploy"})
+
+
+def test_root_runs_with_a_database_of_another_users(settings: Settings, give: Give) -> None:
+    """Its rows choose no code; an app that enqueues has one of its own."""
+    give(settings.folder / "jobs.db")
+    trust.require(settings, {}, me=0)
+    assert [found.refused for found in trust.look(settings, {}, 0)] == [False]
+
+
+def test_a_pycache_for_everybody_is_refused_even_if_it_is_sticky(settings: Settings, refused: Refused) -> None:
+    (settings.folder / "__pycache__").chmod(0o1777)
+    assert paths(refused(settings)) == {settings.folder / "__pycache__"}
+
+
+# --- the way out ------------------------------------------------------------------------------------------------------
+
+
+def test_the_way_out_is_named_and_works(settings: Settings, refused: Refused) -> None:
     (settings.folder / "src").chmod(0o777)
-    with pytest.raises(UntrustedFiles, match=r"write run: \{trust_files: true\}"):
-        trust.require(settings, {}, me=0)
+    assert "if it is meant, write run: {trust_files: true}" in str(refused(settings))
     settings.file.write_text(settings.file.read_text() + "run: {trust_files: true}\n")
     trusting = load(settings.file, environ={})
     trust.require(trusting, {}, me=0)
     settings.file.chmod(0o666)  # and who can write it could have written that line
-    with pytest.raises(UntrustedFiles, match=f"set {trust.VARIABLE}=1 in the crontab"):
-        trust.require(trusting, {}, me=0)
+    assert f"set {trust.VARIABLE}=1 in the crontab" in str(refused(trusting))
 
 
-def test_an_outcast_in_the_group_counts_by_name(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_is_trusted_by_name(settings: Settings, refused: Refused, give: Give) -> None:
+    give(settings.folder / "prepare.py")
+    said = str(refused(settings))
+    assert "prepare.py belongs to nobody, and this runs as root: run it as nobody, or chown root " in said
+    assert said.endswith("if it is meant, write run: {trust_files: [nobody]}")
+    settings.file.write_text(settings.file.read_text() + "run: {trust_files: [deploy, nobody]}\n")
+    trusting = load(settings.file, environ={})
+    assert trusting.run.trust_files == ("deploy", "nobody")
+    trust.require(trusting, {}, me=0)
+    (settings.folder / "prepare.py").chmod(0o666)  # whoever is trusted, everybody is not
+    assert str(refused(trusting)).endswith("write run: {trust_files: true}")
+
+
+def test_the_file_names_nobody_who_could_have_written_it(settings: Settings, refused: Refused, give: Give) -> None:
+    settings.file.write_text(settings.file.read_text() + "run: {trust_files: [nobody]}\n")
+    give(settings.file)
+    trusting = load(settings.file, environ={})
+    assert f"if it is meant, set {trust.VARIABLE}=nobody in the crontab" in str(refused(trusting))
+
+
+def test_a_folder_that_another_user_deploys_needs_one_line(settings: Settings, refused: Refused, give: Give) -> None:
+    for file in (settings.folder, *settings.folder.rglob("*")):
+        give(file)
+    (said,) = refused(settings, {trust.VARIABLE: "ci"}).lines
+    assert said.startswith(f"{settings.folder}, {settings.file}, {settings.folder}/")
+    assert " more belong to nobody, and this runs as root: run it as nobody, or chown root each of them; if it" in said
+    assert f"set {trust.VARIABLE}=ci,nobody in the crontab, or where you type this" in said
+    trust.require(settings, {trust.VARIABLE: "ci,nobody"}, me=0)
+
+
+def test_an_outcast_in_the_group_counts_by_name(
+    settings: Settings, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings.file.chmod(0o664)
     monkeypatch.setattr(trust, "_members", lambda group, owner: frozenset({"ada", "bob"}))
-    with pytest.raises(UntrustedFiles, match=r"by its group \(ada, bob; mode 0664\)"):
-        trust.require(settings, {}, me=0)
+    assert "by its group (ada, bob; mode 0664)" in str(refused(settings))
+    assert f"set {trust.VARIABLE}=ada,bob in" in str(refused(settings))
+    assert "by its group (bob; mode 0664)" in str(refused(settings, {trust.VARIABLE: "ada"}))
+    trust.require(settings, {trust.VARIABLE: "ada,bob"}, me=0)
 
 
-def test_check_reports_it_and_a_tick_of_roots_runs_nothing(sqlite_migrated: str, tmp_path: Path) -> None:
+def test_an_owner_and_a_group_are_one_sentence(
+    settings: Settings, refused: Refused, give: Give, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (settings.folder / "prepare.py").chmod(0o664)
+    give(settings.folder / "prepare.py")
+    monkeypatch.setattr(trust, "_members", lambda group, owner: frozenset({"www-data"}))
+    said = str(refused(settings))
+    assert "belongs to nobody and can be written by its group (www-data; mode 0664)" in said
+    assert said.endswith("{trust_files: [nobody, www-data]}")
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of root's, apart from the project's."""
+    return tmp_path_factory.mktemp("elsewhere")
+
+
+@pytest.mark.parametrize("name", ["cronjobs.yaml", ".env", "prepare.py", "src", "src/shop", "src/shop/jobs.py"])
+def test_a_link_is_as_good_as_each_folder_that_it_leads_through(
+    settings: Settings, name: str, elsewhere: Path, refused: Refused
+) -> None:
+    first, second = elsewhere / "first", elsewhere / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    file = settings.folder / name
+    file.rename(second / "it")
+    (first / "it").symlink_to("../second/it")  # as current -> releases/17
+    file.symlink_to(first / "it")
+    trust.require(settings, {}, me=0)
+    for folder in (first, second):
+        folder.chmod(0o777)
+        assert paths(refused(settings)) == {folder}
+        folder.chmod(0o755)
+
+
+def test_whoever_owns_a_link_can_lead_it_elsewhere(
+    settings: Settings, elsewhere: Path, refused: Refused, give: Give
+) -> None:
+    elsewhere.chmod(0o1777)
+    (settings.folder / "prepare.py").rename(settings.folder / "it.py")
+    (elsewhere / "link").symlink_to(settings.folder / "it.py")
+    (settings.folder / "prepare.py").symlink_to(elsewhere / "link")
+    trust.require(settings, {}, me=0)
+    give(elsewhere / "link")
+    assert paths(refused(settings)) == {elsewhere / "link"}
+
+
+def test_the_way_to_a_file_is_the_kernels(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "up").symlink_to("../b/./c")
+    (tmp_path / "a" / "round").symlink_to("round")
+    (tmp_path / "b" / "c").mkdir(parents=True)
+    way = [str(path.relative_to(tmp_path)) for path in way_to(tmp_path / "a/up/x") if tmp_path in path.parents]
+    assert way == ["a", "a/up", "b", "b/c", "b/c/x"]
+    assert len(list(way_to(tmp_path / "a" / "round" / "x"))) < 100
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+def with_command(settings: Settings, command: str, more: str = "") -> Settings:
+    without = settings.file.read_text().partition("job_types:")[0]
+    settings.file.write_text(f"{without}job_types: {{run: {{command: {command}{more}}}}}\n")
+    return load(settings.file, environ={})
+
+
+def script(file: Path) -> Path:
+    file.write_text("#!/bin/sh\n")
+    file.chmod(0o755)
+    return file
+
+
+@pytest.mark.parametrize("command", ["[./job.sh]", "[sh, job.sh]", "[sh, -eu, job.sh, x]", "[/usr/bin/env, x]"])
+def test_the_program_of_a_command_is_code(settings: Settings, command: str, refused: Refused) -> None:
+    script(settings.folder / "job.sh")
+    asked = with_command(settings, command)
+    trust.require(asked, BARE, me=0, programs=True)
+    (settings.folder / "job.sh").chmod(0o777)
+    trust.require(asked, BARE, me=0)  # who only imports starts no programs
+    if "job.sh" in command:
+        assert paths(refused(asked, BARE, programs=True)) == {settings.folder / "job.sh"}
+    else:
+        trust.require(asked, BARE, me=0, programs=True)
+
+
+def test_a_program_is_looked_for_in_the_commands_folder(settings: Settings, elsewhere: Path, refused: Refused) -> None:
+    script(elsewhere / "job.sh").chmod(0o777)
+    asked = with_command(settings, "[./job.sh]", f", folder: {elsewhere}")
+    assert paths(refused(asked, BARE, programs=True)) == {elsewhere / "job.sh"}
+
+
+def test_a_program_is_looked_for_on_the_path_up_to_where_it_is(
+    settings: Settings, elsewhere: Path, refused: Refused
+) -> None:
+    for name in ("one", "two", "three"):
+        (elsewhere / name).mkdir()
+    script(elsewhere / "two" / "job")
+    environ = {"PATH": ":".join(str(elsewhere / name) for name in ("one", "two", "three"))}
+    asked = with_command(settings, "[job]")
+    for name in ("one", "two", "three"):
+        (elsewhere / name).chmod(0o777)
+        if name == "three":  # nobody looks there
+            trust.require(asked, environ, me=0, programs=True)
+        else:
+            assert paths(refused(asked, environ, programs=True)) == {elsewhere / name}
+        (elsewhere / name).chmod(0o755)
+    (elsewhere / "one").chmod(0o1777)  # what is not there yet, everybody can add
+    assert paths(refused(asked, environ, programs=True)) == {elsewhere / "one"}
+    by_env = with_command(settings, "[job]", f", env: {{PATH: {elsewhere / 'two'}}}")
+    trust.require(by_env, environ, me=0, programs=True)
+
+
+def test_the_program_of_an_alert_is_code(settings: Settings, refused: Refused) -> None:
+    script(settings.folder / "page").chmod(0o777)
+    settings.file.write_text(settings.file.read_text() + "alerts: {channels: {ops: {command: [./page]}}}\n")
+    assert paths(refused(load(settings.file, environ={}), BARE, programs=True)) == {settings.folder / "page"}
+
+
+def test_the_interpreter_is_taken_as_it_is(settings: Settings, give: Give) -> None:
+    asked = with_command(settings, f"[{sys.executable}, -V]")
+    trust.require(asked, BARE, me=0, programs=True)
+
+
+# --- what handlers import ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch, give: Give) -> None:
+    """This process imports as root would, and forgets what it imported."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for name in ("path", "meta_path"):
+        monkeypatch.setattr(sys, name, list(getattr(sys, name)))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("what", ["file", "owner", "pycache", "pyc", "folder", "link"])
+def test_a_module_that_a_handler_imports_is_looked_at_before_it_runs(
+    settings: Settings, what: str, give: Give, elsewhere: Path
+) -> None:
+    folder = settings.folder / "parts"  # a namespace package: nothing names it
+    folder.mkdir()
+    helper, ran = folder / "helper.py", settings.folder / "ran"
+    helper.write_text(f"open({str(ran)!r}, 'w').close()\n")
+    (settings.folder / "prepare.py").write_text("try:\n    from parts import helper\nexcept ImportError:\n    pass\n")
+    loose = helper
+    if what == "file":
+        helper.chmod(0o666)
+    elif what == "owner":
+        give(helper)
+    elif what == "folder":
+        loose = folder
+        folder.chmod(0o777)
+    elif what == "link":
+        loose = elsewhere
+        helper.rename(elsewhere / "it.py")
+        helper.symlink_to(elsewhere / "it.py")
+        elsewhere.chmod(0o777)
+    else:
+        compiled = Path(py_compile.compile(str(helper)) or "")
+        loose = compiled if what == "pyc" else compiled.parent
+        loose.chmod(0o777)
+    prepare_imports(settings)
+    with pytest.raises(UntrustedFiles) as refused:
+        importlib.import_module("prepare")
+    assert paths(refused.value) == {loose}
+    assert not ran.exists()
+    loose.chmod(0o755)
+    if what != "owner":
+        importlib.import_module("prepare")
+        assert ran.exists()
+
+
+@pytest.mark.usefixtures("root")
+def test_every_command_asks_before_it_imports(settings: Settings) -> None:
+    (settings.folder / "prepare.py").chmod(0o666)
+    before = list(sys.path)
+    for load_handlers in (prepare_imports, job_types.load):  # the one is where all commands come by
+        with pytest.raises(UntrustedFiles):
+            load_handlers(settings)
+    assert sys.path == before
+
+
+@pytest.mark.usefixtures("root")
+def test_a_tick_asks_for_its_programs(settings: Settings) -> None:
+    script(settings.folder / "job.sh").chmod(0o777)
+    with_command(settings, "[./job.sh]")
+    with pytest.raises(UntrustedFiles, match=r"job\.sh can be written by everybody"):
+        tick_settings(TickOptions(config=settings.file))
+
+
+@pytest.mark.usefixtures("root")
+def test_modules_of_the_interpreter_and_of_packages_are_not_looked_at(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_imports(settings)
+    looked: list[Path] = []
+    monkeypatch.setattr(trust, "require_files", lambda files, *_: looked.extend(files))
+    for name in ("wave", "json.tool", "yaml.cyaml", "cronjobs.extras", "prepare"):
+        sys.modules.pop(name, None)
+        importlib.import_module(name)
+    assert looked[0] == settings.folder / "prepare.py"
+    assert len(looked) == 2  # and its .pyc
+
+
+@pytest.mark.usefixtures("root")
+def test_whoever_tests_handlers_trusts_them(settings: Settings) -> None:
+    (settings.folder / "prepare.py").chmod(0o666)
+    prepare_imports(replace(settings, trusted=True))
+    importlib.import_module("prepare")
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+ROOTS = pytest.mark.skipif(not GIVES_AWAY, reason="only root can give files away, and be refused")
+RAN = "open('ran', 'w')\n"
+HANDLERS = f"{RAN}from cronjobs import job\n\n@job('t.x')\ndef x() -> None:\n    import helper\n"
+
+
+@pytest.fixture
+def project(sqlite_migrated: str, tmp_path: Path) -> Project:
     project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
-    project.write(handlers="open('imported', 'w')\n")
-    (tmp_path / "handlers.py").chmod(0o666)
+    project.write(handlers=HANDLERS)
+    return project
+
+
+def test_check_reports_it(project: Project) -> None:
+    (project.folder / "handlers.py").chmod(0o666)
     answer = project.call("check", "--no-import")
     assert answer.code == 1
     assert "handlers.py can be written by everybody (mode 0666)" in answer.out + answer.err
-    if os.geteuid() == 0:  # what the tick of another user does is tested above
-        project.run("enqueue", "t.x", "--no-import")
-        tick = project.run("run-due")
-        assert tick.code == 3
-        assert "handlers.py can be written by everybody (mode 0666), and this tick runs as root" in tick.err
-        assert not (tmp_path / "imported").exists()
+
+
+COMMANDS = {
+    "run-due": 3,
+    "run-due --dry-run": 3,
+    "status": 3,
+    "run t.x": 3,
+    "enqueue t.x": 3,
+    "ack 1": 3,
+    "report --out report.html": 3,
+    "check --live": 1,
+}
+
+
+@ROOTS
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "code"), COMMANDS.items())
+def test_no_command_of_roots_runs_what_another_user_owns(project: Project, command: str, code: int) -> None:
+    os.chown(project.folder / "handlers.py", NOBODY.pw_uid, NOBODY.pw_gid)
+    answer = project.run(*command.split())
+    assert answer.code == code
+    said = answer.out + answer.err
+    assert "handlers.py belongs to nobody, and this runs as root: run it as nobody, or chown root " in said
+    assert "if it is meant, write run: {trust_files: [nobody]}" in said
+    assert not (project.folder / "ran").exists()
+    project.write("run: {trust_files: [nobody]}\n", HANDLERS)
+    assert "this runs as root" not in project.run(*command.split()).err
+    assert (project.folder / "ran").exists()
+
+
+@ROOTS
+def test_an_enqueue_that_was_written_is_no_failure(project: Project) -> None:
+    project.write("job_types: {t.x: {timeout: 5s}}\n", HANDLERS)
+    os.chown(project.folder / "handlers.py", NOBODY.pw_uid, NOBODY.pw_gid)
+    answer = project.run("enqueue", "t.x")
+    assert (answer.code, len(project.jobs())) == (0, 1)
+    assert "handlers.py belongs to nobody" in answer.err
+    assert not (project.folder / "ran").exists()
+
+
+@ROOTS
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_module_that_a_handler_imports_while_it_runs_is_refused(project: Project, isolation: str) -> None:
+    project.write(f"job_types: {{t.x: {{isolation: {isolation}}}}}\n", HANDLERS)
+    (project.folder / "helper.py").write_text("open('helped', 'w')\n")
+    (project.folder / "helper.py").chmod(0o666)
+    project.run("enqueue", "t.x")
+    project.run("run-due")
+    assert not (project.folder / "helped").exists()
+    (run,) = project.rows("job_runs")
+    assert "helper.py can be written by everybody (mode 0666), and this runs as root" in run["error"]
+
+
+@ROOTS
+def test_a_tick_refuses_a_program_that_everybody_may_write(project: Project) -> None:
+    (project.folder / "job.sh").write_text("#!/bin/sh\ntouch ran\n")
+    (project.folder / "job.sh").chmod(0o777)
+    project.write("job_types: {t.c: {command: [./job.sh]}}\n")
+    project.run("enqueue", "t.c")
+    for command in (["run-due"], ["run", "t.c"]):
+        assert project.run(*command).code == 3
+    assert "job.sh can be written by everybody (mode 0777), and this runs as root" in project.run("check").out
+    assert not (project.folder / "ran").exists()
+
+
+@ROOTS
+def test_the_process_of_a_long_job_looks_for_itself(project: Project) -> None:
+    """It reads the file again, which may be another one than the tick's."""
+    (project.folder / "handlers.py").chmod(0o666)
+    handover = Handover(
+        config=str(project.folder / "cronjobs.yaml"),
+        database=project.url,
+        job_id=1,
+        job_type="t.x",
+        attempt=1,
+        locked_by="a tick",
+        timeout_s=60,
+        is_command=False,
+        max_memory=None,
+        success=[],
+        permanent=[],
+        row_policy="{}",
+    )
+    reader, writer = os.pipe()
+    with open(reader, "rb") as answer:
+        command = [sys.executable, "-P", "-m", PROGRAM, str(writer)]
+        done = subprocess.run(command, input=handover.encode(), pass_fds=[writer], env=BARE, check=False)
+        os.close(writer)
+        assert b"handlers.py can be written by everybody (mode 0666)" in answer.read()
+    assert done.returncode == 3
+
+
+@ROOTS
+def test_doctor_names_it_and_goes_on(project: Project) -> None:
+    os.chown(project.folder / "handlers.py", NOBODY.pw_uid, NOBODY.pw_gid)
+    answer = project.run("doctor", "--json")
+    checks = {each["check"]: each for each in answer.json["checks"]}
+    assert "handlers.py belongs to nobody" in checks["configuration"]["text"]
+    assert checks["handlers"]["status"] == "not applicable"
+    assert not (project.folder / "ran").exists()
 
 
 # --- what is no file --------------------------------------------------------------------------------------------------
