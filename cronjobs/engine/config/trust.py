@@ -102,7 +102,8 @@ def judge(
     members = facts.members.difference(trusted) if written & stat.S_IWGRP else frozenset[str]()
     if owner:
         what.append(f"belongs to {owner}")
-        cures.append("chown root" if me == 0 else "chown")
+        # Nobody can read a .pyc, and root's Python makes another one.
+        cures.append("rm" if path.suffix == ".pyc" else "chown root" if me == 0 else "chown")
     if members:
         who = ", ".join(sorted(members)[:3]) + (", …" if len(members) > 3 else "")
         what.append(f"can be written by its group ({who}; {mode})")
@@ -132,8 +133,8 @@ def _refusal(what: str, trusting: str, kind: list[TrustFinding]) -> str:
     if len(paths) > 1:
         what, where = what.replace("belongs", "belong", 1), "each of them"
     cure = " and ".join(f"{each} {where}" for each in kind[0].cures)
-    if owner:
-        cure = f"run it as {owner}, or {cure}"
+    if owner and cure.startswith("chown"):
+        cure = f"run it as {owner}, or see what is in it and {cure}"
     said = f"{', '.join(paths[:NAMED])}{more} {what}, and this runs as root: {cure}; if it is meant, {trusting}"
     return one_line(said, 4000)
 

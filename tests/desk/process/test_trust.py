@@ -42,6 +42,7 @@ ME, ANOTHER = 1000, 1001
 STICKY = stat.S_ISVTX
 NOBODY = pwd.getpwnam("nobody")
 GIVES_AWAY = os.geteuid() == 0
+THEIRS = "and this runs as root: run it as nobody, or see what is in it and chown root"
 Give = Callable[[Path], None]
 Refused = Callable[..., UntrustedFiles]
 
@@ -187,6 +188,12 @@ def test_a_pycache_for_everybody_is_refused_even_if_it_is_sticky(settings: Setti
     assert paths(refused(settings)) == {settings.folder / "__pycache__"}
 
 
+def test_nobody_is_told_to_make_planted_bytecode_roots(settings: Settings, refused: Refused, give: Give) -> None:
+    planted = settings.folder / pyc("prepare.py")
+    give(planted)
+    assert f".pyc belongs to nobody, and this runs as root: rm {planted}; if it is meant" in str(refused(settings))
+
+
 # --- the way out ------------------------------------------------------------------------------------------------------
 
 
@@ -203,7 +210,7 @@ def test_the_way_out_is_named_and_works(settings: Settings, refused: Refused) ->
 def test_a_user_is_trusted_by_name(settings: Settings, refused: Refused, give: Give) -> None:
     give(settings.folder / "prepare.py")
     said = str(refused(settings))
-    assert "prepare.py belongs to nobody, and this runs as root: run it as nobody, or chown root " in said
+    assert f"prepare.py belongs to nobody, {THEIRS} " in said
     assert said.endswith("if it is meant, write run: {trust_files: [nobody]}")
     settings.file.write_text(settings.file.read_text() + "run: {trust_files: [deploy, nobody]}\n")
     trusting = load(settings.file, environ={})
@@ -225,7 +232,7 @@ def test_a_folder_that_another_user_deploys_needs_one_line(settings: Settings, r
         give(file)
     (said,) = refused(settings, {trust.VARIABLE: "ci"}).lines
     assert said.startswith(f"{settings.folder}, {settings.file}, {settings.folder}/")
-    assert " more belong to nobody, and this runs as root: run it as nobody, or chown root each of them; if it" in said
+    assert f" more belong to nobody, {THEIRS} each of them; if it is meant, set" in said
     assert f"set {trust.VARIABLE}=ci,nobody in the crontab, or where you type this" in said
     trust.require(settings, {trust.VARIABLE: "ci,nobody"}, me=0)
 
@@ -497,7 +504,7 @@ def test_no_command_of_roots_runs_what_another_user_owns(project: Project, comma
     answer = project.run(*command.split())
     assert answer.code == code
     said = answer.out + answer.err
-    assert "handlers.py belongs to nobody, and this runs as root: run it as nobody, or chown root " in said
+    assert f"handlers.py belongs to nobody, {THEIRS} " in said
     assert "if it is meant, write run: {trust_files: [nobody]}" in said
     assert not (project.folder / "ran").exists()
     project.write("run: {trust_files: [nobody]}\n", HANDLERS)
