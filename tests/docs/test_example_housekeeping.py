@@ -511,4 +511,6 @@ def test_the_commands_of_the_readme_print_what_it_says(tmp_path: Path) -> None:
 
 def _lines(output: str) -> Counter[str]:
     """Workers finish in any order; numbers, spans and their units are different each day and on each machine."""
-    return Counter(re.sub(r"\d[\d,.]*(m?s\b)?", "0", re.sub(r"fingerprint=\w+", "", line)) for line in output.splitlines())
+    return Counter(
+        re.sub(r"\d[\d,.]*(m?s\b)?", "0", re.sub(r"fingerprint=\w+", "", line)) for line in output.splitlines()
+    )
