@@ -37,6 +37,7 @@ from cronjobs.engine.run_due.options import TickOptions
 from cronjobs.engine.run_due.settings import tick_settings
 from cronjobs.engine.tick.long_jobs import PROGRAM, Handover
 from cronjobs.errors import ConfigError
+from cronjobs.testing.configured import handlers_of, settings_of
 
 ME, ANOTHER = 1000, 1001
 STICKY = stat.S_ISVTX
@@ -457,10 +458,15 @@ def test_modules_of_the_interpreter_and_of_packages_are_not_looked_at(
 
 
 @pytest.mark.usefixtures("root")
-def test_whoever_tests_handlers_trusts_them(settings: Settings) -> None:
+@pytest.mark.parametrize("config", [None, "cronjobs.yaml"])
+def test_whoever_tests_handlers_trusts_them(
+    settings: Settings, config: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkout that is mounted into a container of root's: pytest has run its code already."""
+    monkeypatch.chdir(settings.folder)
     (settings.folder / "prepare.py").chmod(0o666)
-    prepare_imports(replace(settings, trusted=True))
-    importlib.import_module("prepare")
+    (settings.folder / "prepare.py").write_text("def all() -> None: ...\n")
+    assert handlers_of(settings_of(config, () if config else ["prepare"], "sqlite:///x.db")).faults == ()
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
