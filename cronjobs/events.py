@@ -41,6 +41,11 @@ def job_claimed(job: Job) -> Event:
     return Event("job.claimed", _of(job, ""), told=False)
 
 
+def job_started(job: Job, worker: str) -> Event:
+    """Told by the worker's own thread."""
+    return Event("job.started", _of(job, worker), told=False)
+
+
 def job_progress(job: Job, worker: str, progress: str) -> Event:
     """For a person who watches, at most every few seconds; the log has the job's beginning and its end."""
     return Event("job.progress", _of(job, worker, progress=progress))
@@ -345,6 +350,7 @@ def tick_ended(did: dict[str, Any], ended: str, duration: timedelta) -> Event:
 # Each event, and when it is logged: docs/reference/events.md. A test compares it with the functions above.
 EVENTS: Final = {
     "job.claimed": "A tick has claimed the job; it begins as soon as a worker is free.",
+    "job.started": "A worker begins the code of an attempt.",
     "job.succeeded": "An attempt succeeded.",
     "job.retried": "An attempt failed, and the job will be tried again after next_delay_ms.",
     "job.dead": "A job was given up: no tries left, a failure that is final, or a lost runner too many.",

@@ -216,7 +216,7 @@ class ClusterWorkers(Workers):
             self._note_worker(far, worker)
             attempt.started = self.clock.monotonic() - ago_s
             if self.around.on_start is not None:
-                self.around.on_start(attempt.job)
+                self.around.on_start(attempt)
 
     def _note_worker(self, far: FarAttempt, holder: str | None) -> None:
         """*holder*: of its token, and first in it the address of its worker."""

@@ -45,7 +45,7 @@ class WorkerContext:
     settings: Settings
     database: Database | None = None
     on_output: Callable[[str], None] | None = None
-    on_start: Callable[[Job], None] | None = None
+    on_start: Callable[[Attempt], None] | None = None
     on_end: Callable[[Finished], None] | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 

@@ -37,7 +37,7 @@ def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finish
         else:
             run = _run_apart if attempt.has_process else _run_handler
         if around.on_start is not None:
-            around.on_start(attempt.job)
+            around.on_start(attempt)
         outcome, output = run(attempt, around, clock)
     finished = Finished(
         job=attempt.job,

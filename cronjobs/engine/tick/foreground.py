@@ -128,7 +128,7 @@ class Foreground:
         streams: Streams,
         emit: Callable[[events.Event], None],
         on_progress: Callable[..., None] | None = None,
-        on_start: Callable[[Job], None] | None = None,
+        on_start: Callable[[Attempt], None] | None = None,
         on_end: Callable[[Finished], None] | None = None,
     ) -> None:
         self._secrets, self._lease_s = settings.secrets_of(job), settings.run.lease.total_seconds()

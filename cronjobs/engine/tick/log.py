@@ -1,14 +1,20 @@
-"""The log file of the setting ``log:``."""
+"""The log file of the setting ``log:``, and what is written there from workers' threads."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cronjobs import events, masking
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.host.files import open_regular
 from cronjobs.text import visible
+
+if TYPE_CHECKING:
+    from cronjobs.engine.execution.attempt import Attempt
+    from cronjobs.engine.tick.extras import Extras
 
 
 class Log:
@@ -46,3 +52,14 @@ class Log:
         except OSError as error:
             self.fault = f"the log cannot be written: {error.strerror}"
             self._descriptor = None
+
+
+def told_of_starts(write: Callable[[events.Event], None], extras: Extras | None = None) -> Callable[[Attempt], None]:
+    """What is done when the code of an attempt begins, in its worker's thread: *write* must be for any thread."""
+
+    def started(attempt: Attempt) -> None:
+        write(events.job_started(attempt.job, attempt.worker))
+        if extras is not None:
+            extras.started(attempt.job)
+
+    return started

@@ -443,3 +443,17 @@ def test_a_tick_with_nothing_to_do_beside_a_running_long_job_loads_no_engine(
     monkeypatch.setattr("cronjobs.engine.tick.work.Work", loaded)
     result = host.tick()
     assert (result.ended, result.exit_code()) == (NOTHING_DUE, 0)
+
+
+def test_the_start_of_each_attempt_is_told_with_its_worker_before_its_end(database: Database, host: Host) -> None:
+    ids = [put(database, payload={"line": str(n)}) for n in range(5)]
+    unfit = put(database, payload={"other": 1})  # none of its code runs
+    host.tick()
+    for job_id in ids:
+        told = [event for event in host.events if event.facts.get("job_id") == job_id]
+        assert [event.name for event in told] == ["job.claimed", "job.started", "job.succeeded"]
+        start, end = told[1:]
+        assert start.facts == {"job_id": job_id, "job_type": "t.say", "worker": end.facts["worker"], "attempt": 1}
+        assert start.facts["worker"] in ("1", "2")
+        assert not start.told  # thousands in a drain: for the log, not for a terminal
+    assert unfit not in [event.facts["job_id"] for event in host.said("job.started")]
