@@ -36,10 +36,11 @@ _WHEN_FULL: Final = {
     "drop": "what is enqueued there is dropped",
     "wait": "whoever enqueues there waits, or is refused",
 }
-_NOT_FOR_WANT_OF_TIME: Final = {
+_WHY_LATE: Final = {
     "long jobs": "all places for long jobs are taken (run.long_jobs)",
     "budget": "their timeout was longer than what was left of the last ticks (run.budget, --budget)",
     "short tick": "their timeout is longer than a whole tick (run.budget, --budget)",
+    "slots": "the ticks are saturated, all their workers were busy to the end (run.workers)",
 }
 
 
@@ -107,9 +108,9 @@ def _late(health: Health, every: timedelta) -> Iterator[Finding]:
 
 
 def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]]) -> str:
-    """What the last ticks recorded of all these jobs, if that is not how much they had to do."""
+    """What the last ticks recorded of all these jobs, if they agree."""
     entries = [each for tick in ticks for each in _entries(tick["not_started"])]
-    for why, words in _NOT_FOR_WANT_OF_TIME.items():
+    for why, words in _WHY_LATE.items():
         places = {(each.get("queue"), each.get("job_type")) for each in entries if each.get("why") == why}
         if all((group.queue, group.job_type) in places for group in late):
             return words

@@ -149,7 +149,8 @@ def test_a_job_of_a_schedule_that_allows_overlap_is_late(database: Database, tmp
     [
         ("long jobs", "all places for long jobs are taken (run.long_jobs)"),
         ("budget", "their timeout was longer than what was left of the last ticks (run.budget, --budget)"),
-        ("slots", "the ticks do not keep up"),
+        ("slots", "the ticks are saturated, all their workers were busy to the end (run.workers)"),
+        ("late", "the ticks do not keep up"),
     ],
 )
 def test_what_the_last_tick_says_of_them_is_the_reason(
