@@ -202,7 +202,11 @@ def _queues(connection: Connection) -> list[Family]:
             ("queue_capacity", "gauge", "How many may wait: max_waiting of the queue."),
             ("queue_running", "gauge", "Jobs that runners have claimed."),
             ("queue_dropped", "counter", "Jobs dropped because the queue was full."),
-            ("queue_refused", "counter", "Jobs refused because the queue was full, of those that an Engine enqueued."),
+            (
+                "queue_refused",
+                "counter",
+                "Jobs refused because the queue was full, but in an app's transaction.",
+            ),
         )
     }
     for label, queue in shown.items():

@@ -22,8 +22,8 @@ from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.jobs.checking import new_job
 from cronjobs.engine.jobs.enqueue import OnConflict, put_job
 from cronjobs.engine.jobs.insertion import Inserted, Patience, wait_for_room
-from cronjobs.engine.store.queues import paused_scope
-from cronjobs.errors import UsageError
+from cronjobs.engine.store.queues import count_full, paused_scope
+from cronjobs.errors import DatabaseError, QueueFull, UsageError
 from cronjobs.model import duration_text
 
 
@@ -105,7 +105,12 @@ def enqueue(
             with database.write() as connection:
                 return put_job(connection, new, cast("OnConflict", on_conflict)), paused_scope(connection, queue)
 
-        put, paused = wait_for_room(put_it, Patience(typed.span(wait, "--wait")))
+        try:
+            put, paused = wait_for_room(put_it, Patience(typed.span(wait, "--wait")))
+        except QueueFull as full:
+            with suppress(DatabaseError), database.write() as connection:
+                count_full(connection, full.queue, "refused", full.wanted)
+            raise
     if as_json:
         echo_json({"id": put.id, "new": put.new, "status": put.status})
     elif put.id is None:

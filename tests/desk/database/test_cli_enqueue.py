@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 from support.project import Project
 
 from cronjobs.clock import SYSTEM
-from cronjobs.engine.database.tables import jobs, meta
+from cronjobs.engine.database.tables import jobs, meta, queues
 
 YAML = 'timezone: Europe/Berlin\njob_types: {t.ok: {command: ["true"]}}\n'
 CANARY = "c4n4ry-value"
@@ -74,6 +74,16 @@ def test_a_key_is_spent_once(project: Project) -> None:
     assert again.json == {"id": 1, "new": False, "status": "dead"}
     assert '"cronjobs jobs retry 1"' in again.err
     assert len(project.jobs()) == 1
+
+
+def test_a_full_queue_refuses_and_counts_that(project: Project) -> None:
+    project.execute(insert(queues).values(name="mail", max_waiting=1))
+    assert project.call("enqueue", "t.ok", "--queue", "mail").code == 0
+    refused = project.call("enqueue", "t.ok", "--queue", "mail")
+    assert refused.code == 1
+    assert 'queue "mail" is full (max_waiting 1)' in refused.err
+    assert len(project.jobs()) == 1
+    assert [row["refused"] for row in project.rows("queues")] == [1]
 
 
 def test_somebody_elses_database_is_not_written_to(project: Project) -> None:
