@@ -1,4 +1,7 @@
-"""What a tick asks the database first, as SQL: the fast path and the full tick ask by the same text."""
+"""What a tick asks the database first, as SQL, and for the fast path what of it means that there is nothing to do.
+
+The full tick asks by the same text (``SEEN``, ``BRANCHES``) and decides in Python, as it also acts on the facts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ MISFITS_SQL = f"{WAITING} AND misfit_since IS NOT NULL"
 # A run of "cronjobs exec": no tick made it, and none may run it.
 IS_EXEC = "(substr(j.job_type, 1, 5) = 'exec:')"
 
-# "p" is a pause; for "b", of a queue, and for "j", a schedule. In Python: engine/rules/pausing.py.
+# "p" is a pause, "b" a lane with its queue, and here "j" a schedule. The same rule in Python: engine/rules/pausing.py.
 IN_FORCE = f"(p.until IS NULL OR p.until > {NOW})"
 STOPS_QUEUE = f"(p.scope = 'all' OR (p.scope = 'queue' AND p.name = b.queue)) AND {IN_FORCE}"
 STOPS_SCHEDULE = f"(p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND {IN_FORCE}"

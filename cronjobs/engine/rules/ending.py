@@ -1,4 +1,4 @@
-"""What becomes of a job after an attempt: its next state, how long a retry waits, and the row that is written.
+"""What becomes of a job after an attempt: its next state, when it is due again, and the row that is written.
 
 Pure, but for the random part of a wait.
 """

@@ -269,8 +269,9 @@ class Batch:
 
     ``room``: how many jobs to claim.
 
-    ``unsettled``: an earlier claim had no answer; what it leased to us is neither ``held`` nor ``given_up``, which are
-    leases that the rows may still have as ours and that are to run out: their attempts began here.
+    ``unsettled``: an earlier claim had no answer; what it leased to us is neither ``held`` nor ``given_up``.
+
+    ``given_up``: leases that the rows may still have as ours and that are to run out, as their attempts began here.
 
     ``reports``: what a renewal writes besides, by job id.
 
