@@ -262,5 +262,6 @@ def trend_of(due: int, change: int | None, span: timedelta) -> str:
 def _pause_text(pause: Mapping[str, Any], times: Times) -> str:
     until = f"until {times.clock(pause['until'])}" if pause["until"] else "until someone resumes it"
     by = f", by {pause['by']}" if pause["by"] else ""
-    text = f"{pausing.what(pause['scope'], pause['name'])} {until}{by}" + (f": {pause['why']}" if pause["why"] else "")
-    return safe(text)
+    skips = ", skips what comes due" if pause["skip"] else ""
+    why = f": {pause['why']}" if pause["why"] else ""
+    return safe(f"{pausing.what(pause['scope'], pause['name'])} {until}{skips}{by}{why}")

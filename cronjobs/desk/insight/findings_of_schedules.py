@@ -209,14 +209,14 @@ def _held_back(found: Watched, pauses: Sequence[Mapping[str, Any]], now: datetim
     """Pauses that may have been forgotten: older than a day, or holding back something of a schedule."""
     for pause in pauses:
         scope, name = pause["scope"], pause["name"]
-        names = [] if scope == "queue" else sorted(_behind_pause(found, pause, now))
+        names = [] if scope == "queue" or pause["skip"] else sorted(_behind_pause(found, pause, now))
         waits = bool(found.waiting) if scope == "all" else scope == "queue" and name in found.waiting
         if names:
             why = f"it holds back {several(names)}"
         elif waits:
             why = "jobs of schedules wait behind it"
         elif now - pause["paused_at"] > FORGOTTEN_PAUSE:
-            why = "it skips what comes due, for more than a day" if pause.get("skip") else "for more than a day"
+            why = "it skips what comes due, for more than a day" if pause["skip"] else "for more than a day"
         else:
             continue
         text = f"{what(scope, name)} is paused{' by ' + pause['by'] if pause['by'] else ''}: {why}"

@@ -153,3 +153,14 @@ def test_an_attempt_that_timed_out_while_its_thread_ran_on_is_not_running_now(wo
     assert "running now" not in told
     [line] = [line for line in world.cronjobs("status").out.splitlines() if "t.work" in line and "beta" in line]
     assert "timed out, lease" in line
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_pause_that_skips_holds_nothing_back(world: World, monkeypatch: pytest.MonkeyPatch, skip: bool) -> None:
+    world.file(**MINUTELY)
+    world.tick(utc("2026-03-03T01:58:20"))
+    brake(world, "pause", "s", *(["--skip"] if skip else []), monkeypatch=monkeypatch)
+    world.go(utc("2026-03-03T01:59:20"))  # due, and no tick has come yet
+    said = " ".join(world.cronjobs("status").out.split())
+    assert ("it holds back s" in said) is not skip
+    assert f"schedule s until someone resumes it{', skips what comes due' if skip else ''}, by ada" in said
