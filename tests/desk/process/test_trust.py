@@ -364,6 +364,7 @@ def test_a_program_is_looked_for_on_the_path_up_to_where_it_is(
     trust.require(by_env, environ, me=0, programs=True)
 
 
+@pytest.mark.needs("contrib")
 def test_the_program_of_an_alert_is_code(settings: Settings, refused: Refused) -> None:
     script(settings.folder / "page").chmod(0o777)
     settings.file.write_text(settings.file.read_text() + "alerts: {channels: {ops: {command: [./page]}}}\n")
@@ -580,6 +581,7 @@ def test_the_process_of_a_long_job_looks_for_itself(project: Project) -> None:
     assert done.returncode == 3
 
 
+@pytest.mark.needs("contrib")
 @ROOTS
 def test_doctor_names_it_and_goes_on(project: Project) -> None:
     os.chown(project.folder / "handlers.py", NOBODY.pw_uid, NOBODY.pw_gid)
