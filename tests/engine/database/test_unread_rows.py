@@ -199,6 +199,20 @@ def test_no_row_that_took_a_tick_down_is_read_while_an_attempt_runs_here(
     assert Counter(status for status, _ in statuses(database_url).elements()) == {"succeeded": 2}
 
 
+def first_reads_fail(monkeypatch: pytest.MonkeyPatch, error: DatabaseError, times: int) -> list[int]:
+    """Let so many reads of rows, by themselves, end before they began; how many there were."""
+    real, reads = claims.note_read, [0]
+
+    def note_read(*arguments: Any) -> bool:
+        reads[0] += 1
+        if reads[0] <= times:
+            raise error
+        return real(*arguments)
+
+    monkeypatch.setattr(claims, "note_read", note_read)
+    return reads
+
+
 @pytest.mark.parametrize("trouble", [DatabaseBusy("db", 0.2), DatabaseUnreachable("db", "it is away")])
 def test_a_row_is_read_a_moment_later_where_the_database_was_busy_or_away(
     database_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, trouble: DatabaseError
@@ -207,15 +221,7 @@ def test_a_row_is_read_a_moment_later_where_the_database_was_busy_or_away(
     with opened(database_url) as database, database.write() as connection:
         enqueue(connection, "t.keep", {"n": 1, "poison": True})
     reading_raises(monkeypatch, MemoryError, times=1)  # so that the tick claims row by row
-    real, reads = claims.note_read, [0]
-
-    def note_read(*arguments: Any) -> bool:
-        reads[0] += 1
-        if reads[0] <= 3:
-            raise trouble
-        return real(*arguments)
-
-    monkeypatch.setattr(claims, "note_read", note_read)
+    reads = first_reads_fail(monkeypatch, trouble, 3)
     clock.advance(LATER)
     tick(database_url, clock=clock)
     assert reads == [4]
@@ -236,15 +242,7 @@ def test_a_row_that_a_busy_database_keeps_unread_goes_back_unmarked_however_ofte
         enqueue(connection, "t.keep", {"n": 1})
     monkeypatch.setattr(Loop, "__post_init__", warily(Loop.__post_init__))
     monkeypatch.setattr(turns, "READ_AGAIN_S", 0.0)
-    real, reads = claims.note_read, [0]
-
-    def note_read(*arguments: Any) -> bool:
-        reads[0] += 1
-        if reads[0] <= 5:
-            raise trouble
-        return real(*arguments)
-
-    monkeypatch.setattr(claims, "note_read", note_read)
+    first_reads_fail(monkeypatch, trouble, 5)
     for _ in range(6):
         wary_tick(database_url, clock)
         assert statuses(database_url).keys() <= {("queued", None), ("succeeded", None)}
