@@ -439,14 +439,17 @@ class Writer:
             return job
 
         def no_rows_fault(error: Exception) -> bool:
-            self.claim_unsettled = True  # if it was the COMMIT whose reply was lost, the job is ours
             return isinstance(error, _NO_ROWS_FAULT) and not fetching
+
+        def failed(*_: object) -> None:
+            self.claim_unsettled = True  # if it was the COMMIT whose reply was lost, the job is ours
 
         until = self.clock.monotonic() + READ_AGAIN_S
         pauses = repeat(READ_PAUSE_S, MOST_READS - 1)
         try:
-            return patiently(read, clock=self.clock, until=until, worth=no_rows_fault, pauses=pauses)
+            return patiently(read, clock=self.clock, until=until, worth=no_rows_fault, pauses=pauses, note=failed)
         except (DatabaseError, MemoryError) as error:
+            failed()
             if not no_rows_fault(error):
                 self.suspects.add(job_id)
             raise
