@@ -48,7 +48,7 @@ def cancel_one(connection: Connection, name: JobName, reason: str | None) -> str
 
 def _cancel_on_sqlite(connection: Connection, name: JobName, reason: str | None) -> str | None:
     actor, place = caller(), name._asdict()
-    # UPDATE comes first: a transaction that begins with a SELECT cannot always write.
+    _take_write_lock(connection)
     changed = run(
         connection,
         f"UPDATE {JOBS} AS j SET {CANCELLED} WHERE {_NAMED} AND {CAN_CANCEL} RETURNING id",
@@ -86,11 +86,9 @@ def _reschedule_on_sqlite(
     connection: Connection, name: JobName, due: Mapping[str, Any], reason: str | None
 ) -> str | None:
     place = name._asdict()
-    # It changes nothing yet: with the write lock, it says when the job was due.
+    _take_write_lock(connection)
     before = run(
-        connection,
-        f"UPDATE {JOBS} AS j SET run_at = j.run_at WHERE {_NAMED} AND {CAN_CANCEL} RETURNING id, run_at AS was_due",
-        **place,
+        connection, f"SELECT j.run_at AS was_due FROM {JOBS} j WHERE {_NAMED} AND {CAN_CANCEL}", **place
     ).all()
     if before:
         [moved] = run(
@@ -104,6 +102,15 @@ def _reschedule_on_sqlite(
         detail = {word: from_microseconds(at).isoformat(timespec="microseconds") for word, at in instants.items()}
         _record(connection, "reschedule", moved.id, caller(), reason, detail)
     return _status(connection, name)
+
+
+def _take_write_lock(connection: Connection) -> None:
+    """Wait for other writers, so that the instants that follow are of a time after theirs.
+
+    As the first statement it also makes the transaction one that can write: one that begins with a SELECT cannot
+    always.
+    """
+    run(connection, f"UPDATE {JOBS} SET id = id WHERE 1 = 0")
 
 
 @contextmanager

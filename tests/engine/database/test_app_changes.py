@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, select, text, update
+from sqlalchemy import create_engine, event, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from support.databases import in_psql, until
@@ -31,6 +31,7 @@ from cronjobs import (
     find,
     reschedule,
 )
+from cronjobs.clock import SYSTEM
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import audit, job_runs, jobs
 from cronjobs.engine.schema import migrations
@@ -120,6 +121,31 @@ def test_a_refused_change_spoils_nothing(database_url: str, kind: str) -> None:
             reschedule(user.target, id=made.id, delay=0)
         assert told.value.status is Status.CANCELLED
         user.commit()
+
+
+@pytest.mark.parametrize("act", ["cancel", "reschedule"])
+def test_a_change_that_waited_for_another_writer_is_of_the_time_after_it(sqlite_migrated: str, act: str) -> None:
+    engine = create_engine(f"sqlite:///{sqlite_migrated}")
+    freed: list[datetime] = []
+    with closing(sqlite3.connect(sqlite_migrated, isolation_level=None)) as other, engine.connect() as connection:
+        made = enqueue(connection, "t.remind")
+        connection.commit()
+        other.execute("BEGIN IMMEDIATE")
+
+        def free(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            if not freed and "UPDATE" in statement:
+                other.execute("COMMIT")
+                freed.append(SYSTEM.now())
+
+        event.listen(connection, "before_cursor_execute", free)
+        if act == "cancel":
+            cancel(connection, id=made.id)
+        else:
+            reschedule(connection, id=made.id, delay=0)
+        connection.commit()
+        row = connection.execute(select(jobs)).one()
+    engine.dispose()
+    assert (row.finished_at or row.run_at) >= freed[0]
 
 
 def test_a_running_job_is_asked_to_stop_and_an_ended_one_stays_as_it_is(database: Database) -> None:
