@@ -1,6 +1,7 @@
 #!/bin/sh
 # A tick each minute, for a container that stays: what cron does, without root, and with the container's environment.
 # SIGTERM ends the tick and the long jobs, which go back to the queue, and then this.
+export TICKS_OF=$$
 stop=
 pid=
 trap 'stop=1; [ -n "$pid" ] && kill -TERM "$pid"' TERM INT
@@ -11,8 +12,10 @@ finish() { # wait, also when a signal has interrupted the first wait
     pid=
 }
 
-long_jobs() { # each is a process of its own, which outlives its tick
-    grep -lzx 'cronjobs\.engine\.tick\.long_job_process' /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3
+long_jobs() { # each is a process of its own, which outlives its tick; others may run here that are not ours
+    for each in $(grep -lzx 'cronjobs\.engine\.tick\.long_job_process' /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3); do
+        grep -qzx "TICKS_OF=$$" "/proc/$each/environ" 2>/dev/null && echo "$each"
+    done
 }
 
 while [ -z "$stop" ]; do

@@ -93,14 +93,18 @@ def test_a_stop_waits_for_long_jobs_and_tells_them(container: Container, tmp_pat
     long.write_text(f"trap 'echo \"long job stops\" >>{tmp_path}/said; exit 0' TERM\necho up >>{tmp_path}/up\n")
     with long.open("a") as file:
         file.write("while :; do /bin/sleep 0.02; done\n")
-    with subprocess.Popen(["sh", str(long), "-m", "cronjobs.engine.tick.long_job_process", "7"]) as job:
-        until((tmp_path / "up").exists)
+    words = ["sh", str(long), "-m", "cronjobs.engine.tick.long_job_process", "7"]
+    ours = os.environ | {"TICKS_OF": str(container.process.pid)}
+    with subprocess.Popen(words, env=ours) as job, subprocess.Popen(words) as foreign:
+        until(lambda: (tmp_path / "up").exists() and (tmp_path / "up").read_text() == "up\nup\n")
         (tmp_path / "sleep").unlink()
         shutil.copy("/bin/true", tmp_path / "sleep")  # by which it waits for the long jobs to end
         container.process.terminate()
         assert job.wait(20) == 0
-    assert container.process.wait(20) == 0
-    assert "long job stops" in container.said()
+        assert container.process.wait(20) == 0
+        assert foreign.poll() is None
+        foreign.kill()
+    assert container.said().count("long job stops") == 1
 
 
 def test_a_log_that_was_renamed_is_written_anew_for_its_user_alone(tmp_path: Path) -> None:
