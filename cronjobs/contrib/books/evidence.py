@@ -57,9 +57,8 @@ def books(
     for job in store.unnamed_jobs(connection, period.begin, period.end, UNNAMED_AT_MOST):
         if owner := _owner(job, names):
             unnamed.setdefault(owner, []).append(job)
-    set_back = cache(
-        partial(store.clock_set_back, connection, period.begin)
-    )  # many definitions are applied at one instant
+    ever = store.ever_set_back(connection, period.begin)
+    set_back = cache(partial(store.clock_set_back, connection, period.begin, ever))  # many definitions share an instant
     kept = []
     for each in stored:
         account = _account(connection, settings, each, names[each.name], trail, unnamed, set_back, period, now)

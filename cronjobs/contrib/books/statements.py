@@ -29,7 +29,6 @@ _JOB_MICROS: Final = _microseconds("j.scheduled_for")
 _A_WHILE_BEFORE: Final = shifted(":at", "-600")
 _A_WHILE_AFTER: Final = shifted(":at", "600")
 _JUST_BEFORE: Final = shifted(":at", "-120")  # a tick may be written later than others that began so long after it
-_AN_HOUR_BEFORE: Final = shifted(":at", "-3720")
 
 # A tick is written later than one with a lower id, so that it cannot have begun earlier, unless the clock was set back.
 _SET_BACK = f"""
@@ -37,16 +36,20 @@ _SET_BACK = f"""
   WHERE o.started_at > :at AND o.started_at <= {_A_WHILE_AFTER}
     AND t.started_at <= :at AND t.started_at >= {_A_WHILE_BEFORE} AND t.id > o.id LIMIT 1"""
 
-# The same from the tick on that was at work at that instant, however far it was set back. What was lived again led up
-# to that instant, so the last hour before it shows it, and only then the first tick of it is looked for.
-_AT_WORK = (
-    f"(SELECT min(o.id) FROM {TICKS} o WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"
-)
+# Whether the clock was set back at all, by more than ticks overlap.
+_EVER_SET_BACK = f"""
+  SELECT 1 FROM (
+    SELECT t.started_at,
+      max(t.started_at) OVER (ORDER BY t.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS latest
+    FROM {TICKS} t WHERE t.started_at >= :begin) t
+  WHERE t.started_at < {shifted("t.latest", "-120")} LIMIT 1"""
+
+# The same from the tick on that was at work at that instant, however far it was set back.
 _LIVED_AGAIN = f"""
   SELECT min(t.started_at) AS started_at FROM {TICKS} t
-  WHERE t.started_at >= :begin AND t.started_at < {_JUST_BEFORE} AND t.id > {_AT_WORK}
-    AND EXISTS (SELECT 1 FROM {TICKS} l
-      WHERE l.started_at >= {_AN_HOUR_BEFORE} AND l.started_at < {_JUST_BEFORE} AND l.id > {_AT_WORK})"""
+  WHERE t.started_at >= :begin AND t.started_at < {_JUST_BEFORE}
+    AND t.id > (SELECT min(o.id) FROM {TICKS} o
+      WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"""
 
 # Scalar subqueries: a join could be done by reading all jobs.
 _ENTRIES = f"""
@@ -131,12 +134,18 @@ def oldest_succeeded(connection: Connection) -> datetime | None:
     return at
 
 
-def clock_set_back(connection: Connection, begin: datetime, at: datetime) -> datetime | None:
+def ever_set_back(connection: Connection, begin: datetime) -> bool:
+    """Whether ticks since *begin* show that the clock was set back by more than two minutes; it reads each of them."""
+    return run(connection, _EVER_SET_BACK, begin=begin).first() is not None
+
+
+def clock_set_back(connection: Connection, begin: datetime, ever: bool, at: datetime) -> datetime | None:
     """From when on, since *begin*, the time before *at* was lived again, as ticks show: the clock was set back.
 
-    *at* itself if the clock had been ahead of it, by at most ten minutes, and was set back; None: neither.
+    *ever*: what ``ever_set_back`` says; without it only ten minutes around *at* are read. *at* itself if the clock had
+    been ahead of it, by at most ten minutes, and was set back; None: neither.
     """
-    began: datetime | None = run(connection, _LIVED_AGAIN, begin=begin, at=at).scalar()
+    began: datetime | None = run(connection, _LIVED_AGAIN, begin=begin, at=at).scalar() if ever else None
     if began is not None:
         return began
     return at if run(connection, _SET_BACK, at=at).first() is not None else None

@@ -535,6 +535,15 @@ def test_a_wrong_clock_when_a_definition_changed_leaves_a_doubt_not_a_difference
     assert "a clock was wrong when its definition changed" in " ".join(found[0].notes)
 
 
+def test_a_clock_that_was_ahead_at_a_change_is_seen_though_cron_stood_still_after_it(world: World) -> None:
+    world.file(s="every: 10m, catch_up: all")
+    world.tick()
+    for passed in (-2 * HOUR, HOUR / 2, 3 * HOUR):
+        world.clock.advance(passed)
+        world.tick()
+    assert told(kept(world)) == []
+
+
 @pytest.mark.slow
 def test_what_a_clock_that_was_ahead_at_a_change_makes_uncertain_is_unjudged(world: World) -> None:
     """It was set right after the change, by minutes or by days, and then its time came again."""
@@ -556,6 +565,9 @@ def test_what_a_clock_that_was_ahead_at_a_change_makes_uncertain_is_unjudged(wor
         world.clock.advance(-ahead - chance.uniform(0, 1) * MINUTE)
         world.tick()
         last = world.clock.now() + ahead + HOUR
+        if chance.random() < 0.3:  # cron stands still until the time of the change has come again, or nearly
+            world.clock.advance(ahead * chance.uniform(0.5, 1.1))
+            world.tick()
         while world.clock.now() < last:
             world.clock.advance(chance.uniform(0.1, 1) * min(HOUR, ahead / 3))
             world.tick()
