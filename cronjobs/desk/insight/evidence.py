@@ -42,6 +42,7 @@ from cronjobs.engine.rules.pausing import of_schedule
 from cronjobs.engine.schedules.planning import Piece, occurrences, pieces_from
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store import explaining
+from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.errors import CronjobsError
 
@@ -115,7 +116,10 @@ class ScheduleEvidence:
             previous, following = self._neighbours(era, era.timing, asked.at)
             facts = replace(facts, previous=previous, next=following)
         [found] = self._with_rows([(facts, row)])
-        return found if found.job is None else replace(found, job=with_acts(self.connection, found.job))
+        if found.job is not None:
+            return replace(found, job=with_acts(self.connection, found.job))
+        job_id = found.ledger.job_id if found.ledger is not None else None
+        return found if job_id is None else replace(found, pruned_dead=pruned_dead(self.connection, job_id))
 
     def latest(self) -> Asked:
         """The last occurrence, settled or not; if there is none, the next one."""

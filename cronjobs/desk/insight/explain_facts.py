@@ -220,6 +220,7 @@ class OccurrenceFacts:
     tick_after: TickFacts | None = None
     pause: PauseFacts | None = None  # by which it was or is skipped or held back
     job: JobFacts | None = None  # made for it, given way to, or coalesced into
+    pruned_dead: datetime | None = None  # when retention removed the job that was made for it, dead
     job_for: datetime | None = None  # the occurrence that ``job`` was made for
     stands_for: int = 1
 
@@ -243,6 +244,7 @@ class JobLife:
     job: JobFacts | None
     rows: tuple[MadeFor, ...] = ()
     settler: TickFacts | None = None
+    pruned_dead: datetime | None = None
 
 
 @dataclass(frozen=True)

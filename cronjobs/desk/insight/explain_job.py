@@ -26,7 +26,7 @@ from cronjobs.engine.rules.misfits import LEAST, MOST, OUTLIVED
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.progress import in_words, time_left
 from cronjobs.engine.rules.recovery_policy import MAX_LOSSES, ON_LOST
-from cronjobs.model import rough
+from cronjobs.model import duration_text, rough
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
@@ -49,7 +49,7 @@ def explain_job(life: JobLife) -> Explanation:
     sentences = [_origin(life, job, made, times)]
     if job is None:
         sentences += in_order(_others(life, times))
-        sentences.append(f"Its row is gone: how job {life.job_id} ended is not recorded any more.")
+        sentences.append(row_gone(life.pruned_dead, times, life.around))
         verdict = "pruned"
     else:
         sentences += in_order([*_begin(job, times), *_others(life, times), *_happened(job, times)])
@@ -58,6 +58,15 @@ def explain_job(life: JobLife) -> Explanation:
     facts = {key: value for key, value in plain(life).items() if key != "around"}
     at = job.scheduled_for or job.run_at if job else first
     return Explanation(f"job {life.job_id}", at, verdict, tuple(sentences), facts=facts)
+
+
+def row_gone(pruned_dead: datetime | None, times: LocalTimes, around: Now) -> str:
+    """What is said of a job that has no row any more."""
+    if pruned_dead is not None:
+        when = times.clock(pruned_dead)
+        return f"It was dead, nobody had dealt with it, and retention removed its row at {when}."
+    kept = duration_text(around.succeeded_kept)
+    return f"Its row is gone (succeeded jobs are kept {kept}): how it ended is not recorded any more."
 
 
 def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, times: LocalTimes) -> str:

@@ -21,7 +21,7 @@ from cronjobs.desk.insight.explain_facts import (
     TickFacts,
     plain,
 )
-from cronjobs.desk.insight.explain_job import brief_job, job_sentences
+from cronjobs.desk.insight.explain_job import brief_job, job_sentences, row_gone
 from cronjobs.desk.insight.explain_phrases import capital, late, name, pause, who
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
@@ -183,10 +183,7 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
 def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     """What became of the job, if its row still exists."""
     if facts.job is None:
-        kept = duration_text(facts.around.succeeded_kept)
-        return [
-            f"Its row is gone (succeeded jobs are kept {kept}): how job {row.job_id} ended is not recorded any more."
-        ]
+        return [row_gone(facts.pruned_dead, times, facts.around)]
     return job_sentences(facts.job, times, facts.around)
 
 

@@ -33,6 +33,7 @@ from cronjobs.engine.rules.pausing import of_queue
 from cronjobs.engine.rules.progress import reported_of
 from cronjobs.engine.store import explaining
 from cronjobs.engine.store.concurrency import running_by_key
+from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.job_types import present_types, remembered
 from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
@@ -250,7 +251,8 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     maker = next((row for row in rows if row.outcome == "enqueued"), None)
     settler = None if maker is None else settler_of(connection, maker)
     zone = made_for[0].timezone if made_for else settings.timezone
-    return JobLife(job_id, zone, around, job, made_for, settler)
+    removed = pruned_dead(connection, job_id) if job is None else None
+    return JobLife(job_id, zone, around, job, made_for, settler, removed)
 
 
 def with_acts(connection: Connection, job: JobFacts) -> JobFacts:

@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from cronjobs.engine.config.settings import Retention
+from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.missing_jobs import Gap, gap_at
 from cronjobs.engine.store.sql import database_now
 from cronjobs.model import duration_text
@@ -18,6 +19,11 @@ def missing_job(connection: Connection, job_id: int, retention: Retention) -> st
     """One sentence on *job_id*, which no job has."""
     if not 0 < job_id < 2**63:
         return f"there is no job {job_id}: numbers of jobs are between 1 and {2**63 - 1:,}"
+    if (removed := pruned_dead(connection, job_id)) is not None:
+        return (
+            f"there is no job {job_id} any more: it was dead, nobody had dealt with it, and retention removed it at "
+            f"{removed:%Y-%m-%d %H:%M:%S} UTC"
+        )
     return missing_at(gap_at(connection, job_id), job_id, retention, database_now(connection))
 
 

@@ -87,9 +87,7 @@ def _reschedule_on_sqlite(
 ) -> str | None:
     place = name._asdict()
     _take_write_lock(connection)
-    before = run(
-        connection, f"SELECT j.run_at AS was_due FROM {JOBS} j WHERE {_NAMED} AND {CAN_CANCEL}", **place
-    ).all()
+    before = run(connection, f"SELECT j.run_at AS was_due FROM {JOBS} j WHERE {_NAMED} AND {CAN_CANCEL}", **place).all()
     if before:
         [moved] = run(
             connection,

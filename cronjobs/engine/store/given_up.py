@@ -64,6 +64,23 @@ def given_up(connection: Connection, kind: str) -> GivenUp | None:
     return GivenUp(tuple(row.id for row in rows[:READ]), counts, min(row.at for row in rows[:READ]), len(rows) > READ)
 
 
+def pruned_dead(connection: Connection, job_id: int) -> datetime | None:
+    """When retention removed this job, dead, with nobody having dealt with it; None: no entry names it."""
+    rows = run(
+        connection,
+        f"SELECT a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.actor = :by ORDER BY a.id DESC LIMIT :most",
+        kind=PRUNED,
+        by=BY,
+        most=READ,
+    )
+    for row in rows:
+        named = row.detail.get("jobs") if isinstance(row.detail, Mapping) else None
+        if isinstance(named, list) and job_id in named:
+            at: datetime = row.at
+            return at
+    return None
+
+
 def _count(detail: Any) -> int:
     count = detail.get("count") if isinstance(detail, Mapping) else None
     return count if isinstance(count, int) else 1

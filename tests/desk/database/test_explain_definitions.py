@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 from sqlalchemy import update
-from support.explained import BEGIN, HOUR, MINUTE, MINUTELY, World, a_night, brake, utc
+from support.explained import BEGIN, HOUR, MINUTE, MINUTELY, World, a_night, brake, fail, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
@@ -307,7 +307,7 @@ def test_its_job_is_pruned_and_the_ledger_still_tells(world: World) -> None:
     assert told.verdict == "enqueued"
     assert told.steady[1:] == [
         "A tick of host alpha made job 1 for it, 12s late.",
-        "Its row is gone (succeeded jobs are kept 14d): how job 1 ended is not recorded any more.",
+        "Its row is gone (succeeded jobs are kept 14d): how it ended is not recorded any more.",
     ]
     told = world.ask("1")
     assert told.verdict == "pruned"
@@ -316,8 +316,21 @@ def test_its_job_is_pruned_and_the_ledger_still_tells(world: World) -> None:
             "Job 1 was made by a tick of host alpha for the occurrence of nightly-report at 2026-11-20 02:15:00 "
             "America/New_York (07:15:00 UTC), 12s late."
         ),
-        "Its row is gone: how job 1 ended is not recorded any more.",
+        "Its row is gone (succeeded jobs are kept 14d): how it ended is not recorded any more.",
     ]
+
+
+def test_its_dead_job_is_pruned_and_how_it_ended_is_known(world: World) -> None:
+    world.file("retention: {dead: 1d}\n", s='cron: "0 9 * * *", max_attempts: 1')
+    world.tick()
+    world.plan = [fail()]
+    world.tick(utc("2026-03-02T09:00:05"))
+    world.tick(utc("2026-03-03T08:00:00"))
+    world.tick(utc("2026-03-04T08:00:00"))
+    gone = "dead, nobody had dealt with it, and retention removed"
+    assert f"It was {gone} its row at 2026-03-04 08:00:00" in world.ask("s", "--at", "2026-03-02T09:00:00")
+    assert f"It was {gone} its row at 2026-03-04 08:00:00" in world.ask("1")
+    assert f"it was {gone} it at 2026-03-04 08:00:00 UTC" in world.cronjobs("jobs", "show", "1").err
 
 
 @pytest.mark.slow
