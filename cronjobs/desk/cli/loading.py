@@ -9,6 +9,7 @@ from pathlib import Path
 from cronjobs.desk import doors
 from cronjobs.desk.cli.options import Source
 from cronjobs.engine.command.settings import read_settings
+from cronjobs.engine.config import django_project
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.probe.state_files import spool_address, spooled
 from cronjobs.installed import if_installed
@@ -35,9 +36,9 @@ def runs_in_spool(source: Source, settings: Settings) -> int:
 
 
 def names_project(config: Path | None, url: str | None) -> bool:
-    """Whether anything says which project is meant: an option, a variable, or a file in this folder."""
+    """Whether anything says which project is meant: an option, a variable, a file in this folder, or manage.py."""
     variables = os.environ.get("CRONJOBS_CONFIG"), os.environ.get("CRONJOBS_DATABASE_URL")
-    return any((config, url, *variables)) or Path("cronjobs.yaml").exists()
+    return any((config, url, *variables)) or Path("cronjobs.yaml").exists() or django_project.is_host()
 
 
 # --- other processes --------------------------------------------------------------------------------------------------

@@ -284,6 +284,17 @@ def test_manage_py_passes_every_word_on_and_the_exit_code_back(site: Path) -> No
 
 
 @pytest.mark.slow
+def test_what_exec_recorded_without_a_project_is_not_read_by_manage_py(site: Path) -> None:
+    python(site.parent, "-m", "cronjobs", "exec", "backup", "--", "true", XDG_STATE_HOME=str(site / "state"))
+    assert (site / "state/cronjobs/exec.db").exists()
+    for words in (["jobs", "list"], ["status"], ["history"], ["explain", "backup"], ["ack", "late"]):
+        command = [sys.executable, "manage.py", "cronjobs", *words]
+        env = {"PATH": os.environ["PATH"], "HOME": str(site), "XDG_STATE_HOME": str(site / "state")}
+        done = subprocess.run(command, cwd=site, env=env, capture_output=True, text=True, timeout=60)
+        assert "backup" not in (done.stdout + done.stderr).replace('"backup"', ""), words
+        assert "exec.db" not in done.stdout + done.stderr, words
+
+
 def test_a_tick_of_crons_bare_environment_goes_by_djangos_settings(site: Path) -> None:
     (site / "cronjobs.yaml").write_text("env: {DJANGO_SETTINGS_MODULE: site_settings}\ndatabase: django\n")
     elsewhere = site / "orders"
