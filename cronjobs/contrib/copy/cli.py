@@ -49,7 +49,12 @@ def copy(
         str | None, typer.Option("--from", metavar="URL", help="The old database, SQLite; else the configured one.")
     ] = None,
     wait: Annotated[
-        str | None, typer.Option("--wait", metavar="DURATION", help="Wait at most this long for running jobs: 60s.")
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="DURATION",
+            help="Wait at most this long for running jobs, e.g. 60s. Default: it does not wait.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

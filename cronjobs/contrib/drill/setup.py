@@ -87,6 +87,8 @@ def _stage(folder: Path, url: str | None, port: int) -> Stage:
 
 
 def _make_tables(made: Stage) -> None:
+    with made.database.read():  # a server that cannot be reached has no schema to drop
+        made.may_have_schema = made.schema is not None
     try:
         migrations.upgrade(made.database)
     except DatabaseError as error:
@@ -108,7 +110,7 @@ def _clear(made: Stage, note: Callable[[str], None]) -> None:
             store.drop_schema(connection, str(schema))
 
     try:
-        if schema is not None and not made.keep:
+        if made.may_have_schema and not made.keep:
             patiently(drop, clock=SYSTEM, until=SYSTEM.monotonic() + DROP_PATIENCE_S)
     except DatabaseError as error:
         note(f'the schema of the drill is still there, drop it by hand (DROP SCHEMA "{schema}" CASCADE): {error}')

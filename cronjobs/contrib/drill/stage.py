@@ -91,6 +91,7 @@ class Stage:
     env: dict[str, str]
     ticks: list[StagedTick] = field(default_factory=list)
     keep: bool = False  # folder and schema, when all is over
+    may_have_schema: bool = False  # on the server, to be dropped
 
     @property
     def config(self) -> Path:

@@ -164,7 +164,7 @@ def grants(
         typer.Option(
             "--role",
             metavar="KIND=NAME",
-            help="Only these, e.g. run=app_jobs; kinds: migrate, run, enqueue, read. Default: all, as cronjobs_KIND.",
+            help="Only these, e.g. run=app; kinds: migrate, run, enqueue, read, token. Default: all: cronjobs_KIND.",
         ),
     ] = None,
     schema: Annotated[

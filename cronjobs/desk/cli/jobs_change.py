@@ -139,9 +139,11 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
         elif job.is_exec and (verb is RETRY or (verb is CANCEL and job.status is Status.RUNNING)):
             refused[job_id] = f"is a run of cronjobs exec: only {EXEC_WORDS[verb.name]}"
         elif verb is RETRY and job.stripped:
-            refused[job_id] = f"is {job.status} and pruned but for its key: what it was to do is gone"
+            refused[job_id] = f"is {status_word(job.status)} and pruned but for its key: what it was to do is gone"
         elif verb is RETRY and job.too_long is not None:
-            refused[job_id] = f"is {job.status}, and its {job.too_long}: enqueue it again with a shorter one"
+            refused[job_id] = (
+                f"is {status_word(job.status)}, and its {job.too_long}: enqueue it again with a shorter one"
+            )
         elif verb is RETRY and job.key_owner is not None:
             refused[job_id] = f"gave its key back when it was cancelled, and job {job.key_owner} has that now"
         elif verb is DISMISS and job.dismissed:
@@ -151,7 +153,7 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
         elif verb is RETRY and job.status is Status.QUEUED:
             refused[job_id] = "waits already, nothing to do"
         else:
-            refused[job_id] = f"is {job.status}: nothing to {verb.name}"
+            refused[job_id] = f"is {status_word(job.status)}: nothing to {verb.name}"
 
 
 EXEC_WORDS: Final = {"retry": "its crontab's line runs the command again", "cancel": "a signal to exec stops it"}

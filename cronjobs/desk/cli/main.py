@@ -233,7 +233,10 @@ def root(
     config: ConfigOption = None,
     database_url: UrlOption = None,
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Print the traceback of a fault, and in run-due a line per event.")
+        bool,
+        typer.Option(
+            "-v", "--verbose", help="Print the traceback of a fault, and in run-due a line for each job that ended."
+        ),
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="In run-due: print nothing but errors.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,

@@ -53,7 +53,8 @@ def pause(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="With --all or --queue: wait at most this long until none of its jobs run any more: 60s.",
+            help="With --all or --queue: wait at most this long until none of its jobs run any more, e.g. 60s. "
+            "Default: it does not wait.",
             show_default=False,
         ),
     ] = None,

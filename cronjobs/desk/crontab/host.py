@@ -28,10 +28,16 @@ class TickFails(CronjobsError):
     def __init__(self, tick: BareTick) -> None:
         self.exit_code = tick.code if tick.code in (3, 4) else 1
         never = "" if tick.reported else " and without a tick's report"
-        super().__init__(
+        self._first = (
             f"a tick in cron's environment ended with exit code {tick.code}{never}, so the crontab was left as it is "
-            f"(--force installs the line all the same). It said:\n{indented(tick.said or 'nothing')}"
+            "(--force installs the line all the same). It said:"
         )
+        self._said = indented(tick.said or "nothing")
+        super().__init__(f"{self._first}\n{self._said}")
+
+    @property
+    def lines(self) -> list[str]:
+        return [self._first, *self._said.splitlines()]
 
 
 def user() -> pwd.struct_passwd:

@@ -91,5 +91,6 @@ def _reading(connection: Any, settings: Settings) -> Iterator[Connection]:
 def _of_session(session: Any) -> Connection:
     found = session.connection() if hasattr(session, "get_bind") else None
     if not isinstance(found, Connection):
-        raise TypeError(f"health() takes an SQLAlchemy Connection, Session or Engine, not {type(session).__name__}")
+        given = f"{type(session).__module__}.{type(session).__qualname__}"
+        raise TypeError(f"health() takes an SQLAlchemy Connection, Session or Engine, not {given}")
     return found

@@ -68,9 +68,12 @@ class TickOptions:
         FailOn,
         Option("--fail-on", FailOn, "WHICH", help="Which failures make the exit code 1: dead, any or never."),
     ] = FailOn.DEAD
-    verbose: Annotated[bool, Option("-v --verbose", before=True, help="A line per event, also without a terminal.")] = (
-        False
-    )
+    verbose: Annotated[
+        bool,
+        Option(
+            "-v --verbose", before=True, help="A line for each job that ended and each fault, also without a terminal."
+        ),
+    ] = False
     quiet: Annotated[bool, Option("-q --quiet", before=True, help="Print nothing but errors, also on a terminal.")] = (
         False
     )

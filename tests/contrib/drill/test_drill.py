@@ -286,6 +286,15 @@ def test_a_role_that_may_make_no_schema_is_told_so(
     assert drill.left() == []
 
 
+def test_of_a_server_that_cannot_be_reached_it_says_no_more(tmp_path: Path) -> None:
+    drill = Drill.start(tmp_path / "drill", "drill", url="postgresql://a:b@127.0.0.1:9/x")
+    code, _, err = drill.ended()
+    assert code == 4
+    assert "cannot be reached" in err
+    assert "DROP SCHEMA" not in err
+    assert drill.left() == []
+
+
 def test_without_a_mail_server_it_says_what_to_install(tmp_path: Path) -> None:
     script = "import sys; sys.modules['aiosmtpd'] = None\nfrom cronjobs.desk.cli.main import run\nrun()"
     drill = Drill.start(tmp_path / "drill", "drill", argv=(sys.executable, "-P", "-c", script))

@@ -20,6 +20,7 @@ from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
 from cronjobs.desk.cli import jobs_change, progress
+from cronjobs.desk.cli.output import status_word
 from cronjobs.engine.command import printing
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
@@ -428,7 +429,7 @@ def test_only_what_is_dead_can_be_dismissed(cronjobs: Cronjobs, rows: Rows) -> N
     for status in ("queued", "running", "failed", "succeeded", "cancelled"):
         job_id = rows.job(status=status)
         answer = cronjobs("jobs", "dismiss", str(job_id))
-        assert (answer.code, answer.err) == (1, f"job {job_id} is {status}: nothing to dismiss\n")
+        assert (answer.code, answer.err) == (1, f"job {job_id} is {status_word(status)}: nothing to dismiss\n")
     assert cronjobs("jobs", "dismiss", "99").err == "job 99 is not there\n"
 
 

@@ -485,7 +485,7 @@ def test_a_tick_that_fails_under_cron_installs_nothing(host: Host, code: int, ex
     result = host.cli("install")
     assert isinstance(result.exception, cron_host.TickFails)
     assert result.exception.exit_code == exit_code
-    assert "    DATABASE_URL is not set" in str(result.exception)
+    assert result.exception.lines[1:] == ["    DATABASE_URL is not set"]
     assert host.crontab == "# mine\n"
 
 
