@@ -27,10 +27,13 @@ from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurren
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.desk.insight.schedule_history import Asked, asked_on_the_clock
+from cronjobs.desk.insight.watched import refusing, ticking
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.store import listing
 from cronjobs.engine.store.explaining import job_of_key
+from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
 
@@ -159,10 +162,15 @@ def _unknown(
 ) -> tuple[Explanation, int]:
     """What to say of a schedule that the database does not know, and the exit code. Raises CronjobsError."""
     if name in settings.schedules:
-        text = (
-            f"schedule {safe(name, 80)} is in the file, and no tick has applied it yet: the next one does; a new "
-            "schedule never fires for the past."
-        )
+        text = f"schedule {safe(name, 80)} is in the file, and no tick has applied it yet: "
+        now = database_now(connection)
+        ticks = [dict(row._mapping) for row in listing.last_ticks(connection)]
+        if refused := refusing(connection, ticking(ticks, now, settings.run.every)):
+            host, (why, since) = min(refused.items())
+            when = "" if since is None else f" since {since:%Y-%m-%d %H:%M:%S} UTC"
+            text += f'host {safe(host, 80)} refuses the file{when}: {why} ("cronjobs sync --plan" shows the rest).'
+        else:
+            text += "the next one does; a new schedule never fires for the past."
         return Explanation(name, None, "not_yet_defined", (text,)), 0
     if name in settings.disabled_schedules:
         problems = "; ".join(map(str, settings.problems_of(name)))

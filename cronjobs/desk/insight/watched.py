@@ -118,6 +118,16 @@ class Watched:
     given_up: dict[str, GivenUp] = field(default_factory=dict)  # by kind, what nobody has acknowledged
 
 
+def refusing(connection: Connection, ticks: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, datetime | None]]:
+    """Why, and since when, hosts refuse their file; *ticks* are the last ones of each host that ticks now."""
+    refused = {
+        tick["host"]: tick["did"]["refused"]
+        for tick in ticks
+        if isinstance(tick["did"], Mapping) and "refused" in tick["did"]
+    }
+    return {host: (str(why), store.recorded_since(connection, host, "refused")) for host, why in refused.items()}
+
+
 def watch(
     connection: Connection,
     every: timedelta,
@@ -137,11 +147,6 @@ def watch(
     failed = [each for each in unwell if failed_runs(lately.get(each.id, []), 1)]
     by_hand = {each.name: at for each in failed if (at := ran_by_hand(connection, each.name)) is not None}
     fires = store.fired_lately(connection, silence_after(every))
-    refused = {
-        tick["host"]: tick["did"]["refused"]
-        for tick in ticks
-        if isinstance(tick["did"], Mapping) and "refused" in tick["did"]
-    }
     queue_paused = any(pause["scope"] in ("all", "queue") for pause in pauses)
     return Watched(
         schedules=schedules,
@@ -151,7 +156,7 @@ def watch(
         by_hand=by_hand,
         fires=fires,
         fired_at=None if fires else store.last_fired_at(connection),
-        refused={host: (str(why), store.recorded_since(connection, host, "refused")) for host, why in refused.items()},
+        refused=refusing(connection, ticks),
         misconfigured=_since(connection, ticks, "broken", "not_loaded"),
         not_loaded=_since(connection, ticks, "not_loaded"),
         ended_badly=_since(connection, ticks, "code"),

@@ -166,6 +166,18 @@ def test_a_schedule_that_only_the_file_has(world: World) -> None:
     assert "its entry is broken" in told
 
 
+def test_a_schedule_of_a_file_that_ticks_refuse(world: World) -> None:
+    world.file(**dict.fromkeys(("a", "b", "c", "d"), "every: 5m"))
+    world.tick(utc("2026-03-03T08:00:10"))
+    world.file(new="every: 5m")
+    for at in ("08:01:10", "08:02:10"):
+        world.tick(utc(f"2026-03-03T{at}"))
+    told = world.ask("new")
+    assert "host alpha refuses the file since 2026-03-03 08:01:10 UTC: " in told
+    assert '("cronjobs sync --plan" shows the rest)' in told
+    assert "the next one does" not in told
+
+
 def test_an_unknown_schedule_names_near_ones(world: World) -> None:
     a_night(world)
     told = world.ask("nightly-reprot", "--at", "02:15", code=1)
