@@ -18,9 +18,10 @@ from cronjobs.contrib.books.statements import UnnamedJob
 from cronjobs.desk.insight.schedule_history import DefinitionPeriod, Name, eras, names_of
 from cronjobs.engine.config.settings import Retention, Settings
 from cronjobs.engine.database.column_types import from_microseconds
+from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.planning import pieces_from, read
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
-from cronjobs.engine.store import explaining, schedules
+from cronjobs.engine.store import explaining, schedules, status_facts
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.store.sql import database_now
 
@@ -60,8 +61,11 @@ def books(
     ever = store.ever_set_back(connection, period.begin)
     set_back = cache(partial(store.clock_set_back, connection, period.begin, ever))  # many definitions share an instant
     kept = []
+    unsettled = _unsettled_because(connection, settings)
     for each in stored:
-        account = _account(connection, settings, each, names[each.name], trail, unnamed, set_back, period, now)
+        account = _account(
+            connection, settings, each, names[each.name], trail, unnamed, set_back, period, now, unsettled
+        )
         book = keep(account, period)
         if book.days or book.differences or book.notes:
             kept.append(book)
@@ -93,6 +97,7 @@ def _account(
     set_back: Callable[[datetime], datetime | None],
     period: Period,
     now: datetime,
+    unsettled: str,
 ) -> Account:
     rows = [row for name in {each.name for each in names} for row in trail.get(name, ())]
     rows = sorted((row for row in rows if any(each.holds(row.subject, row.at) for each in names)), key=_id)
@@ -121,7 +126,7 @@ def _account(
         doubts,
         [span for row in rows if row.action == "backfill" and (span := _span(row.detail))],
         unnamed.get(stored.name, ()),
-        _open_because(stored, settings),
+        _open_because(stored, settings) or unsettled,
     )
 
 
@@ -180,7 +185,17 @@ def _span(detail: Any) -> tuple[datetime, datetime] | None:
     return None if first.tzinfo is None or last.tzinfo is None else (first, last)
 
 
-def _open_because(stored: StoredSchedule, settings: Settings) -> str:
+def _unsettled_because(connection: Connection, settings: Settings) -> str:
+    """Why ticks settle nothing of any schedule."""
+    newest = explaining.newest_tick(connection)
+    off = newest is not None and newest.schedules_on == 0
+    if off and not status_facts.fired_lately(connection, silence_after(settings.run.every)):
+        return "ticks fire no schedules (CRONJOBS_SCHEDULES=off)"
+    return "no tick has settled it yet"
+
+
+def _open_because(stored: StoredSchedule, settings: Settings) -> str | None:
+    """Why this one stays unsettled; None: nothing of its own is the reason."""
     if stored.paused is not None:
         return stored.paused
     if stored.name in settings.disabled_schedules:
@@ -189,4 +204,4 @@ def _open_because(stored: StoredSchedule, settings: Settings) -> str:
         read(stored.name, stored.definition)
     except ValueError as error:
         return f"its definition in the database cannot be read: {error}"
-    return "no tick has settled it yet"
+    return None

@@ -441,6 +441,19 @@ def test_a_retention_that_was_shorter_until_now_is_no_difference(world: World) -
     assert told(kept(world)) == []
 
 
+def test_what_is_open_where_no_tick_fires_schedules_says_so(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.clock.advance(2 * HOUR)
+    assert "not settled: no tick has settled it yet" in world.cronjobs("books").out
+    world.tick()
+    with world.database.write() as connection:
+        connection.execute(update(tables.ticks).values(schedules_on=0))
+        connection.execute(delete(of))
+        connection.execute(update(tables.schedules).values(seen_until=world.clock.now() - HOUR))
+    assert "not settled: ticks fire no schedules (CRONJOBS_SCHEDULES=off)" in world.cronjobs("books").out
+
+
 def test_what_is_open_is_explained(world: World) -> None:
     world.file(**MINUTELY)
     world.tick()
