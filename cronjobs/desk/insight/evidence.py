@@ -304,7 +304,7 @@ class ScheduleEvidence:
                     pause=self._pause_of(row, facts.last_for),
                 )
             elif facts.due and facts.count and (facts.owed or facts.last_for > self.stored.seen_until):
-                facts = replace(facts, pause=self._pause(self.around.now))
+                facts = replace(facts, pause=self._pause(self.around.now) or self._held_back(facts.last_for, self.now))
             told.append(facts)
         return told
 
@@ -315,8 +315,12 @@ class ScheduleEvidence:
             return skips[0] if skips else self._pause(row.decided_at)
         if row.decided_at - due <= ON_TIME_WITHIN:
             return None
-        held = [pause for pause in self.pauses if held_back(pause, due, row.decided_at)]
-        return max(held, key=lambda pause: ends_at(pause) or row.decided_at, default=None)
+        return self._held_back(due, row.decided_at)
+
+    def _held_back(self, due: datetime, settled: datetime) -> PauseFacts | None:
+        """Of the pauses that kept what was *due* from being settled until then, the one that ended last."""
+        held = [pause for pause in self.pauses if held_back(pause, due, settled)]
+        return max(held, key=lambda pause: ends_at(pause) or settled, default=None)
 
     def _pause(self, moment: datetime) -> PauseFacts | None:
         """The pause that keeps this schedule from firing at *moment*; one that postpones wins over one that skips."""

@@ -303,6 +303,10 @@ _SETTLED: Final = {
 
 def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     now, last, brake = facts.around.now, facts.around.last_tick, facts.pause
+    was_held, could_since = [], facts.last_for  # since when a tick could settle it
+    if brake is not None and brake.ended_at is not None:
+        was_held = [f"{capital(_it_was(facts))} held back: {pause(brake, times)}."]
+        could_since, brake = brake.ended_at, None
     if facts.first_for > now:
         sentences = [f"That is still to come, in {rough(facts.first_for - now)}."]
         if brake is not None:
@@ -314,14 +318,14 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         sentences = [f"{capital(them)} {held}: {pause(brake, times)}.", f"At its end {_decides(facts)}."]
     else:
         waits = "It waits" if facts.count == 1 else "They wait"
-        sentences = [f"{waits} for a tick to settle {_it(facts)}; it is {times.clock(now)}."]
+        sentences = [*was_held, f"{waits} for a tick to settle {_it(facts)}; it is {times.clock(now)}."]
         if last is None:
             sentences.append("No tick has ever reached this database.")
         if facts.around.foreign is not None:
             sentences.append(f"Ticks with the file here refuse this database: {one_line(facts.around.foreign, 400)}.")
         elif last is None:
             pass
-        elif last.started_at <= facts.last_for:
+        elif last.started_at <= could_since:
             sentences.append(f"The last tick began at {times.clock(last.started_at)} on host {name(last.host)}.")
         elif brake is None and not facts.owed:
             why = _left_by(facts, last) or "no row says why"

@@ -86,14 +86,14 @@ def _schedules_off(health: Health, every: timedelta) -> Iterator[Finding]:
 
 
 def _behind(schedules: Sequence[StoredSchedule], now: datetime, patience: timedelta) -> Iterator[Finding]:
-    """Schedules that were due a while ago and that ticks do not fire, perhaps for an unreadable definition."""
+    """Schedules that ticks could have fired for a while and do not, perhaps for an unreadable definition."""
     late = sorted(
-        (schedule.next_at, schedule.name)
+        (since, schedule.name)
         for schedule in schedules
         if schedule.status == "active"
         and not schedule.paused
-        and schedule.next_at
-        and now - schedule.next_at > patience
+        and (since := _could_fire_since(schedule))
+        and now - since > patience
     )
     if late:
         names = [name for _, name in late]
@@ -105,6 +105,12 @@ def _behind(schedules: Sequence[StoredSchedule], now: datetime, patience: timede
             command=typed("cronjobs explain", names[0]),
             rows=tuple(names),
         )
+
+
+def _could_fire_since(schedule: StoredSchedule) -> datetime | None:
+    """Since when its next occurrence is due and no pause holds it back, for a schedule that is not paused now."""
+    ends = [pause.until for pause in schedule.pauses if pause.until and not pause.skip]
+    return max([schedule.next_at, *ends]) if schedule.next_at else None
 
 
 def _failing(health: Health, same: SameCause) -> Iterator[Finding]:

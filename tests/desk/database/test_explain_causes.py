@@ -71,6 +71,19 @@ def test_a_pause_that_ended_without_a_tick(world: World, monkeypatch: pytest.Mon
     assert "No tick settled it between its end and 02:48:00." in told
 
 
+def test_a_pause_that_ended_and_the_next_tick_is_still_to_come(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(s='cron: "20 * * * *"')
+    world.tick(utc("2026-03-03T02:18:00"))
+    brake(world, "pause", "s", "--for", "5m", "--why", "short", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-03T02:19:00"), utc("2026-03-03T02:22:50"))
+    world.go(utc("2026-03-03T02:23:30"))
+    told = world.ask("s")
+    assert told.verdict == "pending"
+    assert "It was held back: the schedule was paused by ada from 02:18:00 to 02:23:00 (why: short)." in told
+    assert "The last tick began at 02:22:00 on host alpha." in told
+    assert "no row says why" not in told
+
+
 def test_retry_until_is_named_where_it_ended_the_tries(world: World) -> None:
     world.file(s='cron: "* * * * *", retry_until: next_occurrence')
     world.tick(utc("2026-03-03T01:58:10"))

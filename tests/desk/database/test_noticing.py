@@ -110,12 +110,37 @@ def test_a_schedule_without_grace_or_before_its_first_occurrence_is_not_expected
     assert noticed(yard, "schedule") == []
 
 
+def test_a_schedule_is_behind_only_when_ticks_had_time_since_its_pause_ended(yard: Yard) -> None:
+    yard.sync(yard.file(minutely(cron="20 * * * *")))
+    yard.clock.set(at(18))
+    yard.pause("s", until=at(25))
+    yard.pause("", until=at(24))
+    yard.clock.set(at(25, hour=8) + timedelta(seconds=30))
+    ticked(yard, "alpha", 3, timedelta(seconds=20))
+    assert noticed(yard, "behind") == []
+    yard.clock.set(at(29))
+    ticked(yard, "alpha", 3, timedelta(seconds=20))
+    [found] = noticed(yard, "behind")
+    assert found.since == at(25)
+
+
+def test_a_pause_that_skips_holds_nothing_back_and_excuses_no_tick(yard: Yard) -> None:
+    yard.sync(yard.file(minutely(cron="20 * * * *")))
+    yard.clock.set(at(18))
+    yard.pause("s", until=at(25), skip=True)
+    yard.clock.set(at(26))
+    ticked(yard, "alpha", 3, timedelta(seconds=20))
+    [found] = noticed(yard, "behind")
+    assert found.since == at(20)
+
+
 def ticked(yard: Yard, host: str, times: int, ago: timedelta, fingerprint: str = "aaaaaaaabbbbbbbb") -> None:
     with yard.database.write() as connection:
         for number in range(times):
             then = yard.clock.now() - ago - (times - number) * MINUTE
-            row = {"tick": f"{host}-{number}", "host": host, "pid": 1, "version": "0", "fingerprint": fingerprint}
-            connection.execute(insert(ticks).values(row | {"started_at": then, "finished_at": then}))
+            row = {"tick": f"{host}-{then}", "host": host, "pid": 1, "version": "0", "fingerprint": fingerprint}
+            row |= {"started_at": then, "finished_at": then, "schedules_on": 1}
+            connection.execute(insert(ticks).values(row))
 
 
 def test_a_host_that_stopped_ticking_is_noticed_while_others_go_on(yard: Yard) -> None:
