@@ -19,14 +19,19 @@ from cronjobs.engine.database.address import Address, parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.caller import user_in_a_line
 from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.host.known_databases import require_still_there
 from cronjobs.engine.store import meta
 from cronjobs.engine.store.meta import is_ours
 from cronjobs.engine.store.sql import database_now
 
 
 def missing_file(settings: Settings) -> Address | None:
-    """The SQLite file that is to be the database, if it is not there: to open it would make it."""
+    """The SQLite file that is to be the database, if it was never there: to open it would make it.
+
+    Raises DatabaseVanished if it was.
+    """
     address = parse_url(settings.database, settings.schema)
+    require_still_there(settings.folder, address)
     return address if address.is_sqlite and not Path(str(address.url.database)).exists() else None
 
 

@@ -29,14 +29,26 @@ def lose(project: Project) -> Path:
     return project.folder / "jobs.db"
 
 
-@pytest.mark.parametrize("words", ["jobs list", "status", "enqueue t.work", "db upgrade", "db current", "pause --all"])
+COMMANDS = ["jobs list", "status", "enqueue t.work", "db upgrade", "db current", "pause --all"]
+# These expect that there may be no file yet.
+COMMANDS += ["check --live", "sync --plan", "run-due --dry-run", "check --against sqlite:///FOLDER/jobs.db"]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
 def test_a_file_that_is_gone_is_exit_4_with_the_command_for_a_new_one(project: Project, words: str) -> None:
     file = lose(project)
-    answer = project.call(*words.split())
+    answer = project.call(*words.replace("FOLDER", str(project.folder)).split())
     assert answer.code == 4
     assert "was there before and is gone" in answer.err
     assert 'cronjobs db upgrade --new"' in answer.err
     assert not file.exists()
+
+
+def test_the_doctor_says_so_too(project: Project) -> None:
+    lose(project)
+    told = " ".join(project.call("doctor").out.split())
+    assert "was there before and is gone" in told
+    assert "makes it" not in told
 
 
 def test_a_tick_makes_no_new_one_either_and_goes_on_when_the_disk_is_back(tmp_path: Path) -> None:
