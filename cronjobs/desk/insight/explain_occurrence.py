@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from shlex import quote
 from typing import Final
 
@@ -236,7 +236,8 @@ def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> l
 
 def _skipped(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     if row.job_id is None:
-        return [f"{capital(_it_was(facts))} skipped: {one_line(row.reason or 'no reason is recorded', 300)}."]
+        said = f"{capital(_it_was(facts))} skipped: {one_line(row.reason or 'no reason is recorded', 300)}."
+        return [said, *_backfill(facts)]
     for_ = f", made for {times.dated(facts.job_for)}," if facts.job_for else ""
     if not for_ and facts.job is not None and facts.job.enqueued_by:
         for_ = f", enqueued by {name(facts.job.enqueued_by)},"
@@ -249,6 +250,12 @@ def _skipped(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> lis
         return [*sentences, f"What job {row.job_id} was doing then is not recorded any more: its row is gone."]
     since = job_sentences(job, times, facts.around, after=row.decided_at)
     return [*sentences, _doing_then(job, row.decided_at, times), *since]
+
+
+def _backfill(facts: OccurrenceFacts) -> list[str]:
+    first, last = (at.astimezone(UTC).isoformat().replace("+00:00", "Z") for at in (facts.first_for, facts.last_for))
+    command = f"cronjobs backfill {quote(facts.schedule)} --from {first} --to {last}"
+    return [f'Nothing runs {_it(facts)} later, unless somebody says "{one_line(command, 300)}".']
 
 
 def _it_was(facts: OccurrenceFacts) -> str:

@@ -211,6 +211,22 @@ def test_skipped_while_an_earlier_job_waited_for_another_try(world: World) -> No
     assert told.facts["job"]["id"] == 1
 
 
+def test_skipped_for_a_full_queue_names_the_command_that_makes_up_for_it(world: World) -> None:
+    world.file(more="queues: {default: {max_waiting: 1}}\n", s='cron: "15 2 * * *", timezone: America/New_York')
+    world.tick(utc("2026-03-03T07:10:00"))
+    assert world.cronjobs("pause", "--queue", "default").code == 0
+    assert world.cronjobs("enqueue", "t.work").code == 0
+    world.tick(utc("2026-03-03T07:15:10"))
+    told = world.ask("s")
+    assert told.verdict == "skipped"
+    command = "cronjobs backfill s --from 2026-03-03T07:15:00Z --to 2026-03-03T07:15:00Z"
+    assert told.steady[1:] == [
+        "It was skipped: full: queue default holds as many waiting jobs as it may: 1 (max_waiting).",
+        f'Nothing runs it later, unless somebody says "{command}".',
+    ]
+    assert "1 job enqueued" in world.cronjobs(*command.split()[1:]).out
+
+
 def test_skipped_for_a_job_that_is_pruned_since(world: World) -> None:
     world.file(**MINUTELY)
     world.tick()
