@@ -38,6 +38,8 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
             begun = health.watch.wrong_clocks.get(tick["host"])
             yield Finding("clock", text, since=begun, command="timedatectl", subject=tick["host"])
     yield from _config(health, settings.problems, same, at_work)
+    for problem in map(str, health.never_begin):
+        yield Finding("config", problem, command="cronjobs check", rows=(problem,))
     for host, (why, begun) in sorted(health.watch.refused.items()):
         text = f"host {host} refuses its file, and fires what was in force before: {why}"
         yield Finding("refused", text, since=begun, command="cronjobs sync --plan", subject=host)

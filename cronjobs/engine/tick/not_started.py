@@ -45,6 +45,7 @@ LONGEST_NAME: Final = 200  # characters
 class TickState:
     """What a tick could still have started when it ended. ``left``: how many more jobs --limit allowed.
 
+    ``longest_s``: a longer job needs a place for long jobs; infinite where there are none (``long_jobs: 0``).
     ``slots``: whether a worker was free. ``running``: number of running jobs by concurrency key.
     """
 

@@ -5,6 +5,7 @@ An idle tick runs 1,440 times a day and imports nothing of this.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -130,14 +131,14 @@ class Work:
         tick, loop = self.tick, self.loop
         if loop is None or loop.outage.error is not None:
             return
-        types = self.types()
+        types, run = self.types(), tick.settings.run
         with tick.database.read() as connection:
             lanes = lanes_due(connection, types.runnable)
             present = self._present_types(connection) if lanes else types.runnable
             running = running_by_key(connection) if lanes and tick.settings.limits else {}
         state = TickState(
             types=replace(types, elsewhere=present),
-            longest_s=tick.settings.run.longest_in_tick.total_seconds(),
+            longest_s=run.longest_in_tick.total_seconds() if run.long_jobs else math.inf,
             remaining_s=tick.deadline - tick.clock.monotonic(),
             whole_s=tick.deadline - tick.began,
             queue=tick.limits.queue,

@@ -12,6 +12,8 @@ from sqlalchemy import insert, select
 from support.hosts import Host
 
 from cronjobs.desk.insight.explain_job import explain_job
+from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.job_evidence import job_life
 from cronjobs.engine.config.settings import RunSettings, ScheduleSettings
 from cronjobs.engine.database.connection import Database
@@ -21,6 +23,7 @@ from cronjobs.engine.jobs import registry
 from cronjobs.engine.jobs.job_types import load
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.store import not_started, schedules
+from cronjobs.engine.store.leases import LONG
 from cronjobs.engine.tick.not_started import WHY, reason_for
 from cronjobs.testing import FakeClock
 
@@ -86,7 +89,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "long jobs": (
         {"job_type": "t.long"},
         {},
-        {"run": RunSettings(workers=2, long_jobs=0)},
+        {"run": RunSettings(workers=2, long_jobs=1)},
         "nothing more of what is due can start",
     ),
 }
@@ -105,6 +108,8 @@ def test_each_reason_is_recorded_and_told(
         pause(database, "queue", "mail")
     if why == "overlap":
         put(database, schedule="s", **RUNNING)
+    if why == "long jobs":
+        put(database, job_type="t.long", **RUNNING | {"locked_by": f"{host.name}:x:{LONG}1"})
     put(database)
     for _ in range(3):
         put(database, **columns)
@@ -204,6 +209,23 @@ def test_a_timeout_longer_than_a_whole_tick_waits_for_no_next_tick(
     assert "is longer than the 20s of a whole tick there (--budget)" in told
     assert "no tick of that length takes it" in told
     assert "the next tick with room takes it" not in told
+
+
+def test_without_long_jobs_no_place_for_one_is_to_be_had(database: Database, host: Host, clock: FakeClock) -> None:
+    host.carry(run=RunSettings(workers=2, long_jobs=0))
+    put(database, job_type="t.long")
+    for _ in range(3):
+        clock.advance(MINUTE)
+        host.tick()
+    told = explained(host, 1)
+    assert "its timeout of 2h is longer than the 50s of a whole tick there" in told
+    assert "no tick of that length takes it" in told
+    assert "at most 0" not in told
+    with database.read() as connection:
+        health = look(connection, host.settings, load(host.settings))
+    found = {each.kind: each.text for each in troubles(health, host.settings)}
+    assert found["late"].endswith("their timeout is longer than a whole tick (run.budget, --budget)")
+    assert "t.long: timeout 2h is above run.budget (55s), and run.long_jobs is 0" in found["config"]
 
 
 @pytest.mark.parametrize("record", [None, {}, "x", [1], [BUDGET], [{"why": 1}], [{"why": []}], [{}]])
