@@ -20,7 +20,7 @@ from cronjobs.desk.insight.finding import (
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_type, covered_failing
 from cronjobs.desk.insight.troubled_types import RUNS_IN_A_LEASE
-from cronjobs.desk.insight.waiting import LateGroup
+from cronjobs.desk.insight.waiting import LateGroup, entries_of
 from cronjobs.desk.insight.watched import late_after, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.crashing_types import CLEAN_ENDS
@@ -91,9 +91,16 @@ def _late(health: Health, every: timedelta) -> Iterator[Finding]:
     late = sum(group.late for group in health.late) + health.more_late
     at_work = ticking(health.ticks, health.now, every)
     if late and at_work:  # else it is for want of ticks, which is a finding of its own
+        apart = [each.group for each in health.stranded]
+        could = [group for group in health.late if group not in apart]
+        runnable = sum(group.late for group in could) + health.more_late
         have = "1 job has" if late == 1 else f"{late:,} jobs have"
-        limit, why = duration_text(late_after(every)), _why_late(health.late, at_work)
-        text = f"{have} been due for more than {limit} and could run: {why}"
+        text = f"{have} been due for more than {duration_text(late_after(every))}"
+        why = list(_why_stranded(health))
+        if runnable:
+            text += " and could run" if runnable == late else f", and {runnable:,} of them could run"
+            why.insert(0, _why_late(could, at_work))
+        text = f"{text}: {'; '.join(why)}"
         yield Finding("late", text, since=health.late_since, command="cronjobs jobs list --status queued")
     for found in health.out_of_reach:
         waits = f"{jobs_text(found.jobs, 'due job')} {'waits' if found.jobs == 1 else 'wait'}"
@@ -109,7 +116,7 @@ def _late(health: Health, every: timedelta) -> Iterator[Finding]:
 
 def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]]) -> str:
     """What the last ticks recorded of all these jobs, if they agree."""
-    entries = [each for tick in ticks for each in _entries(tick["not_started"])]
+    entries = [each for tick in ticks for each in entries_of(tick)]
     for why, words in _WHY_LATE.items():
         places = {(each.get("queue"), each.get("job_type")) for each in entries if each.get("why") == why}
         if all((group.queue, group.job_type) in places for group in late):
@@ -117,8 +124,12 @@ def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]]) -> 
     return "the ticks do not keep up"
 
 
-def _entries(recorded: Any) -> list[Mapping[str, Any]]:
-    return [each for each in recorded if isinstance(each, Mapping)] if isinstance(recorded, list) else []
+def _why_stranded(health: Health) -> Iterator[str]:
+    if types := sorted({each.group.job_type for each in health.stranded}):
+        yield f"no host that ticks now can run {several(types)}"
+    hosts = {each.host: each.at for each in health.stranded if each.host is not None and each.at is not None}
+    for host, at in sorted(hosts.items()):
+        yield f"{host}, which could, has not ticked for {rough(health.now - at)}"
 
 
 def _unknown_type(job_type: str, health: Health) -> Finding:

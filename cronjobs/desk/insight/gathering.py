@@ -12,7 +12,7 @@ from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.judged_types import judged_types, unknown_schedules, unknown_since
 from cronjobs.desk.insight.slow_runs import slow_runs
 from cronjobs.desk.insight.troubled_types import troubled_types
-from cronjobs.desk.insight.waiting import what_waits
+from cronjobs.desk.insight.waiting import stranded, what_waits
 from cronjobs.desk.insight.watched import silent_hosts, ticking, watch
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
@@ -37,6 +37,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     surveyed = survey(connection, judged.ticks or ())
     running_total, overdue = listing.running_count(connection)
     last_ticks = [dict(row._mapping) for row in listing.last_ticks(connection)]
+    at_work = ticking(last_ticks, now, every)
     without_type = unknown_schedules(connection, judged) if surveyed.of_unknown_types else {}
     unknown = unknown_since(connection, [*waiting.unresolved, *without_type], waiting.came, without_type)
     return Health(
@@ -56,6 +57,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         more_unresolved=waiting.more_unresolved,
         oldest_due_at=waiting.oldest_due_at,
         late=waiting.late,
+        stranded=stranded(connection, waiting.late, at_work, last_ticks),
         late_since=waiting.late_since,
         unresolved=waiting.unresolved,
         out_of_reach=waiting.out_of_reach,
@@ -74,7 +76,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         silent=silent_hosts(connection, last_ticks, now, every),
         slower=slow_runs(connection, now),
         acks=acks_in_force(connection, now),
-        watch=watch(connection, every, surveyed, ticking(last_ticks, now, every), pauses, now),
+        watch=watch(connection, every, surveyed, at_work, pauses, now),
         **troubled_types(connection, settings.run),
         told=told_by_extras(connection, settings, now),
     )

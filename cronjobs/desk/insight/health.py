@@ -9,7 +9,7 @@ from typing import Any
 from cronjobs.desk.insight.findings_of_extras import Told
 from cronjobs.desk.insight.out_of_reach import BeyondOptions
 from cronjobs.desk.insight.slow_runs import SlowRun
-from cronjobs.desk.insight.waiting import LateGroup, Queue
+from cronjobs.desk.insight.waiting import LateGroup, Queue, Stranded
 from cronjobs.desk.insight.watched import Watched
 from cronjobs.engine.jobs.job_types import Fault
 from cronjobs.engine.rules.concurrency import Limit
@@ -53,6 +53,7 @@ class Health:
     once_known: frozenset[str] = frozenset()  # those of them that a tick once knew
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
     late: list[LateGroup] = field(default_factory=list)  # but those that are out of reach
+    stranded: list[Stranded] = field(default_factory=list)  # of these, whose types no host that ticks now can run
     slower: list[SlowRun] = field(default_factory=list)
     silent: dict[str, datetime] = field(default_factory=dict)  # steady hosts that stopped ticking: since when
     slow: dict[str, timedelta] = field(default_factory=dict)  # job types whose typical run is too long for the lease

@@ -190,7 +190,8 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
     if not known or job_type not in types.types:
         row = explaining.last_tick_that_knew(connection, job_type)
         if row is not None:
-            last, since = tick_facts(row), explaining.next_tick_with_types(connection, row.started_at)
+            last = tick_facts(explaining.last_tick_with_its_types(connection, row))
+            since = explaining.next_tick_with_types(connection, row.started_at)
         for tick in reversed(explaining.newest_ticks_with_types(connection)):
             found = tick.did.get("not_loaded") if isinstance(tick.did, dict) else None
             faults[tick.host] = found if isinstance(found, dict) else {}

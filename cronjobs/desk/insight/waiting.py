@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -16,9 +16,11 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.pausing import of_queue
 from cronjobs.engine.store import concurrency, listing
+from cronjobs.engine.store.explaining import last_tick_that_knew
 from cronjobs.engine.store.queues import pressures
 from cronjobs.engine.store.status_facts import resumed_lately
 
+STRANDED_NAMED: Final = 3  # of these the ticks are asked for the host that could
 MOST_TYPES: Final = 100  # unknown ones that are named; the rest is counted
 
 
@@ -76,6 +78,48 @@ class QueueFacts:
     came: dict[str, datetime] = field(default_factory=dict)
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
     limited: dict[Limit, int] = field(default_factory=dict)  # reached limits: how many due jobs wait for each
+
+
+@dataclass(frozen=True)
+class Stranded:
+    """Late jobs of a type that no host which ticks now can run; ``host`` could, and last ticked ``at`` that instant."""
+
+    group: LateGroup
+    host: str | None = None
+    at: datetime | None = None
+
+
+def stranded(
+    connection: Connection, late: Sequence[LateGroup], at_work: Sequence[Mapping[str, Any]], ticks: Sequence[Any]
+) -> list[Stranded]:
+    """Of the *late* groups, those that by the last tick of each host *at work* can only run on others.
+
+    *ticks*: the last one of each host.
+    """
+    signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in ticks}
+    found: list[Stranded] = []
+    for group in late:
+        if not _only_elsewhere(group, at_work):
+            continue
+        knew = last_tick_that_knew(connection, group.job_type) if len(found) < STRANDED_NAMED else None
+        host = None if knew is None or knew.host in {tick["host"] for tick in at_work} else knew.host
+        found.append(Stranded(group, host, signs.get(host)))
+    return found
+
+
+def _only_elsewhere(group: LateGroup, at_work: Sequence[Mapping[str, Any]]) -> bool:
+    records = [entries_of(tick) for tick in at_work if tick["finished_at"]]
+    place = (group.queue, group.job_type)
+    return bool(records) and all(
+        any((each.get("queue"), each.get("job_type"), each.get("why")) == (*place, "other hosts") for each in entries)
+        for entries in records
+    )
+
+
+def entries_of(tick: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What the tick recorded of due jobs that it did not start; SQLite takes anything that plain SQL has written."""
+    recorded = tick["not_started"]
+    return [each for each in recorded if isinstance(each, Mapping)] if isinstance(recorded, list) else []
 
 
 def what_waits(

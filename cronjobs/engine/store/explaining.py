@@ -310,6 +310,20 @@ def last_tick_that_knew(connection: Connection, job_type: str) -> Row[Any] | Non
     ).first()
 
 
+def last_tick_with_its_types(connection: Connection, tick: Row[Any]) -> Row[Any]:
+    """The last tick of *tick*'s host before one there recorded its job types anew: most ticks record none."""
+    return run(
+        connection,
+        f"""
+        SELECT t.* FROM {TICKS} t WHERE t.host = :host AND t.id >= :id AND t.id < coalesce(
+          (SELECT min(n.id) FROM {TICKS} n WHERE n.host = :host AND n.id > :id AND n.job_types IS NOT NULL),
+          :id + {1 << 53})
+        ORDER BY t.id DESC LIMIT 1""",
+        host=tick.host,
+        id=tick.id,
+    ).one()
+
+
 def next_tick_with_types(connection: Connection, after: datetime) -> datetime | None:
     """When the first tick after *after* began that recorded its job types."""
     at: datetime | None = run(

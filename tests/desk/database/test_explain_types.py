@@ -246,6 +246,31 @@ def test_due_work_that_no_ticks_options_reach(world: World) -> None:
     assert "all ran on alpha with --only t.work" in world.ask(str(job_id))
 
 
+def test_due_work_that_only_a_host_which_stopped_could_run(world: World) -> None:
+    world.file(OK)
+    for minute in (1, 2):
+        world.tick(utc(f"2026-03-02T08:0{minute}:10"), host="beta")
+    world.file()
+    world.tick(utc("2026-03-02T08:03:10"))
+    job_id = put(world.database, job_type="t.ok")
+    world.ticks(utc("2026-03-02T08:04:10"), utc("2026-03-02T08:07:10"))
+    assert "the tick that began at 08:02:10 on beta could run it" in world.ask(str(job_id))
+
+    def late() -> list[str]:
+        found = world.cronjobs("status", "--json").json["trouble"]
+        return [each["text"] for each in found if each["kind"] == "late"]
+
+    only_beta = "no host that ticks now can run t.ok; beta, which could, has not ticked for 5m"
+    assert late() == [f"1 job has been due for more than 2m: {only_beta}"]
+    put(world.database, job_type="t.work", run_at=utc("2026-03-02T08:04:00"))
+    assert late() == [
+        f"2 jobs have been due for more than 2m, and 1 of them could run: the ticks do not keep up; {only_beta}"
+    ]
+    world.file(OK)
+    world.tick(host="gamma")
+    assert late() == []
+
+
 # --- in order ---------------------------------------------------------------------------------------------------------
 
 
