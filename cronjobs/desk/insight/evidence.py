@@ -15,8 +15,23 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.explain_facts import DefinitionFacts, OccurrenceFacts, PauseFacts, TickFacts
-from cronjobs.desk.insight.job_evidence import count_of, job_facts, ledger_facts, surroundings, tick_facts, with_acts
+from cronjobs.desk.insight.explain_facts import (
+    DefinitionFacts,
+    OccurrenceFacts,
+    PauseFacts,
+    TickFacts,
+    Triggered,
+)
+from cronjobs.desk.insight.job_evidence import (
+    count_of,
+    job_facts,
+    ledger_facts,
+    surroundings,
+    tick_facts,
+    triggered_since,
+    with_acts,
+    with_triggered,
+)
 from cronjobs.desk.insight.schedule_history import (
     JUST_BEFORE,
     Asked,
@@ -64,7 +79,8 @@ class ScheduleEvidence:
         self.stored = stored
         self.around = surroundings(connection, settings)
         names = names_of(stored.name, renames)
-        trail = explaining.trail(connection, ("define", "retire"), {each.name for each in names})
+        self.names = {each.name for each in names}
+        trail = explaining.trail(connection, ("define", "retire"), self.names)
         self.eras = eras([row for row in trail if any(each.holds(row.subject, row.at) for each in names)], stored)
         subjects = ["all", *(f"schedule {each.name}" for each in names)]
         self.pauses = [
@@ -288,6 +304,7 @@ class ScheduleEvidence:
         for row in explaining.rows_naming(connection, job_ids, "coalesced") if job_ids else ():
             stands[row.job_id] = stands.get(row.job_id, 1) + count_of(row)
         told = []
+        triggered = self._triggered([row for _, row in found if row is not None])
         for number, (facts, row) in enumerate(found):
             before, after = beside.get(number, (None, None))
             facts = replace(facts, tick_before=before, tick_after=after)
@@ -298,7 +315,8 @@ class ScheduleEvidence:
                     facts,
                     ledger=ledger_facts(row),
                     settler=facts_of.get(row.tick or 0),
-                    job=job,
+                    job=job and with_triggered(job, triggered),
+                    triggered=tuple(each for each in triggered if row.job_id is None and each.at >= row.decided_at),
                     job_for=maker.last_for if maker else None,
                     stands_for=stands.get(row.job_id, 1) if row.outcome == "enqueued" else 1,
                     pause=self._pause_of(row, facts.last_for),
@@ -307,6 +325,11 @@ class ScheduleEvidence:
                 facts = replace(facts, pause=self._pause(self.around.now) or self._held_back(facts.last_for, self.now))
             told.append(facts)
         return told
+
+    def _triggered(self, rows: Sequence[Any]) -> list[Triggered]:
+        """What people triggered since the oldest of these *rows*."""
+        since = min((row.decided_at for row in rows), default=None)
+        return [] if since is None else triggered_since(self.connection, self.names, since)
 
     def _pause_of(self, row: Any, due: datetime) -> PauseFacts | None:
         """The pause by which what was *due* then was skipped, or held back until it was settled."""

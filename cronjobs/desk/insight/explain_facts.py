@@ -127,6 +127,17 @@ class Excluded:
 
 
 @dataclass(frozen=True)
+class Triggered:
+    """A job of the schedule that a person triggered. ``status`` None: its row is gone."""
+
+    job_id: int
+    at: datetime
+    by: str | None
+    status: str | None = None
+    finished_at: datetime | None = None
+
+
+@dataclass(frozen=True)
 class JobFacts:
     """A job by its row and its history. ``most``: how often it may fail; None if only code could tell."""
 
@@ -151,6 +162,8 @@ class JobFacts:
     host: str | None = None  # of the runner that has its lease
     locked_until: datetime | None = None
     cancel_requested_at: datetime | None = None
+    dismissed: bool = False  # it is dead, and a person has dismissed it
+    triggered: tuple[Triggered, ...] = ()  # later runs of its schedule by hand, newest first, if it did not succeed
     acts: tuple[tuple[str, AuditEntry], ...] = ()  # what people did to it: cancel, retry, release …
     attempts: tuple[AttemptFacts, ...] = ()
     paused: PauseFacts | None = None  # why it waits, if it waits
@@ -223,6 +236,7 @@ class OccurrenceFacts:
     pruned_dead: datetime | None = None  # when retention removed the job that was made for it, dead
     job_for: datetime | None = None  # the occurrence that ``job`` was made for
     stands_for: int = 1
+    triggered: tuple[Triggered, ...] = ()  # later runs by hand, newest first, if no job was made for it
 
 
 @dataclass(frozen=True)

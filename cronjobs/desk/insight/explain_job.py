@@ -19,7 +19,7 @@ from cronjobs.desk.insight.explain_facts import (
     TypeFacts,
     plain,
 )
-from cronjobs.desk.insight.explain_phrases import late, name, pause, who
+from cronjobs.desk.insight.explain_phrases import late, name, pause, triggered, who
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.ending import GAVE_UP
 from cronjobs.engine.rules.misfits import LEAST, MOST, OUTLIVED
@@ -243,16 +243,30 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             error = "" if job.attempts or not job.last_error else f": {one_line(job.last_error, 300)}"
             if job.attempts:
                 error = _why_dead(job)
-            again = f'nothing runs it again, unless somebody says "cronjobs jobs retry {job.id}"'
-            if job.job_type.startswith(EXEC_PREFIX):
-                again = f'cron runs its line when it is due; "cronjobs jobs dismiss {job.id}" ends the report'
-            return [f"Job {job.id} is dead since {at}{failed}{lost}{error}; {again}."]
+            dismissed = ", and dismissed" if job.dismissed else ""
+            return _over(job, f"Job {job.id} is dead since {at}{failed}{lost}{error}{dismissed}", times)
         case "cancelled":
             free = "; it never began, so its key was given back" if job.released_key else ""
-            return [f"Job {job.id} was cancelled at {times.clock(job.finished_at or job.run_at)}, and stays so{free}."]
+            return _over(
+                job, f"Job {job.id} was cancelled at {times.clock(job.finished_at or job.run_at)}{free}", times
+            )
         case "running":
             return [_running(job, times, around.now), *_reported(job, around.now)]
     return _waiting(job, times, around)
+
+
+def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
+    """That it ended without success, as *said*; who could run it again, and who has done so already."""
+    dismiss = f'"cronjobs jobs dismiss {job.id}" ends the report'
+    report = job.status == "dead" and not job.dismissed
+    if job.job_type.startswith(EXEC_PREFIX):
+        return [f"{said}; cron runs its line when it is due{f'; {dismiss}' if report else ''}."]
+    again = triggered(job.triggered, times)
+    if again is not None and again.does_it:
+        ends = f"{dismiss}, and " if report else ""
+        return [f"{said}.", again.said, f'If that was the same work, {ends}"cronjobs jobs retry {job.id}" repeats it.']
+    nothing = f'nothing runs it again, unless somebody says "cronjobs jobs retry {job.id}"'
+    return [f"{said}; {nothing}.", *([again.said] if again else [])]
 
 
 _WHY_DEAD: Final = (OUTLIVED, GAVE_UP, ON_LOST, MAX_LOSSES)

@@ -22,7 +22,7 @@ from cronjobs.desk.insight.explain_facts import (
     plain,
 )
 from cronjobs.desk.insight.explain_job import brief_job, job_sentences, row_gone
-from cronjobs.desk.insight.explain_phrases import capital, late, name, pause, who
+from cronjobs.desk.insight.explain_phrases import capital, late, name, pause, triggered, who
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
 from cronjobs.model import duration_text, rough
@@ -75,6 +75,8 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
         sentences += _due(facts, times)
         if row is not None and found in _SETTLED:
             sentences += _SETTLED[found](facts, row, times)
+            by_hand = triggered(facts.triggered, times)
+            sentences += [by_hand.said] if by_hand else []
         elif found == "pending":
             sentences += _pending(facts, times)
         elif found == "beyond_retention":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
-from cronjobs.desk.insight.explain_facts import PauseFacts, TickFacts
+from cronjobs.desk.insight.explain_facts import PauseFacts, TickFacts, Triggered
 from cronjobs.desk.insight.saying import LocalTimes
-from cronjobs.model import rough
+from cronjobs.model import Status, rough
 from cronjobs.text import one_line
 
 
@@ -32,6 +34,34 @@ def pause(pause: PauseFacts, times: LocalTimes) -> str:
         return f"{what} was paused{by} from {times.clock(pause.since)} to {times.clock(pause.ended_at)}{why}"
     until = f"until {times.clock(pause.until)}" if pause.until else "until someone resumes it"
     return f"{what} is paused{by} since {times.clock(pause.since)}, {until}{why}"
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """``said``: what became of a run that a person triggered. ``does_it``: it did the work, or may still do it."""
+
+    said: str
+    does_it: bool
+
+
+def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
+    """The newest run by hand that succeeded, else the newest: to know before the work is repeated."""
+    best = next((each for each in runs if each.status == Status.SUCCEEDED), runs[0] if runs else None)
+    if best is None:
+        return None
+    at = f" at {times.clock(best.finished_at)}" if best.finished_at else ""
+    became = {
+        Status.SUCCEEDED: f"succeeded{at}",
+        Status.DEAD: f"is dead{f' since {times.clock(best.finished_at)}' if best.finished_at else ''}",
+        Status.CANCELLED: f"was cancelled{at}",
+        Status.RUNNING: "is running now",
+        Status.QUEUED: "waits",
+        Status.FAILED: "waits for another try",
+    }
+    ended = became[Status(best.status)] if best.status else "has ended: its row is gone"
+    by = f"{name(best.by)} triggered" if best.by else "was triggered"
+    said = f"Job {best.job_id}, which {by} at {times.clock(best.at)}, {ended}."
+    return ByHand(said, best.status not in (Status.DEAD, Status.CANCELLED))
 
 
 def capital(text: str | None) -> str:

@@ -20,10 +20,11 @@ from cronjobs.desk.insight.explain_facts import (
     Now,
     PassedOver,
     TickFacts,
+    Triggered,
     TypeFacts,
 )
 from cronjobs.desk.insight.out_of_reach import options_against
-from cronjobs.desk.insight.schedule_history import in_force, pause_from
+from cronjobs.desk.insight.schedule_history import in_force, name_now, names_of, pause_from
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.settings import Settings
@@ -39,6 +40,9 @@ from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.tick.not_started import TOO_SHORT, entry_for, in_words
 from cronjobs.errors import ForeignDatabase, MovedDatabase
+from cronjobs.model import Status
+
+NOT_DONE: Final = (Status.DEAD, Status.CANCELLED)
 
 
 def surroundings(connection: Connection, settings: Settings) -> Now:
@@ -117,6 +121,7 @@ def job_facts(
         found[row.id] = JobFacts(
             **{name: row._mapping[name] for name in _SAME},
             attempt=row.attempts,
+            dismissed=bool(row.dismissed),
             reported=reported_of(row.progress) if row.status == "running" else None,
             most=row.max_attempts or (job_type.retry.max_attempts if job_type else None),
             host=_host(row.locked_by) if row.locked_by else None,
@@ -245,7 +250,7 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     if job is None and not rows:
         return None
     if job is not None:
-        job = with_acts(connection, job)
+        job = with_triggered(with_acts(connection, job), _triggered_since(connection, job))
     made_for = tuple(
         MadeFor(row.schedule, _zone_of(row.definition, settings.timezone), ledger_facts(row)) for row in rows
     )
@@ -254,6 +259,34 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     zone = made_for[0].timezone if made_for else settings.timezone
     removed = pruned_dead(connection, job_id) if job is None else None
     return JobLife(job_id, zone, around, job, made_for, settler, removed)
+
+
+def _triggered_since(connection: Connection, job: JobFacts) -> list[Triggered]:
+    if job.schedule is None or job.status not in NOT_DONE:
+        return []
+    renames = explaining.renames(connection)
+    names = {each.name for each in names_of(name_now(job.schedule, renames), renames)}
+    return triggered_since(connection, names, job.created_at)
+
+
+def triggered_since(connection: Connection, names: Collection[str], since: datetime) -> list[Triggered]:
+    """Runs of a schedule that people triggered since then, newest first; *names*: all that it has had."""
+    made = explaining.triggers(connection, names, since)
+    jobs = {row.id: row for row in explaining.jobs_of(connection, [job_id for *_, job_id in made])} if made else {}
+    return [
+        Triggered(job_id, at, by, jobs[job_id].status, jobs[job_id].finished_at)
+        if job_id in jobs
+        else Triggered(job_id, at, by)
+        for at, by, job_id in made
+    ]
+
+
+def with_triggered(job: JobFacts, triggered: Iterable[Triggered]) -> JobFacts:
+    """The same job; if it did not succeed, with the runs that people triggered after it was made."""
+    if job.status not in NOT_DONE:
+        return job
+    later = tuple(each for each in triggered if each.job_id != job.id and each.at >= job.created_at)
+    return replace(job, triggered=later)
 
 
 def with_acts(connection: Connection, job: JobFacts) -> JobFacts:

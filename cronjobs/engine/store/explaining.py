@@ -31,6 +31,7 @@ from cronjobs.engine.store.overlap import PRESENT_TYPE
 from cronjobs.engine.store.schedules import SCHEDULE_COLUMNS, StoredSchedule
 from cronjobs.engine.store.shown import columns_shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, group, run
+from cronjobs.engine.store.status_facts import TRIGGERS_READ
 from cronjobs.engine.store.tailing import JOB_PROGRESS
 
 TICKS_READ = 200
@@ -92,6 +93,20 @@ def trail(connection: Connection, actions: Collection[str], subjects: Collection
         .where(audit.c.action.in_(list(actions)), audit.c.subject.in_(list(subjects)))
         .order_by(audit.c.at, audit.c.id)
     ).all()
+
+
+def triggers(connection: Connection, names: Collection[str], since: datetime) -> list[tuple[datetime, str | None, int]]:
+    """The newest TRIGGERS_READ runs that people triggered under these names since then: when, who, and the job."""
+    rows = run(
+        connection,
+        f"SELECT a.at, a.actor, a.detail FROM {AUDIT} a WHERE a.action = 'trigger' AND a.subject {AMONG_NAMES} "
+        "AND a.at >= :since ORDER BY a.at DESC, a.id DESC LIMIT :most",
+        names=sorted(names),
+        since=since,
+        most=TRIGGERS_READ,
+    ).all()
+    asked = [(row.at, row.actor, row.detail.get("job_id")) for row in rows if isinstance(row.detail, dict)]
+    return [(at, by, job_id) for at, by, job_id in asked if isinstance(job_id, int)]
 
 
 def pause_rows(connection: Connection) -> Sequence[Row[Any]]:
@@ -161,6 +176,7 @@ def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[An
           {columns_shown("idempotency_key", "released_key", "concurrency_key", "schedule")}, j.scheduled_for,
           {columns_shown("last_error", "enqueued_by")}, j.cancel_requested_at, j.misfit_since, j.created_at,
           j.started_at, j.finished_at,
+          CASE WHEN j.status = 'dead' AND j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed,
           {JOB_PROGRESS} AS progress
         FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
         ids=list(job_ids),

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.explained import MINUTELY, World, brake, fail, utc
+from support.explained import MINUTELY, World, a_night, an_outage, brake, fail, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
@@ -177,3 +177,64 @@ def test_a_pause_that_skips_holds_nothing_back(world: World, monkeypatch: pytest
     said = " ".join(world.cronjobs("status").out.split())
     assert ("it holds back s" in said) is not skip
     assert f"schedule s until someone resumes it{', skips what comes due' if skip else ''}, by ada" in said
+
+
+@pytest.mark.parametrize("asked", [["1"], ["nightly-report", "--at", "02:15"]])
+def test_a_run_by_hand_after_a_death_is_named_before_the_work_is_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    a_night(world, max_attempts="1")
+    world.plan = [fail()]
+    world.tick(utc("2026-11-20T07:15:12"))
+    world.go(utc("2026-11-20T07:30:00"))
+    brake(world, "trigger", "nightly-report", monkeypatch=monkeypatch)
+    dead = "Job 1 is dead since 02:15:12, having failed 1 of 1."
+    repeats = (
+        'If that was the same work, "cronjobs jobs dismiss 1" ends the report, and "cronjobs jobs retry 1" repeats it.'
+    )
+    assert world.ask(*asked).steady[-3:] == [dead, "Job 2, which ada triggered at 02:30:00, waits.", repeats]
+    world.tick(utc("2026-11-20T07:31:00"))
+    succeeded = "Job 2, which ada triggered at 02:30:00, succeeded at 02:31:00."
+    assert world.ask(*asked).steady[-3:] == [dead, succeeded, repeats]
+    brake(world, "jobs", "dismiss", "1", monkeypatch=monkeypatch)
+    told = world.ask(*asked).steady
+    assert "Job 1 is dead since 02:15:12, having failed 1 of 1, and dismissed." in told
+    assert told[-1] == 'If that was the same work, "cronjobs jobs retry 1" repeats it.'
+
+
+def test_a_run_by_hand_that_died_too_did_not_do_the_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_night(world, max_attempts="1")
+    world.plan = [fail(), fail()]
+    world.tick(utc("2026-11-20T07:15:12"))
+    brake(world, "trigger", "nightly-report", monkeypatch=monkeypatch)
+    world.tick(utc("2026-11-20T07:31:00"))
+    assert world.ask("1").steady[-2:] == [
+        (
+            "Job 1 is dead since 02:15:12, having failed 1 of 1; nothing runs it again, unless somebody says "
+            '"cronjobs jobs retry 1".'
+        ),
+        "Job 2, which ada triggered at 02:15:12, is dead since 02:31:00.",
+    ]
+    assert "triggered" not in repr(world.ask("2").steady[-1])  # the one before it
+
+
+def test_a_run_by_hand_for_what_was_missed_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    an_outage(world, catch_up="none")
+    brake(world, "trigger", "s", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T02:31:40"))
+    said = ["Job 4, which ada triggered at 02:31:12, succeeded at 02:31:40."]
+    assert world.ask("s", "--at", "02:15").steady[-1:] == said
+    [missed] = world.ask("s", "--from", "2026-03-03T02:15", "--to", "2026-03-03T02:15").found["occurrences"]
+    assert missed["sentences"][-1:] == said
+
+
+def test_a_run_by_hand_under_the_old_name_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(old='cron: "15 * * * *", max_attempts: 1')
+    world.tick()
+    world.plan = [fail()]
+    world.tick(utc("2026-03-02T08:15:10"))
+    brake(world, "trigger", "old", monkeypatch=monkeypatch)
+    world.file(new='cron: "15 * * * *", max_attempts: 1, renamed_from: old')
+    world.tick(utc("2026-03-02T08:20:00"))
+    for asked in (["1"], ["new", "--at", "08:15"]):
+        assert "Job 2, which ada triggered at 08:15:10, succeeded at 08:20:00." in world.ask(*asked), asked

@@ -223,7 +223,7 @@ def test_what_people_did_to_a_job_is_told(world: World) -> None:
     assert told.verdict == "cancelled"
     assert told.steady[1:] == [
         "Cancel by ada at 08:00:30 (why: sent twice).",
-        "Job 1 was cancelled at 08:00:30, and stays so.",
+        ('Job 1 was cancelled at 08:00:30; nothing runs it again, unless somebody says "cronjobs jobs retry 1".'),
     ]
 
 
