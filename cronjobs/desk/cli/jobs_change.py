@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -91,10 +91,24 @@ def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, S
         operation.result.changed += len(changed.done | changed.asked)
         operation.result.asked += len(changed.asked)
         operation.tell(changed.done, done)
-        operation.tell(changed.asked, "is running: it is asked to stop at its runner's next heartbeat")
+        if changed.asked:
+            _tell_asked(operation, changed.asked)
         _refuse(operation, [job_id for job_id in ids if job_id not in changed.done | changed.asked])
 
     return change
+
+
+def _tell_asked(operation: Operation, ids: Collection[int]) -> None:
+    with operation.database.read() as connection:
+        now = database_now(connection)
+        held = operating.held(connection, ids)
+    operation.tell(ids, "is running: it is asked to stop at its runner's next heartbeat")
+    left = [job_id for job_id, holding in held.items() if not holding.permitted(now)]
+    operation.tell(
+        [job_id for job_id in left if held[job_id].locked_until < now], "has lost its runner: the next tick cancels it"
+    )
+    gone = [job_id for job_id in left if operation.named and operation.holders.is_gone(held[job_id].locked_by)]
+    operation.tell(gone, "has lost its runner: the next tick on this host cancels it")
 
 
 def _release(operation: Operation, ids: Sequence[int]) -> None:

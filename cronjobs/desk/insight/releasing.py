@@ -27,7 +27,7 @@ class Holders:
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
         """Whether the runner is gone; or nobody can say, and no living runner would have left the lease so."""
-        if holding.permitted_until is not None and holding.permitted_until > now:
+        if holding.permitted(now):
             return False
         gone = self.is_gone(holding.locked_by)
         return gone is True or (gone is None and lease_is_wrong(holding.locked_until, now, holding.lease_s))

@@ -202,6 +202,10 @@ class HeldJob:
     def locked_by(self) -> str:
         return self.job.locked_by or ""
 
+    def permitted(self, now: datetime) -> bool:
+        """Whether a worker of its cluster may run it still, whatever became of its runner."""
+        return self.permitted_until is not None and self.permitted_until > now
+
 
 def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
     """Those of *ids* that are running."""

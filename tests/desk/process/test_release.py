@@ -66,6 +66,24 @@ def test_a_job_whose_runner_is_gone_is_queued_again_and_nothing_is_charged(proje
     assert project.outcomes(job_id) == ["lost", "succeeded"]
 
 
+def test_a_cancel_says_if_there_is_no_runner_that_could_hear_of_it(project: Project) -> None:
+    project.configure("run: {workers: 3}\n")
+    [first, second, third], tick = running(project, 3)
+    asked = f"job {first} is running: it is asked to stop at its runner's next heartbeat\n"
+    assert cli(project, "jobs", "cancel", str(first)) == asked
+    kill(tick)
+    said = f"job {second} has lost its runner: the next tick on this host cancels it\n"
+    assert cli(project, "jobs", "cancel", str(second)) == said
+    other = "'web9' || substr(locked_by, length('" + Identity.here().host + "') + 1)"
+    project.sql(f"UPDATE cronjobs_jobs SET locked_by = {other} WHERE id = {third}")
+    assert "next heartbeat" in cli(project, "jobs", "cancel", str(third))  # for all that this host can see
+    project.let_leases_end()
+    said = f"job {third} has lost its runner: the next tick cancels it\n"
+    assert cli(project, "jobs", "cancel", str(third)) == said
+    project.tick().wait()
+    assert [project.job(each)["status"] for each in (first, second, third)] == ["cancelled"] * 3
+
+
 def test_a_job_whose_runner_lives_is_left_alone_and_it_is_said_who_holds_it(project: Project) -> None:
     [job_id], tick = running(project)
     before = project.everything()
