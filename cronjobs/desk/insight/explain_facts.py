@@ -99,6 +99,8 @@ class PassedOver:
     tick: TickFacts
     why: str
     too_short: bool = False  # not even a whole tick of its length has time for the job
+    again: bool = False  # it had started an earlier attempt of the job itself
+    no_place: bool = False  # all places for long jobs were taken there
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,8 @@ def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
         return []
     tick = job.passed_over.tick
     began = f"The tick that began at {times.clock(tick.started_at)} on {name(tick.host)}"
-    return [f"{began} did not start it: {job.passed_over.why}."]
+    again = " again" if job.passed_over.again else ""
+    return [f"{began} did not start it{again}: {job.passed_over.why}."]
 
 
 def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
@@ -383,7 +384,9 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             f"it runs on executor {name(job.executor)}, whose supervisor takes it while its scheduler can be reached "
             f"and fewer than in_flight attempts are there"
         )
-    if job.long_places is not None:
+    if job.long_places == 0:
+        reasons.append("its timeout is longer than a tick has time for, and no such job runs here (run.long_jobs: 0)")
+    elif job.long_places is not None and job.passed_over is not None and job.passed_over.no_place:
         reasons.append(
             "its timeout is longer than a tick has time for, so it needs a process of its own, and of these a host "
             f"runs at most {job.long_places} at once (run.long_jobs)"

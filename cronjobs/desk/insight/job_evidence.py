@@ -38,7 +38,7 @@ from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.job_types import present_types, remembered
 from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
-from cronjobs.engine.tick.not_started import TOO_SHORT, entry_for, in_words
+from cronjobs.engine.tick.not_started import NO_PLACE, TOO_SHORT, entry_for, in_words
 from cronjobs.errors import ForeignDatabase, MovedDatabase
 from cronjobs.model import Status
 
@@ -171,9 +171,19 @@ def _passed_over(
         for tick in since_due:
             entry = entry_for(tick.not_started, **_place(row))
             if entry is not None and (why := in_words(entry)) is not None:
-                found[row.id] = PassedOver(tick_facts(tick), why, too_short=entry["why"] == TOO_SHORT)
+                found[row.id] = PassedOver(
+                    tick_facts(tick),
+                    why,
+                    too_short=entry["why"] == TOO_SHORT,
+                    again=any(_ran_in(tick, each) for each in attempts.get(row.id, ())),
+                    no_place=entry["why"] == NO_PLACE,
+                )
                 break
     return found, beyond
+
+
+def _ran_in(tick: Any, attempt: AttemptFacts) -> bool:
+    return bool(tick.host == attempt.host and tick.started_at <= attempt.started_at <= tick.finished_at)
 
 
 def _place(job: Any) -> dict[str, Any]:

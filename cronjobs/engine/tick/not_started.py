@@ -37,6 +37,7 @@ WHY: Final = {
     "late": "it came due as the tick ended, or another runner held it",
 }
 TOO_SHORT: Final = "short tick"
+NO_PLACE: Final = "long jobs"
 MOST_ENTRIES: Final = 50
 LONGEST_NAME: Final = 200  # characters
 
@@ -85,7 +86,7 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
         return {"why": "stopped"}
     timeout_s = known.timeout.total_seconds() if row.timeout_s is None else row.timeout_s
     if timeout_s > tick.longest_s:
-        return {"why": "long jobs"}
+        return {"why": NO_PLACE}
     if timeout_s > tick.whole_s:
         return {"why": TOO_SHORT, "timeout_s": round(timeout_s, 3), "whole_s": round(tick.whole_s, 1)}
     if timeout_s > tick.remaining_s:

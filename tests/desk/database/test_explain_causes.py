@@ -6,13 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.explained import MINUTELY, World, a_night, an_outage, brake, fail, utc
+from sqlalchemy import func, select, update
+from support.explained import MINUTELY, World, a_night, an_outage, brake, fail, no_room, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.hosts import put
 
 from cronjobs import GiveUp
+from cronjobs.engine.database import tables
 from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.store import claims, leases, operating
 from cronjobs.engine.store.operating import OperatorAction
@@ -238,3 +240,47 @@ def test_a_run_by_hand_under_the_old_name_is_named(world: World, monkeypatch: py
     world.tick(utc("2026-03-02T08:20:00"))
     for asked in (["1"], ["new", "--at", "08:15"]):
         assert "Job 2, which ada triggered at 08:15:10, succeeded at 08:20:00." in world.ask(*asked), asked
+
+
+def left_by_the_last_tick(world: World, why: str, **facts: Any) -> None:
+    entry = {"why": why, "job_type": "t.work", "queue": "default", "jobs": 1} | facts
+    with world.database.write() as connection:
+        newest = select(func.max(tables.ticks.c.id)).scalar_subquery()
+        connection.execute(update(tables.ticks).where(tables.ticks.c.id == newest).values(not_started=[entry]))
+
+
+def test_a_long_job_waits_for_a_place_only_if_a_tick_found_none(world: World) -> None:
+    world.file("run: {budget: 40s}\n")
+    world.tick()
+    job_id = str(put(world.database, job_type="t.work", timeout_s=3600.0))
+    later = str(put(world.database, job_type="t.work", timeout_s=3600.0, run_at=utc("2026-03-02T08:30:00")))
+    for asked in (job_id, later):
+        assert "needs a process of its own" not in world.ask(asked)
+    assert "the next tick with room takes it" in world.ask(job_id)
+    world.go(utc("2026-03-02T08:01:10"))
+    no_room(world)
+    left_by_the_last_tick(world, "long jobs")
+    told = world.ask(job_id)
+    assert "no place for a long job was free there (run.long_jobs)" in told
+    assert "of these a host runs at most 4 at once (run.long_jobs)" in told
+    world.file("run: {budget: 40s, long_jobs: 0}\n")
+    for asked in (job_id, later):
+        assert "no such job runs here (run.long_jobs: 0)" in world.ask(asked)
+
+
+@pytest.mark.parametrize(("began", "again"), [("2026-03-02T08:01:10", " again"), ("2026-03-02T08:00:50", "")])
+def test_the_tick_that_ran_an_attempt_did_not_start_the_job_again(world: World, began: str, again: str) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work")
+    world.go(utc("2026-03-02T08:01:10"))
+    no_room(world)
+    left_by_the_last_tick(world, "stopped")
+    with world.database.write() as connection:
+        tick = connection.execute(select(tables.ticks).order_by(tables.ticks.c.id.desc()).limit(1)).one()
+        at = tick.started_at if again else utc(began)
+        times = {"started_at": at, "finished_at": at}
+        of = {"job_id": job_id, "attempt": 1, "outcome": "interrupted", "runner": "alpha:boot:1:1:1:x"}
+        connection.execute(tables.job_runs.insert().values(of | times))
+        connection.execute(update(tables.jobs).values(attempts=1, interruptions=1, started_at=at))
+    assert f"on alpha did not start it{again}: the tick was told to stop." in world.ask(str(job_id))

@@ -170,7 +170,7 @@ def test_where_is_this_job_now(world: World, monkeypatch: pytest.MonkeyPatch) ->
     brake(world, "pause", "--queue", "mail", "--why", "provider down", monkeypatch=monkeypatch)
     assert "Job 1 waits for its turn, due at 08:10:30, in 9m59s." in world.ask(str(later))
     assert 'no handler or command "os:system" is registered in this configuration' in world.ask(str(stranger))
-    assert "of these a host runs at most 4 at once (run.long_jobs)" in world.ask(str(too_long))
+    assert "the next tick with room takes it" in world.ask(str(too_long))
     assert "queue mail is paused by ada since 08:00:30, until someone resumes it (why: provider down)" in world.ask(
         str(mail)
     )
