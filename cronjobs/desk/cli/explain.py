@@ -86,7 +86,8 @@ def explain(
 ) -> None:
     """Explain why something ran or did not: when it was due, by which definition, what ticks did, how it ended.
 
-    Without a time it explains the schedule's last occurrence. It uses what ticks recorded, for as long as the ledger is
+    Without a time it explains the schedule's last occurrence, and says if the schedule is retired, paused or due by
+    another definition since. It uses what ticks recorded, for as long as the ledger is
     kept (retention.occurrences), and also knows why there was no run (no tick came, an unfinished job, a pause,
     another definition in force, a clock change). Times without an offset are in the schedule's time zone.
 
@@ -149,7 +150,7 @@ def explain(
                 _print_range(evidence, since, until, back, limit, as_json)
             else:
                 told = explain_occurrence(
-                    evidence.at(evidence.latest() if at is None else _asked(at, evidence, "--at"))
+                    evidence.now_and_last() if at is None else evidence.at(_asked(at, evidence, "--at"))
                 )
     if told is not None:
         as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]

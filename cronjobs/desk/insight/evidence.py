@@ -19,6 +19,7 @@ from cronjobs.desk.insight.explain_facts import (
     DefinitionFacts,
     OccurrenceFacts,
     PauseFacts,
+    Standing,
     TickFacts,
     Triggered,
 )
@@ -71,12 +72,17 @@ class ScheduleEvidence:
         self.connection, self.settings, self.types = connection, settings, types
         renames = explaining.renames(connection)
         stored = explaining.schedule_named(connection, name)
+        if stored is None and name in settings.schedules:
+            stored = explaining.schedule_named(connection, settings.schedules[name].renamed_from or "")
+            stored = stored if stored is not None and renaming(settings, stored) == name else None
         self.renamed_from = name if stored is None else None
         if stored is None:
             stored = explaining.schedule_named(connection, name_now(name, renames))
         if stored is None:
             raise NoSuchSchedule(name, explaining.schedule_names(connection))
         self.stored = stored
+        known = renaming(settings, stored)
+        self.renamed_to = None if known is None or explaining.schedule_named(connection, known) else known
         self.around = surroundings(connection, settings)
         names = names_of(stored.name, renames)
         self.names = {each.name for each in names}
@@ -153,6 +159,18 @@ class ScheduleEvidence:
             return Asked(max(settled))
         coming = next_after(era.timing, self.around.now) if era.timing is not None else None
         return Asked(coming or self.around.now)
+
+    def now_and_last(self) -> OccurrenceFacts:
+        """The facts about the last occurrence, and how the schedule stands now."""
+        now, era = self.around.now, self.eras[-1]
+        standing = Standing(
+            retired=era.existence == "retired",
+            act=era.act,
+            definition=era.facts,
+            next=next_after(era.timing, now) if era.timing is not None else None,
+            pause=self._pause(now),
+        )
+        return replace(self.at(self.latest()), standing=standing)
 
     def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[OccurrenceFacts], bool]:
         """The facts from *begin* to *end*, one per ledger row, and whether older ones were left out.
@@ -235,6 +253,7 @@ class ScheduleEvidence:
             retired=era.act if era.existence == "retired" else None,
             returned=later[0].act if later and era.existence == "retired" else None,
             renamed_from=self.renamed_from,
+            renamed_to=self.renamed_to,
             file_fault=fault,
             in_file=self.stored.name in self.settings.schedules,
             elsewhere=self.settings.environment if self.stored.name in self.settings.elsewhere else None,
@@ -355,6 +374,13 @@ class ScheduleEvidence:
                 if in_force(pause, moment)
             ]
         return min(on, key=lambda pause: (pause.skip, pause.scope), default=None)
+
+
+def renaming(settings: Settings, stored: StoredSchedule) -> str | None:
+    """The name that the file at hand gives to an active schedule, in place of its own; None: none."""
+    if stored.status != "active" or stored.name in settings.schedules:
+        return None
+    return next((name for name, each in settings.schedules.items() if each.renamed_from == stored.name), None)
 
 
 def _pieces(stored: StoredSchedule) -> list[tuple[Timing, Piece]]:

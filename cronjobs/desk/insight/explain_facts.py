@@ -195,6 +195,17 @@ class Now:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """How a schedule stands now: ``retired``, or in force with that ``definition``, and due ``next``."""
+
+    retired: bool = False
+    act: AuditEntry | None = None  # that retired it
+    definition: DefinitionFacts | None = None
+    next: datetime | None = None
+    pause: PauseFacts | None = None
+
+
+@dataclass(frozen=True)
 class OccurrenceFacts:
     """What is known of the occurrences from ``first_for`` to ``last_for`` (of one instant, if ``count`` is 1).
 
@@ -226,6 +237,8 @@ class OccurrenceFacts:
     retired: AuditEntry | None = None
     returned: AuditEntry | None = None
     renamed_from: str | None = None
+    renamed_to: str | None = None  # by the file at hand, which no tick has applied yet
+    standing: Standing | None = None  # of a question without a time
     file_fault: str | None = None  # what is wrong with its entry in the file at hand
     in_file: bool = False  # the file at hand has it for this environment
     elsewhere: str | None = None  # the environment here, if the file has it only for others

@@ -13,6 +13,7 @@ from shlex import quote
 from typing import Final
 
 from cronjobs.desk.insight.explain_facts import (
+    AuditEntry,
     DefinitionFacts,
     Explanation,
     JobFacts,
@@ -37,7 +38,7 @@ OCCURRENCE_VERDICTS: Final = {
     "pending": "no tick has settled it yet, a pause holds it back, or it is still to come",
     "not_due": "the schedule had no occurrence at that time",
     "not_yet_defined": "the schedule did not exist yet",
-    "retired": "no file that was applied had the schedule then",
+    "retired": "the schedule was not in force: the file that was applied did not have it",
     "beyond_retention": "it was due, and the ledger does not reach back that far",
     "unknown": "there is no such schedule, or nothing says what became of it",
 }
@@ -67,6 +68,9 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
     sentences = []
     if facts.renamed_from is not None:
         sentences.append(f"{name(facts.renamed_from)} is called {name(facts.schedule)} now.")
+    if facts.renamed_to is not None:
+        renames = f"The file here renames {name(facts.schedule)} to {name(facts.renamed_to)}"
+        sentences.append(f"{renames}: the next tick applies that, and its history goes along.")
     if found == "not_due":
         sentences += _not_due(facts, times)
     elif facts.existence in ("not_yet", "retired", "unreadable") and row is None:
@@ -93,6 +97,7 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
         timing = f"{one_line(facts.due_by.timing, 100)}, {facts.due_by.timezone}"
         applied = _applied(facts.due_by, times)
         sentences.append(f"By the definition applied on {applied} ({timing}) it would have been due.")
+    sentences += _standing(facts, times)
     told = {name: value for name, value in plain(facts).items() if name != "around"}
     return Explanation(
         facts.schedule,
@@ -390,24 +395,60 @@ def _without_definition(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             since = f": it was first applied on {times.dated(first.at)}{host}" if first else ""
             sentences = [f"{schedule} did not exist yet at {at}{since}.", "A new schedule never fires for the past."]
         case "retired":
-            retired, returned = facts.retired, facts.returned
-            host = f" on host {name(retired.host)}" if retired and retired.host else ""
-            by = f" by a {name(retired.by)}" if retired and retired.by in ("tick",) else ""
-            by = by or (f" by {name(retired.by)}" if retired and retired.by else "")
-            since = f" since {times.dated(retired.at)}{by}{host}" if retired else ""
-            until = f", until {times.dated(returned.at)}" if returned else ""
-            sentences = [
-                f"{schedule} was retired at {at}{since}{until}: no file that was applied had it for this environment."
-            ]
-            if facts.in_file and returned is None:
-                sentences.append("The file here has it, and no tick applied that file since: it is not in force.")
-            if facts.elsewhere is not None:
-                here = f"environment {name(facts.elsewhere)}" if facts.elsewhere else "a file without environment:"
-                sentences.append(f"The file here has it only for other environments than this one ({here}).")
-            if returned:
+            returned = facts.returned
+            until = f"; it came back at {times.dated(returned.at)}" if returned else ""
+            when = (
+                f"at {at}" if facts.count else f"from {times.dated(facts.first_for)} to {times.dated(facts.last_for)}"
+            )
+            sentences = [f"{schedule} was not in force {when}{_retired_by(facts.retired, times)}{until}."]
+            if returned is None:
+                sentences += _in_the_file(facts)
+            else:
                 sentences.append("A schedule that comes back does not make up for its absence.")
         case _:
             sentences = [f"The definition that {schedule} had at {at} cannot be read by this version of cronjobs."]
+    return sentences
+
+
+def _retired_by(act: AuditEntry | None, times: LocalTimes) -> str:
+    """ ": a tick on host alpha retired it at 2026-11-20 02:15:00, as the file that it applied did not have it"."""
+    if act is None:
+        return ""
+    by = "a tick" if act.by in (None, "tick") else name(act.by or "")
+    host = f" on host {name(act.host)}" if act.host else ""
+    which = "the file that was applied then did not have it for this environment"
+    return f": {by}{host} retired it at {times.dated(act.at)}, as {which}"
+
+
+def _in_the_file(facts: OccurrenceFacts) -> list[str]:
+    """Of a retired schedule: that the file at hand has it nevertheless."""
+    sentences = []
+    if facts.in_file:
+        sentences.append("The file here has it, and no tick applied that file since: it is not in force.")
+    if facts.elsewhere is not None:
+        here = f"environment {name(facts.elsewhere)}" if facts.elsewhere else "a file without environment:"
+        sentences.append(f"The file here has it only for other environments than this one ({here}).")
+    return sentences
+
+
+def _standing(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
+    """What has changed for the schedule since that occurrence."""
+    now = facts.standing
+    if now is None:
+        return []
+    if now.retired:
+        if facts.existence == "retired":
+            return []
+        return [f"{name(facts.schedule)} is retired now{_retired_by(now.act, times)}.", *_in_the_file(facts)]
+    sentences = []
+    before, after = facts.definition, now.definition
+    if before and after and (before.timing, before.timezone) != (after.timing, after.timezone):
+        timing = one_line(after.timing, 100) + (f", {after.timezone}" if after.timezone != before.timezone else "")
+        coming = f"; it is due next at {times.dated(now.next)}" if now.next else "; it is never due again"
+        sentences.append(f"Now the definition applied on {_applied(after, times)} is in force ({timing}){coming}.")
+    if now.pause is not None and now.pause != facts.pause:
+        then = "skipped" if now.pause.skip else "held back"
+        sentences.append(f"Now {pause(now.pause, times)}: what comes due meanwhile is {then}.")
     return sentences
 
 

@@ -99,17 +99,75 @@ def test_retired_and_returned(world: World) -> None:
     world.go(utc("2026-03-02T12:30:00"))
     told = world.ask("s", "--at", "12:15")
     assert told.verdict == "retired"
-    assert (
-        "s was retired at 2026-03-02 12:15:00 UTC since 2026-03-02 10:00:00 by a tick on host alpha: no file that"
-        in told
+    retired = (
+        "a tick on host alpha retired it at 2026-03-02 10:00:00, as the file that was applied then did not have it"
     )
+    assert f"s was not in force at 2026-03-02 12:15:00 UTC: {retired} for this environment." in told
     world.file(s='cron: "15 * * * *"', other='cron: "0 0 1 1 *"')
     world.tick(utc("2026-03-02T13:00:00"))
     told = world.ask("s", "--at", "12:15")
     assert told.verdict == "retired"
-    assert "until 2026-03-02 13:00:00: no file that was applied had it for this environment." in told
+    assert "for this environment; it came back at 2026-03-02 13:00:00." in told
     assert "A schedule that comes back does not make up for its absence." in told
     assert world.ask("s", "--at", "2026-03-02T13:15").verdict == "pending"
+
+
+def test_without_a_time_a_retired_schedule_is_called_so(world: World) -> None:
+    world.file(s='cron: "15 * * * *"', other='cron: "0 0 1 1 *"')
+    world.tick()
+    world.tick(utc("2026-03-02T08:15:10"))
+    world.file(other='cron: "0 0 1 1 *"')
+    world.tick(utc("2026-03-02T10:00:00"))
+    told = world.ask("s")
+    assert told.found["at"] == "2026-03-02T09:15:00+00:00"  # it was due before the file without it was applied
+    said = (
+        "s is retired now: a tick on host alpha retired it at 2026-03-02 10:00:00, as the file that was applied then "
+    )
+    assert told.steady[-1] == said + "did not have it for this environment."
+    assert "retired now" not in world.ask("s", "--at", "08:15")
+    world.go(utc("2026-03-02T11:00:00"))
+    [span] = world.ask("s", "--since", "30m").found["occurrences"]
+    begins = "s was not in force from 2026-03-02 10:30:00 to 2026-03-02 11:00:00: a tick on host alpha retired it"
+    assert span["sentences"][0].startswith(begins)
+    world.file(s='cron: "15 * * * *"', other='cron: "0 0 1 1 *"')
+    assert world.ask("s").steady[-1].startswith("The file here has it, and no tick applied that file since")
+
+
+def test_without_a_time_a_changed_definition_and_a_pause_are_named(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.file(s="every: 5m")
+    world.tick()
+    world.tick(utc("2026-03-02T08:05:10"))
+    assert world.ask("s").steady[-1].startswith("Attempt 1 succeeded")
+    world.file(s='cron: "30 * * * *"')
+    world.tick(utc("2026-03-02T08:07:02"))
+    changed = (
+        "Now the definition applied on 2026-03-02 08:07:02 by host alpha is in force (30 * * * *); it is due next at "
+    )
+    changed += "2026-03-02 08:30:00."
+    assert world.ask("s").steady[-1] == changed
+    brake(world, "pause", "s", "--skip", monkeypatch=monkeypatch)
+    paused = (
+        "Now the schedule is paused by ada since 08:07:02, until someone resumes it: what comes due meanwhile is "
+        "skipped."
+    )
+    assert world.ask("s").steady[-2:] == [changed, paused]
+    assert world.ask("s", "--at", "08:05").steady[-1].startswith("Attempt 1 succeeded")
+
+
+def test_a_renaming_that_no_tick_has_applied_is_named_under_both_names(world: World) -> None:
+    world.file(old='cron: "15 * * * *"')
+    world.tick()
+    world.tick(utc("2026-03-02T08:15:10"))
+    world.file(new='cron: "15 * * * *", renamed_from: old')
+    said = "The file here renames old to new: the next tick applies that, and its history goes along."
+    for asked in (["new"], ["old"], ["new", "--at", "08:15"]):
+        told = world.ask(*asked)
+        assert (told.verdict, told.steady[0]) == ("enqueued", said), asked
+    world.tick(utc("2026-03-02T08:16:00"))
+    assert "renames" not in world.ask("new")
+    assert world.ask("old").steady[0] == "old is called new now."
 
 
 def test_a_renamed_schedule_is_one_life(world: World) -> None:
