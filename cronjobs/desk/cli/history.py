@@ -35,7 +35,7 @@ from cronjobs.desk.cli.output import (
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
 from cronjobs.desk.insight.saying import on_the_clock
-from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, pauses_over_time
+from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (
     BROKE,
     QUIET,
@@ -51,7 +51,7 @@ from cronjobs.desk.insight.shortened_history import (
 from cronjobs.desk.insight.watched import last_sign, quiet_after
 from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.rules import pausing
-from cronjobs.engine.store import listing, schedules
+from cronjobs.engine.store import explaining, listing, schedules
 from cronjobs.errors import UsageError
 from cronjobs.model import OUTCOME_WORDS, rough
 
@@ -70,22 +70,22 @@ class _Asked:
 
     begin: datetime
     end: datetime | None
-    schedule: str | None
+    names: frozenset[str] | None  # of the schedule: that it has, and has had
     job_type: str | None
     outcome: str | None
 
     @property
-    def of_job(self) -> dict[str, str | None]:
-        return {"schedule": self.schedule, "job_type": self.job_type}
+    def of_job(self) -> dict[str, Any]:
+        return {"names": self.names, "job_type": self.job_type}
 
     def schedule_ids(self, connection: Connection) -> list[int] | None:
         """The schedules with that name, or whose jobs have that type; None: all."""
-        if self.schedule is None and self.job_type is None:
+        if self.names is None and self.job_type is None:
             return None
         return [
             stored.id
             for stored in schedules.all_schedules(connection)
-            if self.schedule in (None, stored.name)
+            if (self.names is None or stored.name in self.names)
             and self.job_type in (None, stored.definition.get("job") if isinstance(stored.definition, dict) else None)
         ]
 
@@ -113,7 +113,12 @@ def history(
         typer.Option(metavar="WHEN", help="How far back: 90m, 24h, 7d, 02:00, or an instant like 2026-03-29T02:00."),
     ] = "24h",
     schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", autocompletion=schedule_names, help="Only of this schedule.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=schedule_names,
+            help="Only of this schedule, also under the names that it had.",
+        ),
     ] = None,
     job_type: Annotated[
         str | None, typer.Option("--type", metavar="TYPE", autocompletion=type_names, help="Only of this job type.")
@@ -150,7 +155,13 @@ def history(
     the columns of their tables. If there are more than --limit, it has what broke, then the newest of the others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
-        asked = _Asked(*_span(since, until, times), schedule, job_type, outcome)
+        names = None
+        if schedule is not None:
+            known = explaining.schedule_names(connection)
+            names = names_of_its_own(schedule, explaining.renames(connection), known)
+            if names.isdisjoint(known):
+                complain(unknown_schedule(schedule, known))
+        asked = _Asked(*_span(since, until, times), names, job_type, outcome)
         begins = {"death": asked.begin} | {
             kind: listing.newest_begin(connection, kind, COUNTED_AT_MOST, asked.begin, asked.end)
             for kind in ("attempt", "occurrence")
@@ -161,8 +172,6 @@ def history(
         if job_type is None and outcome is None:
             entries += _gaps(connection, asked, settings.run.every, times.now)
             entries += _acts(connection, asked, times.now)
-        if schedule is not None and (mistake := unknown_schedule(connection, schedule)) is not None:
-            complain(mistake)
     told = each_alone(entries, tallies, limit) if alone else story(entries, tallies, limit)
     if as_json:
         write([json_text([entry for [entry] in told.lines])])
@@ -266,7 +275,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
     # Also what came after it: the end of a pause.
     for pause in pauses_over_time(listing.acts(connection, ["pause", "resume"], None, READ_AT_MOST)):
         ended = ends_at(pause)
-        is_about = asked.schedule is None or pause.scope != "schedule" or pause.name == asked.schedule
+        is_about = asked.names is None or pause.scope != "schedule" or pause.name in asked.names
         if is_about and (ended is None or ended >= asked.begin) and (asked.end is None or pause.since < asked.end):
             found.append(
                 {"kind": "pause", "scope": pause.scope, "name": pause.name, "by": pause.by, "why": pause.why}

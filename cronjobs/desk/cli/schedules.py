@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Annotated, Any, Final
 
 import typer
-from sqlalchemy import Connection
 
 from cronjobs.desk.cli.commands import Commands
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
@@ -22,7 +21,7 @@ from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.schedules.definition import definition as definition_of
 from cronjobs.engine.schedules.planning import read
-from cronjobs.engine.store import explaining, listing, schedules
+from cronjobs.engine.store import listing, schedules
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.errors import CronjobsError
 from cronjobs.model import duration_text
@@ -96,7 +95,7 @@ def show(
     else:
         only = {found["name"]: found for found in _only_in_file(stored, settings, times.now, NEXT_SHOWN)}
         if name not in only:
-            raise CronjobsError(_no_such_schedule(name, [*(schedule.name for schedule in stored), *only]))
+            raise CronjobsError(unknown_schedule(name, [*(schedule.name for schedule in stored), *only]))
         found = only[name]
     del found["last"]
     zone = _value(found["definition"], "timezone")
@@ -172,14 +171,8 @@ def _last_text(last: Mapping[str, Any] | None, times: Times) -> str:
     return f"{times.ago(last['last_for'])}: {became}"
 
 
-def unknown_schedule(connection: Connection, name: str) -> str | None:
+def unknown_schedule(name: str, known: Sequence[str]) -> str:
     """What to say if the database has no schedule of that name, not even a retired one."""
-    if explaining.schedule_named(connection, name) is not None:
-        return None
-    return _no_such_schedule(name, explaining.schedule_names(connection))
-
-
-def _no_such_schedule(name: str, known: Sequence[str]) -> str:
     near = nearest(name, known)
     hint = f"did you mean {safe(near, 80)}?" if near else "cronjobs schedules list"
     return f'there is no schedule "{safe(name, 80)}": {hint}'

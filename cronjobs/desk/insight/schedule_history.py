@@ -6,7 +6,8 @@ Pure: rows in, spans out.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -62,6 +63,17 @@ def name_now(name: str, renames: Sequence[tuple[datetime, str, str]]) -> str:
         if old == name:
             name = new
     return name
+
+
+def names_of_its_own(name: str, renames: Sequence[tuple[datetime, str, str]], known: Collection[str]) -> frozenset[str]:
+    """The names of the schedule that is called *name*, or was: those that no other schedule has, or has had.
+
+    *known*: the names that schedules have now. Without such an old name rows of two schedules would be mixed.
+    """
+    now = name if name in known else name_now(name, renames)
+    left = Counter(old for _, old, _ in renames)
+    old_names = (each.name for each in names_of(now, renames))
+    return frozenset({now, *(each for each in old_names if each not in known and left[each] == 1)})
 
 
 # --- definitions over time --------------------------------------------------------------------------------------------

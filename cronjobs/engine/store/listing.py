@@ -442,7 +442,7 @@ def attempts_since(
     since: datetime,
     limit: int,
     *,
-    schedule: str | None = None,
+    names: Collection[str] | None = None,
     job_type: str | None = None,
     outcomes: Collection[str] | None = None,
     until: datetime | None = None,
@@ -455,10 +455,15 @@ def attempts_since(
         .order_by(job_runs.c.finished_at.desc())
         .limit(limit)
     )
-    query = query.where(*_plainly(Filter(job_type=job_type, schedule=schedule)))
+    query = query.where(*_plainly(Filter(job_type=job_type)), *_of_schedule(names))
     if outcomes is not None:
         query = query.where(job_runs.c.outcome.in_(list(outcomes)))
     return connection.execute(_before(query, job_runs.c.finished_at, until)).all()
+
+
+def _of_schedule(names: Collection[str] | None) -> list[ColumnElement[bool]]:
+    """Of the schedule that has had these *names*: its jobs keep the one that it had when they ended."""
+    return [] if names is None else [jobs.c.schedule.in_(list(names))]
 
 
 def _before(query: Select[Any], column: Column[Any], until: datetime | None) -> Select[Any]:
@@ -470,7 +475,7 @@ def deaths_since(
     since: datetime,
     limit: int,
     *,
-    schedule: str | None = None,
+    names: Collection[str] | None = None,
     job_type: str | None = None,
     until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
@@ -484,7 +489,7 @@ def deaths_since(
             beginning(jobs.c.last_error).label("error"),
             dismissed.label("dismissed"),
         )
-        .where(*_in_status(Status.DEAD, since), *_plainly(Filter(job_type=job_type, schedule=schedule)))
+        .where(*_in_status(Status.DEAD, since), *_plainly(Filter(job_type=job_type)), *_of_schedule(names))
         .order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
         .limit(limit)
     )
@@ -526,7 +531,7 @@ def tallies(
     since: Mapping[str, datetime],
     most: int,
     *,
-    schedule: str | None = None,
+    names: Collection[str] | None = None,
     job_type: str | None = None,
     schedule_ids: Collection[int] | None = None,
     outcome: str | None = None,
@@ -538,7 +543,7 @@ def tallies(
     ``job_id`` and ``reason`` are None if the group has several. The sums are the database's: a million rows stay there.
     """
     before = {kind: "" if until is None else f" AND {column} < :until" for kind, column in _WHEN.items()}
-    of_job = """(CAST(:schedule AS text) IS NULL OR j.schedule = CAST(:schedule AS text))
+    of_job = f"""(:any_name OR j.schedule {AMONG_NAMES})
         AND (CAST(:job_type AS text) IS NULL OR j.job_type = CAST(:job_type AS text))"""
     rows = run(
         connection,
@@ -571,7 +576,8 @@ def tallies(
         WHERE place <= :most ORDER BY first_at, schedule, job_type, outcome""",
         **{f"{kind}s_since": at for kind, at in since.items()},
         **({} if until is None else {"until": until}),
-        schedule=schedule,
+        any_name=names is None,
+        names=list(names or ()),
         job_type=job_type,
         any_schedule=schedule_ids is None,
         ids=list(schedule_ids or ()),

@@ -12,7 +12,7 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.postgres import OWNER
 
-from cronjobs.desk.insight.schedule_history import asked_on_the_clock, name_now, names_of
+from cronjobs.desk.insight.schedule_history import asked_on_the_clock, name_now, names_of, names_of_its_own
 from cronjobs.engine.database import tables
 from cronjobs.engine.store.ticks import record
 
@@ -183,6 +183,33 @@ def test_a_renamed_schedule_is_one_life(world: World) -> None:
     told = world.ask("old", "--at", "09:15")
     assert told.verdict == "enqueued"
     assert "old is called new now." in told
+
+
+@pytest.mark.parametrize("asked", ["new", "old"])
+def test_history_of_a_renamed_schedule_has_what_it_did_under_its_old_name(world: World, asked: str) -> None:
+    world.file(old='cron: "15 * * * *", max_attempts: 1', other='cron: "15 * * * *"')
+    world.tick()
+    world.plan = [fail("early")]
+    world.tick(utc("2026-03-02T08:15:10"))
+    world.file(new='cron: "15 * * * *", max_attempts: 1, renamed_from: old', other='cron: "15 * * * *"')
+    world.tick(utc("2026-03-02T09:00:00"))
+    world.tick(utc("2026-03-02T09:15:10"))
+    answer = world.cronjobs("history", "--since", "2h", "--schedule", asked)
+    assert (answer.code, answer.err) == (0, "")
+    assert "early" in answer.out
+    shown = world.cronjobs("history", "--since", "2h", "--schedule", asked, "--json").json
+    assert sorted(row["schedule"] for row in shown if row["kind"] == "attempt") == ["new", "old"]
+
+
+def test_a_name_that_two_schedules_have_had_is_nobody_s_own() -> None:
+    first, second = BEGIN, BEGIN + HOUR
+    renames = [(first, "a", "b"), (second, "x", "a")]
+    assert names_of_its_own("b", renames, ["a", "b"]) == {"b"}  # "a" is another schedule now
+    assert names_of_its_own("x", renames, ["a", "b"]) == {"a", "x"}
+    twice = [*renames, (second + HOUR, "a", "c")]
+    assert names_of_its_own("b", twice, ["b", "c"]) == {"b"}
+    assert names_of_its_own("c", twice, ["b", "c"]) == {"c", "x"}
+    assert names_of_its_own("nobody", twice, ["b", "c"]) == {"nobody"}
 
 
 def test_names_over_time_keep_those_who_bore_a_name_apart() -> None:

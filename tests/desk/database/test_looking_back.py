@@ -264,7 +264,7 @@ def looks(database: Database) -> list[tuple[str, Any]]:
             listing.newest_begin(connection, kind, 200, hour, None)
         begins = dict.fromkeys(("attempt", "death", "occurrence"), hour)
         listing.tallies(connection, begins, 200)
-        listing.tallies(connection, begins, 200, schedule_ids=[1], schedule="a", until=NOW)
+        listing.tallies(connection, begins, 200, schedule_ids=[1], names=["a"], until=NOW)
         listing.tick_gaps(connection, hour, timedelta(minutes=3))
     event.remove(database.engine, "before_cursor_execute", note)
     return sent
