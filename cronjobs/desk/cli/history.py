@@ -249,6 +249,7 @@ def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetim
 def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
     limit = quiet_after(every)
     gaps = [{"kind": "gap"} | columns_of(row) for row in listing.tick_gaps(connection, asked.begin, limit)]
+    gaps = [gap for gap in gaps if gap["finished_at"] <= now]  # a tick in the future had a wrong clock
     last = last_sign([columns_of(row) for row in listing.last_ticks(connection)])
     if last is not None and now - last > limit:
         gaps.append({"kind": "gap", "started_at": last, "finished_at": None})

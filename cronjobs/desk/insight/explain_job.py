@@ -45,7 +45,8 @@ def explain_job(life: JobLife) -> Explanation:
     """Describe one job's life, up to its state now and what will happen next."""
     job, made = life.job, next((row for row in life.rows if row.ledger.outcome == "enqueued"), None)
     first = made.ledger.whole_last if made else job.created_at if job else life.around.now
-    times = LocalTimes(first, life.timezone)
+    early = made is not None and (made.ledger.reason or "").startswith(RAN_EARLY)  # then nothing is of its day
+    times = LocalTimes(life.around.now if early else first, life.timezone)
     sentences = [_origin(life, job, made, times)]
     if job is None:
         sentences += in_order(_others(life, times))

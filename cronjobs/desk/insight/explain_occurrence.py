@@ -23,7 +23,7 @@ from cronjobs.desk.insight.explain_facts import (
     plain,
 )
 from cronjobs.desk.insight.explain_job import brief_job, job_sentences, row_gone
-from cronjobs.desk.insight.explain_phrases import capital, late, name, pause, triggered, who
+from cronjobs.desk.insight.explain_phrases import between, capital, late, name, pause, triggered, who
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
 from cronjobs.model import duration_text, rough
@@ -64,7 +64,8 @@ def verdict(facts: OccurrenceFacts) -> str:
 def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
     """Explain what became of an occurrence, or why there was none; *facts* of a range become one explanation."""
     found, row = verdict(facts), facts.ledger
-    times = LocalTimes(facts.first_for, facts.timezone)
+    early = row is not None and (row.reason or "").startswith(RAN_EARLY)  # then nothing is of its day
+    times = LocalTimes(facts.around.now if early else facts.first_for, facts.timezone)
     sentences = []
     if facts.renamed_from is not None:
         sentences.append(f"{name(facts.renamed_from)} is called {name(facts.schedule)} now.")
@@ -215,8 +216,8 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     if before is None:
         return [f"No tick reached the database until {times.clock(until)}."]
     if before.last_sign_at > facts.last_for:
-        return [f"No tick began between {times.clock(before.started_at)} and {times.clock(until)}."]
-    return [f"No tick reached the database between {times.clock(before.last_sign_at)} and {times.clock(until)}."]
+        return [f"No tick began {between(before.started_at, until, times)}."]
+    return [f"No tick reached the database {between(before.last_sign_at, until, times)}."]
 
 
 def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
@@ -233,12 +234,19 @@ def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> l
     for_ = f", for {times.clock(facts.job_for)}" if facts.job_for else ""
     others = row.whole_count - facts.count
     also = f" and {others:,} more" if others else ""
-    if (row.reason or "").startswith("overlap"):
+    if _joined(facts, row):
+        for_ += "," if for_ else ""
         already = f"Job {row.job_id} of the schedule{for_} was waiting already at {times.clock(row.decided_at)}"
         said = f"{already}: it stands for {_it(facts)} too (overlap: wait)."
         return [*_why_late(facts, row, times), said, *_fate(facts, row, times)]
     said = f"The run at {times.clock(row.decided_at)} (job {row.job_id}{for_}) stands for {_it(facts)}{also}."
     return [*_why_late(facts, row, times), said, *_fate(facts, row, times)]
+
+
+def _joined(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
+    """Whether it was coalesced into a job that waited already, not into one that was made with it."""
+    older = facts.job is not None and facts.job.created_at < row.decided_at - timedelta(seconds=1)
+    return older or (row.reason or "").startswith("overlap")
 
 
 def _skipped(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
@@ -276,28 +284,38 @@ def _doing_then(job: JobFacts, moment: datetime, times: LocalTimes) -> str:
             return f"Its attempt {attempt.number} was running then, {begun}."
     if job.status == "running" and job.started_at is not None and job.started_at <= moment:
         return f"Its attempt {job.attempt} was running then, begun at {times.clock(job.started_at)}, and still is."
-    tried = sum(attempt.finished_at <= moment for attempt in job.attempts)
-    if tried:
-        return f"After {'1 attempt' if tried == 1 else f'{tried:,} attempts'} it was waiting for another try then."
-    return "It was waiting for its first try then."
+    tried = [attempt for attempt in job.attempts if attempt.finished_at <= moment]
+    if not tried:
+        return "It was waiting for its first try then."
+    if tried[-1].outcome == "snoozed":
+        return f"Its attempt {tried[-1].number} had put it off, and it was waiting for that time then."
+    turn = "another try" if tried[-1].outcome in ("failed", "timed_out") else "another turn"
+    return f"After {'1 attempt' if len(tried) == 1 else f'{len(tried):,} attempts'} it was waiting for {turn} then."
 
 
 def _missed(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
-    definition = facts.definition
     tick = who(facts.settler)
     age = rough(row.decided_at - facts.last_for)
     settled = f"{tick} settled {_it(facts)}" if tick else f"{_it_was(facts)} settled"
     sentence = f"When {settled}, at {times.clock(row.decided_at)}, "
     sentence += f"{'it was' if facts.count == 1 else 'the newest of them was'} {age} old, "
-    if definition is not None and definition.catch_up == "none":
-        sentence += f"and catch_up: none makes up for nothing older than {rough(ON_TIME_WITHIN)}"
-    elif definition is not None and definition.catch_up == "latest":
-        sentence += f"beyond catch_up_within ({duration_text(definition.catch_up_within)})"
-    else:
-        sentence += one_line(row.reason or "beyond what catch_up makes up for", 200)
+    why = _not_made_up(facts, row)
+    if why == "catch_up: none":
+        why += f" makes up only for what is younger than {rough(ON_TIME_WITHIN)}"
+    sentence += why if why.startswith("beyond") else f"and {why}"
     others = row.whole_count - facts.count
     also = f", with {others:,} more" if others else ""
-    return [*_why_late(facts, row, times), f"{sentence}: recorded as missed{also}, no job was made."]
+    return [*_why_late(facts, row, times), f"{sentence}. It was recorded as missed{also}; no job was made."]
+
+
+def _not_made_up(facts: OccurrenceFacts, row: LedgerFacts) -> str:
+    """Why no run makes up for what was missed."""
+    definition = facts.definition
+    if definition is not None and definition.catch_up == "none":
+        return "catch_up: none"
+    if definition is not None and definition.catch_up == "latest":
+        return f"beyond catch_up_within ({duration_text(definition.catch_up_within)})"
+    return one_line(row.reason or "catch_up does not make up for that", 200)
 
 
 def _paused(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
@@ -462,12 +480,14 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
             ended = brief_job(facts.job) if facts.job else "its row is gone"
             return f"job {row.job_id}, {late(row.decided_at - facts.last_for)}: {ended}"
         case "coalesced" if row is not None:
-            return f"job {row.job_id}, made at {times.clock(row.decided_at)}, stands for {_it(facts)}"
+            made = row.decided_at if not _joined(facts, row) else facts.job.created_at if facts.job else None
+            at = f", made at {times.clock(made)}," if made else ""
+            return f"job {row.job_id}{at} stands for {_it(facts)}"
         case "skipped" if row is not None and row.job_id is not None:
             return f"job {row.job_id} was still unfinished"
         case "missed" if row is not None:
-            gap = next(iter(_why_late(facts, row, times)), "")
-            return gap.rstrip(".") or f"settled at {times.clock(row.decided_at)}"
+            gap = next(iter(_why_late(facts, row, times)), f"settled at {times.clock(row.decided_at)}")
+            return f"{_not_made_up(facts, row)}; {gap[:1].lower()}{gap[1:].rstrip('.')}"
         case "paused" if facts.pause is not None:
             return pause(facts.pause, times)
         case "pending":

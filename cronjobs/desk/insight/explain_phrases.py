@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from cronjobs.desk.insight.explain_facts import PauseFacts, TickFacts, Triggered
 from cronjobs.desk.insight.saying import LocalTimes
@@ -62,6 +62,13 @@ def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
     by = f"{name(best.by)} triggered" if best.by else "was triggered"
     said = f"Job {best.job_id}, which {by} at {times.clock(best.at)}, {ended}."
     return ByHand(said, best.status not in (Status.DEAD, Status.CANCELLED))
+
+
+def between(first: datetime, last: datetime, times: LocalTimes) -> str:
+    """ "between 01:58:00 and 02:31:12"; with both dates if they differ."""
+    if times.local(first).date() != times.local(last).date():
+        return f"between {times.dated(first)} and {times.dated(last)}"
+    return f"between {times.clock(first)} and {LocalTimes(first, times.timezone).clock(last)}"
 
 
 def capital(text: str | None) -> str:

@@ -6,12 +6,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from support.explained import MINUTE, World, utc
+from sqlalchemy import update
+from support.explained import MINUTE, World, brake, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 
 from cronjobs.contrib.exec.findings import found
+from cronjobs.engine.database import tables
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.engine.store import exec_runs
 from cronjobs.engine.store.sql import database_now
@@ -81,3 +83,18 @@ def test_a_span_of_exec_lists_runs_and_what_did_not_come(nights: World) -> None:
     lines = nights.say("exec:dump", "--since", "7d").out.splitlines()
     assert lines[1] == "4 occurrences: 2 running, 2 absent."
     assert any("2026-03-03 02:15:00" in line and "exec recorded no run" in line for line in lines)
+
+
+def test_a_dismissed_run_asks_for_no_other_dismissal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file()
+    run(world, "2026-03-02T02:15:01")
+    with world.database.write() as connection:
+        at = world.clock.now()
+        ended = {"status": "dead", "locked_by": None, "locked_until": None, "finished_at": at}
+        connection.execute(update(tables.jobs).values(ended))
+    dismiss = '"cronjobs jobs dismiss 1" ends the report'
+    assert dismiss in world.ask("dump")
+    brake(world, "jobs", "dismiss", "1", monkeypatch=monkeypatch)
+    told = world.ask("dump")
+    assert dismiss not in told
+    assert told.steady[-1] == "Job 1 is dead since 02:15:01, and dismissed; cron runs its line when it is due."

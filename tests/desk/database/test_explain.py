@@ -24,6 +24,7 @@ from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 
+from cronjobs import Snooze
 from cronjobs.engine.database import tables
 from cronjobs.testing import FakeClock
 
@@ -249,9 +250,62 @@ def test_overlap_wait_is_coalesced_into_the_job_that_waits(world: World) -> None
     told = world.ask("s", "--at", "08:02")
     assert told.verdict == "coalesced"
     assert (
-        "Job 1 of the schedule, for 08:01:00 was waiting already at 08:02:05: it stands for it too (overlap: wait)."
+        "Job 1 of the schedule, for 08:01:00, was waiting already at 08:02:05: it stands for it too (overlap: wait)."
         in (told)
     )
+
+
+def test_a_list_says_when_the_job_was_made_that_waited_already(world: World) -> None:
+    world.file(s='cron: "* * * * *", overlap: wait')
+    world.tick()
+    world.plan = [fail()]
+    world.tick(utc("2026-03-02T08:01:10"))
+    world.tick(utc("2026-03-02T08:05:05"))
+    rows = [line for line in world.say("s", "--since", "10m").out.splitlines() if " coalesced  " in line]
+    assert [line.split("  ")[-1] for line in rows] == [
+        "job 1, made at 08:01:10, stands for them",
+        "job 1, made at 08:01:10, stands for it",
+    ]
+    assert "Job 1 of the schedule, for 08:01:00, was waiting already at 08:05:05" in world.ask("s", "--at", "08:03")
+
+
+def put_off() -> None:
+    raise Snooze(timedelta(minutes=5))
+
+
+def test_a_job_that_put_itself_off_waited_for_no_try(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.plan = [put_off]
+    world.tick(utc("2026-03-02T08:01:10"))
+    world.tick(utc("2026-03-02T08:02:10"))
+    told = world.ask("s", "--at", "08:02")
+    assert told.verdict == "skipped"
+    assert "Its attempt 1 had put it off, and it was waiting for that time then." in told
+    assert "try" not in told.text
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"catch_up": "all", "catch_up_limit": "3"}, "more than catch_up_limit were owed"),
+        ({"catch_up_within": "10m"}, "beyond catch_up_within (10m)"),
+        ({"catch_up": "none"}, "catch_up: none"),
+    ],
+)
+def test_a_list_says_why_what_was_missed_is_not_made_up_for(world: World, more: dict[str, str], why: str) -> None:
+    an_outage(world, **more)
+    [row] = [line for line in world.say("s", "--from", "2026-03-03T01:57").out.splitlines() if " missed  " in line]
+    assert row.endswith(f"{why}; no tick reached the database between 01:58:00 and 02:31:12")
+
+
+def test_a_time_without_ticks_over_midnight_has_both_dates(world: World) -> None:
+    world.file(s='cron: "0 * * * *", catch_up: none')
+    world.tick(utc("2026-03-02T22:01:01"))
+    world.tick(utc("2026-03-03T05:12:01"))
+    gap = "o tick reached the database between 2026-03-02 22:01:01 and 2026-03-03 05:12:01"
+    assert gap in world.ask("s", "--at", "2026-03-03T02:00")
+    assert gap in world.say("s", "--since", "9h").out
 
 
 def test_overlap_allow_runs_beside(world: World) -> None:
@@ -305,7 +359,7 @@ def test_missed_beyond_catch_up_within(world: World) -> None:
         "No tick reached the database between 01:58:00 and 02:31:12.",
         (
             "When a tick of host alpha settled it, at 02:31:12, it was 16m old, beyond catch_up_within "
-            "(10m): recorded as missed, with 22 more, no job was made."
+            "(10m). It was recorded as missed, with 22 more; no job was made."
         ),
     ]
 
@@ -314,7 +368,7 @@ def test_missed_with_catch_up_none(world: World) -> None:
     an_outage(world, catch_up="none")
     told = world.ask("s", "--at", "02:15")
     assert told.verdict == "missed"
-    assert "and catch_up: none makes up for nothing older than 2m: recorded as missed" in told.text
+    assert "and catch_up: none makes up only for what is younger than 2m. It was recorded as missed" in told.text
 
 
 def test_ticks_that_came_and_left_it_alone(world: World) -> None:
@@ -445,7 +499,12 @@ def test_what_a_wrong_clock_ran_before_its_time_is_told_by_explain_and_by_one_ma
     assert told.verdict == "enqueued"
     assert "ran early at 2026-03-03T12:05:00" in told
     assert "cronjobs trigger nightly" in told
-    assert "ran early at 2026-03-03T12:05:00" in world.ask(str(told.facts["job"]["id"]))
+    assert "Attempt 1 succeeded at 2026-03-06 02:15:10" in told
+    said = world.ask(str(told.facts["job"]["id"]))
+    assert "ran early at 2026-03-03T12:05:00" in said
+    assert "at 2026-03-06 02:15:10" in said
+    gaps = [row for row in world.cronjobs("history", "--since", "24h", "--json").json if row["kind"] == "gap"]
+    assert not [gap for gap in gaps if (gap["finished_at"] or "") > "2026-03-04"]
     for day in (4, 5, 6, 7):
         world.tick(utc(f"2026-03-0{day}T02:15:10"))
     errors = [event for event in host.events if event.level == "error"]
