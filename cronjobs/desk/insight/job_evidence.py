@@ -135,7 +135,7 @@ def job_facts(
             cluster_worker=on_clusters.get(row.id),
             executor=job_type.executor if job_type is not None else None,
             long_places=(
-                settings.run.long_jobs or None
+                settings.run.long_jobs
                 if waits and _is_long(settings.run.longest_in_tick, row.timeout_s, job_type)
                 else None
             ),
