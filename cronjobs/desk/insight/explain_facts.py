@@ -169,6 +169,7 @@ class JobFacts:
     acts: tuple[tuple[str, AuditEntry], ...] = ()  # what people did to it: cancel, retry, release …
     attempts: tuple[AttemptFacts, ...] = ()
     paused: PauseFacts | None = None  # why it waits, if it waits
+    held: tuple[datetime, PauseFacts] | None = None  # what kept its first attempt from beginning, and since when
     known: bool = True  # its job type is registered here
     timeout_s: float | None = None
     passed_over: PassedOver | None = None

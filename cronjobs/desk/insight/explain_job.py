@@ -19,13 +19,14 @@ from cronjobs.desk.insight.explain_facts import (
     TypeFacts,
     plain,
 )
-from cronjobs.desk.insight.explain_phrases import late, name, pause, triggered, who
+from cronjobs.desk.insight.explain_phrases import enqueued_by, late, name, pause, triggered, who
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.ending import GAVE_UP
 from cronjobs.engine.rules.misfits import LEAST, MOST, OUTLIVED
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.progress import in_words, time_left
 from cronjobs.engine.rules.recovery_policy import MAX_LOSSES, ON_LOST
+from cronjobs.errors import GiveUp
 from cronjobs.model import duration_text, rough
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
@@ -91,10 +92,10 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, times: Lo
         )
     if job is None:
         return f"{who_} is named by the ledger; who made it is not recorded."
-    by = f" by {name(job.enqueued_by)}" if job.enqueued_by else ""
+    by = f" {enqueued_by(job.enqueued_by)}" if job.enqueued_by else " enqueued"
     of = f" for schedule {name(job.schedule)}" if job.schedule else ""
     queue = f", in queue {name(job.queue)}" if job.queue != "default" else ""
-    return f"{who_} was enqueued{by}{of} at {times.with_utc(job.created_at)}{queue}{key}."
+    return f"{who_} was{by}{of} at {times.with_utc(job.created_at)}{queue}{key}."
 
 
 def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
@@ -168,6 +169,8 @@ def _happened(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     """Attempts and acts with their instants. What a person did parts the attempts before it from those after."""
     acts = [(act.at, sentence) for (_, act), sentence in zip(job.acts, _acts(job, times), strict=True)]
     told = list(acts)
+    if job.held is not None:
+        told.append((job.held[0], f"It was held back: {pause(job.held[1], times)}."))
     instants = sorted(at for at, _ in acts)
     for _, between in groupby(job.attempts, key=lambda each: bisect_left(instants, each.finished_at)):
         told += _attempt_sentences(tuple(between), times)
@@ -215,9 +218,19 @@ def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
             return f"{subject} {what} at {at}{on}, after {took}."
 
 
+_DONE: Final = {
+    "retry": "retried",
+    "cancel": "cancelled",
+    "release": "released",
+    "reschedule": "rescheduled",
+    "settle": "settled",
+    "dismiss": "dismissed",
+}
+
+
 def _acts(job: JobFacts, times: LocalTimes) -> list[str]:
     return [
-        f"{name(action).capitalize()} by {name(act.by or 'somebody')} at {times.clock(act.at)}"
+        f"It was {_done(job, action, act.at)} by {name(act.by or 'somebody')} at {times.clock(act.at)}"
         + (f", from {times.clock(act.moved[0])} to {times.clock(act.moved[1])}" if act.moved else "")
         + (f" (why: {one_line(act.why, 300)})" if act.why else "")
         + (_in_vain(job, act.at) if action == "cancel" else "")
@@ -226,10 +239,20 @@ def _acts(job: JobFacts, times: LocalTimes) -> list[str]:
     ]
 
 
+def _done(job: JobFacts, action: str, at: datetime) -> str:
+    if action == "cancel" and (_ran_at(job, at) or (job.status == "running" and job.cancel_requested_at)):
+        return "asked to stop"
+    return _DONE.get(action, name(action))
+
+
 def _in_vain(job: JobFacts, at: datetime) -> str:
     """That a cancel came to nothing: the attempt that ran then did not stop, and what it did counts."""
-    ran = next((each for each in job.attempts if each.started_at <= at <= each.finished_at), None)
+    ran = _ran_at(job, at)
     return f": no effect, as attempt {ran.number} did not stop" if ran and ran.outcome == "succeeded" else ""
+
+
+def _ran_at(job: JobFacts, at: datetime) -> AttemptFacts | None:
+    return next((each for each in job.attempts if each.started_at <= at <= each.finished_at), None)
 
 
 def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
@@ -240,13 +263,14 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             return [f"Job {job.id} succeeded at {times.clock(job.finished_at or job.run_at)}; its attempts are pruned."]
         case "dead":
             at = times.clock(job.finished_at or job.run_at)
-            failed = f", having failed {_of(job)}" if job.failures else ""
-            lost = f", having been lost {_times(job.losses)}" if job.losses else ""
+            ends = [f"failed {_of(job)}"] if job.failures else []
+            ends += [f"been lost {_times(job.losses)}"] if job.losses else []
+            ended = f", having {' and '.join(ends)}" if ends else ""
             error = "" if job.attempts or not job.last_error else f": {one_line(job.last_error, 300)}"
             if job.attempts:
                 error = _why_dead(job)
             dismissed = ", and dismissed" if job.dismissed else ""
-            return _over(job, f"Job {job.id} is dead since {at}{failed}{lost}{error}{dismissed}", times)
+            return _over(job, f"Job {job.id} is dead since {at}{ended}{error}{dismissed}", times)
         case "cancelled":
             free = "; it never began, so its key was given back" if job.released_key else ""
             return _over(
@@ -279,6 +303,8 @@ def _why_dead(job: JobFacts) -> str:
     last = job.attempts[-1]
     said = last.error if last.outcome == "failed" else None
     error = job.last_error or ""
+    if last.outcome == "failed" and last.error_type == GiveUp.__name__:
+        return ": its handler gave up (GiveUp), which ends all tries"
     return next((f": {why}" for why in _WHY_DEAD if error.endswith(why) and not (said or "").endswith(why)), "")
 
 

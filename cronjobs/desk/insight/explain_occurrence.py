@@ -23,7 +23,7 @@ from cronjobs.desk.insight.explain_facts import (
     plain,
 )
 from cronjobs.desk.insight.explain_job import brief_job, job_sentences, row_gone
-from cronjobs.desk.insight.explain_phrases import between, capital, late, name, pause, triggered, who
+from cronjobs.desk.insight.explain_phrases import between, capital, enqueued_by, late, name, pause, triggered, who
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
 from cronjobs.model import duration_text, rough
@@ -141,7 +141,7 @@ def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         sentences.append(f"The clocks changed: {facts.remark}.")
     if facts.clock_change == "doubled" and facts.remark is not None and "two runs" in facts.remark:
         other = times.dated(times.local(facts.last_for).replace(fold=1))
-        sentences.append(f"{facts.asked} came twice; this is the first, and the other is {other}.")
+        sentences.append(f"The other run of {facts.asked} is at {other}.")
     return sentences
 
 
@@ -255,7 +255,7 @@ def _skipped(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> lis
         return [said, *_backfill(facts)]
     for_ = f", made for {times.dated(facts.job_for)}," if facts.job_for else ""
     if not for_ and facts.job is not None and facts.job.enqueued_by:
-        for_ = f", enqueued by {name(facts.job.enqueued_by)},"
+        for_ = f", {enqueued_by(facts.job.enqueued_by)},"
     said = (
         f"{capital(_it_was(facts))} skipped at {times.clock(row.decided_at)}, because job {row.job_id}{for_} was still"
     )

@@ -20,6 +20,12 @@ def name(text: str) -> str:
     return one_line(text, 120)
 
 
+def enqueued_by(by: str) -> str:
+    """ "enqueued by app/web"; "triggered by ada" of what "cronjobs trigger" made."""
+    person = by.removeprefix("trigger ")
+    return f"{'enqueued' if person == by else 'triggered'} by {name(person)}"
+
+
 def who(tick: TickFacts | None) -> str | None:
     """ "a tick of host alpha"; None when no tick is on record."""
     return None if tick is None else f"a tick of host {name(tick.host)}"

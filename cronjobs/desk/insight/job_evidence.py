@@ -19,12 +19,20 @@ from cronjobs.desk.insight.explain_facts import (
     MadeFor,
     Now,
     PassedOver,
+    PauseFacts,
     TickFacts,
     Triggered,
     TypeFacts,
 )
 from cronjobs.desk.insight.out_of_reach import options_against
-from cronjobs.desk.insight.schedule_history import in_force, name_now, names_of, pause_from
+from cronjobs.desk.insight.schedule_history import (
+    ends_at,
+    in_force,
+    name_now,
+    names_of,
+    pause_from,
+    pauses_over_time,
+)
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.settings import Settings
@@ -41,6 +49,7 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.tick.not_started import NO_PLACE, TOO_SHORT, entry_for, in_words
 from cronjobs.errors import ForeignDatabase, MovedDatabase
 from cronjobs.model import Status
+from cronjobs.reserved import EXEC_PREFIX
 
 NOT_DONE: Final = (Status.DEAD, Status.CANCELLED)
 
@@ -260,7 +269,7 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     if job is None and not rows:
         return None
     if job is not None:
-        job = with_triggered(with_acts(connection, job), _triggered_since(connection, job))
+        job = with_triggered(alone(connection, job, types), _triggered_since(connection, job))
     made_for = tuple(
         MadeFor(row.schedule, _zone_of(row.definition, settings.timezone), ledger_facts(row)) for row in rows
     )
@@ -299,7 +308,31 @@ def with_triggered(job: JobFacts, triggered: Iterable[Triggered]) -> JobFacts:
     return replace(job, triggered=later)
 
 
-def with_acts(connection: Connection, job: JobFacts) -> JobFacts:
+def alone(connection: Connection, job: JobFacts, types: Callable[[], JobTypes]) -> JobFacts:
+    """The same job, with what would cost too much for each job of a list."""
+    most = job.most
+    if job.status == Status.DEAD and job.failures and most is None and not job.job_type.startswith(EXEC_PREFIX):
+        job_type = types().types.get(job.job_type)
+        most = None if job_type is None else job_type.retry.max_attempts
+    return replace(_with_acts(connection, job), most=most, held=_held(connection, job))
+
+
+def _held(connection: Connection, job: JobFacts) -> tuple[datetime, PauseFacts] | None:
+    """The pause that ended last of those that kept its first attempt from beginning when it was due."""
+    begun = job.attempts[0].started_at if job.attempts else job.started_at
+    if begun is None:
+        return None
+    # A later try has overwritten when the first was due.
+    due = job.run_at if job.run_at <= begun else max(job.created_at, job.scheduled_for or job.created_at)
+    pauses = pauses_over_time(explaining.trail(connection, ("pause", "resume"), ["all", f"queue {job.queue}"]))
+    over = [(end, pause) for pause in pauses if (end := ends_at(pause)) and pause.since < begun and due < end <= begun]
+    if not over:
+        return None
+    end, pause = max(over, key=lambda pair: pair[0])
+    return max(due, pause.since), replace(pause, ended_at=end)
+
+
+def _with_acts(connection: Connection, job: JobFacts) -> JobFacts:
     """The same job, with what people did to it."""
     acts = [
         (row.action, AuditEntry(row.at, row.actor, row.host, row.why, _moved(row.detail)))

@@ -413,8 +413,8 @@ def test_skipped_for_a_job_that_somebody_triggered(world: World, monkeypatch: py
     assert world.cronjobs("trigger", "s").code == 0
     world.tick(utc("2026-03-02T08:01:10"))
     told = world.ask("s", "--at", "08:01")
-    assert "because job 1, enqueued by trigger ada, was still unfinished (overlap: skip)." in told
-    assert "Job 1 (t.work) was enqueued by trigger ada for schedule s at" in world.ask("1")
+    assert "because job 1, triggered by ada, was still unfinished (overlap: skip)." in told
+    assert "Job 1 (t.work) was triggered by ada for schedule s at" in world.ask("1")
 
 
 # --- a brake was on ---------------------------------------------------------------------------------------------------

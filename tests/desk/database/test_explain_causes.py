@@ -130,7 +130,7 @@ def test_what_people_did_to_its_job_stands_in_the_explanation_of_an_occurrence(
     brake(world, "jobs", "retry", "1", monkeypatch=monkeypatch)
     world.tick(utc("2026-03-03T02:00:10"))
     for asked in (["1"], ["s", "--at", "01:59"]):
-        assert "Retry by ada at 02:00:00" in world.ask(*asked), asked
+        assert "It was retried by ada at 02:00:00" in world.ask(*asked), asked
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -149,7 +149,7 @@ def test_a_cancel_that_the_handler_did_not_hear_had_no_effect(world: World, stop
     world.plan = [work]
     world.tick(utc("2026-03-03T01:59:10"))
     told = world.ask("s", "--at", "01:59")
-    assert "Cancel by ada at 01:59:15" in told
+    assert "It was asked to stop by ada at 01:59:15" in told
     assert (": no effect, as attempt 1 did not stop." in told) is not stopped
 
 
@@ -284,3 +284,29 @@ def test_the_tick_that_ran_an_attempt_did_not_start_the_job_again(world: World, 
         connection.execute(tables.job_runs.insert().values(of | times))
         connection.execute(update(tables.jobs).values(attempts=1, interruptions=1, started_at=at))
     assert f"on alpha did not start it{again}: the tick was told to stop." in world.ask(str(job_id))
+
+
+def test_a_pause_that_is_over_is_why_a_job_began_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(s='cron: "* * * * *", queue: mail')
+    world.tick(utc("2026-03-03T01:58:10"))
+    brake(world, "pause", "--queue", "mail", "--why", "provider down", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T01:59:10"))
+    world.go(utc("2026-03-03T02:04:30"))
+    brake(world, "resume", "--queue", "mail", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T02:05:10"))
+    held = "It was held back: queue mail was paused by ada from 01:58:10 to 02:04:30 (why: provider down)."
+    for asked in (["s", "--at", "01:59"], ["1"]):
+        said = world.ask(*asked).steady
+        assert said.index(held) < said.index("Attempt 1 succeeded at 02:05:10 on alpha, after a moment."), asked
+    world.tick(utc("2026-03-03T02:06:10"))
+    assert "held back" not in world.ask("s", "--at", "02:06")
+
+
+def test_a_death_says_whether_its_tries_or_its_handler_ended_it(world: World) -> None:
+    world.file("defaults: {retry: {max_attempts: 2, delays: [1s]}}\n", s='cron: "* * * * *"')
+    world.tick(utc("2026-03-03T01:58:10"))
+    world.plan = [give_up, fail(), fail()]
+    world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:01:10"))
+    gave_up = "having failed 1 of 2: its handler gave up (GiveUp), which ends all tries;"
+    assert gave_up in world.ask("s", "--at", "01:59")
+    assert "having failed 2 of 2;" in world.ask("s", "--at", "02:00")

@@ -335,7 +335,7 @@ def test_a_wildcard_runs_in_both_passes(world: World) -> None:
     told = world.ask("s", "--at", "2026-11-01T01:30")
     assert (told.verdict, told.found["at"]) == ("enqueued", "2026-11-01T05:30:00+00:00")
     assert "this is the first of its two runs" in told
-    assert "2026-11-01 01:30 came twice; this is the first, and the other is 2026-11-01 01:30:00 -0500." in told
+    assert "The other run of 2026-11-01 01:30 is at 2026-11-01 01:30:00 -0500." in told
     second = world.ask("s", "--at", "2026-11-01T01:30-05:00")
     assert second.verdict == "enqueued"
     assert "this is the second of its two runs" in second

@@ -222,7 +222,7 @@ def test_what_people_did_to_a_job_is_told(world: World) -> None:
     told = world.ask(str(job_id))
     assert told.verdict == "cancelled"
     assert told.steady[1:] == [
-        "Cancel by ada at 08:00:30 (why: sent twice).",
+        "It was cancelled by ada at 08:00:30 (why: sent twice).",
         ('Job 1 was cancelled at 08:00:30; nothing runs it again, unless somebody says "cronjobs jobs retry 1".'),
     ]
 

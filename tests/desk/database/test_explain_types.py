@@ -285,7 +285,7 @@ def test_what_a_person_did_stands_between_the_attempts(world: World) -> None:
     world.tick()
     told = world.ask(str(job_id)).steady
     starts = [sentence.split(" ")[0:2] for sentence in told[1:]]
-    assert starts == [["Attempt", "1"], ["Retry", "by"], ["Attempt", "2"]]
+    assert starts == [["Attempt", "1"], ["It", "was"], ["Attempt", "2"]]
 
 
 def test_a_job_that_was_moved_says_from_when_to_when(world: World) -> None:
@@ -313,7 +313,7 @@ def test_attempts_alike_are_one_sentence_only_where_nobody_came_between() -> Non
     told = job_sentences(job, LocalTimes(at, "UTC"), Now(at))
     assert [sentence.split(",")[0] for sentence in told[:3]] == [
         "Attempts 1 to 3 failed with E",
-        "Retry by ada at 09:03:30.",
+        "It was retried by ada at 09:03:30.",
         "Attempts 4 to 7 failed with E",
     ]
 
@@ -325,4 +325,4 @@ def test_a_batch_names_its_jobs_also_in_the_order_of_time(world: World) -> None:
     with world.database.write() as connection:
         detail = {"filter": {"queue": "default"}, "ids": [job_id, 99]}
         record(connection, action="cancel", subject="jobs", actor="ada", detail=detail, at=world.clock.now())
-    assert "Cancel by ada" in world.ask(str(job_id))
+    assert "It was cancelled by ada" in world.ask(str(job_id))
