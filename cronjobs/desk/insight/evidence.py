@@ -216,6 +216,8 @@ class ScheduleEvidence:
         if span is None:
             return []
         if era.timing is None:
+            if span[1] - max(span[0], begin) < timedelta(seconds=1):  # it would read as no time at all
+                return []
             return [self._facts(era, Range(max(span[0], begin), span[1], 0), False)]
         found = []
         until = min(span[1], known_from - JUST_BEFORE)

@@ -251,8 +251,8 @@ def _joined(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
 
 def _skipped(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     if row.job_id is None:
-        said = f"{capital(_it_was(facts))} skipped: {one_line(row.reason or 'no reason is recorded', 300)}."
-        return [said, *_backfill(facts)]
+        why = (row.reason or "no reason is recorded").removeprefix("full: ")
+        return [f"{capital(_it_was(facts))} skipped: {one_line(why, 300)}.", *_backfill(facts)]
     for_ = f", made for {times.dated(facts.job_for)}," if facts.job_for else ""
     if not for_ and facts.job is not None and facts.job.enqueued_by:
         for_ = f", {enqueued_by(facts.job.enqueued_by)},"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
+from shlex import quote
 
 from sqlalchemy import Connection
 
@@ -14,6 +16,8 @@ from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import explaining
+from cronjobs.engine.store.status_facts import deaths
+from cronjobs.text import one_line
 
 SCHEDULES_NAMED = 5
 
@@ -28,6 +32,7 @@ class TypeLife:
     waiting: int
     due: int
     oldest: JobFacts | None
+    died_at: datetime | None = None  # the last of its dead jobs that nobody has dealt with
 
 
 def type_life(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeLife | None:
@@ -42,7 +47,8 @@ def type_life(connection: Connection, job_type: str, settings: Settings, types: 
     if found.oldest is not None:
         pauses = explaining.pause_rows(connection)
         oldest = job_facts(connection, [found.oldest], settings, lambda: types, around, pauses).get(found.oldest)
-    return TypeLife(facts, around, schedules, found.waiting, found.due, oldest)
+    died_at = deaths(connection).last_of.get(job_type)
+    return TypeLife(facts, around, schedules, found.waiting, found.due, oldest, died_at)
 
 
 def explain_type(life: TypeLife, timezone: str) -> Explanation:
@@ -64,6 +70,9 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
         more = len(life.schedules) - SCHEDULES_NAMED
         named = ", ".join(name(each) for each in life.schedules[:SCHEDULES_NAMED])
         sentences.append(f"Schedules that use it: {named}{f' and {more} more' if more > 0 else ''}.")
+    if life.died_at is not None:
+        dead = f"cronjobs jobs list --status dead --type {quote(facts.name)}"
+        sentences.append(f'Jobs of it are dead, the last since {times.clock(life.died_at)}: "{one_line(dead, 300)}".')
     if life.oldest is None:
         sentences.append("No job of it waits.")
     else:

@@ -19,7 +19,7 @@ from support.lookingrows import NOW
 from support.postgres import OWNER
 
 from cronjobs.desk.insight.evidence import ScheduleEvidence
-from cronjobs.desk.insight.explain_facts import Now, OccurrenceFacts
+from cronjobs.desk.insight.explain_facts import LedgerFacts, Now, OccurrenceFacts
 from cronjobs.desk.insight.explain_job import explain_job
 from cronjobs.desk.insight.explain_occurrence import OCCURRENCE_VERDICTS, explain_occurrence
 from cronjobs.desk.insight.job_evidence import job_life
@@ -94,6 +94,15 @@ def test_a_range_over_edits_a_retirement_and_what_is_pruned(world: World) -> Non
     assert 19 <= kept <= 21  # 90 days before 20 June is 22 March
     spans = {entry["verdict"]: entry for entry in found["occurrences"]}
     assert spans["beyond_retention"]["facts"]["first_for"] == "2026-03-02T12:00:00+00:00"
+
+
+def test_a_range_that_begins_as_the_schedule_did_has_no_empty_span(world: World) -> None:
+    world.file(s='cron: "* * * * *"')
+    world.tick()
+    world.tick(utc("2026-03-02T08:01:10"))
+    rows = world.say("s", "--from", "2026-03-02T08:00:30").out
+    assert "not yet defined" not in rows
+    assert "not yet defined" in world.say("s", "--from", "2026-03-02T08:00:20").out
 
 
 @pytest.mark.slow
@@ -252,6 +261,14 @@ def test_every_sentence_is_one_harmless_line(world: World) -> None:
 def test_the_core_needs_no_database() -> None:
     facts = OccurrenceFacts("s", BEGIN, BEGIN, 1, "UTC", Now(BEGIN), "defined", due=False)
     assert explain_occurrence(facts).sentences == ("s was not due at 2026-03-02 08:00:30 UTC.",)
+
+
+def test_a_full_queue_is_named_once() -> None:
+    reason = "full: queue mail holds as many waiting jobs as it may: 2 (max_waiting)"
+    row = LedgerFacts("skipped", reason, None, BEGIN, BEGIN, 1, BEGIN)
+    facts = OccurrenceFacts("s", BEGIN, BEGIN, 1, "UTC", Now(BEGIN), "defined", ledger=row)
+    said = "It was skipped: queue mail holds as many waiting jobs as it may: 2 (max_waiting)."
+    assert explain_occurrence(facts).sentences[-1] == said
 
 
 def test_verdicts_are_words_of_their_own() -> None:

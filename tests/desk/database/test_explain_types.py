@@ -326,3 +326,14 @@ def test_a_batch_names_its_jobs_also_in_the_order_of_time(world: World) -> None:
         detail = {"filter": {"queue": "default"}, "ids": [job_id, 99]}
         record(connection, action="cancel", subject="jobs", actor="ada", detail=detail, at=world.clock.now())
     assert "It was cancelled by ada" in world.ask(str(job_id))
+
+
+def test_a_type_whose_jobs_died_says_so(world: World) -> None:
+    world.file("defaults: {retry: {max_attempts: 1}}\n")
+    put(world.database, job_type="t.work")
+    world.plan = [fail()]
+    world.tick(utc("2026-03-02T09:00:10"))
+    said = 'Jobs of it are dead, the last since 09:00:10: "cronjobs jobs list --status dead --type t.work".'
+    assert said in world.ask("t.work")
+    assert world.cronjobs("jobs", "dismiss", "1").code == 0
+    assert "dead" not in world.ask("t.work")
