@@ -46,7 +46,7 @@ def troubles(health: Health, settings: Settings, but: Collection[str] = ()) -> l
     """What is wrong, acknowledged or not, each cause once; empty when all is well."""
     same = same_cause(health, settings)
     if "config" in but:
-        same = replace(same, hosts={})
+        same = replace(same, hosts={}, entries={})
     found = [
         *tick_findings(health, settings, same),
         *schedule_findings(health, settings, same),

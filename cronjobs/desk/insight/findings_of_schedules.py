@@ -13,16 +13,16 @@ from cronjobs.desk.insight.same_cause import (
     NO_OTHER,
     FailingRuns,
     SameCause,
+    behind,
     covered_failing,
     failing_runs,
 )
-from cronjobs.desk.insight.watched import Watched, missed, quiet_after, ticking
+from cronjobs.desk.insight.watched import Watched, missed, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.pausing import what
 from cronjobs.engine.rules.standing import JobNow, NotRun
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.store.given_up import DROPPED
-from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.model import rough
 
 FORGOTTEN_PAUSE: Final = timedelta(days=1)
@@ -30,8 +30,9 @@ FORGOTTEN_PAUSE: Final = timedelta(days=1)
 
 def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     if ticking(health.ticks, health.now, settings.run.every):
-        off = list(_schedules_off(health, settings.run.every))
-        yield from off or _behind(health.watch.schedules, health.now, quiet_after(settings.run.every))
+        yield from _schedules_off(health, settings.run.every)
+    late = behind(health, settings.run.every)
+    yield from _behind({name: since for name, since in late.items() if name not in same.not_behind})
     missing = {name: since for since, name in _missing(health.watch)}
     for name, found in health.watch.without_run.items():
         if name in same.not_late:
@@ -85,32 +86,16 @@ def _schedules_off(health: Health, every: timedelta) -> Iterator[Finding]:
     )
 
 
-def _behind(schedules: Sequence[StoredSchedule], now: datetime, patience: timedelta) -> Iterator[Finding]:
-    """Schedules that ticks could have fired for a while and do not, perhaps for an unreadable definition."""
-    late = sorted(
-        (since, schedule.name)
-        for schedule in schedules
-        if schedule.status == "active"
-        and not schedule.paused
-        and (since := _could_fire_since(schedule))
-        and now - since > patience
-    )
-    if late:
-        names = [name for _, name in late]
+def _behind(late: Mapping[str, datetime]) -> Iterator[Finding]:
+    if names := list(late):
         yield Finding(
             "behind",
             f"{several(names)} was due, and ticks come and do not fire it",
             Severity.CRITICAL,
-            since=late[0][0],
+            since=late[names[0]],
             command=typed("cronjobs explain", names[0]),
             rows=tuple(names),
         )
-
-
-def _could_fire_since(schedule: StoredSchedule) -> datetime | None:
-    """Since when its next occurrence is due and no pause holds it back, for a schedule that is not paused now."""
-    ends = [pause.until for pause in schedule.pauses if pause.until and not pause.skip]
-    return max([schedule.next_at, *ends]) if schedule.next_at else None
 
 
 def _failing(health: Health, same: SameCause) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cronjobs.desk.insight.finding import Covered, Finding, Severity, several, waiting_words
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_type, takes_away
+from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_type, names_schedule, takes_away
 from cronjobs.desk.insight.watched import last_sign, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.meta import MOVED
@@ -97,10 +97,12 @@ def _config(
     """What is wrong with the file here, and with those of other hosts as their ticks have recorded it."""
     here = [(fault.where, f"{fault.where}: {fault.what}") for fault in health.faults]
     here += [(problem.path, str(problem)) for problem in problems]
-    types = same.hosts.get("", ())
+    types, late = same.hosts.get("", ()), dict(same.entries.get("", {}))
     for where, text in here:
         its = types if takes_away(where, types) else ()
-        yield _fault(text, (text,), its, health, same)
+        stuck = {name: late.pop(name) for name in list(late) if names_schedule([where], name)}
+        since = min(stuck.values(), default=None)
+        yield _fault(text, (text,), its, tuple(stuck), health, same, since=since)
         types = () if its else types
     if here:
         return  # most likely theirs are the same
@@ -116,21 +118,31 @@ def _config(
             text = f"host {host} cannot use all of its file: {several(wrong)}"
             since = health.watch.misconfigured.get(host)
             types = same.hosts.get(host, ())
-            yield _fault(text, tuple(wrong), types, health, same, since=since, subject=host)
+            names = tuple(same.entries.get(host, ()))
+            yield _fault(text, tuple(wrong), types, names, health, same, since=since, subject=host)
 
 
 def _fault(
-    text: str, rows: tuple[str, ...], types: Sequence[str], health: Health, same: SameCause, **more: Any
+    text: str,
+    rows: tuple[str, ...],
+    types: Sequence[str],
+    stuck: tuple[str, ...],
+    health: Health,
+    same: SameCause,
+    **more: Any,
 ) -> Finding:
-    """A finding about a file; these *types* are unknown because of it, so that something due does not happen."""
-    severity = Severity.CRITICAL if types else Severity.WARNING
+    """A finding about a file; something due does not happen if *types* are unknown, or schedules *stuck*, for it."""
+    severity = Severity.CRITICAL if types or stuck else Severity.WARNING
     if types:
         due = sum(health.unresolved.get(job_type, 0) for job_type in types)
         names = [name for job_type in types for name in health.unknown_schedules.get(job_type, ())]
         text = f"{text}; for want of {several(types)} {' and '.join(waiting_words(due, names))}"
-    covers = (
+    if stuck:
+        text = f"{text}; {several(stuck)} was due, and ticks do not fire it"
+    covers = [
         each for job_type in types for each in (Covered(f"unresolved:{job_type}"), *covered_by_type(job_type, same))
-    )
+    ]
+    covers += [Covered("behind", stuck)] if stuck else []
     return Finding("config", text, severity, command="cronjobs check", rows=rows, covers=tuple(covers), **more)
 
 

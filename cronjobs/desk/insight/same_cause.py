@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cronjobs.desk.insight.finding import Covered
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.watched import Watched, ticking
+from cronjobs.desk.insight.watched import Watched, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.probe.idle_conditions import HANDLERS_EVERY_S
 from cronjobs.engine.rules.standing import Happened, JobNow, failed_runs
@@ -33,7 +33,7 @@ class SameCause:
 
     ``late``, ``failing`` and ``types``: what the finding ``dead`` stands for: schedules past their grace, schedules and
     job types that fail. ``hosts``: the types that are unknown because a host ("": this one) cannot import a module,
-    or use their entries in the file.
+    or use their entries in the file. ``entries``: likewise the schedules that it does not fire.
     """
 
     late: tuple[str, ...] = ()
@@ -46,6 +46,7 @@ class SameCause:
     unknown_failing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # type → schedules that fail
     unknown_types: tuple[str, ...] = ()  # types that fail
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    entries: Mapping[str, Mapping[str, datetime]] = field(default_factory=dict)  # host → schedules behind, since when
     keys: Mapping[str, str] = field(default_factory=dict)  # schedule that fails → the key of its finding ``failing``
 
     @property
@@ -62,6 +63,11 @@ class SameCause:
     def not_unresolved(self) -> frozenset[str]:
         """Types without a finding ``unresolved`` of their own."""
         return frozenset[str]().union(*self.hosts.values())
+
+    @property
+    def not_behind(self) -> frozenset[str]:
+        """Schedules that the finding ``behind`` leaves out."""
+        return frozenset[str]().union(*self.entries.values())
 
 
 NO_OTHER: Final = SameCause()
@@ -116,6 +122,7 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
         unknown_failing={job_type: tuple(names) for job_type, names in unknown_failing.items()},
         unknown_types=tuple(each.job_type for each in health.failing_types if each.job_type in health.unresolved),
         hosts=_without_their_module(health, settings),
+        entries=_with_a_bad_entry(health, settings),
         keys={name: runs.key for name, runs in failing.items()},
     )
 
@@ -177,14 +184,52 @@ def _warn_after(schedule: StoredSchedule) -> int:
     return stored if isinstance(stored, int) and not isinstance(stored, bool) and stored > 0 else FAILED_IN_A_ROW
 
 
+# --- schedules that ticks do not fire ---------------------------------------------------------------------------------
+
+
+def behind(health: Health, every: timedelta) -> dict[str, datetime]:
+    """Schedules that ticks could have fired for a while and do not, and since when; the longest first."""
+    if not health.watch.fires or not ticking(health.ticks, health.now, every):
+        return {}
+    found = {
+        schedule.name: since
+        for schedule in health.watch.schedules
+        if schedule.status == "active"
+        and not schedule.paused
+        and (since := _could_fire_since(schedule))
+        and health.now - since > quiet_after(every)
+    }
+    return dict(sorted(found.items(), key=lambda pair: (pair[1], pair[0])))
+
+
+def _could_fire_since(schedule: StoredSchedule) -> datetime | None:
+    """Since when its next occurrence is due and no pause holds it back, for a schedule that is not paused now."""
+    ends = [pause.until for pause in schedule.pauses if pause.until and not pause.skip]
+    return max([schedule.next_at, *ends]) if schedule.next_at else None
+
+
+def _with_a_bad_entry(health: Health, settings: Settings) -> dict[str, dict[str, datetime]]:
+    """By the host whose finding ``config`` says so ("": this one), the schedules that are behind for their entries."""
+    late, found = behind(health, settings.run.every), dict[str, dict[str, datetime]]()
+    for place, wheres in _places(health, settings).items():
+        if its := {name: since for name, since in late.items() if names_schedule(wheres, name)}:
+            found[place] = its
+            late = {name: since for name, since in late.items() if name not in its}
+    return found
+
+
+def names_schedule(wheres: Collection[str], name: str) -> bool:
+    """Whether one of these is a fault of this schedule's entry in the file."""
+    return any(f"{where}.".startswith(f"schedules.{name}.") for where in wheres)
+
+
 # --- types that a fault of the file or the code takes away ------------------------------------------------------------
 
 
 def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
     """By the host whose finding ``config`` says so ("": this one), the unknown types that went with a fault of it."""
     on_ticks = dict(_at_fault(health, settings.run.every))
-    here = (*(fault.where for fault in health.faults), *(problem.path for problem in settings.problems))
-    places = {"": here} if here else on_ticks  # as the finding has it
+    places = _places(health, settings)
     module_gone = not health.judged_by_ticks or any(map(_names_module, on_ticks.values()))
     since = min((at for at in health.watch.not_loaded.values() if at is not None), default=None)
     found: dict[str, list[str]] = {}
@@ -195,6 +240,12 @@ def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple
         if place is not None:
             found.setdefault(place, []).append(job_type)
     return {place: tuple(types) for place, types in found.items()}
+
+
+def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
+    """What of a file and its code cannot be used, by host as the finding ``config`` has it; "": here."""
+    here = (*(fault.where for fault in health.faults), *(problem.path for problem in settings.problems))
+    return {"": here} if here else dict(_at_fault(health, settings.run.every))
 
 
 def _at_fault(health: Health, every: timedelta) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -27,10 +27,11 @@ from cronjobs.engine.store.failing_types import FailingType
 from cronjobs.engine.store.schedule_health import Survey
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.store.status_facts import Deaths
+from cronjobs.errors import Problem
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-OF_ONE_CAUSE = ("dead", "schedule", "failing", "not_run", "failing_type", "unresolved", "config")
+OF_ONE_CAUSE = ("dead", "schedule", "failing", "not_run", "failing_type", "unresolved", "config", "behind")
 TYPES = ["t.a", "t.b", "t.c"]
 NO_MODULE = ("module shop.jobs", "cannot be imported: ModuleNotFoundError: No module named 'shop'")
 SETTINGS = Settings(file=Path("cronjobs.yaml"), folder=Path())
@@ -65,7 +66,8 @@ class Facts:
         schedules, lately, without_run, not_run = [], {}, {}, {}
         for number, (name, its) in enumerate(jobs.items()):
             own = definition | ({"warn_after_failures": 1} if self.chance(4) else {})
-            schedules.append(StoredSchedule(number, name, own, "f", "active", NOW, NOW + HOUR))
+            next_at = NOW + self.dice.choice([-HOUR, HOUR, HOUR])
+            schedules.append(StoredSchedule(number, name, own, "f", "active", NOW, next_at))
             rows = [(NOW - (place + 1) * HOUR, job) for place, job in enumerate(reversed(its))]
             lately[number] = [Happened(number, at, at, "enqueued", None, at, job.id, job) for at, job in rows]
             if self.chance(2):
@@ -114,7 +116,7 @@ class Facts:
         return self.dice.sample(jobs, self.dice.randint(0, len(jobs)))
 
     def with_faults(self, health: Health) -> Health:
-        wrong = [NO_MODULE, ("t.b", "it cannot be used")]
+        wrong = [NO_MODULE, ("t.b", "it cannot be used"), ("schedules.s1.evry", "unknown key")]
         ticks = [tick(host, *self.some(wrong)) for host in ("web1", "web2")[: self.dice.randrange(3)]]
         here = tuple(Fault(*each) for each in self.some(wrong)) if self.chance(2) else ()
         since = NOW - self.dice.choice([MINUTE, 10 * HOUR])
@@ -146,7 +148,10 @@ def behind(finding: Finding, health: Health) -> Iterator[object]:
             yield finding.subject
             jobs = {row.job for rows in watch.lately.values() for row in rows if row.job is not None}
             yield from (job.id for job in jobs if job.waiting and job.run_at <= NOW and job.job_type == finding.subject)
+        case "behind":
+            yield from (("schedule", name) for name in finding.rows)
         case "config":
+            yield from (("schedule", name) for each in finding.covers if each.key == "behind" for name in each.rows)
             yield from (each.key.removeprefix("unresolved:") for each in finding.covers if "unresolved" in each.key)
 
 
@@ -260,3 +265,20 @@ def test_a_type_that_was_unknown_before_has_a_cause_of_its_own() -> None:
 def test_a_fault_of_one_type_is_why_that_type_is_unknown_and_no_other() -> None:
     wrong = tick("web1", ("t.a", "max_memory needs a process"))
     assert texts(facts(unresolved={"t.a": 1, "t.b": 1}, ticks=[wrong])).keys() == {"config:web1", "unresolved:t.b"}
+
+
+def test_a_schedule_that_ticks_do_not_fire_for_its_bad_entry_is_one_finding() -> None:
+    late = StoredSchedule(1, "typo", {"job": "t.a"}, "f", "active", NOW, NOW - HOUR)
+    other = StoredSchedule(2, "typo.other", {"job": "t.a"}, "f", "active", NOW, NOW - HOUR)
+    bad = Problem("cronjobs.yaml", 6, 10, "schedules.typo.evry", "unknown key")
+    facts = replace(Facts(random.Random(1)).health(), watch=Watched(schedules=[late]), faults=())
+    facts = replace(facts, unresolved={}, unknown_schedules={}, failing_types=[], ticks=[tick("web1")])
+    [found] = troubles(facts, replace(SETTINGS, problems=(bad,)))
+    assert (found.key, found.severity, found.since) == ("config", "critical", NOW - HOUR)
+    assert found.text.endswith("unknown key; typo was due, and ticks do not fire it")
+    elsewhere = replace(facts, ticks=[tick("web1") | {"did": {"broken": {"schedules.typo.evry": "unknown key"}}}])
+    [found] = troubles(elsewhere, SETTINGS)
+    assert (found.key, found.severity) == ("config:web1", "critical")
+    both = replace(elsewhere, watch=Watched(schedules=[late, other]))
+    assert {each.key: each.rows for each in troubles(both, SETTINGS)}["behind"] == ("typo.other",)
+    assert [each.key for each in troubles(elsewhere, SETTINGS, but={"config"})] == ["behind"]
