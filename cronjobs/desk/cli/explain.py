@@ -115,7 +115,7 @@ def explain(
     timed = at is not None or ranged
     if what is None and timed:
         raise UsageError("--at, --from, --to and --since are for schedules")
-    with snapshot(source) as (settings, connection, _):
+    with snapshot(source, only_database=True) as (settings, connection, _):
         types = cache(lambda: known_types(settings))
         try:
             if key is not None:

@@ -227,7 +227,7 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
         last,
         since,
         tuple((host, str(where), str(what)) for host, several in faults.items() for where, what in several.items()),
-        here=job_type in types.types,
+        here=job_type in types.types or settings.broken,  # what cannot be read does not show that it is not there
         file_fault="; ".join(problems) or None,
     )
 

@@ -14,7 +14,7 @@ from cronjobs.testing import FakeClock
 pytestmark = pytest.mark.either
 
 NO_YAML = '\nschedules:\n  a: {cron: "* * * * *\n  ]: [\n'
-LOOKING = ["history", "jobs list", "jobs show 1", "audit", "effects list"]
+LOOKING = ["history", "jobs list", "jobs show 1", "audit", "effects list", "explain 1", "explain 2"]
 
 
 @pytest.fixture
@@ -60,6 +60,10 @@ def test_they_read_the_url_from_what_can_still_be_read(cronjobs: Cronjobs, life:
         assert answer.code == 0, (command, answer)
         assert ("shown without what is wrong in the file: cronjobs.yaml:" in answer.err) == ("imports" not in broken)
     assert "reports.nightly" in cronjobs("history").out
+    told = " ".join(cronjobs("explain", "2").out.split())
+    assert "Job 2 waits for its turn" in told
+    assert "is registered in this configuration" not in told
+    assert "refuse this database" not in told
 
 
 def test_a_file_that_is_no_yaml_or_not_there_says_nothing_and_the_url_may_come_from_elsewhere(
