@@ -15,6 +15,7 @@ from cronjobs.desk.cli import typed
 from cronjobs.desk.cli.known_types import refuse_unknown, warn_if_unfit
 from cronjobs.desk.cli.options import JsonOption, Source, type_names
 from cronjobs.desk.cli.output import status_word
+from cronjobs.desk.cli.pauses import say_paused
 from cronjobs.desk.cli.project_database import operator, our_database
 from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.command import leaving
@@ -123,8 +124,7 @@ def enqueue(
         sys.stdout.flush()  # told before any code of the user's runs
     if not put.new and put.status in ("dead", "cancelled"):
         complain(f'its key is spent; to have it run again: "cronjobs jobs retry {put.id}"')
-    if (put.new or put.replaced) and paused:
-        complain(f"it waits: {'everything' if paused == 'all' else 'its queue'} is paused")
+    say_paused(paused if put.new or put.replaced else None)
     if put.id is not None and (put.new or put.replaced) and not no_import:
         warn_if_unfit(settings, job_type, arguments, f"Job {put.id} waits", f"cronjobs jobs cancel {put.id}")
     leaving.leave(0, stuck=False)

@@ -78,3 +78,9 @@ def pause_lines(pauses: Sequence[Any], timezone: str) -> list[str]:
         skips = ", and skips what comes due" if pause.skip else ""
         lines.append(one_line(f"{pausing.what(pause.scope, pause.name)} is paused{by} {until}{skips}{why}", 1000))
     return lines
+
+
+def say_paused(scope: str | None) -> None:
+    """Say that what was enqueued waits for a pause of this *scope*, as ``paused_scope`` found it."""
+    if scope is not None:
+        complain(f"it waits: {'everything' if scope == 'all' else 'its queue'} is paused")

@@ -14,12 +14,14 @@ from cronjobs.desk.cli import typed
 from cronjobs.desk.cli.known_types import warn_if_unfit
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
 from cronjobs.desk.cli.output import counted
+from cronjobs.desk.cli.pauses import say_paused
 from cronjobs.desk.cli.project_database import by_hand, our_database
 from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.schedules import backfill as fill
+from cronjobs.engine.store.queues import paused_scope
 
 FromOption = Annotated[str, typer.Option("--from", metavar="T", help="The first instant of the range.")]
 NoImportOption = Annotated[
@@ -52,10 +54,12 @@ def trigger(
     ):
         job_id = fill.trigger(connection, schedule, force=force, **by_hand())
         defined = fill.definition_in_force(connection, schedule)
+        paused = paused_scope(connection, defined.queue)
     if as_json:
         echo_json({"id": job_id, "schedule": schedule})
     else:
         echo(f"job {job_id} enqueued, due now")
+    say_paused(paused)
     _leave(None if no_import else settings, defined, f"Job {job_id} waits", f"cronjobs jobs cancel {job_id}")
 
 
@@ -91,11 +95,13 @@ def backfill(
                 **by_hand(),
             )
             defined = fill.definition_in_force(connection, schedule)
+            paused = paused_scope(connection, defined.queue) if filling.run and not dry_run else None
     if as_json:
         runs = [instant.isoformat() for instant in filling.run]
         echo_json({"schedule": schedule, "dry_run": dry_run, "run": runs, "done_before": filling.done})
     else:
         _tell(filling, settings.timezone, dry_run=dry_run)
+    say_paused(paused)
     undo = "mend it before you fill" if dry_run else f"cronjobs jobs cancel --schedule {shlex.quote(schedule)}"
     _leave(None if no_import or not filling.run else settings, defined, "Its jobs wait", undo)
 

@@ -328,9 +328,9 @@ def test_trigger_and_backfill_say_whether_the_schedules_payload_fits(lite: Proje
     assert lite.call("sync").code == 0
     misfit = "payload does not fit t.bill: payload.day is not an int\n"
     now = SYSTEM.now().replace(second=30)
-    first, second = (
+    first, second, third = (
         ("--from", (now - minutes * MINUTE).isoformat(), "--to", (now - (minutes - 1) * MINUTE).isoformat())
-        for minutes in (10, 20)
+        for minutes in (10, 20, 30)
     )
     done = lite.call("trigger", "s")
     assert (done.code, done.out) == (0, "job 1 enqueued, due now\n")
@@ -343,3 +343,9 @@ def test_trigger_and_backfill_say_whether_the_schedules_payload_fits(lite: Proje
     assert filled.err.endswith(f"{misfit}if the payload is wrong: cronjobs jobs cancel --schedule s\n")
     again = lite.call("backfill", "s", *second)
     assert (again.code, again.err) == (0, "")  # it enqueued nothing
+    assert lite.call("pause", "--all").code == 0
+    assert lite.call("trigger", "s").err.startswith("it waits: everything is paused\n")
+    assert lite.call("backfill", "s", *second).err == ""
+    assert lite.call("resume", "--all").code == 0
+    assert lite.call("pause", "--queue", "default").code == 0
+    assert lite.call("backfill", "s", *third).err.startswith("it waits: its queue is paused\n")
