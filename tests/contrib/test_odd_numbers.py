@@ -150,27 +150,6 @@ def test_rows_that_have_them_are_dead_in_one_tick_and_hold_nobody_up(
 
 
 @pytest.mark.slow
-def test_many_numbers_that_are_just_allowed_cost_no_more(postgres_migrated: str) -> None:
-    rows = (
-        "INSERT INTO cronjobs_jobs (job_type, priority, run_at, payload) SELECT 't.keep', 0, now(), jsonb_build_object("
-        "'a', (SELECT jsonb_agg(1e399) FROM generate_series(1, 110000))) FROM generate_series(1, 40) g"
-    )
-    in_psql(as_role(postgres_migrated, OWNER), rows)  # each 30 KB on disk, and 44 MB as text
-    with opened(postgres_migrated) as database, database.write() as connection:
-        enqueue(connection, "t.keep", {"name": 1})
-    before = peak()
-    tick(postgres_migrated)
-    assert peak() - before < 60 * 1024  # KiB
-    with opened(postgres_migrated) as database, database.read() as connection:
-        ends = connection.execute(text("SELECT status, last_error, count(*) FROM cronjobs_jobs GROUP BY 1, 2")).all()
-    assert {tuple(end) for end in ends} == {
-        ("succeeded", None, 1),
-        ("dead", "payload is larger than 1,048,576 bytes", 40),
-    }
-    assert ran == [{"name": 1}]
-
-
-@pytest.mark.slow
 def test_who_looks_at_rows_that_have_them_pays_nothing_for_them(postgres_migrated: str, tmp_path: Path) -> None:
     put_bombs(postgres_migrated, "payload", "1e131071", run_at="now() + interval '1 day'")
     put_bombs(postgres_migrated, "meta", "round(0.0, 16383)", run_at="now() + interval '1 day'")

@@ -78,6 +78,21 @@ def test_a_row_of_many_megabytes_is_dead_and_not_fetched(database_url: str, colu
 
 
 @pytest.mark.connects_as(OWNER)
+def test_numbers_that_are_just_allowed_cost_no_more_however_many_there_are(postgres_migrated: str) -> None:
+    put(
+        postgres_migrated,
+        "(job_type, payload) SELECT 't.keep', jsonb_build_object('a', (SELECT jsonb_agg(1e399) "
+        "FROM generate_series(1, 110000))) FROM generate_series(1, 3)",
+    )  # each 30 KB on disk, and 44 MB as text
+    put_healthy(postgres_migrated)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tick(postgres_migrated)
+    dead = ("dead", "payload is larger than 1,048,576 bytes")
+    assert statuses(postgres_migrated) == [dead] * 3 + [("succeeded", None)]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60 * 1024  # KiB
+
+
+@pytest.mark.connects_as(OWNER)
 def test_a_payload_up_to_the_limit_is_fetched_whatever_it_takes_in_the_database(database_url: str) -> None:
     with opened(database_url) as database, database.write() as connection:
         enqueue(connection, "t.keep", {"a": "я" * 130_000})
