@@ -66,7 +66,7 @@ def test_the_pages_code_on_the_pages_file(
     assert dropped(database, "hits") == 1
     command = PAGE.block("console", "status").removeprefix("$ cronjobs ").split()
     seen = project.call(*command)
-    assert "queue hits: 1 of at most 1, then drop; 1 dropped so far\n" in seen.out
+    assert "queue hits: 1 of at most 1, when full: drop; 1 dropped so far\n" in seen.out
     assert 'queue "mail" is full (1 of 1)' in seen.out
     [hits] = [queue for queue in project.call("status", "--json").json["waiting"]["queues"] if queue["queue"] == "hits"]
     assert (hits["max_waiting"], hits["on_full"], hits["dropped"]) == (1, "drop", 1)

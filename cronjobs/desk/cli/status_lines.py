@@ -228,7 +228,7 @@ def _cap_lines(health: Health, room: int) -> list[str]:
     for name, queue in health.queues.items():
         parts = []
         if queue.max_waiting is not None:
-            parts.append(f"{queue.waiting:,} of at most {queue.max_waiting:,}, then {queue.on_full}")
+            parts.append(f"{queue.waiting:,} of at most {queue.max_waiting:,}, when full: {queue.on_full}")
         if queue.dropped:
             parts.append(f"{queue.dropped:,} dropped so far")
         if parts:

@@ -52,7 +52,7 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
     yield from _failing(health, same)
     if missing:
         names = tuple(sorted(missing, key=lambda name: (missing[name], name)))
-        text = f"{several(names)} missed runs, and none has gone well since"
+        text = f"{several(names)} missed runs, and no later run succeeded"
         command = typed("cronjobs trigger", names[0])
         yield Finding("missed", text, since=missing[names[0]], command=command, rows=names)
     yield from _not_run(health, settings.run.every, same)

@@ -81,8 +81,8 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     for job_type, took in health.slow.items():
         lease = duration_text(settings.run.lease)
         text = (
-            f"{job_type} typically runs for {rough(took)}, and run.lease is {lease}: "
-            f"{RUNS_IN_A_LEASE} runs should fit into a lease, or a few late heartbeats cost a run its job"
+            f"{job_type} typically runs for {rough(took)}, and run.lease is {lease}: make it {RUNS_IN_A_LEASE} times "
+            "as long as such a run, or the run can lose its job to a few late heartbeats"
         )
         yield Finding("lease", text, Severity.NOTICE, command="cronjobs check", subject=job_type)
 

@@ -29,9 +29,9 @@ class Limit:
         """Why a job waits for this limit, as a sentence."""
         if self.most == 0:
             return f'limit "{self.prefix}" of the file is bad ("cronjobs check" says why), so that nothing of it begins'
-        parts = [str(self.most)] if self.most is not None else []
-        parts += [f"{self.each} of each key"] if self.each is not None else []
-        return f"limit {self.prefix} {', '.join(parts)} is reached"
+        parts = [f"{self.most} at once"] if self.most is not None else []
+        parts += [f"{self.each} at once of each key"] if self.each is not None else []
+        return f'limit "{self.prefix}" is reached ({", ".join(parts)})'
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,7 @@ def test_every_reason_has_its_words() -> None:
     facts = {
         "only": "x",
         "schedule": "s",
-        "limit": "limit a 4 is reached",
+        "limit": 'limit "a" is reached (4 at once)',
         "timeout_s": 30.0,
         "left_s": 12.5,
         "whole_s": 20.0,

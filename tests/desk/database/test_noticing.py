@@ -182,5 +182,5 @@ def test_runs_that_are_long_for_the_lease_are_told_without_an_alarm(yard: Yard) 
     ran(yard, "slow", 13)
     ran(yard, "long", 300)
     [found] = noticed(yard, "lease")
-    assert found.text.startswith("slow typically runs for 13s, and run.lease is 1m: 5 runs should fit into a lease")
+    assert found.text.startswith("slow typically runs for 13s, and run.lease is 1m: make it 5 times as long")
     assert not found.alarm

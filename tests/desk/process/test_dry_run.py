@@ -134,9 +134,9 @@ def test_a_job_that_waits_for_a_limit_is_told_so(project: Project) -> None:
     put(project, concurrency_key="other")
     first, second, third = (line for line in dry(project) if line.startswith("  job "))
     assert "waits" not in first + third
-    assert second.endswith("waits: limit smtp 1 is reached")
+    assert second.endswith('waits: limit "smtp" is reached (1 at once)')
     waits = [job["waits_for"] for job in project.run("run-due", "--dry-run", "--json").json["jobs"]]
-    assert waits == [None, "limit smtp 1 is reached", None]
+    assert waits == [None, 'limit "smtp" is reached (1 at once)', None]
 
 
 def test_what_the_tick_refuses_a_dry_run_refuses(project: Project) -> None:

@@ -185,7 +185,7 @@ def test_a_job_named_by_hand_waits_for_its_limit_too_and_is_told_which(
         settings = Settings(Path("cronjobs.yaml"), Path(), limits=limits)
         return begin_existing(database, job_id, settings, KNOWN, locked_by="hand")
 
-    with pytest.raises(CannotRun, match=f"job {job_id} waits: limit smtp: 2 is reached; try again when"):
+    with pytest.raises(CannotRun, match=rf'job {job_id} waits: limit "smtp:" is reached \(2 at once\); try again when'):
         begin(job_id, SMTP)
     assert begin(free, SMTP).id == free
     assert begin(job_id, Limit("smtp:", most=3)).concurrency_key == "smtp:b"
