@@ -37,8 +37,8 @@ def reached(connection: Connection, settings: Settings, name: str) -> judge.Reac
     try:
         is_ours(settings, found.project, found.environment)
     except CronjobsError:
-        environment = f', environment "{found.environment}"' if found.environment else ""
-        return judge.Reached(name, belongs_to=f'project "{found.project}"{environment}')
+        environment = f'environment "{found.environment}"' if found.environment else "no environment"
+        return judge.Reached(name, belongs_to=f'project "{found.project}", {environment}')
     return judge.Reached(name)
 
 

@@ -19,7 +19,7 @@ from cronjobs.desk.insight.payload_review import PayloadReview
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, complain, echo, echo_json
 from cronjobs.engine.config.trust import UntrustedFiles
-from cronjobs.errors import ConfigError, UsageError
+from cronjobs.errors import ConfigError, DatabaseError, UsageError
 
 
 def check(
@@ -47,7 +47,7 @@ def check(
     try:
         settings = load_settings(source, need_database=False)
     except ConfigError as error:
-        _print_fatal(error, as_json)
+        _print_fatal(error, _live_anyway(source) if live else None, as_json)
         raise typer.Exit(3) from None
     try:
         known = None if no_import else known_types(settings)
@@ -71,13 +71,25 @@ def check(
     leaving.leave(1 if found.findings or wrong or misfits else 0, stuck=False)
 
 
-def _print_fatal(error: Any, as_json: bool) -> None:
+def _live_anyway(source: Source) -> list[str]:
+    """What is wrong in the database of a file that cannot be used; nothing if that does not even name one."""
+    from cronjobs.desk.cli.check_live import ask_database
+
+    try:
+        return ask_database(load_settings(source, only_database=True, without_project=False), None)
+    except (ConfigError, DatabaseError):
+        return []
+
+
+def _print_fatal(error: ConfigError, wrong: list[str] | None, as_json: bool) -> None:
     if as_json:
-        findings = [vars(problem) for problem in error.problems]
-        echo_json({"ok": False, "fatal": True, "findings": findings, "notes": []})
+        told = {"ok": False, "fatal": True, "findings": [vars(problem) for problem in error.problems], "notes": []}
+        echo_json(told if wrong is None else told | {"live": wrong})
         return
     for problem in error.problems:
         echo(str(problem))
+    for trouble in wrong or ():
+        echo(coloured(trouble, "red"))
     complain("with this file nothing runs")
 
 

@@ -370,6 +370,20 @@ def test_live_a_system_that_ticks_is_well(live: Project) -> None:
     assert (done.code, done.out) == (0, "ok: 1 job type, 0 schedules\n")
 
 
+def test_live_a_file_that_cannot_be_used_does_not_hide_that_nothing_ticks(live: Project) -> None:
+    assert live.run("run-due").code == 0
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    live.execute(update(ticks).values(started_at=long_ago, finished_at=long_ago))
+    file = live.folder / "cronjobs.yaml"
+    file.write_text(file.read_text() + "schedules: [\n")
+    done = live.call("check", "--live", "--database-url", live.url)
+    assert done.code == 3
+    assert "no tick" in done.out
+    assert done.err == "with this file nothing runs\n"
+    [told] = live.call("check", "--live", "--json", "--database-url", live.url).json["live"]
+    assert "no tick" in told
+
+
 def test_live_what_is_wrong_is_told_in_sentences(live: Project) -> None:
     live.execute(update(meta).values(project="other"))
     live.execute(insert(jobs).values(job_type="t.gone"))
