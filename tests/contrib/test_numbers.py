@@ -273,8 +273,8 @@ def check_status(right: Select, settings: Settings, types: JobTypes) -> list[str
     assert told["dead"] == {"total": len(right.dead), "last_24h": died(right, DAY), "last_1h": died(right, DAY / 24)}
     assert len(told["pauses"]) == len(right.pauses)
     assert [tick["id"] for tick in told["ticks"]] == [tick.id for tick in last_ticks(right)]
-    facts = {each["name"]: each for each in told["schedule_facts"]}
-    assert set(facts) == {each["name"] for each in told["schedules"]} == set(SCHEDULES)
+    facts = {each["name"]: each for each in told["schedules"]}
+    assert set(facts) == set(SCHEDULES)
     for number, name in enumerate(SCHEDULES, 1):
         rows = right.ledger(number)[:100]
         outcomes = [(as_json(row.last_for), right.outcome(row), right.took_s(row)) for row in rows[:20]]
@@ -282,7 +282,7 @@ def check_status(right: Select, settings: Settings, types: JobTypes) -> list[str
         went = sorted(s for row in rows if right.outcome(row) == "succeeded" and (s := right.took_s(row)) is not None)
         enough = len(went) >= 20
         assert (facts[name]["median_s"] is None, facts[name]["p95_s"] is None) == (not enough, not enough)
-    found = [each["text"] for each in told["trouble"]]
+    found = [each["text"] for each in told["findings"]]
     check_findings(right, found)
     return found
 

@@ -33,7 +33,8 @@ def status_object(
     facts: Sequence[ScheduleFacts] = (),
     active: Sequence[Any] = (),
 ) -> dict[str, Any]:
-    """*facts* of the schedules that are shown; *active*: rows of all of them."""
+    """*facts* of the schedules that are shown, which go into their rows; *active*: rows of all of them."""
+    shown = {each.name: facts_object(each) for each in facts}
     over_s = round((health.now - trends.since).total_seconds())
     changed = trends.changes
     queues = [
@@ -48,7 +49,7 @@ def status_object(
         "config": str(settings.file),
         "now": health.now,
         "timezone": settings.timezone,
-        "trouble": [_trouble(trouble) for trouble in judge(health, settings)],
+        "findings": [_finding(found) for found in judge(health, settings)],
         "ticks": [dict(tick) for tick in health.ticks],
         "running": {
             "total": health.running_total,
@@ -66,9 +67,7 @@ def status_object(
         "more_unresolved": {"job_types": health.more_types, "waiting": health.more_unresolved},
         "dead": health.dead,
         "pauses": [dict(pause) for pause in health.pauses],
-        "schedules": [columns_of(schedule) for schedule in active],
-        "problems": [vars(problem) for problem in settings.problems],
-        "schedule_facts": [facts_object(each) for each in facts],
+        "schedules": [columns_of(schedule) | shown.get(schedule.name, {}) for schedule in active],
     }
 
 
@@ -95,7 +94,7 @@ def _seconds(span: timedelta | None) -> float | None:
     return None if span is None else span.total_seconds()
 
 
-def _trouble(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding) -> dict[str, Any]:
     return vars(finding) | {
         "key": finding.key,
         "alarm": finding.alarm,

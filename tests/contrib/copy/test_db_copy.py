@@ -445,7 +445,7 @@ def test_on_the_closed_side_status_advises_what_a_tick_advises(
     assert project.call("db", "copy", "--to", "${NEW_URL}").code == 0
     ticks = project.run("run-due").err.strip()
     assert "Name that one in the configuration" in ticks
-    first = project.call("status", "--json").json["trouble"][0]
+    first = project.call("status", "--json").json["findings"][0]
     assert (first["kind"], first["command"]) == ("foreign", None)
     assert first["text"] == ticks
 

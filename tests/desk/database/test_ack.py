@@ -42,7 +42,7 @@ def test_without_a_finding_it_lists_what_there_is(cronjobs: Cronjobs, rows: Rows
     rows.job(status="dead")
     answer = cronjobs("ack")
     assert answer.out.startswith("dead  1 dead job that nobody has retried or dismissed, since ")
-    assert cronjobs("status", "--json").json["trouble"][0]["key"] == "dead"
+    assert cronjobs("status", "--json").json["findings"][0]["key"] == "dead"
 
 
 def test_all_is_well_says_so(cronjobs: Cronjobs, rows: Rows) -> None:
@@ -56,7 +56,7 @@ def test_an_acknowledged_finding_is_shown_and_no_alarm(cronjobs: Cronjobs, rows:
     assert "acknowledged by " in answer.out
     assert ": Monday" in answer.out
     assert found(cronjobs, "dead")["alarm"] is False
-    [shown] = [each for each in cronjobs("status", "--json").json["trouble"] if each["key"] == "dead"]
+    [shown] = [each for each in cronjobs("status", "--json").json["findings"] if each["key"] == "dead"]
     assert (shown["alarm"], shown["ack"]["why"]) == (False, "Monday")
     [entry] = cronjobs("audit", "--json", "--action", "ack").json
     assert (entry["subject"], entry["why"]) == ("dead", "Monday")

@@ -258,7 +258,7 @@ def test_status_shows_how_full_capped_queues_are_and_what_they_dropped(cronjobs:
         "mail": (2, "drop", 1234),
         "sms": (1000, "wait", 0),
     }
-    [full] = [trouble for trouble in seen["trouble"] if trouble["kind"] == "full"]
+    [full] = [trouble for trouble in seen["findings"] if trouble["kind"] == "full"]
     assert (full["text"], full["alarm"]) == ('queue "mail" is full (2 of 2): what is enqueued there is dropped', False)
     said = cronjobs("status").out
     assert "queue mail: 2 of at most 2, when full: drop; 1,234 dropped so far\n" in said

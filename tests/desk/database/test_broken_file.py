@@ -53,7 +53,7 @@ def test_they_read_the_url_from_what_can_still_be_read(cronjobs: Cronjobs, life:
     assert "cronjobs.yaml:" in answer.out or "no.such" in answer.out
     assert "web1" in answer.out
     assert cronjobs("status", "--json").json["project"] == "shop"
-    kinds = {finding["kind"] for finding in cronjobs("status", "--json").json["trouble"]}
+    kinds = {finding["kind"] for finding in cronjobs("status", "--json").json["findings"]}
     assert kinds == {"config"}
     for command in LOOKING:
         answer = cronjobs(*command.split())
@@ -80,7 +80,7 @@ def test_a_file_that_is_no_yaml_or_not_there_says_nothing_and_the_url_may_come_f
         for command in LOOKING:
             assert cronjobs(*command.split(), "--database-url", database_url).code == 0
         seen = cronjobs("status", "--json", "--database-url", database_url).json
-        assert {finding["kind"] for finding in seen["trouble"]} == {"config"}
+        assert {finding["kind"] for finding in seen["findings"]} == {"config"}
         monkeypatch.setenv("CRONJOBS_DATABASE_URL", database_url)
         assert "web1" in cronjobs("status").out
         monkeypatch.delenv("CRONJOBS_DATABASE_URL")

@@ -257,7 +257,7 @@ def test_due_work_that_only_a_host_which_stopped_could_run(world: World) -> None
     assert "the tick that began at 08:02:10 on beta could run it" in world.ask(str(job_id))
 
     def late() -> list[str]:
-        found = world.cronjobs("status", "--json").json["trouble"]
+        found = world.cronjobs("status", "--json").json["findings"]
         return [each["text"] for each in found if each["kind"] == "late"]
 
     only_beta = "no host that ticks now can run t.ok; beta, which could, has not ticked for 5m"

@@ -58,9 +58,9 @@ def test_status_names_some_and_counts_the_rest(flooded: Database, cronjobs: Cron
     named = sum(each["waiting"] for each in seen["unresolved"])
     assert seen["more_unresolved"]["waiting"] + named >= MANY
     assert seen["waiting"]["due"] == MANY + 1
-    kinds = Counter(each["key"].partition(":")[0] for each in seen["trouble"])
+    kinds = Counter(each["key"].partition(":")[0] for each in seen["findings"])
     assert kinds["unresolved"] == waiting.MOST_TYPES + 1
-    assert "full:zmail" in [each["key"] for each in seen["trouble"]], "a cap is watched, whatever else there is"
+    assert "full:zmail" in [each["key"] for each in seen["findings"]], "a cap is watched, whatever else there is"
     assert f"and {MANY + 1 - 1000:,} smaller queues" in cronjobs("status").out
 
 
