@@ -200,7 +200,7 @@ class JobHeld(TransientTrouble):
         who = f"another transaction holds job {job_id}"
         if job_id is None:
             who = "another transaction holds its job, or it comes and goes"
-        super().__init__(f'idempotency key "{key[:200]}": nothing was written, {who}: try again')
+        super().__init__(f'idempotency key "{one_line(key, 200)}": nothing was written, {who}: try again')
 
 
 class NoSuchJob(CronjobsError, LookupError):
@@ -223,8 +223,8 @@ class QueueHeld(TransientTrouble):
 
     def __init__(self, queue: str) -> None:
         super().__init__(
-            f'queue "{queue[:200]}": nothing was written, another transaction has enqueued there and is still open: '
-            "try again"
+            f'queue "{one_line(queue, 200)}": nothing was written, another transaction has enqueued there and is still '
+            "open: try again"
         )
 
 
@@ -247,7 +247,7 @@ class QueueFull(CronjobsError):
         jobs = f"has room for {room:,} of these {wanted:,} jobs" if wanted > 1 else "is full"
         after = f" after {waited}" if waited else ""
         super().__init__(
-            f'queue "{queue[:200]}" {jobs} (max_waiting {max_waiting:,}){after}: nothing was written; {remedy}'
+            f'queue "{one_line(queue, 200)}" {jobs} (max_waiting {max_waiting:,}){after}: nothing was written; {remedy}'
         )
 
     def after(self, waited: str) -> QueueFull:

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from cronjobs.engine.database.sqlite_time_limit import KEEPER
 from cronjobs.errors import TransactionBroken, UsageError
+from cronjobs.text import one_line
 
 MARK: Final = "SET LOCAL cronjobs.handler = 'on'"  # it ends with the transaction, however that ends
 _IS_MARKED: Final = "SELECT current_setting('cronjobs.handler', true)"
@@ -104,7 +105,7 @@ class Unbroken:
 
     def _refuse_end(self, statement: str) -> None:
         if _ENDS.match(statement) and threading.current_thread().name != KEEPER:
-            raise UsageError(REFUSED.format(what=" ".join(statement.split())[:40]))
+            raise UsageError(REFUSED.format(what=one_line(" ".join(statement.split()), 40)))
 
 
 def _is_the_databases(error: BaseException | None) -> bool:

@@ -15,7 +15,7 @@ from cronjobs.engine.store.enqueue import NewJob
 from cronjobs.errors import PayloadError, UsageError
 from cronjobs.model import duration, duration_text
 from cronjobs.reserved import EXEC_PREFIX
-from cronjobs.text import nearest
+from cronjobs.text import nearest, one_line
 
 CO_COROUTINE: Final = 0x80  # as in ``inspect``, which takes its time to import
 NAME_LIMIT: Final = 200
@@ -182,7 +182,7 @@ def key_text(key: Key, what: str = "idempotency key") -> str:
         return _key_part(parts[0], what)
     written = ":".join(_key_part(part, what).replace("\\", "\\\\").replace(":", "\\:") for part in parts)
     if len(written.encode()) > KEY_BYTES:
-        raise UsageError(f"the {what} {written[:40]!r}… is longer than {KEY_BYTES} bytes")
+        raise UsageError(f'the {what} "{one_line(written, 40)}" is longer than {KEY_BYTES} bytes')
     return written
 
 
@@ -194,7 +194,7 @@ def _key_part(part: object, what: str) -> str:
     if len(written) > KEY_LIMIT:
         fault = f"is longer than {KEY_LIMIT} characters"
     if fault:
-        raise UsageError(f"{what} {written[:40]!r} {fault}")
+        raise UsageError(f'{what} "{one_line(written, 40)}" {fault}')
     return written
 
 

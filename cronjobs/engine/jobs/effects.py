@@ -37,6 +37,7 @@ from cronjobs.errors import (
     LeaseLost,
     UsageError,
 )
+from cronjobs.text import one_line
 
 OnUnknown = Literal["again", "skip", "stop"]
 T = TypeVar("T")
@@ -312,9 +313,9 @@ def effect_key(key: str | tuple[object, ...]) -> str:
     """An effect's key as it is stored; raises UsageError for an invalid one."""
     text = key_text(key, "effect key")
     if len(text) > KEY_LIMIT:
-        raise UsageError(f"effect key {text[:40]!r} is longer than {KEY_LIMIT} characters")
+        raise UsageError(f'effect key "{one_line(text, 40)}" is longer than {KEY_LIMIT} characters')
     if _STEP.match(text):
-        raise UsageError(f"effect key {text[:40]!r} is kept for ctx.step(): choose another")
+        raise UsageError(f'effect key "{one_line(text, 40)}" is kept for ctx.step(): choose another')
     return text
 
 

@@ -211,7 +211,7 @@ def _fault(value: Any, where: str, depth: int, room: _Room | None = None) -> str
                 if fault:
                     return f"a key of {where} {fault}"
                 room.take(len(key))
-                fault = _fault(item, f"{where}.{key[:60]}", depth + 1, room)
+                fault = _fault(item, f"{where}.{one_line(key, 60)}", depth + 1, room)
                 if fault:
                     return fault
             return None

@@ -23,6 +23,7 @@ from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, SchemaTooNew
 from cronjobs.model import duration_text, rough
+from cronjobs.text import one_line
 
 PAUSE_S: Final = 0.5
 LOCK_TRIES: Final = 20
@@ -110,7 +111,9 @@ def _made(database: Database) -> set[tuple[Kind, str]]:
 def _require_quiet(connection: Connection, ticks: Sequence[Row[Any]], quiet: timedelta) -> None:
     force = "--force drops the tables all the same. Nothing was dropped"
     if leased := store.live_leases(connection, SHOWN + 1):
-        said = ", ".join(f"job {row.id} ({row.job_type[:60]}) by {row.locked_by[:60]}" for row in leased[:SHOWN])
+        said = ", ".join(
+            f"job {row.id} ({one_line(row.job_type, 60)}) by {one_line(row.locked_by, 60)}" for row in leased[:SHOWN]
+        )
         more = " and others" if len(leased) > SHOWN else ""
         raise InUse(
             f'jobs run: {said}{more}. Wait for them ("cronjobs pause --all --wait 5m"), or cancel them; {force}'

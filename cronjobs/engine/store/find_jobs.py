@@ -13,7 +13,7 @@ from cronjobs.engine.store.meta import database_name, qualified
 from cronjobs.engine.store.sizes import if_not_too_large
 from cronjobs.engine.store.sql import AMONG_KEYS, is_postgresql, run
 from cronjobs.errors import SchemaMissing
-from cronjobs.text import decoded
+from cronjobs.text import decoded, one_line
 
 LONGEST: Final = 4000  # characters of a text; more than any that cronjobs writes
 _JSON: Final = ("payload", "meta", "result", "progress", "policy")
@@ -31,7 +31,7 @@ class JobName(NamedTuple):
     key: str | None
 
     def __str__(self) -> str:
-        return f"job {self.id}" if self.key is None else f'the job with idempotency key "{self.key[:200]}"'
+        return f"job {self.id}" if self.key is None else f'the job with idempotency key "{one_line(self.key, 200)}"'
 
 
 # The app's connection decides how a driver reads instants, JSON and texts. So they travel as numbers, and as the bytes

@@ -44,6 +44,7 @@ def test_a_file_that_is_gone_is_exit_4_with_the_command_for_a_new_one(project: P
     assert not file.exists()
 
 
+@pytest.mark.needs("contrib")
 def test_the_doctor_says_so_too(project: Project) -> None:
     lose(project)
     told = " ".join(project.call("doctor").out.split())
