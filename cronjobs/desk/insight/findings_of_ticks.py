@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +24,10 @@ _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     yield from _foreign(health, settings)
     if not settings.without_project:
-        yield from _no_tick(health, settings.run.every)
+        for found in _no_tick(health, settings.run.every):
+            if settings.broken:
+                found = replace(found, text=f"{found.text}; ticks refuse the file here", command="cronjobs check")
+            yield found
     if len(health.silent) < len(health.ticks):
         for host, since in health.silent.items():
             text = f"host {host} has not ticked for {rough(health.now - since)}, others do"

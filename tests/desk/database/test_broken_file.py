@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,16 @@ def test_they_read_the_url_from_what_can_still_be_read(cronjobs: Cronjobs, life:
     assert "Job 2 waits for its turn" in told
     assert "is registered in this configuration" not in told
     assert "refuse this database" not in told
+
+
+def test_where_no_tick_comes_the_file_that_they_refuse_is_named_with_it(
+    cronjobs: Cronjobs, life: None, file: Path, clock: FakeClock
+) -> None:
+    file.write_text(file.read_text() + NO_YAML)
+    clock.advance(timedelta(hours=1))
+    first = cronjobs("status", "--json").json["findings"][0]
+    assert (first["kind"], first["command"]) == ("no_tick", "cronjobs check")
+    assert first["text"].endswith("; ticks refuse the file here")
 
 
 def test_a_file_that_is_no_yaml_or_not_there_says_nothing_and_the_url_may_come_from_elsewhere(
