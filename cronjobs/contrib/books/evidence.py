@@ -58,8 +58,7 @@ def books(
     for job in store.unnamed_jobs(connection, period.begin, period.end, UNNAMED_AT_MOST):
         if owner := _owner(job, names):
             unnamed.setdefault(owner, []).append(job)
-    ever = store.ever_set_back(connection, period.begin)
-    set_back = cache(partial(store.clock_set_back, connection, period.begin, ever))  # many definitions share an instant
+    set_back = cache(partial(store.clock_set_back, connection, period.begin))  # many definitions share an instant
     kept = []
     unsettled = _unsettled_because(connection, settings)
     for each in stored:

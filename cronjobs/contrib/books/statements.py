@@ -36,20 +36,18 @@ _SET_BACK = f"""
   WHERE o.started_at > :at AND o.started_at <= {_A_WHILE_AFTER}
     AND t.started_at <= :at AND t.started_at >= {_A_WHILE_BEFORE} AND t.id > o.id LIMIT 1"""
 
-# Whether the clock was set back at all, by more than ticks overlap.
-_EVER_SET_BACK = f"""
-  SELECT 1 FROM (
-    SELECT t.started_at,
-      max(t.started_at) OVER (ORDER BY t.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS latest
-    FROM {TICKS} t WHERE t.started_at >= :begin) t
-  WHERE t.started_at < {shifted("t.latest", "-120")} LIMIT 1"""
-
-# The same from the tick on that was at work at that instant, however far it was set back.
+# The same from the tick on that was at work at that instant, however far it was set back. What was lived again led up
+# to that instant, so the last ticks before it show it, and only then the first of them is looked for.
+_AT_WORK = (
+    f"(SELECT min(o.id) FROM {TICKS} o WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"
+)
 _LIVED_AGAIN = f"""
   SELECT min(t.started_at) AS started_at FROM {TICKS} t
-  WHERE t.started_at >= :begin AND t.started_at < {_JUST_BEFORE}
-    AND t.id > (SELECT min(o.id) FROM {TICKS} o
-      WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"""
+  WHERE t.started_at >= :begin AND t.started_at < {_JUST_BEFORE} AND t.id > {_AT_WORK}
+    AND EXISTS (
+      SELECT 1 FROM (
+        SELECT l.id FROM {TICKS} l WHERE l.started_at < {_JUST_BEFORE} ORDER BY l.started_at DESC LIMIT 100) n
+      WHERE n.id > {_AT_WORK})"""
 
 # Scalar subqueries: a join could be done by reading all jobs.
 _ENTRIES = f"""
@@ -134,18 +132,12 @@ def oldest_succeeded(connection: Connection) -> datetime | None:
     return at
 
 
-def ever_set_back(connection: Connection, begin: datetime) -> bool:
-    """Whether ticks since *begin* show that the clock was set back by more than two minutes; it reads each of them."""
-    return run(connection, _EVER_SET_BACK, begin=begin).first() is not None
-
-
-def clock_set_back(connection: Connection, begin: datetime, ever: bool, at: datetime) -> datetime | None:
+def clock_set_back(connection: Connection, begin: datetime, at: datetime) -> datetime | None:
     """From when on, since *begin*, the time before *at* was lived again, as ticks show: the clock was set back.
 
-    *ever*: what ``ever_set_back`` says; without it only ten minutes around *at* are read. *at* itself if the clock had
-    been ahead of it, by at most ten minutes, and was set back; None: neither.
+    *at* itself if the clock had been ahead of it, by at most ten minutes, and was set back; None: neither.
     """
-    began: datetime | None = run(connection, _LIVED_AGAIN, begin=begin, at=at).scalar() if ever else None
+    began: datetime | None = run(connection, _LIVED_AGAIN, begin=begin, at=at).scalar()
     if began is not None:
         return began
     return at if run(connection, _SET_BACK, at=at).first() is not None else None
