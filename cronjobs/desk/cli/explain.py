@@ -87,9 +87,9 @@ def explain(
     """Explain why something ran or did not: when it was due, by which definition, what ticks did, how it ended.
 
     Without a time it explains the schedule's last occurrence, and says if the schedule is retired, paused or due by
-    another definition since. It uses what ticks recorded, for as long as the ledger is
-    kept (retention.occurrences), and also knows why there was no run (no tick came, an unfinished job, a pause,
-    another definition in force, a clock change). Times without an offset are in the schedule's time zone.
+    another definition since. It uses what ticks recorded, for as long as the ledger is kept (retention.occurrences),
+    and also knows why there was no run (no tick came, an unfinished job, a pause, another definition in force, a clock
+    change). Times without an offset are in the schedule's time zone.
 
     A number, or --key, is a job: who made it, each attempt, where it is now, and what happens next. A job type: which
     ticks could run it, since when none can, what could not be imported, and what waits.

@@ -24,8 +24,8 @@ from cronjobs.desk.insight.explain_facts import (
     Triggered,
 )
 from cronjobs.desk.insight.job_evidence import (
-    alone,
     count_of,
+    in_detail,
     job_facts,
     ledger_facts,
     surroundings,
@@ -139,7 +139,7 @@ class ScheduleEvidence:
             facts = replace(facts, previous=previous, next=following)
         [found] = self._with_rows([(facts, row)])
         if found.job is not None:
-            return replace(found, job=alone(self.connection, found.job, self.types))
+            return replace(found, job=in_detail(self.connection, found.job, self.types))
         job_id = found.ledger.job_id if found.ledger is not None else None
         return found if job_id is None else replace(found, pruned_dead=pruned_dead(self.connection, job_id))
 

@@ -269,7 +269,7 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     if job is None and not rows:
         return None
     if job is not None:
-        job = with_triggered(alone(connection, job, types), _triggered_since(connection, job))
+        job = with_triggered(in_detail(connection, job, types), _triggered_since(connection, job))
     made_for = tuple(
         MadeFor(row.schedule, _zone_of(row.definition, settings.timezone), ledger_facts(row)) for row in rows
     )
@@ -308,7 +308,7 @@ def with_triggered(job: JobFacts, triggered: Iterable[Triggered]) -> JobFacts:
     return replace(job, triggered=later)
 
 
-def alone(connection: Connection, job: JobFacts, types: Callable[[], JobTypes]) -> JobFacts:
+def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobTypes]) -> JobFacts:
     """The same job, with what would cost too much for each job of a list."""
     most = job.most
     if job.status == Status.DEAD and job.failures and most is None and not job.job_type.startswith(EXEC_PREFIX):

@@ -249,10 +249,8 @@ def test_overlap_wait_is_coalesced_into_the_job_that_waits(world: World) -> None
     world.tick(utc("2026-03-02T08:02:05"))
     told = world.ask("s", "--at", "08:02")
     assert told.verdict == "coalesced"
-    assert (
-        "Job 1 of the schedule, for 08:01:00, was waiting already at 08:02:05: it stands for it too (overlap: wait)."
-        in (told)
-    )
+    waiting = "Job 1 of the schedule, for 08:01:00, was waiting already at 08:02:05"
+    assert f"{waiting}: it stands for it too (overlap: wait)." in told
 
 
 def test_a_list_says_when_the_job_was_made_that_waited_already(world: World) -> None:
