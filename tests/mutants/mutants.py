@@ -1836,7 +1836,7 @@ MUTANTS = (
             (
                 "what was unknown before hides behind a module",
                 SAME_CAUSE,
-                "return health.unknown_since[job_type] + SHORTLY < since",
+                "return since is not None and gone is not None and gone + SHORTLY < since",
                 "return False",
                 (f"{SAME_CAUSES}::test_a_type_that_was_unknown_before_has_a_cause_of_its_own",),
             ),

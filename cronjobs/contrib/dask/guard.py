@@ -27,11 +27,11 @@ from cronjobs.contrib.dask.worker_home import (
     token_database,
 )
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.execution.attempt import PROCESS_GRACE
 from cronjobs.engine.execution.command import Command
 from cronjobs.engine.execution.handler import as_stored
 from cronjobs.engine.execution.process import run_handler
 from cronjobs.engine.jobs.context import StopSignal
+from cronjobs.engine.jobs.job_types import PROCESS_GRACE
 from cronjobs.engine.rules.clusters import difference
 from cronjobs.engine.rules.progress import HowFar
 from cronjobs.errors import CronjobsError, DatabaseError

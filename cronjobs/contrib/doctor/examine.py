@@ -136,7 +136,7 @@ def _job_types(patient: Patient) -> Diagnosis:
 
 def _timeouts(patient: Patient) -> Diagnosis:
     never = check_config.never_begin(patient.config, patient.types, patient.file.name)
-    return host_verdicts.timeouts([str(each) for each in never])
+    return host_verdicts.timeouts([str(each.problem) for each in never])
 
 
 # --- the database -----------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from cronjobs.desk.cli.output import (
 from cronjobs.desk.insight.findings import Finding, Severity, judge
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends
+from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.schedule_facts import STRIP, ScheduleFacts
 from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.config.settings import Settings
@@ -178,10 +179,12 @@ def _did(tick: Mapping[str, Any], times: Times) -> str:
 def _running_lines(health: Health, settings: Settings, types: JobTypes, times: Times, room: int) -> list[str]:
     if not health.running_total:
         return ["nothing"]
-    rows = []
+    rows, holders = [], Holders()
     for job in health.running[:5]:
         left = job["locked_until"] - times.now
         lease = f"lease {rough(left)} left" if left >= timedelta(0) else f"OVERDUE: lease ended {rough(left)} ago"
+        if holders.is_gone(job["locked_by"]):
+            lease = "its process is gone"
         most = most_tries(job["job_type"], job["max_attempts"], settings, types)
         over = (job["recorded"] or "").replace("_", " ")
         notes = [over, lease, tries(job["failures"], most), "asked to stop" if job["cancel_requested_at"] else ""]

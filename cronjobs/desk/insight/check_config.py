@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cronjobs.desk.insight import check_notes
 from cronjobs.engine.config import trust
@@ -21,7 +21,6 @@ from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import JobTypeSettings, RunSettings, ScheduleSettings, Settings
 from cronjobs.engine.crontime.timing import CronTiming, clock_changes, timing
 from cronjobs.engine.database.address import parse_url
-from cronjobs.engine.execution.attempt import PROCESS_GRACE
 from cronjobs.engine.jobs.job_types import Fault, JobType, JobTypes
 from cronjobs.engine.jobs.registry import Registration
 from cronjobs.errors import CronjobsError, Problem
@@ -68,7 +67,7 @@ def check(
     problems: list[Problem] = []
     if known is not None:
         findings += [_fault(place, settings, fault) for fault in known.faults]
-        problems += [*_names(place, settings, known), *_timeouts(place, settings, known)]
+        problems += [*_names(place, settings, known), *(each.problem for each in _timeouts(place, settings, known))]
     problems += [*_commands(place, settings, environ), *_files(place, settings)]
     refused = [found for found in others if found.refused]
     if me == 0:
@@ -95,7 +94,14 @@ def wrong_names(settings: Settings, known: JobTypes, file: str) -> list[Problem]
     return list(_names(_Place(settings, file), settings, known))
 
 
-def never_begin(settings: Settings, known: JobTypes, file: str) -> list[Problem]:
+class NeverBegins(NamedTuple):
+    """A time-out that no tick has room for, and the type of the jobs that have it."""
+
+    job_type: str
+    problem: Problem
+
+
+def never_begin(settings: Settings, known: JobTypes, file: str) -> list[NeverBegins]:
     """Jobs whose time-outs leave no room for them in any tick."""
     return list(_timeouts(_Place(settings, file), settings, known))
 
@@ -219,31 +225,31 @@ def _timed(schedules: Mapping[str, ScheduleSettings], known: JobTypes) -> Iterat
             yield _Timed(given, schedule.timeout, (f"schedules.{name}.timeout",))
 
 
-def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
+def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[NeverBegins]:
     """A job starts only if its time-out ends before the tick does, and starting up takes some of the budget."""
     run = settings.run
     for timed in _timed(settings.schedules, known):
         if timed.job_type.executor is not None:
             continue  # a supervisor has no deadline
         name, limit = timed.job_type.name, duration_text(timed.timeout)
-        grace = PROCESS_GRACE if timed.job_type.isolation == "process" else timedelta(0)
+        grace = timed.job_type.stop_grace
         if timed.timeout > run.longest_in_tick:
             if run.long_jobs == 0:
-                yield place.problem(
+                text = (
                     f"{name}: timeout {limit} is above run.budget ({duration_text(run.budget)}), and run.long_jobs is "
-                    "0: it would never begin. Raise long_jobs, shorten the timeout, or raise the budget",
-                    *timed.places,
+                    "0: it would never begin. Raise long_jobs, shorten the timeout, or raise the budget"
                 )
+                yield NeverBegins(name, place.problem(text, *timed.places))
         elif timed.timeout + grace + START_UP > run.budget:
             more = f" and {duration_text(grace)} to stop its process leave" if grace else " leaves"
             own = (
                 f", or more than {duration_text(run.longest_in_tick)} for a process of its own" if run.long_jobs else ""
             )
-            yield place.problem(
+            text = (
                 f"{name}: timeout {limit}{more} no room in run.budget ({duration_text(run.budget)}) for the tick's "
-                f"start: it would never begin. Write at most {duration_text(run.budget - grace - START_UP)}{own}",
-                *timed.places,
+                f"start: it would never begin. Write at most {duration_text(run.budget - grace - START_UP)}{own}"
             )
+            yield NeverBegins(name, place.problem(text, *timed.places))
 
 
 def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:

@@ -178,6 +178,7 @@ class JobFacts:
     misfit_since: datetime | None = None  # its payload does not fit the handler: since its first attempt
     limit: str | None = None  # the limit that is reached, as a sentence
     reported: Reported | None = None  # by the attempt that runs
+    runner_gone: bool = False  # as far as this host can prove: its process has ended, and nothing has settled the job
     cluster_worker: str | None = None  # of the attempt that runs, if it is on a cluster; "": it waits for one there
     executor: str | None = None  # of a job that waits: the executor of its type
     long_places: int | None = None  # its timeout is longer than a tick: how many such jobs a host may run at once

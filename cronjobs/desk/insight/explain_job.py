@@ -332,6 +332,9 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
         where = f"on worker {name(job.cluster_worker)} of its cluster, for {name(job.host or '?')}"
     if job.attempts and job.attempts[-1].number == job.attempt:  # recorded while its thread ran on
         return f"Job {job.id} is still leased for attempt {job.attempt} {where}{lease}."
+    if job.runner_gone:
+        gone = "its process is gone, so the next tick there settles what became of it"
+        return f"Job {job.id} was running: attempt {job.attempt} {where}{begun}{stop}; {gone}."
     return f"Job {job.id} is running now: attempt {job.attempt} {where}{begun}{stop}{lease}."
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from cronjobs.desk.insight.finding import Covered, Finding, Severity, several, waiting_words
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_type, names_schedule, takes_away
+from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import last_sign, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.meta import MOVED
@@ -42,8 +43,10 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
             begun = health.watch.wrong_clocks.get(tick["host"])
             yield Finding("clock", text, since=begun, command="timedatectl", subject=tick["host"])
     yield from _config(health, settings.problems, same, at_work)
-    for problem in map(str, health.never_begin):
-        yield Finding("config", problem, command="cronjobs check", rows=(problem,))
+    without_room = dict(same.no_room)
+    for job_type, problem in health.never_begin:
+        held = sum(without_room.pop(place) for place in list(without_room) if place[1] == job_type)
+        yield _fault(str(problem), (str(problem),), (), (), held, health, same)
     for host, (why, begun) in sorted(health.watch.refused.items()):
         text = f"host {host} refuses its file, and fires what was in force before: {why}"
         yield Finding("refused", text, since=begun, command="cronjobs sync --plan", subject=host)
@@ -102,11 +105,13 @@ def _config(
     here = [(fault.where, f"{fault.where}: {fault.what}") for fault in health.faults]
     here += [(problem.path, str(problem)) for problem in problems]
     types, late = same.hosts.get("", ()), dict(same.entries.get("", {}))
+    closed = {limit.prefix: jobs for limit, jobs in health.limited.items() if limit.most == 0}
     for where, text in here:
         its = types if takes_away(where, types) else ()
+        held = sum(closed.pop(prefix) for prefix in list(closed) if _names_limit(where, prefix))
         stuck = {name: late.pop(name) for name in list(late) if names_schedule([where], name)}
         since = min(stuck.values(), default=None)
-        yield _fault(text, (text,), its, tuple(stuck), health, same, since=since)
+        yield _fault(text, (text,), its, tuple(stuck), held, health, same, since=since)
         types = () if its else types
     if here:
         return  # most likely theirs are the same
@@ -123,7 +128,20 @@ def _config(
             since = health.watch.misconfigured.get(host)
             types = same.hosts.get(host, ())
             names = tuple(same.entries.get(host, ()))
-            yield _fault(text, tuple(wrong), types, names, health, same, since=since, subject=host)
+            wheres = [where.split(": ", 1)[0] for where in wrong]
+            held = sum(
+                entry["jobs"]
+                for entry in entries_of(tick)
+                if entry.get("why") == "limits"
+                and isinstance(entry.get("jobs"), int)
+                and any(_names_limit(where, str(entry.get("prefix"))) for where in wheres)
+            )
+            yield _fault(text, tuple(wrong), types, names, held, health, same, since=since, subject=host)
+
+
+def _names_limit(where: str, prefix: str) -> bool:
+    """Whether a fault there closes the limit of this prefix; "": the limit of all keys, as none could be read."""
+    return f"{where}.".startswith(f"limits.{prefix}." if prefix else "limits.")
 
 
 def _fault(
@@ -131,18 +149,24 @@ def _fault(
     rows: tuple[str, ...],
     types: Sequence[str],
     stuck: tuple[str, ...],
+    held: int,
     health: Health,
     same: SameCause,
     **more: Any,
 ) -> Finding:
-    """A finding about a file; something due does not happen if *types* are unknown, or schedules *stuck*, for it."""
-    severity = Severity.CRITICAL if types or stuck else Severity.WARNING
+    """A finding about a file; for it *types* may be unknown, schedules *stuck*, and due jobs *held* back.
+
+    Then something that was due does not happen.
+    """
+    severity = Severity.CRITICAL if types or stuck or held else Severity.WARNING
     if types:
         due = sum(health.unresolved.get(job_type, 0) for job_type in types)
         names = [name for job_type in types for name in health.unknown_schedules.get(job_type, ())]
         text = f"{text}; for want of {several(types)} {' and '.join(waiting_words(due, names))}"
     if stuck:
         text = f"{text}; {several(stuck)} was due, and ticks do not fire it"
+    if held:
+        text = f"{text}; {waiting_words(held, ())[0]} for it"
     covers = [
         each for job_type in types for each in (Covered(f"unresolved:{job_type}"), *covered_by_type(job_type, same))
     ]

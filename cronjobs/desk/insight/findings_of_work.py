@@ -45,7 +45,7 @@ _WHY_LATE: Final = {
 
 
 def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
-    yield from _late(health, settings.run.every)
+    yield from _late(health, settings.run.every, same)
     for job_type in sorted((health.unresolved.keys() | health.unknown_schedules.keys()) - same.not_unresolved):
         yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))
     if health.more_types:
@@ -87,12 +87,13 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         yield Finding("lease", text, Severity.NOTICE, command="cronjobs check", subject=job_type)
 
 
-def _late(health: Health, every: timedelta) -> Iterator[Finding]:
-    late = sum(group.late for group in health.late) + health.more_late
+def _late(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding]:
+    groups = [group for group in health.late if (group.queue, group.job_type) not in same.no_room]
+    late = sum(group.late for group in groups) + health.more_late
     at_work = ticking(health.ticks, health.now, every)
     if late and at_work:  # else it is for want of ticks, which is a finding of its own
         apart = [each.group for each in health.stranded]
-        could = [group for group in health.late if group not in apart]
+        could = [group for group in groups if group not in apart]
         runnable = sum(group.late for group in could) + health.more_late
         have = "1 job has" if late == 1 else f"{late:,} jobs have"
         text = f"{have} been due for more than {duration_text(late_after(every))}"

@@ -33,11 +33,11 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     in_force = schedules.pauses_in_force(connection)
     pauses = [dict(row._mapping) for row in in_force]
     judged = judged_types(connection, every, types)
-    waiting = what_waits(connection, settings, judged, in_force, now)
-    surveyed = survey(connection, judged.ticks or ())
-    running_total, overdue = listing.running_count(connection)
     last_ticks = [dict(row._mapping) for row in listing.last_ticks(connection)]
     at_work = ticking(last_ticks, now, every)
+    waiting = what_waits(connection, settings, judged, in_force, at_work, now)
+    surveyed = survey(connection, judged.ticks or ())
+    running_total, overdue = listing.running_count(connection)
     without_type = unknown_schedules(connection, judged) if surveyed.of_unknown_types else {}
     unknown = unknown_since(connection, [*waiting.unresolved, *without_type], waiting.came, without_type)
     return Health(
@@ -65,7 +65,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         judged_by_ticks=judged.ticks is not None,
         unknown_schedules=without_type,
         unknown_since=unknown.since,
-        once_known=unknown.once_known,
+        gone=unknown.gone,
         failing_types=failing_types(connection) if any(queue.failed for queue in waiting.queues.values()) else [],
         dead=listing.dead_counts(connection),
         pauses=pauses,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from cronjobs.desk.insight.check_config import NeverBegins
 from cronjobs.desk.insight.findings_of_extras import Told
 from cronjobs.desk.insight.out_of_reach import BeyondOptions
 from cronjobs.desk.insight.slow_runs import SlowRun
@@ -18,7 +19,6 @@ from cronjobs.engine.store.acks import StoredAck
 from cronjobs.engine.store.failing_types import FailingType
 from cronjobs.engine.store.misfits import WaitingMisfits
 from cronjobs.engine.store.schedule_health import Survey
-from cronjobs.errors import Problem
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Health:
     schedules: Survey
     next: list[tuple[datetime, str]]  # which schedules fire when, at most gathering.NEXT_SHOWN
     faults: tuple[Fault, ...] = field(default=())
-    never_begin: list[Problem] = field(default_factory=list)  # timeouts of the file here that no tick has room for
+    never_begin: list[NeverBegins] = field(default_factory=list)  # timeouts of the file here that no tick has room for
     judged_by_ticks: bool = False  # types are judged by what ticks knew; else by what is registered here
     unknown_schedules: dict[str, list[str]] = field(default_factory=dict)  # active ones, by such a type
-    unknown_since: dict[str, datetime] = field(default_factory=dict)  # when a tick last knew such a type, or a job came
-    once_known: frozenset[str] = frozenset()  # those of them that a tick once knew
+    unknown_since: dict[str, datetime] = field(default_factory=dict)  # since when work of such a type waits
+    gone: dict[str, datetime] = field(default_factory=dict)  # when the first tick did not know such a type any more
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
     late: list[LateGroup] = field(default_factory=list)  # but those that are out of reach
     stranded: list[Stranded] = field(default_factory=list)  # of these, whose types no host that ticks now can run

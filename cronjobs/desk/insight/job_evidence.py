@@ -25,6 +25,7 @@ from cronjobs.desk.insight.explain_facts import (
     TypeFacts,
 )
 from cronjobs.desk.insight.out_of_reach import options_against
+from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.schedule_history import (
     ends_at,
     in_force,
@@ -121,6 +122,7 @@ def job_facts(
     running = running_by_key(connection) if settings.limits else {}
     on_clusters = explaining.workers_of(connection, [row.id for row in rows if row.status == "running"])
     passed, beyond = _passed_over(connection, rows, attempts, around.now)
+    holders = Holders()
     found = {}
     for row in rows:
         waits = row.status in ("queued", "failed")
@@ -134,6 +136,7 @@ def job_facts(
             reported=reported_of(row.progress) if row.status == "running" else None,
             most=row.max_attempts or (job_type.retry.max_attempts if job_type else None),
             host=_host(row.locked_by) if row.locked_by else None,
+            runner_gone=row.status == "running" and holders.is_gone(row.locked_by or "") is True,
             attempts=tuple(attempts.get(row.id, ())),
             paused=paused[0] if waits and paused else None,
             limit=stopped_by.reached if stopped_by else None,

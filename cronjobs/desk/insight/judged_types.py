@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store.explaining import last_tick_that_knew
+from cronjobs.engine.store.explaining import last_tick_that_knew, next_tick_with_types
 from cronjobs.engine.store.job_types import present_types, remembered, types_recorded_at, unknown_to_schedules
 from cronjobs.engine.store.listing import defined_at
 
@@ -54,10 +54,10 @@ def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, 
 
 @dataclass(frozen=True)
 class UnknownSince:
-    """By type: when a tick last knew it, or else when the first of its due jobs came, or its schedule."""
+    """By type: ``since`` when its work waits, and for a type that a tick once knew, since when it is ``gone``."""
 
     since: dict[str, datetime]
-    once_known: frozenset[str]  # the types that a tick once knew
+    gone: dict[str, datetime]
 
 
 def unknown_since(
@@ -66,15 +66,13 @@ def unknown_since(
     came: Mapping[str, datetime],
     schedules_of: Mapping[str, Sequence[str]],
 ) -> UnknownSince:
-    found: dict[str, datetime] = {}
-    once_known = set()
+    """*came*: when the first due job of a type fell due; *schedules_of*: active schedules of a type."""
+    since: dict[str, datetime] = {}
+    gone: dict[str, datetime] = {}
     for job_type in job_types[:TYPES_DATED]:
-        tick = last_tick_that_knew(connection, job_type)
-        since = tick.started_at if tick is not None else came.get(job_type)
-        if since is None:
-            since = defined_at(connection, schedules_of[job_type][0])
-        if since is not None:
-            found[job_type] = since
-        if tick is not None:
-            once_known.add(job_type)
-    return UnknownSince(found, frozenset(once_known))
+        if (tick := last_tick_that_knew(connection, job_type)) is not None:
+            gone[job_type] = next_tick_with_types(connection, tick.started_at) or tick.started_at
+        waits = defined_at(connection, schedules_of[job_type][0]) if job_type in schedules_of else came.get(job_type)
+        if both := [at for at in (waits, gone.get(job_type)) if at is not None]:
+            since[job_type] = max(both)
+    return UnknownSince(since, gone)

@@ -15,15 +15,15 @@ from typing import Any, Final
 
 from cronjobs.desk.insight.finding import Covered
 from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import Watched, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.probe.idle_conditions import HANDLERS_EVERY_S
 from cronjobs.engine.rules.standing import Happened, JobNow, failed_runs
 from cronjobs.engine.store.schedules import StoredSchedule
+from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT
 
 FAILED_IN_A_ROW: Final = 3  # unless warn_after_failures says another number
-# Ticks record the types that they know at least each hour; the last that knew one may be so much older than the fault.
-SHORTLY: Final = timedelta(seconds=HANDLERS_EVERY_S) + timedelta(minutes=10)
+SHORTLY: Final = timedelta(minutes=10)  # other hosts record a little earlier or later which types they know
 _OF_MODULES: Final = ("module ", "setup ")  # how jobs.job_types names what it could not import
 
 
@@ -47,6 +47,7 @@ class SameCause:
     unknown_types: tuple[str, ...] = ()  # types that fail
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     entries: Mapping[str, Mapping[str, datetime]] = field(default_factory=dict)  # host → schedules behind, since when
+    no_room: Mapping[tuple[str, str], int] = field(default_factory=dict)  # queue, type → late jobs without room
     keys: Mapping[str, str] = field(default_factory=dict)  # schedule that fails → the key of its finding ``failing``
 
     @property
@@ -123,6 +124,7 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
         unknown_types=tuple(each.job_type for each in health.failing_types if each.job_type in health.unresolved),
         hosts=_without_their_module(health, settings),
         entries=_with_a_bad_entry(health, settings),
+        no_room=_without_room(health, settings.run.every),
         keys={name: runs.key for name, runs in failing.items()},
     )
 
@@ -242,6 +244,19 @@ def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple
     return {place: tuple(types) for place, types in found.items()}
 
 
+def _without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]:
+    """By queue and type: late jobs that the last ticks had no room for, as the file gives them too long a time-out."""
+    types = {each.job_type for each in health.never_begin}
+    entries = [entry for tick in ticking(health.ticks, health.now, every) for entry in entries_of(tick)]
+    found = {}
+    for group in health.late:
+        place = (group.queue, group.job_type)
+        whys = {entry.get("why") for entry in entries if (entry.get("queue"), entry.get("job_type")) == place}
+        if group.job_type in types and whys and whys <= {TOO_SHORT, NO_PLACE, OUT_OF_TIME}:
+            found[place] = group.late
+    return found
+
+
 def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
     """What of a file and its code cannot be used, by host as the finding ``config`` has it; "": here."""
     here = (*(fault.where for fault in health.faults), *(problem.path for problem in settings.problems))
@@ -275,6 +290,5 @@ def takes_away(where: str, types: Collection[str]) -> bool:
 
 def _gone_before(job_type: str, since: datetime | None, health: Health) -> bool:
     """Whether the type had been unknown for a while when the fault began: then it has a cause of its own."""
-    if since is None or job_type not in health.once_known:
-        return False
-    return health.unknown_since[job_type] + SHORTLY < since
+    gone = health.gone.get(job_type)
+    return since is not None and gone is not None and gone + SHORTLY < since

@@ -108,12 +108,27 @@ def stranded(
 
 
 def _only_elsewhere(group: LateGroup, at_work: Sequence[Mapping[str, Any]]) -> bool:
-    records = [entries_of(tick) for tick in at_work if tick["finished_at"]]
+    records = _records(at_work)
     place = (group.queue, group.job_type)
     return bool(records) and all(
         any((each.get("queue"), each.get("job_type"), each.get("why")) == (*place, "other hosts") for each in entries)
         for entries in records
     )
+
+
+def _waited_for_others(group: LateGroup, records: Sequence[Sequence[Mapping[str, Any]]]) -> int:
+    """How many of these jobs waited for others when the last tick of each host ended: it could take none of them."""
+    return min((sum(_waiting_in(entry, group) for entry in entries) for entries in records), default=0)
+
+
+def _waiting_in(entry: Mapping[str, Any], group: LateGroup) -> int:
+    its = (entry.get("queue"), entry.get("job_type")) == (group.queue, group.job_type)
+    jobs = entry.get("jobs") if its and entry.get("why") in ("limits", "overlap") else 0
+    return jobs if isinstance(jobs, int) else 0
+
+
+def _records(at_work: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    return [entries_of(tick) for tick in at_work if tick["finished_at"]]
 
 
 def entries_of(tick: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -123,8 +138,14 @@ def entries_of(tick: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def what_waits(
-    connection: Connection, settings: Settings, judged: JudgedTypes, pauses: Sequence[Row[Any]], now: datetime
+    connection: Connection,
+    settings: Settings,
+    judged: JudgedTypes,
+    pauses: Sequence[Row[Any]],
+    at_work: Sequence[Mapping[str, Any]],
+    now: datetime,
 ) -> QueueFacts:
+    """*at_work*: the last ticks of the hosts that tick now."""
     found = QueueFacts()
     limit = late_after(settings.run.every)
     waiting = listing.waiting_by_queue(connection)
@@ -155,7 +176,9 @@ def what_waits(
             late.append(LateGroup(group.queue, group.job_type, group.run_at, group.late))
     if late or due.late:
         behind = concurrency.late_behind_others(connection, settings.limits, limit, judged.ticks)
-        late = [each._replace(late=each.late - behind.get((each.queue, each.job_type), 0)) for each in late]
+        records = _records(at_work)
+        kept = {each: max(behind.get(each[:2], 0), _waited_for_others(each, records)) for each in late}
+        late = [each._replace(late=each.late - kept[each]) for each in late]
         resumed = resumed_lately(connection, limit)  # until then these jobs could not run
         late = [each for each in late if each.late > 0 and not {each.queue, ""} & resumed]
         read = {(each.queue, each.job_type) for each in due.groups}
@@ -168,7 +191,9 @@ def what_waits(
         found.more_types += 1
         found.more_unresolved += found.unresolved.pop(job_type)
         del found.came[job_type]
-    found.late_since = min((each.run_at + limit for each in late), default=None)
+    if late:
+        first = min(late, key=lambda each: each.run_at)
+        found.late_since = (listing.late_from(connection, first.queue, first.job_type, limit) or first.run_at) + limit
     found.out_of_reach = out_of_reach(connection, late, now)
     beyond = {(each.queue, each.job_type) for each in found.out_of_reach}
     found.late = [each for each in late if (each.queue, each.job_type) not in beyond]

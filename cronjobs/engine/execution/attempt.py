@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cronjobs.engine.execution.reporting import Reporting
 from cronjobs.engine.jobs.checking import LONGEST_TIMEOUT
 from cronjobs.engine.jobs.context import StopSignal
-from cronjobs.engine.jobs.job_types import JobType
+from cronjobs.engine.jobs.job_types import PROCESS_GRACE, JobType
 from cronjobs.engine.rules.lease import Lease, Report, lease_margin_s, lease_of
 from cronjobs.engine.rules.misfits import MISFIT
 from cronjobs.engine.rules.payload import payload_fault
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from cronjobs.engine.config.settings import Settings
     from cronjobs.engine.database.connection import Database
 
-PROCESS_GRACE: Final = timedelta(seconds=2)  # from SIGTERM to SIGKILL at the time-out of a process
 TO_START: Final = timedelta(seconds=5)  # an interpreter, for a job that has its own only because its type crashed
 PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # for process.py to end it: TERM, KILL, report
 ISOLATED_FROM_LOSSES: Final = 2  # runners that died holding the job; then it gets its own process

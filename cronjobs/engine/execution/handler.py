@@ -14,13 +14,14 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from cronjobs.clock import Clock
-from cronjobs.engine.execution.attempt import MISMATCH_DELAY, PROCESS_GRACE, Attempt, WorkerContext, mismatch
+from cronjobs.engine.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext, mismatch
 from cronjobs.engine.execution.command import Command
 from cronjobs.engine.execution.output import captured
 from cronjobs.engine.execution.raised import outcome_of
 from cronjobs.engine.host.forks import EndingCopies
 from cronjobs.engine.jobs.around import HOOKS, CommandFailed, Surroundings, surrounded
 from cronjobs.engine.jobs.context import Context, not_committed, result_of
+from cronjobs.engine.jobs.job_types import PROCESS_GRACE
 from cronjobs.engine.rules.payload import result_json
 from cronjobs.masking import mask
 from cronjobs.model import Failed, Finished, Outcome, Succeeded

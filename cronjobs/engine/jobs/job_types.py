@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from cronjobs import starting
 from cronjobs.engine.config import django_project
@@ -23,6 +24,8 @@ from cronjobs.loading import Loading
 from cronjobs.masking import mask
 from cronjobs.model import Durable, ExitCodes, Isolation, JobOptions, OnLost, OnShutdown, RetryPolicy
 from cronjobs.text import one_line
+
+PROCESS_GRACE: Final = timedelta(seconds=2)  # from SIGTERM to SIGKILL at the time-out of a process
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,14 @@ class JobType:
         On a cluster their waiting would count as that for a worker.
         """
         return self.on_lost == "dead" or self.executor is not None
+
+    @property
+    def stop_grace(self) -> timedelta:
+        """How much of the tick it takes after its time-out to stop its process.
+
+        Types that are isolated only because they crashed get none: one whose time-out just fits would wait for an hour.
+        """
+        return PROCESS_GRACE if self.isolation == "process" and not self.for_crashes else timedelta(0)
 
     def is_long(self, longest_in_tick: timedelta) -> bool:
         """Whether it may take longer than a tick has time, and so gets a process that outlives the tick."""

@@ -98,17 +98,19 @@ def waiting_for(connection: Connection, limits: Sequence[Limit]) -> dict[Limit, 
 def late_behind_others(
     connection: Connection, limits: Sequence[Limit], late: timedelta, runnable: Collection[str] | None
 ) -> dict[tuple[str, str], int]:
-    """By queue and type: how many jobs have been due for longer than *late* and wait for others.
+    """By queue and type: how many jobs have been due for longer than *late* and could not run for so long.
 
-    They wait for a limit, or for another job of their schedule (*runnable* as in a claim).
+    They wait for a limit, or for another job of their schedule (*runnable* as in a claim); or they were made since, for
+    occurrences of the past.
     """
     running = running_by_key(connection) if limits else {}
     found = full(limits, running)
     keys = full_parameters(connection, found) | {"late_s": -late.total_seconds(), "most": MOST_GROUPS}
     behind: Counter[tuple[str, str]] = Counter()
+    not_yet = f"(NOT {IN_TURN} OR j.created_at > {after_now(':late_s')})"
     wheres: list[tuple[str, dict[str, Any]]] = [
         (
-            f"j.schedule IS NOT NULL AND j.finished_at IS NULL AND NOT {IN_TURN} AND NOT ({_IS_FULL})",
+            f"j.schedule IS NOT NULL AND j.finished_at IS NULL AND {not_yet} AND NOT ({_IS_FULL})",
             {"runnable": runnable_value(connection, runnable)},
         )
     ]

@@ -148,6 +148,22 @@ _DUE_GROUPS: Final = f"""
   FROM each ORDER BY known DESC, run_at, queue, job_type LIMIT :limit"""
 
 
+OLDEST_READ: Final = 100
+
+
+def _oldest(waiting: str) -> str:
+    return f"""
+      SELECT * FROM (
+        SELECT j.run_at, j.created_at FROM {JOBS} j
+        WHERE j.{waiting} AND j.job_type = :job_type AND j.queue = :queue AND j.run_at <= {_LATE_BEFORE}
+        ORDER BY j.run_at LIMIT :most) AS oldest"""
+
+
+_LATE_FROM: Final = f"""
+  SELECT min(CASE WHEN w.created_at > w.run_at THEN w.created_at ELSE w.run_at END) AS run_at
+  FROM ({_oldest(PLAIN)} UNION ALL {_oldest(TIMED)}) AS w WHERE w.created_at <= {_LATE_BEFORE}"""
+
+
 class DueGroups(NamedTuple):
     """Due jobs by queue and type: how many, how many late, the oldest ``run_at``; ``known``: the type was given.
 
@@ -173,6 +189,17 @@ def due_groups(connection: Connection, late: timedelta, known: Collection[str]) 
         rows[0].unknown_types - len({row.job_type for row in strange}),
         rows[0].unknown_due - sum(row.due for row in strange),
     )
+
+
+def late_from(connection: Connection, queue: str, job_type: str, late: timedelta) -> datetime | None:
+    """Since when the first late job of a queue and type could run: it was due, and it was there.
+
+    Of the OLDEST_READ that fell due first; None: all of these came later.
+    """
+    at: datetime | None = run(
+        connection, _LATE_FROM, queue=queue, job_type=job_type, late_s=-late.total_seconds(), most=OLDEST_READ
+    ).scalar()
+    return at
 
 
 def running_jobs(

@@ -23,9 +23,9 @@ from cronjobs.clock import SYSTEM, Clock
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.retrying import patiently
-from cronjobs.engine.execution.attempt import PROCESS_GRACE, Attempt, Ended
+from cronjobs.engine.execution.attempt import Attempt, Ended
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.jobs.job_types import JobType, JobTypes, policy_of
+from cronjobs.engine.jobs.job_types import PROCESS_GRACE, JobType, JobTypes, policy_of
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.rules.recovery_policy import read_policy
 from cronjobs.engine.store import leases

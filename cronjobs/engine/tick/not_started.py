@@ -31,11 +31,12 @@ WHY: Final = {
     "long jobs": "its timeout is longer than a tick, and no place for a long job was free there (run.long_jobs)",
     "--limit": "the tick had started as many jobs as it was to (--limit)",
     "stopped": "the tick was told to stop",
-    "budget": "its timeout of {timeout_s} did not fit into the {left_s} that were left of the tick",
-    "short tick": "its timeout of {timeout_s} is longer than the {whole_s} of a whole tick there (--budget)",
+    "budget": "its timeout of {timeout_s}{stop} did not fit into the {left_s} that were left of the tick",
+    "short tick": "its timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick there (--budget)",
     "slots": "all workers of the tick were busy to its end",
     "late": "it came due as the tick ended, or another runner held it",
 }
+OUT_OF_TIME: Final = "budget"
 TOO_SHORT: Final = "short tick"
 NO_PLACE: Final = "long jobs"
 MOST_ENTRIES: Final = 50
@@ -84,13 +85,16 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
         return {"why": "--limit"}
     if tick.stopped:
         return {"why": "stopped"}
-    timeout_s = known.timeout.total_seconds() if row.timeout_s is None else row.timeout_s
+    own = row.timeout_s is not None
+    timeout_s = row.timeout_s if own else known.timeout.total_seconds()
+    stop_s = 0.0 if own else known.stop_grace.total_seconds()
+    its = {"timeout_s": round(timeout_s, 3), "stop_s": stop_s or None}
     if timeout_s > tick.longest_s:
         return {"why": NO_PLACE}
-    if timeout_s > tick.whole_s:
-        return {"why": TOO_SHORT, "timeout_s": round(timeout_s, 3), "whole_s": round(tick.whole_s, 1)}
-    if timeout_s > tick.remaining_s:
-        return {"why": "budget", "timeout_s": round(timeout_s, 3), "left_s": round(max(0.0, tick.remaining_s), 1)}
+    if timeout_s + stop_s > tick.whole_s:
+        return {"why": TOO_SHORT, **its, "whole_s": round(tick.whole_s, 1)}
+    if timeout_s + stop_s > tick.remaining_s:
+        return {"why": OUT_OF_TIME, **its, "left_s": round(max(0.0, tick.remaining_s), 1)}
     return {"why": "late" if tick.slots else "slots"}
 
 
@@ -163,6 +167,7 @@ def in_words(entry: Mapping[str, Any]) -> str | None:
     """The sentence of an entry; None: it lacks a fact."""
     try:
         spans = {name: rough(timedelta(seconds=value)) for name, value in entry.items() if name.endswith("_s")}
-        return one_line(WHY[str(entry["why"])].format_map({**entry, **spans}), 300)
+        stop = f", with {spans['stop_s']} to stop its process," if "stop_s" in spans else ""
+        return one_line(WHY[str(entry["why"])].format_map({**entry, **spans, "stop": stop}), 300)
     except (KeyError, ValueError, TypeError, OverflowError):
         return None

@@ -22,7 +22,7 @@ from cronjobs.clock import Clock
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.retrying import patiently
-from cronjobs.engine.execution.attempt import PROCESS_GRACE, Attempt, Ended, InFlight, Phase
+from cronjobs.engine.execution.attempt import Attempt, Ended, InFlight, Phase
 from cronjobs.engine.jobs.job_types import JobType, JobTypes, policy_of
 from cronjobs.engine.rules.crashing_types import count_ends
 from cronjobs.engine.rules.ending import Decided, decide_end, without_texts
@@ -240,13 +240,9 @@ def fits(timeout: timedelta, remaining: timedelta) -> bool:
 
 
 def _whole_time(job_type: JobType, expected: timedelta | None = None) -> timedelta:
-    """How much of the tick a job may take: its time-out, or *expected*, and the grace period if it runs in a process.
-
-    Types that are isolated only because they crashed get no grace: one whose time-out just fits would wait for an hour.
-    """
-    with_grace = job_type.isolation == "process" and not job_type.for_crashes
+    """How much of the tick a job may take: its time-out, or *expected*, and what it takes to stop its process."""
     longest = job_type.timeout if expected is None else min(expected, job_type.timeout)
-    return longest + PROCESS_GRACE if with_grace else longest
+    return longest + job_type.stop_grace
 
 
 # --- the transaction --------------------------------------------------------------------------------------------------

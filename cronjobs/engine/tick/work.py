@@ -34,7 +34,7 @@ from cronjobs.engine.store.ticks import Signs, overran_lately, signs_of_death
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.engine.tick.log import told_of_starts
 from cronjobs.engine.tick.loop import Loop
-from cronjobs.engine.tick.not_started import TickState, counted, record, unknown_type
+from cronjobs.engine.tick.not_started import OUT_OF_TIME, TickState, counted, record, unknown_type
 from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.engine.tick.turn import WRITE_PATIENCE_S
 from cronjobs.errors import DatabaseError
@@ -158,7 +158,7 @@ class Work:
                 if present is not None and job_type not in present:
                     self.unknown_due.add(job_type)
         for left in tick.result.not_started if tick.say_not_started and not state.stopped else ():
-            if left["why"] == "budget":
+            if left["why"] == OUT_OF_TIME:
                 tick.emit(events.not_started(left["job_type"], left["jobs"], left["timeout_s"], left["left_s"]))
 
     def note_unknown_types(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,6 +14,7 @@ from sqlalchemy import insert
 from support.postgres import OWNER
 from support.yard import MINUTE, START
 
+from cronjobs.desk.insight.finding import Finding
 from cronjobs.desk.insight.findings import troubles
 from cronjobs.desk.insight.gathering import look
 from cronjobs.engine.config.settings import Settings
@@ -41,7 +43,7 @@ class World:
     def put(self, table: Any = tables.jobs, **values: Any) -> None:
         now = self.database.clock.now()
         if table is tables.jobs:
-            values = {"job_type": "t.known", "run_at": now - 10 * MINUTE, "created_at": now} | values
+            values = {"job_type": "t.known", "run_at": now - 10 * MINUTE, "created_at": now - 10 * MINUTE} | values
         with self.database.write() as connection:
             connection.execute(insert(table).values(values))
 
@@ -50,17 +52,20 @@ class World:
         with self.database.write() as connection:
             known = record_types(connection, Loaded(["t.known"]))
         row = {"host": "web1", "pid": 1, "version": "0", "fingerprint": "f", "schedules_on": 1, "job_types": known}
-        self.put(tables.ticks, tick="t", started_at=now, finished_at=now, **row, **values)
+        self.put(tables.ticks, tick=secrets.token_hex(4), started_at=now, finished_at=now, **row, **values)
 
     def running(self, **values: Any) -> None:
         held = {"locked_by": "web1:b:1:1:1:t", "locked_until": self.database.clock.now() + MINUTE, "attempts": 1}
         self.put(status="running", started_at=self.database.clock.now(), **held, **values)
 
-    def found(self) -> dict[str, str]:
+    def all(self) -> dict[str, Finding]:
         settings = Settings(file=self.folder / "f", folder=self.folder, limits=(Limit("smtp", most=1),))
         with self.database.read() as connection:
             found = troubles(look(connection, settings, JobTypes()), settings)
-        return {each.kind: each.text for each in found}
+        return {each.kind: each for each in found}
+
+    def found(self) -> dict[str, str]:
+        return {kind: each.text for kind, each in self.all().items()}
 
 
 def schedule(world: World, **definition: Any) -> None:
@@ -160,6 +165,48 @@ def test_what_the_last_tick_says_of_them_is_the_reason(
     world.tick(not_started=[{"why": why, "job_type": "t.known", "queue": "default", "jobs": 1}])
     world.put()
     assert world.found()["late"].endswith(f"could run: {words}")
+
+
+def held(world: World, why: str, jobs: Any = 1, **more: Any) -> None:
+    """A tick that could take none of so many jobs, as they waited for others."""
+    world.tick(not_started=[{"why": why, "job_type": "t.known", "queue": "default", "jobs": jobs, **more}])
+
+
+@pytest.mark.parametrize("why", ["limits", "overlap"])
+def test_until_the_next_tick_no_job_could_run_that_waited_for_others_in_the_last(
+    database: Database, tmp_path: Path, why: str
+) -> None:
+    world = World(database, tmp_path)
+    world.put()
+    held(world, why)
+    assert world.found().keys() == set()
+    world.put()
+    assert world.found()["late"].startswith("1 job has"), "the other one did not"
+    world.tick()
+    assert world.found()["late"].startswith("2 jobs have")
+
+
+@pytest.mark.parametrize("jobs", [None, "1", [1]])
+def test_a_record_that_is_no_count_excuses_no_job(database: Database, tmp_path: Path, jobs: Any) -> None:
+    world = World(database, tmp_path)
+    world.put()
+    held(world, "limits", jobs)
+    assert "late" in world.found()
+
+
+def test_a_run_of_the_past_counts_from_when_it_was_made(database: Database, tmp_path: Path, clock: FakeClock) -> None:
+    """A tick, a person who resumes a schedule, or one who backfills makes it: before, no tick could run it."""
+    world = World(database, tmp_path)
+    schedule(world, overlap="allow")
+    for _ in range(2):
+        world.put(schedule="s", run_at=START - timedelta(hours=1), created_at=START)
+    world.tick()
+    assert "late" not in world.found()
+    clock.advance(2.5 * MINUTE)
+    world.tick()
+    found = world.all()["late"]
+    assert found.text.startswith("2 jobs have")
+    assert found.since == START + 2 * MINUTE
 
 
 def resume(world: World, subject: str, ago: timedelta) -> None:

@@ -15,7 +15,7 @@ from cronjobs.desk.insight.explain_job import explain_job
 from cronjobs.desk.insight.findings import troubles
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.job_evidence import job_life
-from cronjobs.engine.config.settings import RunSettings, ScheduleSettings
+from cronjobs.engine.config.settings import JobTypeSettings, RunSettings, ScheduleSettings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import jobs as jobs_table
 from cronjobs.engine.database.tables import ticks
@@ -126,6 +126,19 @@ def test_each_reason_is_recorded_and_told(
     assert len(ran) == 1
 
 
+def test_the_time_to_stop_a_process_has_to_fit_too(database: Database, host: Host, ran: list[str]) -> None:
+    declared = JobTypeSettings("t.other", isolation="process", timeout=timedelta(seconds=19))
+    host.carry(job_types={"t.other": declared})
+    put(database, job_type="t.other")
+    host.tick(budget_s=20)
+    [entry] = last_tick(database).not_started
+    told = reason_for([entry], job_type="t.other", queue="default", schedule=None, key=None, timeout_s=None)
+    assert entry["why"] == "short tick"
+    assert told == (
+        "its timeout of 19s, with 2s to stop its process, is longer than the 20s of a whole tick there (--budget)"
+    )
+
+
 def test_a_tick_that_finds_only_paused_work_does_not_say_that_nothing_is_due(database: Database, host: Host) -> None:
     host.tick()  # loads the handlers, as once an hour
     put(database, queue="mail")
@@ -224,8 +237,9 @@ def test_without_long_jobs_no_place_for_one_is_to_be_had(database: Database, hos
     with database.read() as connection:
         health = look(connection, host.settings, load(host.settings))
     found = {each.kind: each.text for each in troubles(health, host.settings)}
-    assert found["late"].endswith("their timeout is longer than a whole tick (run.budget, --budget)")
+    assert "late" not in found, "it has the same cause"
     assert "t.long: timeout 2h is above run.budget (55s), and run.long_jobs is 0" in found["config"]
+    assert found["config"].endswith("; 1 due job waits for it")
 
 
 @pytest.mark.parametrize("record", [None, {}, "x", [1], [BUDGET], [{"why": 1}], [{"why": []}], [{}]])
@@ -241,5 +255,6 @@ def test_every_reason_has_its_words() -> None:
         "timeout_s": 30.0,
         "left_s": 12.5,
         "whole_s": 20.0,
+        "stop": "",
     }
     assert all(text.format_map(facts) for text in WHY.values())

@@ -316,6 +316,36 @@ def test_status_is_red_at_once_for_a_due_job_and_a_schedule_and_neither_is_ever_
     assert red(host) == []
 
 
+def since(host: Host) -> datetime | None:
+    with host.database.read() as connection:
+        found = troubles(look(connection, host.settings, load(host.settings)), host.settings)
+    [its] = [each.since for each in found if each.kind == "unresolved"]
+    return its
+
+
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_it_is_red_since_the_first_tick_without_the_type_or_since_work_for_it_is_due(
+    database: Database, host: Host, clock: FakeClock, scheduled: bool
+) -> None:
+    """Ticks record their types once an hour: the last record that has the type may be an hour older."""
+    know("t.say", "t.gone")
+    host.carry(schedules=daily("t.gone") if scheduled else {})
+    host.tick()
+    clock.advance(timedelta(minutes=40))
+    know("t.say")
+    put(database)  # so that the tick loads the handlers
+    gone = clock.now()
+    host.tick()
+    clock.advance(timedelta(minutes=20))
+    due = clock.now()
+    put(database, job_type="t.gone", run_at=due)
+    clock.advance(timedelta(minutes=20))
+    host.tick()
+    found = since(host)
+    assert found is not None
+    assert timedelta(0) <= (gone if scheduled else due) - found < timedelta(seconds=1)  # its process was there before
+
+
 def test_what_is_registered_here_and_ticks_do_not_know_is_red_once_a_tick_has_looked(
     database: Database, host: Host, clock: FakeClock
 ) -> None:

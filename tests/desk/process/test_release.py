@@ -66,6 +66,17 @@ def test_a_job_whose_runner_is_gone_is_queued_again_and_nothing_is_charged(proje
     assert project.outcomes(job_id) == ["lost", "succeeded"]
 
 
+def test_explain_and_status_say_if_its_process_is_gone(project: Project) -> None:
+    [job_id], tick = running(project)
+    assert f"Job {job_id} is running now: attempt 1" in cli(project, "explain", str(job_id))
+    assert "its process is gone" not in cli(project, "status")
+    kill(tick)
+    said = " ".join(cli(project, "explain", str(job_id)).split())
+    assert f"Job {job_id} was running: attempt 1" in said
+    assert said.endswith("its process is gone, so the next tick there settles what became of it.")
+    assert "its process is gone" in cli(project, "status")
+
+
 def test_a_cancel_says_if_there_is_no_runner_that_could_hear_of_it(project: Project) -> None:
     project.configure("run: {workers: 3}\n")
     [first, second, third], tick = running(project, 3)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.cases import judge
 
+from cronjobs.desk.insight.check_config import NeverBegins
 from cronjobs.desk.insight.finding import Finding
 from cronjobs.desk.insight.findings import troubles
 from cronjobs.desk.insight.findings_of_schedules import schedule_findings
@@ -19,9 +20,11 @@ from cronjobs.desk.insight.findings_of_ticks import tick_findings
 from cronjobs.desk.insight.findings_of_work import work_findings
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import failing_runs
+from cronjobs.desk.insight.waiting import LateGroup
 from cronjobs.desk.insight.watched import Watched, WithoutRun
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import Fault
+from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.standing import Happened, JobNow, NotRun
 from cronjobs.engine.store.failing_types import FailingType
 from cronjobs.engine.store.schedule_health import Survey
@@ -105,8 +108,8 @@ class Facts:
                 schedules=Survey(),
                 next=[],
                 unknown_schedules={job_type: self.some(jobs, 1) for job_type in self.some(unresolved)},
-                unknown_since={job_type: NOW - self.dice.choice([HOUR, 40 * HOUR]) for job_type in unresolved},
-                once_known=frozenset(self.some(unresolved)),
+                unknown_since=dict.fromkeys(unresolved, NOW - HOUR),
+                gone={job_type: NOW - self.dice.choice([HOUR, 40 * HOUR]) for job_type in self.some(unresolved)},
                 failing_types=[FailingType(job_type, 1, NOW - HOUR) for job_type in self.some(TYPES)],
                 watch=watch,
             )
@@ -206,7 +209,7 @@ def facts(*jobs: JobNow, **more: Any) -> Health:
         "unresolved": {},
         "unknown_schedules": {},
         "failing_types": [],
-        "once_known": frozenset(),
+        "gone": {},
     }
     return replace(quiet, **{"watch": watch} | nothing | more)
 
@@ -256,8 +259,8 @@ def test_a_module_that_cannot_be_imported_is_why_its_types_are_unknown(here: boo
 
 def test_a_type_that_was_unknown_before_has_a_cause_of_its_own() -> None:
     since: dict[str, datetime | None] = {"web1": NOW - HOUR}
-    known = {"unknown_since": {"t.a": NOW - 2 * HOUR, "t.b": NOW - 3 * HOUR}, "once_known": frozenset({"t.a", "t.b"})}
-    health = facts(unresolved={"t.a": 1, "t.b": 1}, ticks=[tick("web1", NO_MODULE)], **known)
+    gone = {"t.a": NOW - HOUR - timedelta(minutes=9), "t.b": NOW - HOUR - timedelta(minutes=11)}
+    health = facts(unresolved={"t.a": 1, "t.b": 1}, ticks=[tick("web1", NO_MODULE)], gone=gone)
     health = replace(health, watch=replace(health.watch, not_loaded=since))
     assert texts(health).keys() == {"config:web1", "unresolved:t.b"}
 
@@ -282,3 +285,41 @@ def test_a_schedule_that_ticks_do_not_fire_for_its_bad_entry_is_one_finding() ->
     both = replace(elsewhere, watch=Watched(schedules=[late, other]))
     assert {each.key: each.rows for each in troubles(both, SETTINGS)}["behind"] == ("typo.other",)
     assert [each.key for each in troubles(elsewhere, SETTINGS, but={"config"})] == ["behind"]
+
+
+@pytest.mark.parametrize(
+    ("path", "prefix"), [("limits.smtp:", "smtp:"), ("limits.smtp:.most", "smtp:"), ("limits", ""), ("limits.x", "")]
+)
+def test_a_bad_limit_for_which_due_jobs_wait_is_critical(path: str, prefix: str) -> None:
+    bad = Problem("cronjobs.yaml", 4, 15, path, "0 would let none begin")
+    quiet = facts(limited={Limit("smtp:other", most=0): 7, Limit("tenant:", most=3): 9})
+    [found] = troubles(quiet, replace(SETTINGS, problems=(bad,)))
+    assert (found.key, found.severity, found.text) == ("config", "warning", str(bad))
+    [found] = troubles(facts(limited={Limit(prefix, most=0): 2}), replace(SETTINGS, problems=(bad,)))
+    assert (found.key, found.severity, found.text) == ("config", "critical", f"{bad}; 2 due jobs wait for it")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "prefix", "severity"), [(3, "smtp:", "critical"), (3, "tenant:", "warning"), ("3", "smtp:", "warning")]
+)
+def test_so_is_one_of_another_host_by_what_its_tick_left(jobs: Any, prefix: str, severity: str) -> None:
+    left = {"why": "limits", "job_type": "t.a", "queue": "default", "jobs": jobs, "prefix": prefix}
+    its = tick("web1") | {"did": {"broken": {"limits.smtp:": "0 would let none begin"}}, "not_started": [left]}
+    [found] = troubles(facts(ticks=[its]), SETTINGS)
+    assert (found.key, found.severity) == ("config:web1", severity)
+    assert found.text.endswith("; 3 due jobs wait for it") is (severity == "critical")
+
+
+def test_a_timeout_without_room_stands_for_its_late_jobs_and_no_others() -> None:
+    never = [NeverBegins("t.a", Problem("cronjobs.yaml", 2, 10, "imports", "t.a: it would never begin"))]
+    groups = [
+        LateGroup(queue, job_type, NOW - HOUR, 2) for queue, job_type in [("x", "t.a"), ("y", "t.a"), ("x", "t.b")]
+    ]
+    left = [
+        {"why": why, "job_type": job_type, "queue": queue, "jobs": 2}
+        for why, queue, job_type in [("short tick", "x", "t.a"), ("slots", "y", "t.a"), ("budget", "x", "t.b")]
+    ]
+    found = texts(facts(never_begin=never, late=groups, ticks=[tick("web1") | {"not_started": left}]))
+    assert found.keys() == {"config", "late"}
+    assert found["config"].endswith("t.a: it would never begin; 2 due jobs wait for it")
+    assert found["late"].startswith("4 jobs have")
