@@ -49,7 +49,7 @@ SLOW_S = 2.0
 SLOW_SHOWN = 20
 WITH_A_DATABASE = {"project", "cronjobs", "world", "browser", "stage", "shop", "database"}  # fixtures
 MARKERS = (
-    "needs(layer): also calls what a layer above the test's folder has",
+    "needs(layer): also calls what a layer above the test's folder has, or another extra",
     "connects_as(role): the role of the migrated PostgreSQL database, else RUN",
     "slow: takes more than two seconds, or kills processes on purpose; the everyday run is without",
     "either: about processes, not SQL: on one database, by the test's name; on both with CRONJOBS_TESTS_BOTH=1",
@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_there(layer: str) -> bool:
-    """Whether this checkout has that layer: see .ci/alone."""
+    """Whether this checkout has that layer, or that extra: see .ci/alone."""
     return if_installed(f"cronjobs.{layer}") is not None
 
 

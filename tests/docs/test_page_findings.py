@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from contrib.alerts.test_alerts_incidents import BY_NO_TICK
+from contrib.test_alerts_incidents import BY_NO_TICK
 from sqlalchemy import create_engine
 from support.pages import ROOT, Page
 

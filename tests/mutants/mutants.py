@@ -727,7 +727,7 @@ MUTANTS = (
         "cronjobs/contrib/django/views.py",
         '"wsgi.input": request,',
         '"wsgi.input": __import__("io").BytesIO(request.body),',
-        ("tests/contrib/web/test_web_bodies.py::test_who_is_not_let_in_may_send_anything_and_nobody_reads_it",),
+        ("tests/contrib/test_web_bodies.py::test_who_is_not_let_in_may_send_anything_and_nobody_reads_it",),
     ),
     Mutant(
         "passwords of URLs are sought anew from each scheme",
@@ -1334,7 +1334,7 @@ MUTANTS = (
         "cronjobs/contrib/web/mounted.py",
         '"wsgi.input": flask.request.stream}',
         '"wsgi.input": __import__("io").BytesIO(flask.request.get_data())}',
-        ("tests/contrib/web/test_web_bodies.py",),
+        ("tests/contrib/test_web_bodies.py",),
     ),
     Mutant(
         "status reads every unknown type",

@@ -66,6 +66,7 @@ def names(database: Database) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in connection.execute(text(f"SELECT {statement} ORDER BY 1"))]
 
 
+@pytest.mark.needs("contrib.doctor")
 def test_what_only_shows_them_says_the_same(old: Database, project: Project) -> None:
     [finding] = project.call("db", "check", "--json").json
     assert SAYS in finding

@@ -242,6 +242,7 @@ def test_the_owner_may_do_too_much(surgery: Surgery) -> None:
     assert "owns" in found["text"]
 
 
+@pytest.mark.needs("contrib.books")
 @on_postgresql
 def test_who_may_only_read_examines_and_balances_all_the_same(surgery: Surgery) -> None:
     config = surgery.config

@@ -51,6 +51,7 @@ def answers(found: Answer) -> dict[str, str]:
     return {each["item"]: each["answer"] for each in found.json["items"]}
 
 
+@pytest.mark.needs("contrib.alerts")
 def test_what_is_to_do_decides_the_exit_code(ready: Project) -> None:
     found = ready.call("doctor", "--release", "--json")
     assert found.code == 0, found.out
@@ -70,6 +71,7 @@ def test_what_is_to_do_decides_the_exit_code(ready: Project) -> None:
     assert found.out.splitlines()[-1].startswith("1 to do, ")
 
 
+@pytest.mark.needs("contrib.alerts")
 def test_an_alert_that_arrived_is_proof_of_its_channel(ready: Project) -> None:
     assert answers(ready.call("doctor", "--release", "--json"))["alerts"] == "ask"
     row = {"finding_id": 1, "channel": "ops", "sent_at": SYSTEM.now(), "sent": 1}
@@ -77,6 +79,7 @@ def test_an_alert_that_arrived_is_proof_of_its_channel(ready: Project) -> None:
     assert answers(ready.call("doctor", "--release", "--json"))["alerts"] == "ok"
 
 
+@pytest.mark.needs("contrib.alerts")
 @pytest.mark.either
 def test_without_a_database_the_rest_is_gone_through(ready: Project) -> None:
     found = ready.call("doctor", "--release", "--json", "--database-url", "postgresql://u@127.0.0.1:1/d")

@@ -47,6 +47,7 @@ def settled(folder: Path, name: str) -> bool:
     return len(written) == len(AS_CRON_RAN_THEM[name]["runs"])
 
 
+@pytest.mark.needs("contrib.exec")
 @pytest.mark.parametrize("name", CRONTABS)
 def test_each_imported_line_runs_as_cron_ran_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     settings = imported(tmp_path, name)

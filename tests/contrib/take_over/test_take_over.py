@@ -401,6 +401,7 @@ def swapped(cron_host: Host, *options: str) -> Result:
     return result
 
 
+@pytest.mark.needs("contrib.exec")
 def test_swap_replaces_the_imported_lines_in_one_write_and_restore_puts_them_back(cron_host: Host) -> None:
     old = "MAILTO=ops@example.com\n# at night\n15 2 * * *\tbackup\n@reboot up\n@hourly tidy\n"
     imported(cron_host, old)
@@ -435,6 +436,7 @@ def test_remove_says_that_lines_which_swap_took_are_run_by_nobody_now(cron_host:
     assert cron_host.crontab == "@daily a\n"
 
 
+@pytest.mark.needs("contrib.exec")
 def test_wrap_refuses_a_project_whose_file_is_not_there(cron_host: Host) -> None:
     """Its runs would wait in the spool for a database that nobody can name."""
     cron_host.has("@daily a\n")
@@ -486,6 +488,7 @@ def test_swap_begins_early_in_a_minute_and_says_when_another_one_has_begun(
 # --- ten crontabs -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("contrib.exec")
 @pytest.mark.parametrize("name", CRONTABS)
 def test_a_realistic_crontab_is_wrapped_imported_compared_swapped_and_restored(
     cron_host: Host, tmp_path: Path, name: str
