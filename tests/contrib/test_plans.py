@@ -256,7 +256,7 @@ def scrape(world: World) -> Counted:
     while more:
         with world.database.write() as connection:
             more = fold(connection)
-    return world.reading(lambda connection: gather(connection, ()))
+    return world.reading(lambda connection: gather(connection, (), 4))
 
 
 def first_page(world: World) -> Counted:

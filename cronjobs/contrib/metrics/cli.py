@@ -17,5 +17,5 @@ def metrics(source: Source) -> None:
     stops. It needs the database only, and works while the file's schedules are broken; limits are the file's.
     """
     with jobs_database(source, only_database=True) as (settings, database), database.read() as connection:
-        families = gather(connection, settings.limits)
+        families = gather(connection, settings.limits, settings.run.workers)
     write(lines_of(families))

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Final, NamedTuple
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from cronjobs import masking
-from cronjobs.contrib.metrics.statements import DueNext, last_tick_at, queue_rows, running_by_queue, upcoming_schedules
+from cronjobs.contrib.metrics.statements import (
+    DueNext,
+    last_tick_at,
+    queue_rows,
+    running_by_queue,
+    ticks_lately,
+    upcoming_schedules,
+)
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.histogram import BOUNDS_S, NO_BUCKET
 from cronjobs.engine.store import counts, listing
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.counts import MOST_NAMES, OTHER, Sum, Sums
 from cronjobs.engine.store.queues import held_so_far
+from cronjobs.engine.tick.not_started import NO_WORKER
 from cronjobs.text import visible
 
 MOST_QUEUES: Final = 200
+SATURATED_WITHIN: Final = timedelta(minutes=10)  # a host that has not ticked for so long is not counted
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -44,16 +53,20 @@ class Family:
             self.samples.append(Sample(suffix, tuple(labels.items()), value))
 
 
-def gather(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
-    """All of them. What ended comes first: a schedule that is counted there is in the list that is read after it."""
+def gather(connection: Connection, limits: Sequence[Limit], workers: int) -> list[Family]:
+    """All of them; *limits* and *workers* are those of the file.
+
+    What ended comes first: a schedule that is counted there is in the list that is read after it.
+    """
     ended = counts.all_that_ended(connection)
     schedules = upcoming_schedules(connection)
     return [
         *_ends(ended),
+        *_longest(ended, counts.longest_lately(connection)),
         *_schedules(ended, schedules),
         *_queues(connection),
         *_limits(connection, limits),
-        _last_tick(connection),
+        *_ticks(connection, workers),
     ]
 
 
@@ -113,6 +126,30 @@ def _histogram(name: str, about: str, ended: Sums, kind: str) -> Family:
         family.put(sum(each.micros for each in buckets) / 1e6, "_sum", job_type=job_type)
         family.put(count, "_count", job_type=job_type)
     return family
+
+
+def _longest(ended: Sums, lately: Sums) -> list[Family]:
+    """The names are those of the counters, so that no name comes and goes."""
+    families = []
+    for name, about, kind in (
+        (
+            "cronjobs_attempt_duration_max_seconds",
+            "The longest attempt that ended in this hour or the last.",
+            "attempts",
+        ),
+        (
+            "cronjobs_job_latency_max_seconds",
+            "The longest latency of a job that ended in this hour or the last.",
+            "jobs",
+        ),
+    ):
+        names = {key.name for key in ended if key.kind == kind}
+        family = Family(name, "gauge", about)
+        for key, each in sorted(lately.items()):
+            if key.kind == kind and each.longest is not None:
+                family.put(each.longest / 1e6, job_type=_shown(key.name if key.name in names else OTHER))
+        families.append(_without_repeats(family, max))
+    return families
 
 
 # --- schedules --------------------------------------------------------------------------------------------------------
@@ -239,10 +276,20 @@ def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
     return [used, capacity]
 
 
-def _last_tick(connection: Connection) -> Family:
-    family = Family("cronjobs_last_tick_timestamp_seconds", "gauge", "When the last tick began, on any host.")
-    family.put(_seconds(last_tick_at(connection)))
-    return family
+def _ticks(connection: Connection, workers: int) -> list[Family]:
+    last = Family("cronjobs_last_tick_timestamp_seconds", "gauge", "When the last tick began, on any host.")
+    last.put(_seconds(last_tick_at(connection)))
+    places = Family("cronjobs_workers", "gauge", "How many jobs one tick runs at once: run.workers of the file.")
+    places.put(workers)
+    about = "Hosts whose last tick left due jobs, as all its workers were busy to the end."
+    saturated = Family("cronjobs_saturated_hosts", "gauge", about)
+    saturated.put(sum(map(_is_saturated, ticks_lately(connection, SATURATED_WITHIN))))
+    return [last, places, saturated]
+
+
+def _is_saturated(tick: Row[Any]) -> bool:
+    left = tick.not_started if isinstance(tick.not_started, list) else []  # SQLite takes anything by plain SQL
+    return any(isinstance(entry, Mapping) and entry.get("why") == NO_WORKER for entry in left)
 
 
 def _without_repeats(family: Family, choose: Callable[[float, float], float]) -> Family:

@@ -44,7 +44,7 @@ class MetricsHook(Hook):
             return
         try:
             with beside.database.read() as connection:
-                families = gather(connection, beside.settings.limits)
+                families = gather(connection, beside.settings.limits, beside.settings.run.workers)
             textfile.write(path, lines_of(families))
         except CronjobsError as error:
             beside.emit(events.metrics_not_written(str(error)))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from cronjobs.engine.probe.sql_text import JOBS, QUEUES, SCHEDULES, TICKS
-from cronjobs.engine.store.sql import run
+from cronjobs.engine.store import listing
+from cronjobs.engine.store.sql import database_now, run
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,9 @@ def last_tick_at(connection: Connection) -> datetime | None:
     """When the newest tick began, by id: one whose clock was ahead must not be the last for years."""
     at: datetime | None = run(connection, f"SELECT t.started_at FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").scalar()
     return at
+
+
+def ticks_lately(connection: Connection, within: timedelta) -> list[Row[Any]]:
+    """The last tick of each host that began one within that time."""
+    since = database_now(connection) - within
+    return [tick for tick in listing.last_ticks(connection) if tick.started_at >= since]

@@ -305,3 +305,16 @@ def all_that_ended(connection: Connection) -> Sums:
     for key, each in named(new, known).items():
         add(sums, key, each)
     return sums
+
+
+def longest_lately(connection: Connection) -> Sums:
+    """By kind and name the longest attempts, and waits of jobs, that ended in this hour or the one before."""
+    rows: Any = run(
+        connection,
+        f"""
+        SELECT e.kind, e.name, max(e.longest) AS longest FROM (
+          SELECT c.kind, c.name, c.longest FROM {COUNTS} c WHERE c.at_hour >= {_THIS_HOUR} - 1
+          UNION ALL SELECT n.kind, n.name, n.longest FROM {NEW_COUNTS} n WHERE n.at_hour >= {_THIS_HOUR} - 1) AS e
+        WHERE e.longest IS NOT NULL GROUP BY e.kind, e.name""",
+    )
+    return {Key(row.kind, clean(row.name), ""): Sum(0, longest=row.longest) for row in rows}

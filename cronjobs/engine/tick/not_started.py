@@ -39,6 +39,7 @@ WHY: Final = {
 OUT_OF_TIME: Final = "budget"
 TOO_SHORT: Final = "short tick"
 NO_PLACE: Final = "long jobs"
+NO_WORKER: Final = "slots"
 MOST_ENTRIES: Final = 50
 LONGEST_NAME: Final = 200  # characters
 
@@ -95,7 +96,7 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
         return {"why": TOO_SHORT, **its, "whole_s": round(tick.whole_s, 1)}
     if timeout_s + stop_s > tick.remaining_s:
         return {"why": OUT_OF_TIME, **its, "left_s": round(max(0.0, tick.remaining_s), 1)}
-    return {"why": "late" if tick.slots else "slots"}
+    return {"why": "late" if tick.slots else NO_WORKER}
 
 
 def record(lanes: Iterable[WaitingLane], tick: TickState) -> list[dict[str, Any]]:
