@@ -16,6 +16,7 @@ import psycopg
 import pytest
 import typer
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from cronjobs.desk.cli.commands import Listed
 from cronjobs.desk.cli.main import app
@@ -135,3 +136,18 @@ def test_no_flag_shows_a_type(path: str) -> None:
     flags = [each for each in loaded.get_params(context) if getattr(each, "is_flag", False)]
     assert flags
     assert {each.metavar for each in flags} == {""}
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("retry", 'write "cronjobs jobs retry"'),
+        ("drop", 'write "cronjobs db drop"'),
+        ("list", 'write "cronjobs schedules list" or "cronjobs jobs list" or "cronjobs effects list"'),
+        ("hstory", "Did you mean 'history'?"),
+    ],
+)
+def test_a_command_that_is_typed_without_its_group_is_found(typed: str, meant: str) -> None:
+    answer = CliRunner().invoke(app, [typed])
+    assert answer.exit_code == 2
+    assert meant in " ".join(answer.output.replace("│", " ").split())

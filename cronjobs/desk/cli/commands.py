@@ -147,5 +147,20 @@ class LazyGroup(PlainGroup):
         self.commands = {name: Listed(name, row) for name, row in self.table.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, found, rest = super().resolve_command(ctx, args)
+        try:
+            name, found, rest = super().resolve_command(ctx, args)
+        except Exception as error:
+            if there := self._groups_with(args[0]):
+                error.message = f'No such command "{args[0]}": write {" or ".join(there)}'  # type: ignore[attr-defined]
+            raise
         return name, found.load() if isinstance(found, Listed) else found, rest
+
+    def _groups_with(self, name: str) -> list[str]:
+        """The commands of that name in the desk's groups below this one, as they are typed."""
+        return [
+            f'"cronjobs {group} {name}"'
+            for group, row in self.table.items()
+            if row.where.endswith(":app")
+            and "." not in row.where
+            and name in getattr(Listed(group, row).load(), "commands", ())
+        ]

@@ -32,7 +32,7 @@ StatusOption = Annotated[
         metavar="STATUS",
         parser=_status,
         autocompletion=lambda: STATUS_WORDS,
-        help=f"Only in this state: {', '.join(STATUS_WORDS)}.",
+        help=f"Only in this state: {', '.join(STATUS_WORDS)}. A command that changes jobs says which it does not take.",
     ),
 ]
 QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only of this queue.")]
