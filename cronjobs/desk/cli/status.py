@@ -17,7 +17,7 @@ from cronjobs.desk.cli.status_json import all_of_it
 from cronjobs.desk.cli.status_lines import head_lines, schedule_lines, work_lines
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.queue_trends import queue_trends
-from cronjobs.desk.insight.worst_first import schedules_shown
+from cronjobs.desk.insight.worst_first import run_by_cron, schedules_shown
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.database import ready_database
 from cronjobs.engine.command.printing import complain, is_terminal, json_text
@@ -90,11 +90,15 @@ def status_lines(
     if is_terminal():
         around = len(head) + len(work) + 5  # a header, the legend, the rest counted, an empty line, the prompt
         room = max(AT_LEAST, shutil.get_terminal_size().lines - around)
-    facts = schedules_shown(connection, health, settings.run.every, None if everything else room)
-    return [*head, *schedule_lines(facts, health.schedules.active, times), *work]
+    most = None if everything else room
+    facts = schedules_shown(connection, health, settings.run.every, most)
+    by_cron, names = run_by_cron(connection, health.now, None if most is None else max(AT_LEAST, most - len(facts)))
+    return [*head, *schedule_lines([*facts, *by_cron], health.schedules.active + names, times), *work]
 
 
 def _status_json(connection: Connection, settings: Settings, types: JobTypes, address: str, *, everything: bool) -> str:
     health = look(connection, settings, types)
-    shown = schedules_shown(connection, health, settings.run.every, None if everything else IN_A_PIPE)
-    return json_text(all_of_it(connection, health, settings, address, shown))
+    most = None if everything else IN_A_PIPE
+    shown = schedules_shown(connection, health, settings.run.every, most)
+    by_cron, _ = run_by_cron(connection, health.now, most)
+    return json_text(all_of_it(connection, health, settings, address, shown, by_cron))

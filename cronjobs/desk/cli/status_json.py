@@ -18,11 +18,16 @@ from cronjobs.engine.store.schedule_health import active_schedules
 
 
 def all_of_it(
-    connection: Connection, health: Health, settings: Settings, address: str, facts: Sequence[ScheduleFacts]
+    connection: Connection,
+    health: Health,
+    settings: Settings,
+    address: str,
+    facts: Sequence[ScheduleFacts],
+    by_cron: Sequence[ScheduleFacts] = (),
 ) -> dict[str, Any]:
     """With what ``status_object`` is not given: trends, and every active schedule."""
     trends = queue_trends(connection, health)
-    return status_object(health, settings, address, trends, facts, active_schedules(connection))
+    return status_object(health, settings, address, trends, facts, active_schedules(connection), by_cron)
 
 
 def status_object(
@@ -32,6 +37,7 @@ def status_object(
     trends: QueueTrends,
     facts: Sequence[ScheduleFacts] = (),
     active: Sequence[Any] = (),
+    by_cron: Sequence[ScheduleFacts] = (),
 ) -> dict[str, Any]:
     """*facts* of the schedules that are shown, which go into their rows; *active*: rows of all of them."""
     shown = {each.name: facts_object(each) for each in facts}
@@ -68,6 +74,7 @@ def status_object(
         "dead": health.dead,
         "pauses": [dict(pause) for pause in health.pauses],
         "schedules": [columns_of(schedule) | shown.get(schedule.name, {}) for schedule in active],
+        "run_by_cron": [facts_object(each) for each in by_cron],
     }
 
 

@@ -121,7 +121,7 @@ def _schedule_row(facts: ScheduleFacts, times: Times, count: int, *, all_columns
     if facts.paused:
         coming = "paused"
     elif facts.next_at is None:
-        coming = "never"
+        coming = "never" if facts.status == "active" else "unknown"
     else:
         coming = rough(facts.next_at - times.now) if facts.next_at > times.now else "due now"
     return [*row, strip(facts.strip, count), coming]

@@ -36,7 +36,10 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class ScheduleFacts:
-    """``runs``: the newest first, at most STRIP. ``durations``: of its last runs that succeeded, newest first."""
+    """``runs``: the newest first, at most STRIP. ``durations``: of its last runs that succeeded, newest first.
+
+    ``status``: active, retired, or "run by cron"; ``next_at`` None: never, or of a line of cron it is unknown.
+    """
 
     id: int
     name: str

@@ -8,11 +8,13 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from cronjobs.desk import doors
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.schedule_facts import ScheduleFacts, schedule_facts
 from cronjobs.desk.insight.watched import Watched, quiet_after
 from cronjobs.engine.rules.standing import Happened
 from cronjobs.engine.store.schedule_runs import next_due
+from cronjobs.installed import if_installed
 
 NOT_RUN, DEAD, MISSED, FAILING, NOT_SUCCEEDED, WELL = range(6)  # the worst first
 ASKED_AT_ONCE: Final = 200  # schedules: of each, 100 ledger rows are in memory
@@ -25,6 +27,12 @@ def schedules_shown(connection: Connection, health: Health, every: timedelta, li
     for first in range(0, len(ids), ASKED_AT_ONCE):
         found |= schedule_facts(connection, ids[first : first + ASKED_AT_ONCE])
     return [found[each] for each in ids if each in found]
+
+
+def run_by_cron(connection: Connection, now: datetime, limit: int | None) -> tuple[list[ScheduleFacts], int]:
+    """Likewise the first *limit* lines that cron itself runs, if there is an extra that records them; and how many."""
+    there = if_installed(doors.RUN_BY_CRON)
+    return ([], 0) if there is None else there.rows(connection, now, limit)
 
 
 def worst_first(connection: Connection, health: Health, every: timedelta, limit: int | None) -> list[int]:

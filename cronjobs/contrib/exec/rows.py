@@ -1,0 +1,50 @@
+"""The lines that cron runs under ``cronjobs exec``, in the table of schedules that ``status`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.insight.explain_exec import LATE, next_due
+from cronjobs.desk.insight.schedule_facts import STRIP, RunFacts, ScheduleFacts
+from cronjobs.engine.store import exec_runs
+from cronjobs.engine.store.exec_runs import LatestRun
+from cronjobs.model import Status
+
+
+def rows(connection: Connection, now: datetime, limit: int | None) -> tuple[list[ScheduleFacts], int]:
+    """The first *limit* names (None: all), the worst first, then by their next run; and how many there are."""
+    latest = sorted(exec_runs.latest(connection).values(), key=lambda runs: _worst_first(runs[0], now))
+    names = [runs[0].job_type for runs in latest[:limit]]
+    lately = (exec_runs.begun_between(connection, name, None, None, STRIP) for name in names)
+    return [_facts(runs) for runs in lately if runs], len(latest)
+
+
+def _worst_first(newest: LatestRun, now: datetime) -> tuple[bool, bool, bool, datetime, str]:
+    due = next_due(newest)
+    absent = due is not None and due + LATE < now
+    return (not absent, newest.status != Status.DEAD, due is None, due or now, newest.job_type)
+
+
+def _facts(runs: Sequence[LatestRun]) -> ScheduleFacts:
+    newest = runs[0]
+    durations = (_took(each) for each in runs if each.status == Status.SUCCEEDED)
+    return ScheduleFacts(
+        id=newest.id,
+        name=newest.job_type,
+        status="run by cron",
+        next_at=next_due(newest),
+        paused=None,
+        runs=tuple(_run(each) for each in runs),
+        durations=tuple(each for each in durations if each is not None),
+    )
+
+
+def _run(run: LatestRun) -> RunFacts:
+    return RunFacts(run.status, run.finished_at or run.started_at, run.started_at, run.id, _took(run))
+
+
+def _took(run: LatestRun) -> timedelta | None:
+    return None if run.finished_at is None else max(timedelta(0), run.finished_at - run.started_at)
