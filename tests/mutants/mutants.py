@@ -1478,7 +1478,7 @@ MUTANTS = (
         "cronjobs/engine/store/operating.py",
         "AND {KEY_OWNER} IS NULL AND NOT EXISTS",
         "AND NOT EXISTS",
-        (APP_CHANGES,),
+        ("tests/desk/database/test_operate_bulk.py",),
     ),
     Mutant(
         "two retried jobs take one key",
@@ -1932,7 +1932,7 @@ MUTANTS = (
     Mutant(
         "jobs that wait for others are late",
         "cronjobs/desk/insight/waiting.py",
-        "late=each.late - behind.get((each.queue, each.job_type), 0)",
+        "late=each.late - kept[each]",
         "late=each.late",
         ("tests/desk/database/test_late.py",),
     ),

@@ -72,7 +72,7 @@ def passes(copy: Path, tests: list[str] | tuple[str, ...], *, show: bool = False
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],
         cwd=copy,
         # Before the installed package, also for the processes that tests start.
-        env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "CRONJOBS_TESTS_BOTH": "1"},
         capture_output=True,
         text=True,
     )

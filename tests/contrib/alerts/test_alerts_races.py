@@ -69,17 +69,20 @@ def test_an_end_that_comes_while_the_message_is_on_its_way_is_told(
 ) -> None:
     stage = Stage(database, tmp_path, alerting(webhook(web)), hosts=2)
     first, second = stage.hosts
-    mark = Alerting._mark
+    mark, ended = Alerting._mark, []
 
-    def end_first(alerting_here: Alerting, *given: Any) -> None:
+    def end_first(alerting_here: Alerting, *given: Any) -> None:  # in a thread of the tick's
         monkeypatch.setattr(Alerting, "_mark", mark)
         stage.settle_deaths()
-        second.tick()
+        Alerting(second.settings, database, second.name, "another", lambda _: None).look(None, anyway=True)
+        ended.append(stage.rows(tables.findings)[0].ended_at)
         mark(alerting_here, *given)
 
     stage.kill_a_job()
     monkeypatch.setattr(Alerting, "_mark", end_first)
     first.tick()
+    assert ended
+    assert ended[0] is not None
     stage.minutes(4)
     assert told(web) == [("dead", False), ("dead", True)]
 
