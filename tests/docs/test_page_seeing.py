@@ -75,7 +75,7 @@ def night(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     first, last = (MIDNIGHT + minute * MINUTE for minute in (4 * 60 + 20, 4 * 60 + 40))
     missed = {"schedule_id": stock, "first_for": first, "last_for": last, "outcome": "missed", "count": 3}
     ledger.append(
-        missed | {"decided_at": at(4, 41), "job_id": None, "reason": "no tick came in time, and catch_up is none"}
+        missed | {"decided_at": at(4, 41), "job_id": None, "reason": "no tick fired it in time, and catch_up is none"}
     )
     error = {"last_error": "OSError: no space left on device", "error_type": "OSError", "failures": 1}
     ran(

@@ -1939,8 +1939,8 @@ MUTANTS = (
     Mutant(
         "a type fails although runs of it succeed",
         "cronjobs/engine/store/failing_types.py",
-        "is None or at < each.since)",
-        "is None or at)",
+        "if row.name not in well or at > well[row.name]]",
+        "if row.name]",
         ("tests/desk/database/test_failing_types.py",),
     ),
     Mutant(

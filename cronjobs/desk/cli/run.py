@@ -13,7 +13,7 @@ from cronjobs.desk.cli import typed
 from cronjobs.desk.cli.options import Source, schedule_or_type_names
 from cronjobs.desk.cli.output import block, safe
 from cronjobs.desk.cli.progress import Bar
-from cronjobs.desk.cli.project_database import our_database
+from cronjobs.desk.cli.project_database import operator, our_database
 from cronjobs.desk.cli.run_target import CannotTell, job_of
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured
@@ -74,7 +74,9 @@ def run(
                     job = begin_existing(database, _number(target), settings, known, locked_by=locked_by)
                 else:
                     new, alone = job_of(settings, known, target, arguments, schedule)
-                    job = begin_new(database, new, settings.run, known, locked_by=locked_by, alone=alone)
+                    job = begin_new(
+                        database, new, settings.run, known, locked_by=locked_by, alone=alone, actor=operator()
+                    )
             except (UnknownType, CannotTell):
                 for fault in known.faults:
                     streams.say(safe(f"{fault.where}: {fault.what}", 1000))

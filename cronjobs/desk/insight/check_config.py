@@ -94,6 +94,18 @@ def wrong_names(settings: Settings, known: JobTypes, file: str) -> list[Problem]
     return list(_names(_Place(settings, file), settings, known))
 
 
+def misfits(settings: Settings, known: JobTypes, file: str) -> list[tuple[str, Problem]]:
+    """Payloads of schedules that the handler here does not take, each with its job type."""
+    place = _Place(settings, file)
+    handlers = {name: found.registration for name, found in known.types.items()}
+    return [
+        (schedule.job, problem)
+        for name, schedule in settings.schedules.items()
+        if (registration := handlers.get(schedule.job)) is not None
+        for problem in _payload(place, registration, schedule.payload, f"schedules.{name}")
+    ]
+
+
 class NeverBegins(NamedTuple):
     """A time-out that no tick has room for, and the type of the jobs that have it."""
 

@@ -32,7 +32,7 @@ from cronjobs.text import one_line
 OCCURRENCE_VERDICTS: Final = {
     "enqueued": "it made a job",
     "skipped": "it gave way to a job of the schedule that was still unfinished (overlap), or its queue was full",
-    "missed": "no tick came in time, and catch_up did not make up for it",
+    "missed": "no tick fired it in time, and catch_up did not make up for it",
     "coalesced": "another run stands for it",
     "paused": "the schedule, or everything, was paused with --skip",
     "pending": "no tick has settled it yet, a pause holds it back, or it is still to come",

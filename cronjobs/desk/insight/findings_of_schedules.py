@@ -58,9 +58,11 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
     yield from _not_run(health, settings.run.every, same)
     if (lost := health.watch.given_up.get(DROPPED)) is not None:
         what = given_up_text(lost, "occurrence")
+        was = "was" if what.startswith("1 ") else "were"
         text = (
-            f"{what} of {several(sorted(lost.by_name))} will not run: more were owed than catch_up_limit; "
-            '"cronjobs backfill" runs them, "cronjobs ack dropped" ends this'
+            f"{what} of {several(sorted(lost.by_name))} {was} dropped, as more were "
+            'owed than catch_up_limit; "cronjobs backfill" runs those that nobody has backfilled yet, '
+            '"cronjobs ack dropped" ends this'
         )
         command = "cronjobs audit --action dropped"
         yield Finding("dropped", text, since=lost.since, command=command, rows=tuple(map(str, lost.ids)))

@@ -47,6 +47,10 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     for job_type, problem in health.never_begin:
         held = sum(without_room.pop(place) for place in list(without_room) if place[1] == job_type)
         yield _fault(str(problem), (str(problem),), (), (), held, health, same)
+    misfits = {found.job_type for found in health.misfits}  # jobs that wait for this: a finding of their own
+    for job_type, problem in health.schedule_misfits:
+        if job_type not in misfits:
+            yield Finding("config", str(problem), command="cronjobs check", rows=(str(problem),))
     for host, (why, begun) in sorted(health.watch.refused.items()):
         text = f"host {host} refuses its file, and fires what was in force before: {why}"
         yield Finding("refused", text, since=begun, command="cronjobs sync --plan", subject=host)

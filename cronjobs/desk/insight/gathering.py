@@ -6,7 +6,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.check_config import never_begin
+from cronjobs.desk.insight.check_config import misfits, never_begin
 from cronjobs.desk.insight.findings_of_extras import told_by_extras
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.judged_types import judged_types, unknown_schedules, unknown_since
@@ -72,6 +72,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         schedules=surveyed,
         next=next_to_fire(connection, NEXT_SHOWN),
         faults=types.faults,
+        schedule_misfits=misfits(settings, types, settings.file.name),
         never_begin=never_begin(settings, types, settings.file.name),
         silent=silent_hosts(connection, last_ticks, now, every),
         slower=slow_runs(connection, now),

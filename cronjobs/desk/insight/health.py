@@ -19,6 +19,7 @@ from cronjobs.engine.store.acks import StoredAck
 from cronjobs.engine.store.failing_types import FailingType
 from cronjobs.engine.store.misfits import WaitingMisfits
 from cronjobs.engine.store.schedule_health import Survey
+from cronjobs.errors import Problem
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Health:
     schedules: Survey
     next: list[tuple[datetime, str]]  # which schedules fire when, at most gathering.NEXT_SHOWN
     faults: tuple[Fault, ...] = field(default=())
+    schedule_misfits: list[tuple[str, Problem]] = field(default_factory=list)  # by job type: payloads of the file here
     never_begin: list[NeverBegins] = field(default_factory=list)  # timeouts of the file here that no tick has room for
     judged_by_ticks: bool = False  # types are judged by what ticks knew; else by what is registered here
     unknown_schedules: dict[str, list[str]] = field(default_factory=dict)  # active ones, by such a type

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from cronjobs.engine.rules.standing import (
     DEFAULT_GRACE,
     SAID_ELSEWHERE,
+    ByHand,
     Happened,
     JobNow,
     NotRun,
@@ -79,6 +80,13 @@ def not_run(
 def covered_by_hand(connection: Connection, stored: StoredSchedule, now: datetime) -> datetime | None:
     """Up to which instant a run that a person triggered stands for what the schedule was due; None: none does."""
     return covered_by(store.triggered(connection, stored.name), now, _of(stored, {})[1])
+
+
+def as_ledger_row(schedule_id: int, run: ByHand) -> Happened | None:
+    """A run that a person triggered, as the ledger would have it; None: its job was pruned."""
+    if run.job is None:
+        return None
+    return Happened(schedule_id, run.at, run.at, "enqueued", None, run.at, run.job.id, run.job)
 
 
 def ran_by_hand(connection: Connection, schedule: str) -> datetime | None:

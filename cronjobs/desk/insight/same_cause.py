@@ -175,7 +175,9 @@ def failing_runs(watch: Watched) -> dict[str, FailingRuns]:
     for schedule in watch.schedules:
         most = _warn_after(schedule)
         by_hand = watch.by_hand.get(schedule.name)
-        since = [row for row in watch.lately.get(schedule.id, []) if by_hand is None or row.last_for > by_hand]
+        rows = [*watch.by_trigger.get(schedule.id, []), *watch.lately.get(schedule.id, [])]
+        since = [row for row in rows if by_hand is None or row.last_for > by_hand]
+        since.sort(key=lambda row: row.last_for, reverse=True)
         if rows := failed_runs(since, most):
             found[schedule.name] = FailingRuns(rows, most)
     return found

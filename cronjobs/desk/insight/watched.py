@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.run_watch import covered_by_hand, newest_rows, not_run, ran_by_hand
+from cronjobs.desk.insight.run_watch import as_ledger_row, covered_by_hand, newest_rows, not_run, ran_by_hand
 from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.crontime.timing import newest_between, next_after
 from cronjobs.engine.rules.standing import Happened, JobNow, NotRun, failed_runs
@@ -101,6 +101,7 @@ class Watched:
     schedules: Sequence[StoredSchedule] = ()  # those that may be in trouble, by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
     lately: dict[int, list[Happened]] = field(default_factory=dict)
+    by_trigger: dict[int, list[Happened]] = field(default_factory=dict)  # likewise runs that a person triggered
     covered: dict[str, datetime] = field(default_factory=dict)  # schedules with missed runs → up to when by hand
     by_hand: dict[str, datetime] = field(default_factory=dict)  # schedules that failed → a success by hand
     fires: bool = True  # a tick with schedules switched on came lately
@@ -137,14 +138,17 @@ def watch(
     now: datetime,
 ) -> Watched:
     """Gather the facts in a few indexed statements; *ticks* are the last ones of each host that ticks now."""
-    schedules = schedules_by_id(connection, surveyed.doubtful)
+    retrying = store.retrying(connection)
+    schedules = schedules_by_id(connection, surveyed.doubtful | retrying)
     active = [each for each in schedules if each.status == "active"]
-    unwell = [each for each in active if each.id in surveyed.went_badly]
+    unwell = [each for each in active if each.id in surveyed.went_badly | retrying]
     lately = newest_rows(connection, unwell)
     no_run = not_run(connection, unwell, lately, now)
     missing = [each for each in unwell if missed(lately.get(each.id, []))]
     covered = {each.name: at for each in missing if (at := covered_by_hand(connection, each, now)) is not None}
-    failed = [each for each in unwell if failed_runs(lately.get(each.id, []), 1)]
+    triggered = {each.id: store.triggered(connection, each.name) for each in unwell if each.id in retrying}
+    by_trigger = {id_: [row for run in runs if (row := as_ledger_row(id_, run))] for id_, runs in triggered.items()}
+    failed = [each for each in unwell if failed_runs([*by_trigger.get(each.id, []), *lately.get(each.id, [])], 1)]
     by_hand = {each.name: at for each in failed if (at := ran_by_hand(connection, each.name)) is not None}
     fires = store.fired_lately(connection, silence_after(every))
     queue_paused = any(pause["scope"] in ("all", "queue") for pause in pauses)
@@ -152,6 +156,7 @@ def watch(
         schedules=schedules,
         deaths=store.deaths(connection),
         lately=lately,
+        by_trigger=by_trigger,
         covered=covered,
         by_hand=by_hand,
         fires=fires,
@@ -199,6 +204,9 @@ def missed(rows: Sequence[Happened]) -> Happened | None:
     return None
 
 
+_BECAME: Final = {"queued": "waits", "failed": "waits for another try", "running": "runs"}
+
+
 def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) -> WithoutRun | None:
     """Why a schedule with a ``grace`` has not run for its last occurrence or any later one; None: it has."""
     if isinstance(stored.definition, dict) and "grace_s" not in stored.definition:
@@ -228,8 +236,9 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     if not states:
         why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"
     else:
-        row, state = states[-1]
-        why = f"job {row.job_id} is {state}" if row.outcome == "enqueued" else f"{row.outcome} ({row.reason})"
+        row, state = states[0]  # that of this occurrence; what became of later ones says nothing of it
+        became = _BECAME.get(state or "", f"is {state}")
+        why = f"job {row.job_id} {became}" if row.outcome == "enqueued" else f"{row.outcome} ({row.reason})"
     succeeded = store.last_succeeded_for(connection, stored.id)
     after = max(at for at in (began, by_hand, succeeded) if at is not None)
     first = next_after(when, after) or last[0]

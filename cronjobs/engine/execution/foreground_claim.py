@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from cronjobs.engine.config.settings import RunSettings, Settings
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobTypes, policy_of
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.ending import running_row
@@ -19,6 +20,7 @@ from cronjobs.engine.store.enqueue import NewJob, insert_jobs
 from cronjobs.engine.store.listing import one_job
 from cronjobs.engine.store.overlap import hold_turn, running_beside, unfinished_jobs
 from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.store.ticks import record
 from cronjobs.errors import CronjobsError
 from cronjobs.model import Failed, Job, Status
 from cronjobs.text import one_line
@@ -48,11 +50,12 @@ def _policies(known: JobTypes, run: RunSettings) -> ClaimPolicies:
 
 
 def begin_new(
-    database: Database, new: NewJob, run: RunSettings, known: JobTypes, *, locked_by: str, alone: bool
+    database: Database, new: NewJob, run: RunSettings, known: JobTypes, *, locked_by: str, alone: bool, actor: str
 ) -> Job:
     """Insert *new* with one try and claim it in the same transaction, so that no tick comes between.
 
-    *alone*: its schedule lets no two of its jobs run at once. Raises CannotRun when one is unfinished.
+    Of a schedule it is on record as triggered by *actor*. *alone*: its schedule lets no two of its jobs run at once.
+    Raises CannotRun when one is unfinished.
     """
     with database.write() as connection:
         if alone and new.schedule is not None:
@@ -63,6 +66,17 @@ def begin_new(
                 raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap:): {todo}")
         scheduled_for = None if new.schedule is None else database_now(connection)
         [job_id] = insert_jobs(connection, [replace(new, scheduled_for=scheduled_for, max_attempts=1)])
+        if new.schedule is not None:
+            host, detail = Identity.here().host, {"job_id": job_id, "force": False}
+            record(
+                connection,
+                action="trigger",
+                subject=new.schedule,
+                actor=actor,
+                host=host,
+                detail=detail,
+                at=scheduled_for,
+            )
         if alone:
             _require_turn(connection, job_id)
         policies = _policies(known, run)

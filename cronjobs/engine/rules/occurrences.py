@@ -27,7 +27,7 @@ BACKFILLED: Final = "backfill by"  # and for what a person ran afterwards
 def ledger_reason(policy: str, *, paused: bool = False) -> str:
     """Why occurrences are recorded as missed, by their catch-up policy; *paused*: a pause held them back."""
     if policy == "none":
-        return f"{'held back by a pause' if paused else 'no tick came in time'} (catch_up: none)"
+        return f"{'held back by a pause' if paused else 'no tick fired it in time'} (catch_up: none)"
     return "held back by a pause, for longer than catch_up_within" if paused else "no tick came within catch_up_within"
 
 

@@ -24,6 +24,7 @@ from cronjobs.engine.schedules.definition import definition, fingerprint
 from cronjobs.engine.schedules.materialise import Materialised, SettledChunk, tell, weight, write
 from cronjobs.engine.store import queues, ticks
 from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store.acks import rename_schedules
 from cronjobs.engine.store.job_types import remembered
 from cronjobs.engine.store.schedules import Definition, StoredSchedule
 from cronjobs.engine.store.sql import database_now
@@ -219,6 +220,8 @@ class Applying:
         define = [_definition(edit, self.mark, self.now) for edit in edits if edit.wanted and edit.name in changed]
         retire = [edit.name for edit in edits if edit.wanted is None]
         store.rename(connection, renamed)
+        if renamed:
+            rename_schedules(connection, renamed)
         store.put_definitions(connection, define)
         store.retire(connection, retire)
         return [

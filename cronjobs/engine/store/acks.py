@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, select, update
 
 from cronjobs.engine.database.tables import acks
 from cronjobs.engine.store.sql import inserted_into
@@ -48,3 +48,16 @@ def put_ack(connection: Connection, ack: StoredAck) -> None:
 def delete_ack(connection: Connection, finding: str) -> bool:
     """Return whether there was one."""
     return connection.execute(delete(acks).where(acks.c.finding == finding)).rowcount > 0
+
+
+def rename_schedules(connection: Connection, names: Mapping[str, str]) -> None:
+    """Let acknowledged findings about schedules (old → new) stay so: these are the same schedules."""
+    for row in connection.execute(select(acks.c.finding, acks.c.rows)).all():
+        rows, (kind, colon, subject) = _texts(row.rows), row.finding.partition(":")
+        values = {
+            "finding": f"{kind}{colon}{names.get(subject, subject)}",
+            "rows": [names.get(each, each) for each in rows],
+        }
+        if values != {"finding": row.finding, "rows": rows}:
+            connection.execute(delete(acks).where(acks.c.finding.in_({values["finding"]} - {row.finding})))
+            connection.execute(update(acks).where(acks.c.finding == row.finding).values(values))

@@ -26,7 +26,7 @@ _FAILS_ON: Final = f"""j.{WAITING} AND j.status = 'failed' AND (j.schedule IS NU
 
 @dataclass(frozen=True)
 class FailingType:
-    """Its last IN_A_ROW attempts, and more, failed since ``since``; ``jobs`` of it wait for another try."""
+    """Its last IN_A_ROW attempts, or more, failed since ``since``; ``jobs`` of it wait for another try."""
 
     job_type: str
     jobs: int
@@ -44,22 +44,21 @@ def failing_types(connection: Connection) -> list[FailingType]:
         least=IN_A_ROW,
         most=TYPES,
     ).all()
-    found = []
-    for row in rows:
-        failed = _last_failures(connection, row.name)
-        if len(failed) == IN_A_ROW:
-            found.append(FailingType(row.name, row.waiting, min(failed)))
-    if not found:
+    failures = {row.name: _last_failures(connection, row.name) for row in rows}
+    in_doubt = {name: failed for name, failed in failures.items() if len(failed) >= IN_A_ROW}
+    if not in_doubt:
         return []
-    well = _last_successes(connection, min(each.since for each in found))
-    return sorted(
-        (each for each in found if (at := well.get(each.job_type)) is None or at < each.since),
-        key=lambda each: each.job_type,
-    )
+    well = _last_successes(connection, min(map(min, in_doubt.values())))
+    found = []
+    for row in sorted(rows, key=lambda each: each.name):
+        since = [at for at in in_doubt.get(row.name, ()) if row.name not in well or at > well[row.name]]
+        if len(since) >= IN_A_ROW:
+            found.append(FailingType(row.name, row.waiting, min(since)))
+    return found
 
 
 def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
-    """When the last IN_A_ROW failures of its jobs ended; fewer, if the history has no more."""
+    """When the last failures ended of the JOBS_READ jobs of it that failed last."""
     return list(
         run(
             connection,
@@ -68,11 +67,10 @@ def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
               SELECT j.id, j.attempts FROM {JOBS} j WHERE {_FAILS_ON} AND j.job_type = :job_type
               ORDER BY j.last_failed_at DESC, j.id DESC LIMIT :jobs) f
             JOIN {JOB_RUNS} r ON r.job_id = f.id AND r.attempt > f.attempts - :attempts
-            WHERE r.outcome IN ('failed', 'timed_out', 'lost') ORDER BY r.finished_at DESC LIMIT :least""",
+            WHERE r.outcome IN ('failed', 'timed_out', 'lost') ORDER BY r.finished_at DESC""",
             job_type=job_type,
             jobs=JOBS_READ,
             attempts=ATTEMPTS,
-            least=IN_A_ROW,
         ).scalars()
     )
 

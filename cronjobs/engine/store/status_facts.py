@@ -179,6 +179,18 @@ def triggered(connection: Connection, schedule: str) -> list[ByHand]:
     return [ByHand(at, jobs.get(job_id)) for at, job_id in made]
 
 
+def retrying(connection: Connection) -> frozenset[int]:
+    """The ids of active schedules of which a job failed and waits for another try."""
+    ids = run(
+        connection,
+        f"""
+        SELECT s.id FROM {SCHEDULES} s WHERE s.status = 'active' AND s.name IN (
+          SELECT j.schedule FROM {JOBS} j
+          WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.{WAITING} AND j.status = 'failed')""",
+    ).scalars()
+    return frozenset(ids)
+
+
 def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | None:
     """The newest occurrence of a schedule whose run succeeded, among the last OCCURRENCES_READ; None: of none."""
     at: datetime | None = run(

@@ -69,6 +69,16 @@ def test_three_failures_in_a_row_are_a_finding(world: World, outcomes: str) -> N
     assert said.command == "cronjobs jobs list --status failed --type t.mail"
 
 
+def test_it_lasts_since_the_first_failure_behind_the_last_success(world: World) -> None:
+    world.job("s", 30)
+    world.job("ffffff", 25)
+    [said] = world.found().values()
+    assert said.since == world.now - 25 * MINUTE
+    world.job("s", 23)
+    [said] = world.found().values()
+    assert said.since == world.now - 22 * MINUTE
+
+
 @pytest.mark.parametrize("outcomes", ["f", "ff", "zzz"])
 def test_fewer_are_none(world: World, outcomes: str) -> None:
     world.job(outcomes, 20)

@@ -48,7 +48,7 @@ def random_entries(dice: random.Random) -> list[dict[str, Any]]:
             entry["outcome"] = dice.choice(OF_ATTEMPTS)
         if kind == "occurrence":
             entry |= {"outcome": dice.choice(["missed", "skipped"]), "count": dice.randrange(1, 9), "last_for": began}
-            entry |= {"schedule": dice.choice("ab"), "reason": "no tick came in time"}
+            entry |= {"schedule": dice.choice("ab"), "reason": "no tick fired it in time"}
         found.append(entry)
     return found
 

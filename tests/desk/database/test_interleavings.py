@@ -434,7 +434,7 @@ def runs_by_hand(world: World, database: Database) -> None:
         job = begin_existing(database, world.chance.choice(waiting), settings, KNOWN, locked_by=HERE)
     else:
         new = replace(job_for(world.schedule, SYSTEM.now()), run_at=None)
-        job = begin_new(database, new, settings.run, KNOWN, locked_by=HERE, alone=not world.overlaps)
+        job = begin_new(database, new, settings.run, KNOWN, locked_by=HERE, alone=not world.overlaps, actor="ada")
     world.seen.claimed.append((job.id, job.attempt))
     world.seen.by_hand.add(job.id)
 

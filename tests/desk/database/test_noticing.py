@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import job_runs, jobs, ticks
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.schedules.backfill import trigger
 from cronjobs.engine.store import schedules as store
+from cronjobs.engine.store.acks import StoredAck, acks_in_force, put_ack
 from cronjobs.testing import FakeClock
 
 GRACE = timedelta(minutes=10)
@@ -184,3 +187,75 @@ def test_runs_that_are_long_for_the_lease_are_told_without_an_alarm(yard: Yard) 
     [found] = noticed(yard, "lease")
     assert found.text.startswith("slow typically runs for 13s, and run.lease is 1m: make it 5 times as long")
     assert not found.alarm
+
+
+# --- runs that a person triggered -------------------------------------------------------------------------------------
+
+
+def triggered(yard: Yard, failures: int, status: str = "failed") -> None:
+    """A run of the schedule by hand, whose last tries failed."""
+    with yard.database.write() as connection:
+        job_id = trigger(connection, "s", force=True, actor="ada", host="alpha")
+        values = {"status": status, "attempts": failures, "failures": failures, "run_at": yard.clock.now() + MINUTE}
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(values))
+
+
+def test_failures_of_a_run_that_somebody_triggered_count_as_those_of_any_run(yard: Yard) -> None:
+    yard.sync(yard.file(hourly()))
+    yard.clock.set(at(1, hour=9))
+    yard.tick()
+    end(yard, "succeeded")
+    yard.clock.set(at(5, hour=9))
+    triggered(yard, 2)
+    assert noticed(yard, "failing") == []
+    triggered(yard, 1)
+    [found] = noticed(yard, "failing")
+    assert (found.text, found.rows) == ("the last 3 runs of s failed", ("s",))
+
+
+def test_a_run_of_the_schedule_that_succeeds_ends_it(yard: Yard) -> None:
+    yard.sync(yard.file(hourly()))
+    yard.clock.set(at(5, hour=8))
+    triggered(yard, 3)
+    assert noticed(yard, "failing")
+    yard.clock.set(at(1, hour=9))
+    yard.tick()
+    with yard.database.write() as connection:
+        its = jobs.c.scheduled_for == at(0, hour=9)
+        connection.execute(update(jobs).where(its).values(status="succeeded", finished_at=yard.clock.now()))
+    assert noticed(yard, "failing") == []
+
+
+# --- what stays as it was ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_acknowledged_of_a_schedule_stays_so_when_it_is_renamed(yard: Yard) -> None:
+    yard.sync(yard.file(minutely(cron="0 * * * *"), minutely(name="other", cron="0 * * * *")))
+    ours, theirs = StoredAck("schedule:s", "critical", ("s",), at(0, hour=20), "ada", None, at(0)), ("other",)
+    taken = replace(ours, finding="schedule:t", rows=("t",), why="of an earlier t")
+    several = replace(ours, finding="missed", severity="warning", rows=("other", "s"))
+    ours_alone = replace(ours, finding="failing", rows=theirs)
+    with yard.database.write() as connection:
+        for ack in (ours, taken, several, ours_alone):
+            put_ack(connection, ack)
+    renamed = minutely(name="t", renamed_from="s", cron="0 * * * *")
+    yard.sync(yard.file(renamed, minutely(name="other", cron="0 * * * *")))
+    with yard.database.read() as connection:
+        found = acks_in_force(connection, yard.clock.now())
+    assert {key: (tuple(ack.rows), ack.why) for key, ack in found.items()} == {
+        "schedule:t": (("t",), None),
+        "missed": (("other", "t"), None),
+        "failing": (("other",), None),
+    }
+
+
+def test_past_its_grace_it_says_what_became_of_the_occurrence_and_not_of_a_later_one(yard: Yard) -> None:
+    yard.sync(yard.file(hourly(overlap="skip")))
+    yard.clock.set(at(1, hour=9))
+    yard.tick()
+    yard.clock.set(at(1, hour=10))
+    yard.tick()
+    end(yard, "cancelled")
+    yard.clock.set(at(5, hour=10))
+    [found] = noticed(yard, "schedule")
+    assert found.text.endswith("due 2026-03-02 09:00:00 UTC: job 1 is cancelled")

@@ -577,3 +577,12 @@ def test_a_module_that_cannot_be_imported_is_named(lite: Project) -> None:
     done = lite.run("run", "t.ok")
     assert done.code == 2
     assert "module handlers: cannot be imported: ModuleNotFoundError: No module named 'nowhere'" in done.err
+
+
+def test_a_run_of_a_schedule_is_on_record_as_triggered(lite: Project) -> None:
+    """So it makes up for what was missed, and nobody is sent to run the work once more."""
+    assert lite.run("run", "nightly").code == 0
+    assert lite.run("run", "t.ok").code == 0
+    [told] = [row for row in lite.rows("audit") if row["action"] == "trigger"]
+    assert told["subject"] == "nightly"
+    assert told["detail"]["job_id"] == 1

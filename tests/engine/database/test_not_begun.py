@@ -242,7 +242,7 @@ def test_what_was_begun_by_hand_is_given_back_without_a_thread(
     known = job_types.load(host.settings)
     if made:
         new = new_job("pay.once", {})
-        job = begin_new(host.database, new, host.settings.run, known, locked_by=os_user(), alone=False)
+        job = begin_new(host.database, new, host.settings.run, known, locked_by=os_user(), alone=False, actor="ada")
     else:
         job_id = put(host.database, job_type="pay.once")
         job = begin_existing(host.database, job_id, host.settings, known, locked_by=os_user())

@@ -27,6 +27,7 @@ from cronjobs.engine.jobs.job_types import Fault
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.standing import Happened, JobNow, NotRun
 from cronjobs.engine.store.failing_types import FailingType
+from cronjobs.engine.store.misfits import WaitingMisfits
 from cronjobs.engine.store.schedule_health import Survey
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.store.status_facts import Deaths
@@ -323,3 +324,11 @@ def test_a_timeout_without_room_stands_for_its_late_jobs_and_no_others() -> None
     assert found.keys() == {"config", "late"}
     assert found["config"].endswith("t.a: it would never begin; 2 due jobs wait for it")
     assert found["late"].startswith("4 jobs have")
+
+
+def test_a_payload_of_the_file_that_does_not_fit_is_said_until_jobs_wait_for_it() -> None:
+    bad = Problem("cronjobs.yaml", 5, 3, "schedules.s.payload", "payload does not fit t.a: missing an argument")
+    health = facts(schedule_misfits=[("t.a", bad)])
+    assert texts(health) == {"config": str(bad)}
+    waits = WaitingMisfits("t.a", 1, NOW, 1, 1, "payload does not fit t.a: x")
+    assert texts(replace(health, misfits=[waits])).keys() == {"misfit:t.a"}

@@ -99,7 +99,7 @@ def test_what_is_beyond_catch_up_is_missed_and_the_reason_names_the_pause(catch_
 def test_without_a_pause_the_reason_names_none() -> None:
     plan = settle(owed(definition=hourly(catch_up="none")), [], START + 5 * HOUR + 5 * MINUTE)
     assert plan is not None
-    assert plan.parts[0].why == "no tick came in time (catch_up: none)"
+    assert plan.parts[0].why == "no tick fired it in time (catch_up: none)"
     assert plan.held == ()
 
 
