@@ -100,7 +100,7 @@ def _account(
 ) -> Account:
     rows = [row for name in {each.name for each in names} for row in trail.get(name, ())]
     rows = sorted((row for row in rows if any(each.holds(row.subject, row.at) for each in names)), key=_id)
-    acts, doubts = in_order([row for row in rows if row.action != "backfill"], now)
+    acts, doubts = in_order([row for row in rows if row.action != "backfill"], period.begin, now, set_back)
     periods = eras(acts, stored)
     doubts += [
         Doubt(began, act.at + FUTURE_WATERMARK, "the clock was set back when its definition changed")
@@ -129,10 +129,13 @@ def _account(
     )
 
 
-def in_order(rows: Sequence[Any], now: datetime) -> tuple[list[ScheduleAct], list[Doubt]]:
+def in_order(
+    rows: Sequence[Any], begin: datetime, now: datetime, set_back: Callable[[datetime], datetime | None]
+) -> tuple[list[ScheduleAct], list[Doubt]]:
     """The entries in the order in which they were made; where a clock was wrong, their times are in doubt.
 
-    An entry cannot be later than the one that was made after it, nor than now.
+    An entry cannot be later than the one that was made after it, nor than now. One that is was made after the entry
+    before it; of the first of all, ticks show by when (*set_back*), or else it may be as old as *begin*.
     """
     acts: list[ScheduleAct] = []
     doubts: list[Doubt] = []
@@ -140,7 +143,11 @@ def in_order(rows: Sequence[Any], now: datetime) -> tuple[list[ScheduleAct], lis
     for place in range(len(rows) - 1, -1, -1):
         row = rows[place]
         if row.at > limit:
-            before = min(limit, rows[place - 1].at) if place else limit
+            if place:
+                before = min(limit, rows[place - 1].at)
+            else:
+                shown = set_back(row.at)
+                before = shown if shown is not None and shown < limit else begin
             doubts.append(Doubt(before, row.at, "a clock was wrong when its definition changed"))
         limit = min(limit, row.at)
         acts.append(ScheduleAct(limit, row.actor, row.host, row.why, row.action, row.detail))

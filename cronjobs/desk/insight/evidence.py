@@ -53,7 +53,7 @@ from cronjobs.desk.insight.schedule_history import (
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.crontime.timing import Timing, clock_changes, newest_between, next_after, remarks
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, Range
+from cronjobs.engine.rules.occurrences import BACKFILLED, ON_TIME_WITHIN, Range
 from cronjobs.engine.rules.pausing import of_schedule
 from cronjobs.engine.schedules.planning import Piece, occurrences, pieces_from
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
@@ -118,9 +118,9 @@ class ScheduleEvidence:
 
     def at(self, asked: Asked) -> OccurrenceFacts:
         """The facts about one instant."""
-        era = self._era(asked.at)
         row = explaining.row_from(self.connection, self.stored.id, asked.at)
         exact = row is not None and row.last_for == asked.at
+        era = self._era_of(row) if exact else self._era(asked.at)
         due = exact or (era.timing is not None and is_due(era.timing, asked.at))
         if not asked.exists:  # then only a run that makes up for the skipped time can stand for it
             due = due and era.timing is not None and runs_after_a_gap(era.timing, asked.wall)
@@ -188,7 +188,7 @@ class ScheduleEvidence:
             begin = rows[0].first_for
         found: list[tuple[OccurrenceFacts, Any]] = []
         for row in rows:
-            era = self._era(row.last_for)
+            era = self._era_of(row)
             span = Range(max(row.first_for, begin), row.last_for, count_of(row))
             if era.timing is not None and (row.first_for < begin or row.last_for > end):
                 part = occurrences(era.timing, span.first - JUST_BEFORE, min(span.last, end))
@@ -200,6 +200,8 @@ class ScheduleEvidence:
             found.append((replace(facts, remark=remark), row))
         known_from = min([self.horizon, *(row.first_for for row in rows)])
         for era in self.eras:
+            if era.existence == "not_yet" and (lived := [row.first_for for row in rows if not _asked_for(row)]):
+                era = replace(era, until=min([*lived, *([era.until] if era.until else [])]))
             found += [(facts, None) for facts in self._without_row(era, begin, end, known_from)]
         for when, piece in self.owed:
             if part := occurrences(when, max(piece.start, begin - JUST_BEFORE), min(piece.end, end)):
@@ -263,6 +265,14 @@ class ScheduleEvidence:
 
     def _era(self, at: datetime) -> DefinitionPeriod:
         return next((era for era in reversed(self.eras) if era.since is None or era.since < at), self.eras[0])
+
+    def _era_of(self, row: Any) -> DefinitionPeriod:
+        """The definition by which a row of the ledger was made: a clock that was ahead may date it after the row."""
+        era = self._era(row.last_for)
+        if _asked_for(row) or (era.timing is not None and is_due(era.timing, row.last_for)):
+            return era
+        later = self.eras[self.eras.index(era) + 1 :]
+        return next((each for each in later if each.timing is not None and is_due(each.timing, row.last_for)), era)
 
     def _due_by_another(self, era: DefinitionPeriod, at: datetime) -> DefinitionFacts | None:
         """The nearest other definition by which there would have been an occurrence."""
@@ -376,6 +386,11 @@ class ScheduleEvidence:
                 if in_force(pause, moment)
             ]
         return min(on, key=lambda pause: (pause.skip, pause.scope), default=None)
+
+
+def _asked_for(row: Any) -> bool:
+    """Whether a person's backfill made the row, which needs no definition of its time."""
+    return str(row.reason or "").startswith(BACKFILLED)
 
 
 def renaming(settings: Settings, stored: StoredSchedule) -> str | None:

@@ -126,7 +126,7 @@ def _it(facts: OccurrenceFacts) -> str:
 
 def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     future = facts.first_for > facts.around.now
-    by = _by_definition(facts.definition, times)
+    by = _by_definition(facts.definition, times, facts.last_for)
     if facts.existence in ("not_yet", "retired"):  # and still there is a row: a backfill reaches back further
         gone = "did not exist yet" if facts.existence == "not_yet" else "was retired"
         sentences = [f"{name(facts.schedule)} {gone} at {times.with_utc(facts.last_for)}."]
@@ -145,13 +145,17 @@ def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     return sentences
 
 
-def _by_definition(definition: DefinitionFacts | None, times: LocalTimes) -> str:
+def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: datetime | None = None) -> str:
+    """*due*: an occurrence that was settled by it, so that it was in force by then."""
     if definition is None:
         return ""
     timing = one_line(definition.timing, 100)
     if definition.applied is None:
         return f", by its definition ({timing}; no record says since when)"
-    return f", by the definition applied on {_applied(definition, times)} ({timing})"
+    applied = _applied(definition, times)
+    if due is not None and definition.applied.at > due:
+        return f", by the definition that a clock which was ahead dates {applied} ({timing})"
+    return f", by the definition applied on {applied} ({timing})"
 
 
 def _applied(definition: DefinitionFacts, times: LocalTimes) -> str:

@@ -584,9 +584,28 @@ def test_what_a_clock_that_was_ahead_at_a_change_makes_uncertain_is_unjudged(wor
         while world.clock.now() < last:
             world.clock.advance(chance.uniform(0.1, 1) * min(HOUR, ahead / 3))
             world.tick()
-        assert told(kept(world, world.clock.now() - began + DAY)) == []
+            assert told(kept(world, world.clock.now() - began + DAY)) == []  # before its time came again, and after
 
     judge(case, 6)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("ahead", [8 * MINUTE, 2 * HOUR])
+def test_what_ran_after_a_first_deploy_with_a_clock_that_was_ahead_is_unjudged_from_the_start(
+    world: World, ahead: timedelta, by_hand: bool
+) -> None:
+    """What is said before the wrong instant has come, also where no tick shows that the clock was ahead."""
+    world.file(h="every: 1m")
+    world.clock.advance(ahead)
+    world.cronjobs("sync")
+    if not by_hand:
+        world.tick()
+    world.clock.advance(-ahead)
+    for _ in range(5):
+        world.clock.advance(MINUTE)
+        world.tick()
+        assert told(kept(world)) == []
+    assert counts(kept(world))["unjudged"] >= 4
 
 
 def test_only_one_schedule_and_bad_ranges(world: World) -> None:

@@ -75,6 +75,28 @@ def test_an_occurrence_before_an_edit_in_the_middle_of_an_outage(world: World) -
     assert world.ask("s", "--at", "08:45").verdict == "not_due"
 
 
+def test_by_the_definition_that_a_clock_which_was_ahead_dates_later(world: World) -> None:
+    world.file(s='cron: "*/10 * * * *"')
+    for timing in ('cron: "*/10 * * * *"', 'cron: "5 * * * *"'):
+        world.file(s=timing)
+        world.clock.advance(2 * HOUR)
+        world.tick()
+        world.clock.advance(-2 * HOUR)
+        world.tick()
+        world.clock.advance(10 * MINUTE)
+        world.tick()
+    for at, timing, dated in (("08:10", "*/10", "10:00:30"), ("09:05", "5", "10:10:30")):
+        if at == "09:05":
+            world.tick(utc("2026-03-02T09:05:10"))
+        told = world.ask("s", "--at", at)
+        assert told.verdict == "enqueued"
+        which = f"the definition that a clock which was ahead dates 2026-03-02 {dated} by host alpha ({timing} "
+        assert f"s was due at 2026-03-02 {at}:00 UTC, by {which}" in told
+    listed = world.say("s", "--from", "2026-03-02T08:00:30Z", "--to", "2026-03-02T09:30Z").out
+    assert "08:10:00" in listed
+    assert listed.count("not_yet_defined") <= 1
+
+
 def test_before_it_was_defined(world: World) -> None:
     world.file(other='cron: "0 0 1 1 *"')
     world.tick()
