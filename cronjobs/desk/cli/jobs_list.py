@@ -143,7 +143,7 @@ def _when(job: Mapping[str, Any], times: Times) -> str:
         case Status.QUEUED | Status.FAILED:
             return times.ago(job["run_at"]) if job["run_at"] > times.now else f"due {times.ago(job['run_at'])}"
         case Status.RUNNING:
-            return f"for {rough(times.now - job['started_at'])}" if job["started_at"] else ""
+            return times.lasting(job["started_at"]) if job["started_at"] else ""
         case _:
             return times.ago(job["finished_at"])
 

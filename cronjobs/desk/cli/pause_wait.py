@@ -43,7 +43,7 @@ class Still:
             return "a claim from before the pause is still being committed"
         count = f"more than {SHOWN} jobs" if self.more else counted(len(self.jobs), "job")
         longest = self.jobs[0].started_at
-        return f"{count} still running" + (f", the longest for {rough(self.times.now - longest)}" if longest else "")
+        return f"{count} still running" + (f", the longest {self.times.lasting(longest)}" if longest else "")
 
 
 def wait_until_quiet(database: Database, timezone: str, queue: str | None, span: timedelta, undo: str) -> None:
@@ -100,7 +100,7 @@ def _table(still: Still) -> list[str]:
             str(job.id),
             safe(job.job_type),
             host_of(job.locked_by),
-            rough(still.times.now - job.started_at) if job.started_at else "",
+            still.times.since(job.started_at) if job.started_at else "",
             _note(job, here, still.times),
         ]
         for job in still.jobs

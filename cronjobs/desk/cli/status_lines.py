@@ -113,7 +113,7 @@ def _schedule_row(facts: ScheduleFacts, times: Times, count: int, *, all_columns
     row = [
         safe(facts.name, 200),
         "running" if running else status_word(last.outcome) if last else "none yet",
-        rough(times.now - running.at) if running else rough(times.now - last.at) if last else "",
+        times.since(running.at) if running else times.since(last.at) if last else "",
         rough(ran) if ran is not None and not running else "",
     ]
     if all_columns:
@@ -193,7 +193,7 @@ def _running_lines(health: Health, settings: Settings, types: JobTypes, times: T
                 str(job["id"]),
                 safe(job["job_type"]),
                 host_of(job["locked_by"]),
-                rough(times.now - job["started_at"]) if job["started_at"] else "",
+                times.since(job["started_at"]) if job["started_at"] else "",
                 ", ".join(note for note in notes if note),
             ]
         )

@@ -6,7 +6,7 @@ Nothing is guessed: a fact that no row shows is None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -325,7 +325,10 @@ class ScheduleEvidence:
             ids |= {row.tick for _, row in found if row is not None and row.tick is not None}
             facts_of = {id_: tick_facts(row) for id_, row in explaining.ticks_of(connection, ids).items()}
             beside = {
-                number: (facts_of.get(before or 0), facts_of.get(after or 0))
+                number: (
+                    facts_of.get(before or 0),
+                    None if _was_ahead(before, after, facts_of) else facts_of.get(after or 0),
+                )
                 for number, (before, after) in pairs.items()
             }
         job_ids = {row.job_id for _, row in found if row is not None and row.job_id is not None}
@@ -386,6 +389,16 @@ class ScheduleEvidence:
                 if in_force(pause, moment)
             ]
         return min(on, key=lambda pause: (pause.skip, pause.scope), default=None)
+
+
+def _was_ahead(before: int | None, after: int | None, facts_of: Mapping[int, TickFacts]) -> bool:
+    """Whether the tick *after* an instant really began earlier than the one *before* it, by a clock that was ahead.
+
+    Ticks that begin at about the same time may be written in any order.
+    """
+    if before is None or after is None or after > before:
+        return False
+    return facts_of[after].started_at - facts_of[before].started_at > FUTURE_WATERMARK
 
 
 def _asked_for(row: Any) -> bool:

@@ -317,7 +317,9 @@ def _times(count: int) -> str:
 
 
 def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
-    begun = f", begun at {times.clock(job.started_at)}, {rough(now - job.started_at)} ago" if job.started_at else ""
+    begun = f", begun at {times.clock(job.started_at)}" if job.started_at else ""
+    if job.started_at is not None:
+        begun += f", {rough(now - job.started_at)} ago" if job.started_at <= now else " by a clock that was ahead"
     stop = "; it was asked to stop" if job.cancel_requested_at else ""
     if job.locked_until is not None and job.locked_until < now:
         over = rough(now - job.locked_until)

@@ -25,7 +25,7 @@ from cronjobs.desk.insight.explain_facts import (
 from cronjobs.desk.insight.explain_job import brief_job, job_sentences, row_gone
 from cronjobs.desk.insight.explain_phrases import between, capital, enqueued_by, late, name, pause, triggered, who
 from cronjobs.desk.insight.saying import LocalTimes
-from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
+from cronjobs.engine.rules.occurrences import NOT_MADE_UP, ON_TIME_WITHIN, RAN_EARLY, ran_early
 from cronjobs.model import duration_text, rough
 from cronjobs.text import one_line
 
@@ -114,7 +114,7 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
 def _usual(facts: OccurrenceFacts, found: str) -> bool:
     """Whether it made its own job in time, which succeeded at the first attempt, so that a list need not show it."""
     job, row = facts.job, facts.ledger
-    if found != "enqueued" or job is None or row is None:
+    if found != "enqueued" or job is None or row is None or (row.reason or "").startswith(RAN_EARLY):
         return False
     in_time = row.decided_at - facts.last_for <= ON_TIME_WITHIN and facts.stands_for == 1 and facts.remark is None
     return in_time and job.status == "succeeded" and job.attempt == 1
@@ -175,7 +175,9 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         then = (
             f"It does not run again by itself: cronjobs trigger {quote(facts.schedule)} makes a job when you want one."
         )
-        return [said, one_line(then, 300), *_fate(facts, row, times)]
+        ended = facts.job is None or facts.job.status not in ("queued", "failed", "running")
+        again = [one_line(then, 300)] if ended and _ran_early(facts, row) else []
+        return [said, *again, *_fate(facts, row, times)]
     delay = row.decided_at - facts.last_for
     sentences = _why_late(facts, row, times)
     tick = who(facts.settler)
@@ -190,6 +192,10 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     if later:
         sentences.append(f"spread: lets it start at {times.clock(facts.last_for + later)}.")
     return sentences + _fate(facts, row, times)
+
+
+def _ran_early(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
+    return ran_early(row.reason, None if facts.job is None else facts.job.attempt)
 
 
 def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
@@ -317,6 +323,8 @@ def _not_made_up(facts: OccurrenceFacts, row: LedgerFacts) -> str:
     definition = facts.definition
     if definition is not None and definition.catch_up == "none":
         return "catch_up: none"
+    if (row.reason or "").startswith(NOT_MADE_UP):
+        return one_line(row.reason or "", 300)
     if definition is not None and definition.catch_up == "latest":
         return f"beyond catch_up_within ({duration_text(definition.catch_up_within)})"
     return one_line(row.reason or "catch_up does not make up for that", 200)
@@ -482,6 +490,8 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
     match found:
         case "enqueued" if row is not None:
             ended = brief_job(facts.job) if facts.job else "its row is gone"
+            if _ran_early(facts, row):
+                return f"job {row.job_id}, ran early, by a clock that was ahead: {ended}"
             return f"job {row.job_id}, {late(row.decided_at - facts.last_for)}: {ended}"
         case "coalesced" if row is not None:
             made = row.decided_at if not _joined(facts, row) else facts.job.created_at if facts.job else None

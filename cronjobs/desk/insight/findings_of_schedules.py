@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -17,10 +18,10 @@ from cronjobs.desk.insight.same_cause import (
     covered_failing,
     failing_runs,
 )
-from cronjobs.desk.insight.watched import Watched, missed, ticking
+from cronjobs.desk.insight.watched import Watched, since_a_run, ticking, without_a_run
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.pausing import what
-from cronjobs.engine.rules.standing import JobNow, NotRun
+from cronjobs.engine.rules.standing import Happened, JobNow, NotRun
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.store.given_up import DROPPED
 from cronjobs.model import rough
@@ -33,7 +34,7 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         yield from _schedules_off(health, settings.run.every)
     late = behind(health, settings.run.every)
     yield from _behind({name: since for name, since in late.items() if name not in same.not_behind})
-    missing = {name: since for since, name in _missing(health.watch)}
+    missing = {each.name: each for each in _missing(health.watch)}
     for name, found in health.watch.without_run.items():
         if name in same.not_late:
             continue
@@ -51,10 +52,15 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         )
     yield from _failing(health, same)
     if missing:
-        names = tuple(sorted(missing, key=lambda name: (missing[name], name)))
-        text = f"{several(names)} missed runs, and no later run succeeded"
+        names = tuple(sorted(missing, key=lambda name: (missing[name].since, name)))
+        outages = [name for name in names if missing[name].outage]
+        early = [name for name in names if missing[name].early]
+        they_were = "it was" if len(early) == 1 else "they were"
+        parts = [f"{several(outages)} missed runs"] if outages else []
+        parts += [f"{several(early)} ran before {they_were} due, by a clock that was ahead"] if early else []
+        text = f"{'; '.join(parts)}, and no later run succeeded"
         command = typed("cronjobs trigger", names[0])
-        yield Finding("missed", text, since=missing[names[0]], command=command, rows=names)
+        yield Finding("missed", text, since=missing[names[0]].since, command=command, rows=names)
     yield from _not_run(health, settings.run.every, same)
     if (lost := health.watch.given_up.get(DROPPED)) is not None:
         what = given_up_text(lost, "occurrence")
@@ -123,13 +129,29 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
         )
 
 
-def _missing(found: Watched) -> Iterator[tuple[datetime, str]]:
-    """Schedules with runs that were missed in an outage, and none since: since when, and their names."""
+@dataclass(frozen=True)
+class _Missing:
+    """A schedule without runs that it was due: it missed them in an ``outage``, or a wrong clock ran it ``early``."""
+
+    name: str
+    outage: Happened | None
+    early: Happened | None
+
+    @property
+    def since(self) -> datetime:
+        return min(row.first_for for row in (self.outage, self.early) if row is not None)
+
+
+def _missing(found: Watched) -> Iterator[_Missing]:
+    """Schedules with runs that were missed in an outage, or that a wrong clock ran early, and none since."""
     for schedule in found.schedules:
-        row = missed(found.lately.get(schedule.id, []))
         by_hand = found.covered.get(schedule.name)
-        if row is not None and (by_hand is None or by_hand < row.last_for):
-            yield row.first_for, schedule.name
+        since = filter(without_a_run, since_a_run(found.lately.get(schedule.id, [])))
+        rows = [row for row in since if (by_hand is None or by_hand < row.last_for)]
+        outage = next((row for row in rows if not row.ran_early), None)
+        early = next((row for row in reversed(rows) if row.ran_early), None)
+        if rows:
+            yield _Missing(schedule.name, outage, early)
 
 
 def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding]:

@@ -129,6 +129,8 @@ def _further_back(
 
 def _is_well(row: Happened, head: JobNow | None, now: datetime, grace: timedelta) -> bool:
     """Whether no row of this one's job can show that something did not run."""
+    if row.ran_early:
+        return False
     if row.job is None:
         return True
     if row.job.scheduled_for is not None and row.job.scheduled_for + grace > now:

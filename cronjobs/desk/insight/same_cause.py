@@ -130,7 +130,7 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
 
 
 def _has_died(rows: Sequence[Happened]) -> bool:
-    since = takewhile(lambda row: not row.went_well, rows)
+    since = takewhile(lambda row: not row.succeeded, rows)
     return any(_is_dead(row.job) for row in since)
 
 

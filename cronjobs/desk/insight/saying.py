@@ -96,6 +96,15 @@ class Times(LocalTimes):
             return "now"
         return f"{rough(span)} ago" if span > timedelta(0) else f"in {rough(span)}"
 
+    def since(self, instant: datetime) -> str:
+        """ "3m"; "in 4h" if a clock was wrong and it is still to come."""
+        span = self.now - instant
+        return rough(span) if span > timedelta(seconds=-1) else f"in {rough(span)}"
+
+    def lasting(self, began: datetime) -> str:
+        """ "for 3m"; "begun in 4h" if a clock was wrong then."""
+        return f"{'for' if began <= self.now else 'begun'} {self.since(began)}"
+
     def both(self, instant: datetime) -> str:
         return f"{self.ago(instant)} ({self.clock(instant)})"
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -12,6 +13,7 @@ from sqlalchemy import Connection
 from cronjobs.desk.insight.run_watch import as_ledger_row, covered_by_hand, newest_rows, not_run, ran_by_hand
 from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.crontime.timing import newest_between, next_after
+from cronjobs.engine.rules.occurrences import ran_early
 from cronjobs.engine.rules.standing import Happened, JobNow, NotRun, failed_runs
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.definition import schedule_from_definition
@@ -195,13 +197,18 @@ def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mappi
 
 
 def missed(rows: Sequence[Happened]) -> Happened | None:
-    """The newest row of missed runs, if no run has gone well since."""
-    for row in rows:
-        if row.went_well:
-            return None
-        if row.outcome == "missed":
-            return row
-    return None
+    """The newest row of missed runs, or of one that ran early by a wrong clock, if no run has gone well since."""
+    return next(filter(without_a_run, since_a_run(rows)), None)
+
+
+def since_a_run(rows: Sequence[Happened]) -> Iterator[Happened]:
+    """Those of *rows*, newest first, since which no run has gone well."""
+    return takewhile(lambda row: not row.went_well, rows)
+
+
+def without_a_run(row: Happened) -> bool:
+    """Whether nothing ran when it was due: it was missed in an outage, or a wrong clock ran it early."""
+    return row.outcome == "missed" or row.ran_early
 
 
 _BECAME: Final = {"queued": "waits", "failed": "waits for another try", "running": "runs"}
@@ -223,23 +230,29 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     if not last:
         return None
     rows = ledger_between(connection, stored.id, last[0], now)
-    jobs = store.jobs_now(connection, {row.job_id for row in rows if row.job_id is not None})
-    states = [(row, jobs[row.job_id].status if row.job_id in jobs else None) for row in rows]
+    named = {row.job_id for row in rows if row.job_id is not None}
+    jobs = store.jobs_now(connection, named)
+    status: dict[int | None, str] = {id_: job.status for id_, job in jobs.items()}
+    attempts: dict[int | None, int] = {id_: job.attempts for id_, job in jobs.items()}
     # None: pruned, so it ended long ago. A skipped occurrence gave way to that job.
-    ran = (row.job_id is not None and state in (Status.SUCCEEDED, None) for row, state in states)
-    if any(ran):
+    succeeded = {id_ for id_ in named if status.get(id_) in (Status.SUCCEEDED, None)}
+    early = {row.job_id for row in rows if ran_early(row.reason, attempts.get(row.job_id))}
+    if succeeded - early:
         return None
     by_hand = ran_by_hand(connection, stored.name)
     if by_hand is not None and by_hand >= last[0]:
         return None
     due = f"due {in_full(last[0], schedule.timezone)}"
-    if not states:
+    if not rows:
         why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"
     else:
-        row, state = states[0]  # that of this occurrence; what became of later ones says nothing of it
+        row = rows[0]  # that of this occurrence; what became of later ones says nothing of it
+        state = status.get(row.job_id)
         became = _BECAME.get(state or "", f"is {state}")
+        if row.job_id in early & succeeded:
+            became = "ran before that, by a clock that was ahead"
         why = f"job {row.job_id} {became}" if row.outcome == "enqueued" else f"{row.outcome} ({row.reason})"
-    succeeded = store.last_succeeded_for(connection, stored.id)
-    after = max(at for at in (began, by_hand, succeeded) if at is not None)
+    last_run = store.last_succeeded_for(connection, stored.id)
+    after = max(at for at in (began, by_hand, last_run) if at is not None)
     first = next_after(when, after) or last[0]
     return WithoutRun(f"{due}: {why}", min(first, last[0]) + schedule.grace, tuple(jobs.values()))

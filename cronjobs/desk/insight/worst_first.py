@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from cronjobs.desk import doors
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.schedule_facts import ScheduleFacts, schedule_facts
-from cronjobs.desk.insight.watched import Watched, quiet_after
+from cronjobs.desk.insight.watched import Watched, quiet_after, without_a_run
 from cronjobs.engine.rules.standing import Happened
 from cronjobs.engine.store.schedule_runs import next_due
 from cronjobs.installed import if_installed
@@ -62,7 +62,7 @@ def _grade(rows: Sequence[Happened]) -> int:
     for row in rows:
         if row.went_well:
             return WELL
-        if row.outcome == "missed":
+        if without_a_run(row):
             return MISSED
         if row.status == "dead":
             return NOT_SUCCEEDED if row.dismissed else DEAD

@@ -21,7 +21,17 @@ class Range:
 
 
 RAN_EARLY: Final = "ran early at"  # prefix of the ledger's reason for what a wrong clock ran too early
+UP_TO_ATTEMPT: Final = ", up to attempt"  # and so many attempts: a later one is in time
+NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"  # and for what that run does not make up for
 BACKFILLED: Final = "backfill by"  # and for what a person ran afterwards
+
+
+def ran_early(reason: str | None, attempts: int | None) -> bool:
+    """Whether a wrong clock ran it before it was due, and nothing did since; *attempts* of its job; None: pruned."""
+    if reason is None or not reason.startswith(RAN_EARLY):
+        return False
+    early = reason.rpartition(UP_TO_ATTEMPT)[2].strip()
+    return attempts is None or not early.isdecimal() or attempts <= int(early)
 
 
 def ledger_reason(policy: str, *, paused: bool = False) -> str:
@@ -29,6 +39,15 @@ def ledger_reason(policy: str, *, paused: bool = False) -> str:
     if policy == "none":
         return f"{'held back by a pause' if paused else 'no tick fired it in time'} (catch_up: none)"
     return "held back by a pause, for longer than catch_up_within" if paused else "no tick came within catch_up_within"
+
+
+def not_made_up_reason(into: datetime, settled: str | None) -> str:
+    """Why ``catch_up: latest`` makes up for nothing by the run for *into*, which was *settled* before with that reason.
+
+    A clock was ahead, and ran it early, or somebody wrote the ledger.
+    """
+    why = settled if (settled or "").startswith(RAN_EARLY) else "was settled before"
+    return f"{NOT_MADE_UP} {into.isoformat()}, which {why}"
 
 
 def dropped_reason(*, paused: bool = False) -> str:

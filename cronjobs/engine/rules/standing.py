@@ -2,7 +2,7 @@
 
 "All well" needs this of every active schedule that is not paused: each occurrence that is older than its grace, and
 newer than the last run that succeeded, runs within its time-out, waits for a retry, gave way to such a run or was
-coalesced into one, or a person dealt with it.
+coalesced into one, or a person dealt with it. A run by a wrong clock, before its occurrence was due, is none.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
+
+from cronjobs.engine.rules.occurrences import ran_early
 
 DEFAULT_GRACE: Final = timedelta(hours=1)  # of a schedule without ``grace:``; only ``NotRun`` uses it
 # Its runner stops an attempt at its time-out, or dies with its lease, and a tick settles what is left of that.
@@ -36,6 +38,7 @@ class JobNow:
     started_at: datetime | None = None
     locked_until: datetime | None = None
     limit: timedelta | None = None
+    attempts: int = 0
 
     @property
     def waiting(self) -> bool:
@@ -68,9 +71,18 @@ class Happened:
         return self.job is not None and self.job.dismissed
 
     @property
-    def went_well(self) -> bool:
+    def succeeded(self) -> bool:
         """It ran and succeeded, or so long ago that its job was pruned."""
         return self.outcome in ("enqueued", "coalesced") and self.status in ("succeeded", None)
+
+    @property
+    def ran_early(self) -> bool:
+        """It succeeded by a wrong clock, well before it was due, so that nothing ran when it was due."""
+        return self.succeeded and ran_early(self.reason, None if self.job is None else self.job.attempts)
+
+    @property
+    def went_well(self) -> bool:
+        return self.succeeded and not self.ran_early
 
 
 @dataclass(frozen=True)
@@ -132,7 +144,7 @@ def _why(
     row: Happened, head: JobNow | None, now: datetime, grace: timedelta
 ) -> tuple[Why, JobNow | None] | tuple[None, None]:
     """Why the occurrences of *row* did not run, and the job that shows it; None: they may be as they are."""
-    if row.outcome == "missed":
+    if row.outcome == "missed" or row.ran_early:
         return "missed", None
     if row.outcome == "skipped" and row.job_id is None:
         # A pause that skips is a person's word.
@@ -190,7 +202,7 @@ def failed_runs(rows: Sequence[Happened], most: int) -> list[Happened]:
     for row in rows:
         if row.outcome != "enqueued":
             continue
-        if row.went_well or row.dismissed or row.status == "cancelled":
+        if row.succeeded or row.dismissed or row.status == "cancelled":
             break
         if not row.failures and row.status != "dead":  # dead without a try: for example, its payload is unreadable
             continue  # it waits or runs, so the result is open

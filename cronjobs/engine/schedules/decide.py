@@ -10,7 +10,7 @@ from hashlib import sha256
 from cronjobs import events
 from cronjobs.engine.config.settings import ScheduleSettings
 from cronjobs.engine.rules.capacity import Cap, admit
-from cronjobs.engine.rules.occurrences import Busy, Placed, Range, overlap
+from cronjobs.engine.rules.occurrences import Busy, Placed, Range, not_made_up_reason, overlap
 from cronjobs.engine.schedules.pauses import owed_by, pauses_of
 from cronjobs.engine.schedules.planning import MICROSECOND, Held, Part, Piece, cut, occurrences, read, settle
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
@@ -137,7 +137,7 @@ def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str
                 waiting[part.schedule.queue] = waiting.get(part.schedule.queue, 0) + 1
     rows: list[tuple[LedgerRow, int | None]] = []
     for part in due.parts:
-        for outcome, span, reason, put in _told(part, puts):
+        for outcome, span, reason, put in _told(part, puts, known.ledger):
             for new in _unknown(part.schedule, span, known.ledger):
                 row = LedgerRow(due.stored.id, new.first, new.last, new.count, outcome, reason, put.placed.job_id)
                 rows.append((row, put.made))
@@ -158,7 +158,9 @@ def decide_all(
     return settled
 
 
-def _told(part: Part, puts: Mapping[datetime, _Put]) -> Iterator[tuple[str, Range, str | None, _Put]]:
+def _told(
+    part: Part, puts: Mapping[datetime, _Put], ledger: Sequence[LedgerRow]
+) -> Iterator[tuple[str, Range, str | None, _Put]]:
     """The outcome of each span of *part*, with the reason and the decision that it refers to."""
     nothing = _Put(Placed("missed"), None)
     if part.skipped:
@@ -171,8 +173,9 @@ def _told(part: Part, puts: Mapping[datetime, _Put]) -> Iterator[tuple[str, Rang
         put = puts[part.into]
         reason = put.placed.reason or f"the occurrence of {part.into.isoformat()} stands for it"
         yield ("coalesced" if put.placed.made else put.placed.outcome), part.coalesced, reason, put
-    elif part.coalesced:
-        yield "missed", part.coalesced, part.why, nothing
+    elif part.coalesced and part.into is not None:
+        settled = next((row.reason for row in ledger if row.first_for <= part.into <= row.last_for), None)
+        yield "missed", part.coalesced, not_made_up_reason(part.into, settled), nothing
     for instant in part.run:
         if instant in puts:
             yield puts[instant].placed.outcome, Range(instant, instant, 1), puts[instant].placed.reason, puts[instant]

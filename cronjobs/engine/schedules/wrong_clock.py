@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import Connection
 
 from cronjobs import events
-from cronjobs.engine.rules.occurrences import RAN_EARLY
+from cronjobs.engine.rules.occurrences import RAN_EARLY, UP_TO_ATTEMPT
 from cronjobs.engine.schedules.planning import MICROSECOND, Timed, occurrences
 from cronjobs.engine.store import operating
 from cronjobs.engine.store import schedules as store
@@ -41,20 +41,24 @@ class Undo:
 
 
 def decide(
-    rows: Sequence[LedgerRow], taken_back: Collection[int], begun: Collection[int], when: Timing, now: datetime
+    rows: Sequence[LedgerRow],
+    taken_back: Collection[int],
+    begun: Mapping[int, int | None],
+    when: Timing,
+    now: datetime,
 ) -> Undo:
     """What becomes of ledger *rows* that a clock wrote while it was ahead.
 
-    *taken_back* and *begun* are jobs that were made for instants still to come. A job that is in neither (someone
-    cancelled it, or has locked its row) is fine: it is due in its time.
+    *taken_back* and *begun* (with its last attempt) are jobs that were made for instants still to come. A job that is
+    in neither (someone cancelled it, or has locked its row) is fine: it is due in its time.
     """
     gone, left, early = [], [], []
     seen_until = now
     for row in rows:
         stays = row.job_id is not None and row.job_id not in taken_back
         if row.outcome == "enqueued" and stays:
-            if row.job_id in begun:
-                early.append(replace(row, reason=_ran_early(row, now)))
+            if row.job_id is not None and row.job_id in begun:
+                early.append(replace(row, reason=_ran_early(row, begun[row.job_id], now)))
             continue
         gone.append(row)
         past = occurrences(when, row.first_for - MICROSECOND, min(row.last_for, now))
@@ -65,10 +69,11 @@ def decide(
     return Undo(tuple(gone), tuple(left), tuple(early), seen_until)
 
 
-def _ran_early(row: LedgerRow, now: datetime) -> str:
+def _ran_early(row: LedgerRow, attempt: int | None, now: datetime) -> str:
     """The ledger's reason. When exactly it ran is unknown: before *now* by a right clock, as shown by a wrong one."""
     shown = "" if row.decided_at is None else f", when it showed {row.decided_at.isoformat(timespec='seconds')}"
-    return f"{RAN_EARLY} {now.isoformat(timespec='seconds')} or before, wrong clock{shown}"
+    which = "" if attempt is None else f"{UP_TO_ATTEMPT} {attempt}"
+    return f"{RAN_EARLY} {now.isoformat(timespec='seconds')} or before, wrong clock{shown}{which}"
 
 
 def undo(
@@ -91,7 +96,7 @@ def undo(
     taken_back = operating.take_back(
         connection, to_come, operating.OperatorAction("cancel", "tick", "", why, {"clock": "ahead"})
     )
-    begun = operating.begun(connection, to_come - taken_back) if to_come - taken_back else frozenset()
+    begun = operating.begun(connection, to_come - taken_back) if to_come - taken_back else {}
     found = {id_: decide(rows.get(id_, ()), taken_back, begun, timed.when, now) for id_, timed in ahead.items()}
     left = [row for undo in found.values() for row in (*undo.left, *undo.early)]
     store.forget_occurrences(connection, [row for undo in found.values() for row in (*undo.gone, *undo.early)])

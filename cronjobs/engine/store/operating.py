@@ -117,11 +117,14 @@ def take_back(connection: Connection, ids: Collection[int], act: OperatorAction)
     return done
 
 
-def begun(connection: Connection, ids: Collection[int]) -> frozenset[int]:
-    """The jobs of which an attempt runs or ever ran; one whose row was pruned had ended, so it counts."""
-    statement = f"""SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.status IN ('queued', 'failed', 'cancelled')
-      AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"""
-    return frozenset(ids) - set(run(connection, statement, ids=sorted(ids)).scalars())
+def begun(connection: Connection, ids: Collection[int]) -> dict[int, int | None]:
+    """The jobs of which an attempt runs or ever ran, and the number of the last one; pruned ones had ended: None."""
+    statement = f"""
+      SELECT j.id, j.attempts, CASE WHEN j.status IN ('queued', 'failed', 'cancelled')
+        AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id) THEN 1 ELSE 0 END AS never
+      FROM {JOBS} j WHERE j.id {AMONG_IDS}"""
+    rows = {row.id: row for row in run(connection, statement, ids=sorted(ids))}
+    return {id_: rows[id_].attempts if id_ in rows else None for id_ in ids if id_ not in rows or not rows[id_].never}
 
 
 def _locked(connection: Connection, ids: Collection[int]) -> Collection[int]:

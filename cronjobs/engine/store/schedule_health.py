@@ -11,15 +11,18 @@ from sqlalchemy import Connection, Row
 
 from cronjobs.engine.probe.idle_conditions import IN_FORCE
 from cronjobs.engine.probe.sql_text import JOBS, NOW, OCCURRENCES, PAUSES, SCHEDULES, either
+from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.store.overlap import AMONG_RUNNABLE, runnable_value
 from cronjobs.engine.store.schedules import PAUSED_BY, SCHEDULE_COLUMNS, StoredSchedule, stored_schedules
 from cronjobs.engine.store.sql import AMONG_IDS, json_value, run
 
 # Of the schedule "j": its newest ledger row did not run, or its job has not succeeded. A row in the future proves
-# nothing, as a clock was wrong; a job that is not there any more ended long ago.
+# nothing, as a clock was wrong, nor does a run that such a clock made early; a job that is not there any more
+# ended long ago.
 # Subqueries with a limit, not joins: PostgreSQL would read the whole ledger, and all jobs.
 _WENT_BADLY: Final = f"""
       (SELECT CASE WHEN c.last_for <= {NOW} AND c.outcome IN ('enqueued', 'coalesced')
+         AND coalesce(c.reason, '') NOT LIKE '{RAN_EARLY}%'
          AND coalesce((SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id), 'succeeded') = 'succeeded'
          THEN 0 ELSE 1 END
        FROM {OCCURRENCES} c WHERE c.schedule_id = j.id ORDER BY c.last_for DESC LIMIT 1) = 1"""

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from cronjobs.engine.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
 from cronjobs.engine.probe.idle_conditions import WAITING
 from cronjobs.engine.probe.sql_text import AUDIT, JOBS, NOW, OCCURRENCES, PAUSES, SCHEDULES, TICKS, after_now
+from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.recovery_policy import seconds
 from cronjobs.engine.rules.standing import ByHand, Happened, JobNow
 from cronjobs.engine.store.job_rows import RUNNER_S
@@ -132,7 +133,7 @@ def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
         SELECT j.id, j.status, substr(j.job_type, 1, :longest) AS job_type, substr(j.queue, 1, :longest) AS queue,
           j.run_at, j.scheduled_for, j.failures + j.losses AS failures,
           CASE WHEN j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed, j.started_at, j.locked_until,
-          j.timeout_s, CASE WHEN j.status = 'running' THEN {RUNNER_S} END AS runner_s
+          j.attempts, j.timeout_s, CASE WHEN j.status = 'running' THEN {RUNNER_S} END AS runner_s
         FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
         ids=sorted(ids),
         longest=LONGEST_NAME,
@@ -141,13 +142,13 @@ def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
 
 
 def _job_now(row: Any) -> JobNow:
-    *facts, dismissed, started_at, locked_until, timeout_s, runner_s = row
+    *facts, dismissed, started_at, locked_until, attempts, timeout_s, runner_s = row
     limit = seconds(timeout_s if timeout_s is not None else runner_s)
     try:
         most = None if limit is None else timedelta(seconds=limit)
     except OverflowError:  # by plain SQL
         most = None
-    job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most)
+    job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most, attempts)
     return job
 
 
@@ -192,15 +193,19 @@ def retrying(connection: Connection) -> frozenset[int]:
 
 
 def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | None:
-    """The newest occurrence of a schedule whose run succeeded, among the last OCCURRENCES_READ; None: of none."""
+    """The newest occurrence of a schedule whose run succeeded, among the last OCCURRENCES_READ; None: of none.
+
+    Without what a wrong clock ran early.
+    """
     at: datetime | None = run(
         connection,
         f"""
         SELECT max(n.last_for) AS last_for FROM (
-          SELECT o.last_for, o.job_id FROM {OCCURRENCES} o WHERE o.schedule_id = :schedule_id
+          SELECT o.last_for, o.job_id, o.reason FROM {OCCURRENCES} o WHERE o.schedule_id = :schedule_id
           ORDER BY o.last_for DESC LIMIT :most) n
         LEFT JOIN {JOBS} j ON j.id = n.job_id
-        WHERE n.job_id IS NOT NULL AND (j.id IS NULL OR j.status = 'succeeded')""",
+        WHERE n.job_id IS NOT NULL AND (j.id IS NULL OR j.status = 'succeeded')
+          AND coalesce(n.reason, '') NOT LIKE '{RAN_EARLY}%'""",
         schedule_id=schedule_id,
         most=OCCURRENCES_READ,
     ).scalar()

@@ -509,3 +509,51 @@ def test_what_a_wrong_clock_ran_before_its_time_is_told_by_explain_and_by_one_ma
     assert [event.name for event in errors] == ["schedule.ran_early"]
     assert world.ask("nightly", "--at", "2026-03-05T02:15").verdict == "enqueued"
     assert world.ask("nightly", "--at", "2026-03-07T02:15").verdict == "enqueued"
+
+
+def test_status_names_what_a_wrong_clock_ran_early_once_it_is_due_until_a_later_run(world: World) -> None:
+    world.file(nightly='cron: "0 2 * * *"', strict='cron: "0 2 * * *", grace: 30m', due='cron: "0 0 1 1 *"')
+    world.tick(utc("2026-03-02T08:00:00"))
+    world.tick(utc("2026-03-03T08:03:00"))
+    world.tick(utc("2026-03-02T08:06:00"))
+    assert world.cronjobs("check", "--live").code == 0
+    world.tick(utc("2026-03-03T02:00:10"))
+    assert world.cronjobs("check", "--live").code == 1
+    world.ticks(utc("2026-03-03T02:31:10"), utc("2026-03-03T02:33:10"))
+    shown = " ".join(world.cronjobs("status").out.split())
+    said = "nightly ran before it was due, by a clock that was ahead, and no later run succeeded, since 02:00:00"
+    assert f'warning missed: {said}: "cronjobs trigger nightly"' in shown
+    assert (
+        "strict has not run within its grace; due 2026-03-03 02:00:00 UTC: job 2 ran before that, by a clock" in shown
+    )
+    assert "nightly succeeded in 5h30m" in shown
+    listed = world.cronjobs("explain", "nightly", "--since", "1h").out
+    assert "job 1, ran early, by a clock that was ahead: succeeded" in listed
+    world.cronjobs("trigger", "nightly")
+    world.tick()
+    assert "missed" not in world.cronjobs("status").out
+    assert world.cronjobs("check", "--live").code == 1
+    world.ticks(utc("2026-03-04T02:00:10"), utc("2026-03-04T02:03:10"))
+    assert world.cronjobs("check", "--live").code == 0
+
+
+def test_what_catch_up_leaves_to_a_run_that_a_wrong_clock_made_early_says_so(world: World) -> None:
+    world.file(h='cron: "0 * * * *"')
+    world.tick(utc("2026-03-02T08:00:10"))
+    world.tick(utc("2026-03-03T08:06:10"))
+    world.tick(utc("2026-03-02T08:09:10"))
+    world.tick(utc("2026-03-02T09:00:10"))
+    world.ticks(utc("2026-03-03T08:07:10"), utc("2026-03-03T08:09:10"))
+    told = world.ask("h", "--at", "2026-03-03T07:00")
+    assert told.verdict == "missed"
+    assert "No tick reached the database between 2026-03-02 09:00:10 and 2026-03-03 08:07:10." in told
+    leaves = (
+        "and catch_up: latest leaves it to the run for 2026-03-03T08:00:00+00:00, which ran early at 2026-03-02T08:09"
+    )
+    assert f"it was 1h7m old, {leaves}" in told
+    assert "beyond" not in told
+    listed = world.cronjobs("explain", "h", "--since", "23h").out
+    assert "no row says why" not in listed
+    assert "leaves it to the run for 2026-03-03T08:00:00+00:00" in " ".join(listed.split())
+    text = "h missed runs; h ran before it was due, by a clock that was ahead, and no later run succeeded"
+    assert text in " ".join(world.cronjobs("status").out.split())

@@ -34,6 +34,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.pausing import of_queue
 from cronjobs.engine.rules.standing import (
     DEFAULT_GRACE,
@@ -155,6 +156,8 @@ class World:
     def occurrence(self, schedule_id: int, at: datetime, well: bool) -> dict[str, Any]:
         outcome = "enqueued" if well else self.dice.choice(["enqueued", "enqueued", "skipped", "missed", "coalesced"])
         reason = self.dice.choice([None, "paused by ada", "overlap"])
+        if reason == "overlap" and at.minute % 4 == 0:
+            reason = f"{RAN_EARLY} 08:00 or before"
         job_id = None if outcome == "missed" else self.dice.choice([999_999, None, *([] if well else self.jobs)])
         there = {"schedule_id": schedule_id, "first_for": at, "last_for": at, "decided_at": at + MINUTE}
         return there | {"outcome": outcome, "reason": reason, "job_id": job_id}
@@ -267,7 +270,7 @@ def happened(row: Any, jobs: dict[int, Any]) -> Happened:
 
 
 def job_now(job: Any) -> JobNow:
-    same = ("id", "status", "job_type", "queue", "run_at", "scheduled_for", "started_at", "locked_until")
+    same = ("id", "status", "job_type", "queue", "run_at", "scheduled_for", "started_at", "locked_until", "attempts")
     return JobNow(
         **{name: getattr(job, name) for name in same},
         failures=job.failures + job.losses,

@@ -81,7 +81,7 @@ def _running(jobs: Any, view: View) -> Html:
         lease = badge(f"lease ended {rough(left)} ago", "dead") if over else f"lease {rough(left)} left"
         ended = f"{job.recorded.replace('_', ' ')}, " if job.recorded else ""
         asked = ", asked to stop" if job.cancel_requested_at else ""
-        since = f"for {rough(view.times.now - job.started_at)}" if job.started_at else ""
+        since = view.times.lasting(job.started_at) if job.started_at else ""
         rows.append(
             [view.job(job.id), safe(job.job_type, 120), host_of(job.locked_by), since, h("span", ended, lease, asked)]
         )

@@ -96,7 +96,7 @@ def _when(row: Any, view: View) -> Child:
         case Status.QUEUED | Status.FAILED:
             return h("span", "" if row.run_at > view.times.now else "due ", view.instant(row.run_at))
         case Status.RUNNING:
-            return f"for {rough(view.times.now - row.started_at)}" if row.started_at else ""
+            return view.times.lasting(row.started_at) if row.started_at else ""
     return view.instant(row.finished_at)
 
 
