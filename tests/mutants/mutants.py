@@ -70,6 +70,10 @@ TOKENS = "cronjobs/engine/store/tokens.py"
 TOKENS_TESTS = "tests/contrib/dask/test_tokens.py"
 SAME_CAUSE, SAME_CAUSES = "cronjobs/desk/insight/same_cause.py", "tests/desk/unit/insight/test_same_cause.py"
 STANDING = "cronjobs/engine/rules/standing.py"
+WRONG_CLOCKS = (
+    "tests/desk/database/test_all_well_generated.py"
+    "::test_what_a_clock_that_was_ahead_ran_early_is_a_finding_when_it_is_due"
+)
 INCIDENTS = "tests/contrib/test_incidents.py::test_an_incident_is_reported_until_it_is_over"
 NOT_RUN = "tests/desk/database/test_not_run.py"
 GIVEN_UP = "tests/desk/database/test_given_up.py"
@@ -1777,6 +1781,34 @@ MUTANTS = (
         "result.left()",
         "result.not_started",
         (f"{CODE_FAULTS}::test_a_fault_seen_in_a_terminal_is_one_for_idle_ticks_too",),
+    ),
+    Mutant(
+        "a run that a clock which was ahead made early is one",
+        STANDING,
+        "return self.succeeded and not self.ran_early",
+        "return self.succeeded",
+        (WRONG_CLOCKS,),
+    ),
+    Mutant(
+        "a retry in time of what a wrong clock tried early is early, too",
+        "cronjobs/engine/rules/occurrences.py",
+        " or attempts <= int(early)",
+        " or True",
+        (WRONG_CLOCKS, "tests/engine/unit/rules/test_standing.py::test_a_run_by_a_wrong_clock_is_none"),
+    ),
+    Mutant(
+        "status does not look at a schedule whose newest run was early by a wrong clock",
+        "cronjobs/engine/store/schedule_health.py",
+        "         AND coalesce(c.reason, '') NOT LIKE '{RAN_EARLY}%'\n",
+        "",
+        (WRONG_CLOCKS,),
+    ),
+    Mutant(
+        "a first definition by a wrong clock is not in doubt before its date",
+        "cronjobs/contrib/books/evidence.py",
+        "before = shown if shown is not None and shown < limit else begin",
+        "before = limit",
+        ("tests/contrib/books/test_books.py",),
     ),
     Mutant(
         "a job that snoozes silences its schedule",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cronjobs.engine.rules.occurrences import RAN_EARLY, UP_TO_ATTEMPT
 from cronjobs.engine.rules.standing import (
     DEFAULT_GRACE,
     OVERRUN,
@@ -84,6 +85,25 @@ DONE = job(id=3, status="succeeded")
 def test_what_the_rows_of_a_schedule_show(rows: list[Happened], why: str | None) -> None:
     found = standing(rows, None, NOW, DEFAULT_GRACE).not_run
     assert (None if found is None else found.why) == why
+
+
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [
+        (job(status="succeeded", attempts=1), "missed"),
+        (job(status="succeeded", attempts=2), None),  # it failed early, and was tried again in time
+        (None, "missed"),  # pruned
+        (job(status="cancelled", attempts=1), None),
+        (job(status="dead", attempts=1), "dead"),
+        (job(status="dead", attempts=1, dismissed=True), None),
+        (job(**HELD, attempts=1), None),
+    ],
+)
+def test_a_run_by_a_wrong_clock_is_none(of: JobNow | None, why: str | None) -> None:
+    early = replace(row(2, "enqueued", of, f"{RAN_EARLY} 03:00 or before, wrong clock{UP_TO_ATTEMPT} 1"), job_id=7)
+    found = standing([early, row(3, "enqueued", DONE)], None, NOW, HOUR).not_run
+    assert (None if found is None else found.why) == why
+    assert early.went_well == (of is not None and of.attempts == 2)
 
 
 def test_a_job_that_waits_its_turn_is_judged_by_the_one_before_it() -> None:
