@@ -96,12 +96,12 @@ def schedule_facts(connection: Connection, schedule_ids: Collection[int]) -> dic
 def _facts(schedule: ScheduleRow, rows: Sequence[LedgerRun]) -> ScheduleFacts:
     return ScheduleFacts(
         **vars(schedule),
-        runs=tuple(_run(row) for row in rows[:STRIP]),
+        runs=tuple(run_facts(row) for row in rows[:STRIP]),
         durations=tuple(row.took for row in rows if row.status == "succeeded" and row.took is not None),
     )
 
 
-def _run(row: LedgerRun) -> RunFacts:
+def run_facts(row: LedgerRun) -> RunFacts:
     outcome = row.outcome if row.outcome != "enqueued" else row.status or PRUNED
     reached = {"running": row.started_at, "failed": row.last_failed_at}.get(outcome, row.finished_at)
     return RunFacts(outcome, reached or row.last_for, row.last_for, row.job_id, row.took)

@@ -541,7 +541,39 @@ def test_the_first_page_has_the_findings_of_status_with_command_and_since(some: 
     words = browser.get("/").words
     assert "critical" in words or "warning" in words
     assert "cronjobs jobs list --status dead" in words
-    assert "nightly-report dead 6h ago" in words
+    assert "nightly-report dead 9m ago" in words
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "reached"),
+    [
+        ("succeeded", "succeeded", {"started_at": ago(minutes=3), "finished_at": ago(minutes=2)}),
+        ("failed", "retrying", {"started_at": ago(minutes=3), "last_failed_at": ago(minutes=2), "failures": 1}),
+        ("dead", "dead", {"started_at": ago(minutes=3), "finished_at": ago(minutes=2), "failures": 1}),
+        ("cancelled", "cancelled", {"started_at": ago(minutes=3), "finished_at": ago(minutes=2)}),
+    ],
+)
+def test_the_last_result_is_dated_when_it_came_not_when_it_was_due(
+    rows: Rows, browser: Browser, status: str, told: str, reached: dict[str, Any]
+) -> None:
+    """As `status` dates it. A run that a pause held back for hours said that it succeeded hours ago."""
+    job = rows.job(status=status, run_at=ago(hours=6), schedule="nightly-report", attempts=1, **reached)
+    rows.attempt(job, "succeeded", finished_at=ago(minutes=2))
+    rows.occurrence(rows.schedule("nightly-report"), ago(hours=6), job_id=job)
+    page = browser.get("/")
+    assert f"nightly-report {told} 2m ago" in page.words
+    assert 'title="14:01:07 Europe/Berlin"' in page.body
+
+
+def test_a_run_at_work_is_dated_by_its_start_and_what_did_not_run_by_when_it_was_due(
+    rows: Rows, browser: Browser
+) -> None:
+    job = rows.job(status="running", run_at=ago(hours=6), started_at=ago(minutes=2), locked_by="web1:1:2:3", attempts=1)
+    rows.occurrence(rows.schedule("at-work"), ago(hours=6), job_id=job)
+    rows.occurrence(rows.schedule("left-out"), ago(hours=6), "missed")
+    words = browser.get("/").words
+    assert "at-work running 2m ago" in words
+    assert "left-out missed 6h ago" in words
 
 
 def test_filters_choose_as_the_command_does_and_survive_odd_names(some: Rows, browser: Browser) -> None:

@@ -13,12 +13,13 @@ from cronjobs.contrib.web.view import View, badge, button, status, table
 from cronjobs.desk.insight.findings import Finding, judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.saying import counted, safe, took
-from cronjobs.desk.insight.schedule_facts import NO_RESULT
+from cronjobs.desk.insight.saying import counted, safe
+from cronjobs.desk.insight.schedule_facts import NO_RESULT, PRUNED, run_facts
 from cronjobs.desk.insight.worst_first import worst_first
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import quarters
 from cronjobs.engine.store.schedule_runs import LedgerRun, newest_runs, schedule_rows
+from cronjobs.model import rough
 
 SCHEDULES: Final = 50
 FINDINGS: Final = 50
@@ -132,17 +133,16 @@ def schedules_section(connection: Connection, health: Health, view: View, number
 
 
 def _last(newest: Sequence[LedgerRun], view: View) -> Html | str:
-    """What became of the newest occurrence up to now; how long its last attempt took, unless it waits or runs again."""
+    """What became of the newest occurrence up to now, and when; how long its last attempt took, unless it waits again.
+
+    It is dated as ``cronjobs status`` dates it: a run that came late is not as old as its occurrence.
+    """
     if not newest:
         return "none yet"
-    [row] = newest
-    if row.outcome != "enqueued":
-        return h("span", badge(row.outcome), " ", view.instant(row.last_for))
-    shown = badge("done, and pruned", "gone") if row.status is None else status(row.status)
-    ran = ""
-    if row.took is not None and row.status not in NO_RESULT:
-        ran = f", took {took(row.last_for, row.last_for + row.took)}"
-    return h("span", shown, " ", view.instant(row.last_for), ran)
+    run = run_facts(newest[0])
+    shown = badge("done, and pruned", "gone") if run.outcome == PRUNED else status(run.outcome)
+    ran = f", took {rough(run.took)}" if run.took is not None and run.outcome not in NO_RESULT else ""
+    return h("span", shown, " ", view.instant(run.at), ran)
 
 
 def _pages(view: View, number: int, total: int) -> Html | None:
