@@ -119,28 +119,59 @@ def _config(
         types = () if its else types
     if here:
         return  # most likely theirs are the same
+    alike: dict[frozenset[str], list[Mapping[str, Any]]] = {}
     for tick in at_work:
-        wrong = [
-            f"{where}: {what}"
-            for kind in ("broken", "not_loaded")
-            if isinstance(entries := _did(tick).get(kind), Mapping)
-            for where, what in entries.items()
-        ]
-        if wrong:
-            host = tick["host"]
-            text = f"host {host} cannot use all of its file: {several(wrong)}"
-            since = health.watch.misconfigured.get(host)
-            types = same.hosts.get(host, ())
-            names = tuple(same.entries.get(host, ()))
-            wheres = [where.split(": ", 1)[0] for where in wrong]
-            held = sum(
-                entry["jobs"]
-                for entry in entries_of(tick)
-                if entry.get("why") == "limits"
-                and isinstance(entry.get("jobs"), int)
-                and any(_names_limit(where, str(entry.get("prefix"))) for where in wheres)
-            )
-            yield _fault(text, tuple(wrong), types, names, held, health, same, since=since, subject=host)
+        if wrong := _recorded(tick):
+            alike.setdefault(frozenset(wrong), []).append(tick)
+    for ticks in alike.values():
+        yield _of_hosts(_recorded(ticks[0]), ticks, health, same)
+
+
+def _recorded(tick: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the host's last tick could not use of its file and its code."""
+    return tuple(
+        f"{where}: {what}"
+        for kind in ("broken", "not_loaded")
+        if isinstance(entries := _did(tick).get(kind), Mapping)
+        for where, what in entries.items()
+    )
+
+
+def _of_hosts(wrong: tuple[str, ...], ticks: Sequence[Mapping[str, Any]], health: Health, same: SameCause) -> Finding:
+    """One finding about the hosts whose last *ticks* recorded the same faults.
+
+    Its key has the host that has them longest, so that it keeps its key when others join; these are rows, so that an
+    ack does not cover a host that joined since. It does not cover ``config:other``: only a host itself ends the alert
+    about its file.
+    """
+    began = {tick["host"]: health.watch.misconfigured.get(tick["host"]) or health.now for tick in ticks}
+    first, *others = sorted(began, key=lambda host: (began[host], host))
+    hosts = (
+        f"hosts {several(sorted(began))} cannot use all of their" if others else f"host {first} cannot use all of its"
+    )
+    wheres = [fault.split(": ", 1)[0] for fault in wrong]
+    return _fault(
+        f"{hosts} file: {several(wrong)}",
+        (*wrong, *(f"host {host}" for host in sorted(others))),
+        [job_type for host in began for job_type in same.hosts.get(host, ())],
+        tuple(name for host in began for name in same.entries.get(host, ())),
+        max(_held_by_limits(tick, wheres) for tick in ticks),  # each host sees the same jobs
+        health,
+        same,
+        since=min((at for host in began if (at := health.watch.misconfigured.get(host))), default=None),
+        subject=first,
+    )
+
+
+def _held_by_limits(tick: Mapping[str, Any], wheres: Sequence[str]) -> int:
+    """The due jobs that the tick left for a limit that faults there close."""
+    return sum(
+        entry["jobs"]
+        for entry in entries_of(tick)
+        if entry.get("why") == "limits"
+        and isinstance(entry.get("jobs"), int)
+        and any(_names_limit(where, str(entry.get("prefix"))) for where in wheres)
+    )
 
 
 def _names_limit(where: str, prefix: str) -> bool:

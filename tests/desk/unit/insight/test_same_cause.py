@@ -14,7 +14,7 @@ from support.cases import judge
 
 from cronjobs.desk.insight.check_config import NeverBegins
 from cronjobs.desk.insight.finding import Finding
-from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.findings import acknowledged, troubles
 from cronjobs.desk.insight.findings_of_schedules import schedule_findings
 from cronjobs.desk.insight.findings_of_ticks import tick_findings
 from cronjobs.desk.insight.findings_of_work import work_findings
@@ -26,6 +26,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import Fault
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.standing import Happened, JobNow, NotRun
+from cronjobs.engine.store.acks import StoredAck
 from cronjobs.engine.store.failing_types import FailingType
 from cronjobs.engine.store.misfits import WaitingMisfits
 from cronjobs.engine.store.schedule_health import Survey
@@ -256,6 +257,48 @@ def test_a_module_that_cannot_be_imported_is_why_its_types_are_unknown(here: boo
     assert found.text.endswith(f"{': '.join(NO_MODULE)}; {why}")
     assert (found.key, found.severity) == ("config" if here else "config:web1", "critical")
     assert texts(health, but={"config"}).keys() == {"unresolved:t.a", "unresolved:t.b"}, "for who reports no file"
+
+
+def test_hosts_with_the_very_same_faults_are_one_finding() -> None:
+    """The pages, which import no handlers, called one of two equally broken hosts critical, the other a warning."""
+    hosts = ["web3", "web1", "web2"]
+    health = facts(unresolved={"t.a": 2, "t.b": 1}, ticks=[tick(host, NO_MODULE) for host in hosts])
+    since: dict[str, datetime | None] = {"web1": NOW - MINUTE, "web2": NOW - HOUR, "web3": None}
+    health = replace(health, watch=replace(health.watch, misconfigured=since))
+    [found] = troubles(health, SETTINGS)
+    assert found.text == (
+        f"hosts web1, web2, web3 cannot use all of their file: {': '.join(NO_MODULE)}; "
+        "for want of t.a, t.b 3 due jobs wait"
+    )
+    assert (found.key, found.severity, found.since) == ("config:web2", "critical", NOW - HOUR)
+    assert found.rows == (": ".join(NO_MODULE), "host web1", "host web3")
+    other = replace(health, ticks=[*health.ticks, tick("web4", NO_MODULE, ("t.c", "it cannot be used"))])
+    assert texts(other).keys() == {"config:web2", "config:web4"}, "one with other faults is not like them"
+    idle = replace(health, unresolved={})
+    assert [(each.key, each.severity) for each in troubles(idle, SETTINGS)] == [("config:web2", "warning")]
+
+
+def test_a_host_that_joins_keeps_the_key_and_is_news_for_who_acknowledged_the_fault() -> None:
+    since: dict[str, datetime | None] = {"web1": NOW - MINUTE, "web2": NOW - HOUR}
+    alone, both = (
+        replace(health, watch=replace(health.watch, misconfigured=since))
+        for health in [facts(ticks=[tick(host, NO_MODULE) for host in hosts]) for hosts in (["web2"], ["web1", "web2"])]
+    )
+    [one], [two] = (troubles(each, SETTINGS) for each in (alone, both))
+    assert (one.key, one.text) == ("config:web2", f"host web2 cannot use all of its file: {': '.join(NO_MODULE)}")
+    assert (one.key, one.rows) == (two.key, two.rows[:1])
+    until = NOW + HOUR
+    acks = {finding: StoredAck(one.key, "warning", finding.rows, until, "ada", None, NOW) for finding in (one, two)}
+    assert acknowledged(one, {one.key: acks[one]}).ack
+    assert acknowledged(one, {one.key: acks[two]}).ack, "the other one is mended"
+    assert not acknowledged(two, {one.key: acks[one]}).ack
+
+
+def test_jobs_that_several_hosts_leave_for_a_bad_limit_are_counted_once() -> None:
+    left = {"why": "limits", "job_type": "t.a", "queue": "default", "jobs": 3, "prefix": "smtp:"}
+    its = {"did": {"broken": {"limits.smtp:": "0 would let none begin"}}, "not_started": [left]}
+    [found] = troubles(facts(ticks=[tick("web1") | its, tick("web2") | its]), SETTINGS)
+    assert found.text.endswith("; 3 due jobs wait for it")
 
 
 def test_a_type_that_was_unknown_before_has_a_cause_of_its_own() -> None:
