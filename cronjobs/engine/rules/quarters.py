@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -32,9 +32,10 @@ _OF_JOB: Final = {"queued": "w", "running": "r", "failed": "f", "cancelled": "x"
 
 
 class Became(NamedTuple):
-    """Occurrences of a schedule in the quarters from *first* to *last*, numbered since 1970, that became the same.
+    """Occurrences of a schedule, the first and the last in these quarters, numbered since 1970, that became the same.
 
-    ``status``: of the job, if one was made for it and is still there.
+    ``status``: of the job, if one was made for it and is still there. ``first_for`` and ``last_for`` are None unless
+    there are occurrences between the two.
     """
 
     schedule_id: int
@@ -42,6 +43,16 @@ class Became(NamedTuple):
     last: int
     outcome: str
     status: str | None
+    many: int = 1
+    first_for: datetime | None = None
+    last_for: datetime | None = None
+
+    @property
+    def span(self) -> tuple[datetime, datetime] | None:
+        """From its first occurrence to its last, if in a quarter between them something of it may have been due."""
+        if self.many < 3 or self.last - self.first < 2 or self.first_for is None or self.last_for is None:
+            return None
+        return self.first_for, self.last_for
 
     @property
     def letter(self) -> str:
@@ -59,14 +70,32 @@ def number_of(instant: datetime) -> int:
     return int(instant.timestamp() // QUARTER.total_seconds())
 
 
-def painted(rows: Iterable[Became], first: int, count: int) -> dict[int, str]:
-    """By schedule id, a letter for each of *count* quarters from the one numbered *first*."""
+def evenly(row: Became, first: int, count: int) -> Iterable[int]:
+    """The quarters in which something of *row* was due, if evenly spread: those among *count* from *first*."""
+    if row.span is None:
+        return {row.first, row.last}
+    (begin, end), steps = row.span, row.many - 1
+    if (end - begin) / QUARTER <= steps:
+        return range(max(row.first, first), min(row.last, first + count) + 1)
+    before = int((first - row.first) * QUARTER * steps / (end - begin))  # so many are due before *first*, or one more
+    places = range(max(0, before - 1), min(steps, before + count + 1) + 1)  # at most one in a quarter
+    return {number_of(begin + (end - begin) * place / steps) for place in places}
+
+
+def painted(
+    rows: Iterable[Became], first: int, count: int, due: Callable[[Became, int, int], Iterable[int]] = evenly
+) -> dict[int, str]:
+    """By schedule id, a letter for each of *count* quarters from the one numbered *first*.
+
+    *due*: in which of these quarters something of a row was due.
+    """
     cells: dict[int, list[str]] = {}
     for row in rows:
         line = cells.setdefault(row.schedule_id, [NOTHING] * count)
         letter = row.letter
-        for place in range(max(0, row.first - first), min(count, row.last - first + 1)):
-            line[place] = worse(line[place], letter)
+        for quarter in due(row, first, count):
+            if 0 <= (place := quarter - first) < count:
+                line[place] = worse(line[place], letter)
     return {schedule_id: "".join(line) for schedule_id, line in cells.items()}
 
 

@@ -6,12 +6,14 @@ read from the ledger, so that a row is never needed; it only saves reading up to
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.engine.crontime.grammar import parse
+from cronjobs.engine.crontime.timing import CronTiming
 from cronjobs.engine.probe.sql_text import JOBS, OCCURRENCES, QUARTERS, SCHEDULES, either
 from cronjobs.engine.rules.quarters import (
     FINAL_LETTERS,
@@ -20,15 +22,20 @@ from cronjobs.engine.rules.quarters import (
     NOTHING,
     QUARTER,
     Became,
+    evenly,
     gaps,
     number_of,
     painted,
 )
 from cronjobs.engine.store.sql import AMONG_IDS, group, run
+from cronjobs.errors import CronjobsError
 
 MARK: Final = 0  # the schedule_id of the row that says up to which hour all is looked at; real ids begin with 1
 NEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)  # the hour of the row of that id that is locked: before all others
 KEPT: Final = timedelta(hours=26)
+COUNTED: Final = timedelta(days=31)  # of longer ranges it takes too long to count the occurrences
+MICROSECOND: Final = timedelta(microseconds=1)
+SECONDS: Final = int(QUARTER.total_seconds())
 LATEST: Final = timedelta(minutes=5)  # after its end an hour is left alone so long: its last jobs are still at work
 
 
@@ -44,6 +51,10 @@ _QUARTER_OF_LAST: Final = _quarter("c.last_for")
 _STATUS_OF_JOB: Final = (
     f"CASE WHEN c.outcome = 'enqueued' THEN (SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id) END"
 )
+# Instants only of the rows that need them: there are few, and to decode them takes longer than the rest.
+_BECAME: Final = f"""c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_OF_LAST} AS last_in, c.outcome,
+  {_STATUS_OF_JOB} AS status, CAST(c.count AS integer) AS many, CASE WHEN c.count > 2 THEN c.first_for END AS first_for,
+  CASE WHEN c.count > 2 THEN c.last_for END AS last_for"""
 _GAP_ROWS: Final = group("rows", {"schedule_id": "bigint", "begin": "timestamptz", "ends": "timestamptz"})
 _HOUR_ROWS: Final = group("rows", {"schedule_id": "bigint", "hour": "timestamptz", "quarters": "text"})
 _SPAN_ROWS: Final = group("rows", {"schedule_id": "bigint", "first_for": "timestamptz", "last_for": "timestamptz"})
@@ -69,7 +80,8 @@ def strips(connection: Connection, ids: Collection[int], first: int, count: int)
         for id_ in sorted(ids)
         for begin, end in gaps(first, count, known.get(id_, {}))
     ]
-    cells = painted(_became_in(connection, open_ranges), first, count)
+    became = _became_in(connection, open_ranges)
+    cells = painted(became, first, count, _due(connection, became))
     return {id_: _with_hours(cells.get(id_, NOTHING * count), first, known.get(id_, {})) for id_ in ids}
 
 
@@ -97,18 +109,48 @@ def _with_hours(cells: str, first: int, hours: Mapping[int, str]) -> str:
     return "".join(line)
 
 
-def _became_in(connection: Connection, ranges: Sequence[dict[str, Any]]) -> Iterable[Became]:
+def _became_in(connection: Connection, ranges: Sequence[dict[str, Any]]) -> list[Became]:
     if not ranges:
         return []
     rows = run(
         connection,
         f"""
-        SELECT c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_OF_LAST} AS last_in, c.outcome,
-          {_STATUS_OF_JOB} AS status
+        SELECT {_BECAME}
         FROM {_GAP_ROWS} g CROSS JOIN {_IN_GAP}""",
         rows=list(ranges),
     )
-    return (Became._make(row) for row in rows)
+    return [Became._make(row) for row in rows]
+
+
+def _due(connection: Connection, became: Iterable[Became]) -> Callable[[Became, int, int], Iterable[int]]:
+    """In which quarters something of a row was due: by its schedule's expression, or as if evenly spread.
+
+    A row may be of an earlier definition. It is taken for one of the present definition if that gives as many
+    occurrences from its first to its last.
+    """
+    wide = sorted({row.schedule_id for row in became if row.span})
+    statement = f"SELECT s.id, s.definition FROM {SCHEDULES} s WHERE s.id {AMONG_IDS}"
+    timings = {row.id: _cron(row.definition) for row in run(connection, statement, ids=wide)} if wide else {}
+
+    def due(row: Became, first: int, count: int) -> Iterable[int]:
+        timing = timings.get(row.schedule_id)
+        if timing is None or row.span is None or row.span[1] - row.span[0] > COUNTED:
+            return evenly(row, first, count)
+        after, until = row.span[0] - MICROSECOND, row.span[1]
+        if timing.span(after, until) != (row.many, *row.span):
+            return evenly(row, first, count)
+        seconds = timing.seconds(max(after, _at(first) - MICROSECOND), min(until, _at(first + count)))
+        return {second // SECONDS for second in seconds}
+
+    return due
+
+
+def _cron(definition: Any) -> CronTiming | None:
+    """None: it is due at even intervals, or its definition cannot be read."""
+    try:
+        return CronTiming(parse(definition["cron"]), definition.get("timezone", "UTC"))
+    except (CronjobsError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
+        return None  # anyone may have written it
 
 
 def _at(quarter: int) -> datetime:
@@ -176,15 +218,15 @@ def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
     rows = run(
         connection,
         f"""
-        SELECT c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_OF_LAST} AS last_in, c.outcome,
-          {_STATUS_OF_JOB} AS status
+        SELECT {_BECAME}
         FROM {OCCURRENCES} c WHERE c.last_for >= :hour AND c.last_for < :ends""",
         **place,
     )
     first = number_of(hour)
     became = [Became._make(row) for row in rows]
+    due = _due(connection, became)
     ids -= {each.schedule_id for each in became if each.letter not in FINAL_LETTERS}
-    found = painted((each for each in became if each.schedule_id in ids), first, IN_AN_HOUR)
+    found = painted((each for each in became if each.schedule_id in ids), first, IN_AN_HOUR, due)
     return [{"schedule_id": id_, "hour": hour, "quarters": letters} for id_, letters in sorted(found.items())]
 
 

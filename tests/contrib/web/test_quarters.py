@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 import pytest
@@ -14,9 +14,10 @@ from support.lookingrows import NOW, Rows
 from support.lookingrows import rows as rows
 
 from cronjobs.contrib.web.strip import QUARTERS, first_quarter
+from cronjobs.engine.crontime.timing import fire_times
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.rules.quarters import NOTHING, QUARTER, WORDS, Became, gaps, number_of, painted, worse
+from cronjobs.engine.rules.quarters import HOUR, NOTHING, QUARTER, WORDS, Became, gaps, number_of, painted, worse
 from cronjobs.engine.store import operating, quarters
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.store.schedules import LedgerRow, forget_occurrences, record_occurrences
@@ -38,15 +39,31 @@ def by_select(database: Database, schedule_id: int, now: datetime) -> str:
     with database.read() as connection:
         ledger = connection.execute(select(found).where(found.c.schedule_id == schedule_id)).all()
         statuses = {row.id: row.status for row in connection.execute(select(jobs.c.id, jobs.c.status))}
+        plan = select(tables.schedules.c.definition).where(tables.schedules.c.id == schedule_id)
+        definition = connection.execute(plan).scalar_one()
+    due = [instants_of(row, definition) for row in ledger]
     of_job = {"queued": "w", "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
     for place in range(QUARTERS):
         begin = end - DAY + place * QUARTER
-        for row in ledger:
-            if row.first_for < begin + QUARTER and row.last_for >= begin:
+        for row, instants in zip(ledger, due, strict=True):
+            if any(begin <= each < begin + QUARTER for each in instants):
                 letter = {"missed": "m", "skipped": "k", "coalesced": "c"}.get(row.outcome)
                 letter = letter or of_job.get(statuses.get(row.job_id, ""), "s")
                 cells[place] = worse(cells[place], letter)
     return "".join(cells)
+
+
+def instants_of(row: Any, definition: dict[str, Any]) -> list[datetime]:
+    """Of a ledger row: as its schedule's expression says, if that has so many; else evenly spread."""
+    if row.count == 1:
+        return [row.last_for]
+    if "cron" in definition:
+        fires = fire_times(definition["cron"], definition.get("timezone", "UTC"), row.first_for - QUARTER)
+        found = [each for each in takewhile(row.last_for.__ge__, fires) if each >= row.first_for]
+        if len(found) == row.count and [found[0], found[-1]] == [row.first_for, row.last_for]:
+            return found
+    span = row.last_for - row.first_for
+    return [row.first_for + span * place / (row.count - 1) for place in range(row.count)]
 
 
 def strips(database: Database, ids: list[int], now: datetime) -> dict[int, str]:
@@ -78,10 +95,13 @@ class Night:
         step = timedelta(minutes=self.dice.choice([9, 25, 40, 200]))
         while (first := at + step) <= upto:
             many = self.dice.random() < 0.1
-            at = min(first + self.dice.randint(1, 90) * step, upto) if many else first
+            steps = min(self.dice.randint(1, 90), (upto - first) // step) if many else 0
+            at = first + steps * step
+            # The row's own count, or another one: it is of a definition that was due more often, or less.
+            count = self.dice.choice([steps + 1, 2, 3, 7, 5000]) if steps else 1
             outcome = self.dice.choice(["missed", "skipped", "coalesced"] if many else [*["enqueued"] * 6, "skipped"])
             job = self.make_job(first) if outcome == "enqueued" else None
-            self.rows.occurrence(schedule_id, at, outcome, first_for=first, count=2 if many else 1, job_id=job)
+            self.rows.occurrence(schedule_id, at, outcome, first_for=first, count=count, job_id=job)
         self.until[schedule_id] = upto
         with self.rows.database.write() as connection:
             change = tables.schedules.update().where(tables.schedules.c.id == schedule_id)
@@ -193,10 +213,52 @@ def test_several_that_close_hours_at_once_take_turns(rows: Rows, database: Datab
     assert sorted(row.hour for row in marks) == [quarters.NEVER, datetime(2026, 7, 1, 10, tzinfo=UTC)]
 
 
-def test_the_worst_is_shown_and_ranges_fill_their_quarters() -> None:
+EARLY = datetime(2026, 6, 30, 20, tzinfo=UTC)  # a Tuesday
+HOURLY, OFFICE = {"cron": "0 * * * *"}, {"cron": "30 7-9 * * 1-5", "timezone": "Europe/Berlin"}
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["from the ledger", "kept"])
+@pytest.mark.parametrize(
+    ("definition", "first", "last", "count", "due"),
+    [
+        (HOURLY, EARLY, EARLY + timedelta(hours=4), 5, [20, 21, 22, 23, 24]),
+        ({"every_s": 7200}, EARLY, EARLY + timedelta(hours=12), 7, [20, 22, 24, 26, 28, 30, 32]),
+        (
+            OFFICE,
+            datetime(2026, 6, 26, 6, 30, tzinfo=UTC),
+            datetime(2026, 7, 1, 7, 30, tzinfo=UTC),
+            11,
+            [29.5, 30.5, 31.5],
+        ),
+        ({"cron": "*/5 * * * *"}, EARLY, EARLY + HOUR, 13, [20, 20.25, 20.5, 20.75, 21]),
+        (HOURLY, EARLY - 40 * DAY, EARLY, 961, list(range(13, 21))),
+        # Of an earlier definition, or one that cannot be read: as if evenly spread, and never more than were due.
+        ({"cron": "0 3 * * *"}, EARLY, EARLY + timedelta(hours=4), 3, [20, 22, 24]),
+        ({"cron": "no expression"}, EARLY, EARLY + timedelta(hours=4), 3, [20, 22, 24]),
+        ({"cron": "0 20-23 * * *"}, EARLY, EARLY + timedelta(hours=3), 3, [20, 21.5, 23]),
+    ],
+)
+def test_of_a_row_that_is_several_only_quarters_in_which_one_was_due_are_painted(
+    rows: Rows, database: Database, definition: Any, first: datetime, last: datetime, count: int, due: Any, closed: bool
+) -> None:
+    """Four skipped runs of an hourly schedule were "7 skipped": all quarters from the first to the last.
+
+    *due*: the quarters, in hours since the midnight of June 30.
+    """
+    schedule = rows.schedule("s", definition=definition, seen_until=NOW)
+    rows.occurrence(schedule, last, "missed", first_for=first, count=count)
+    if closed:
+        close_all(database, NOW)
+    told = strips(database, [schedule], NOW)[schedule]
+    midnight = number_of(datetime(2026, 6, 30, tzinfo=UTC)) - first_quarter(NOW)
+    assert [(place - midnight) / 4 for place, letter in enumerate(told) if letter != NOTHING] == due
+    assert set(told) == {NOTHING, "m"}
+
+
+def test_the_worst_is_shown() -> None:
     letters = list(WORDS)
     assert [worse(one, other) for one, other in pairwise(letters)] == letters[1:]
     rows = [Became(1, 10, 12, "missed", None), Became(1, 12, 12, "enqueued", "dead"), Became(1, 3, 9, "skipped", None)]
-    assert painted(rows, 8, 6) == {1: "kkmmd."}
+    assert painted(rows, 8, 6) == {1: ".km.d."}
     assert gaps(10, 8, {12}) == [(8, 12), (16, 20)]
     assert number_of(NOW) * 900 == int(NOW.timestamp()) // 900 * 900
