@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.engine.probe.sql_text import JOBS, QUEUES, SCHEDULES, TICKS
-from cronjobs.engine.store import listing
-from cronjobs.engine.store.sql import database_now, run
+from cronjobs.engine.probe.sql_text import JOBS, QUEUES, SCHEDULES, TICKS, after_now
+from cronjobs.engine.store.sql import run
+
+TICKS_READ: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,15 @@ def last_tick_at(connection: Connection) -> datetime | None:
 
 
 def ticks_lately(connection: Connection, within: timedelta) -> list[Row[Any]]:
-    """The last tick of each host that began one within that time."""
-    since = database_now(connection) - within
-    return [tick for tick in listing.last_ticks(connection) if tick.started_at >= since]
+    """The last tick of each host that began one within that time, among the newest TICKS_READ."""
+    rows = run(
+        connection,
+        f"SELECT t.host, t.not_started FROM {TICKS} t WHERE t.started_at >= {after_now(':ago_s')} "
+        "ORDER BY t.started_at DESC LIMIT :most",
+        ago_s=-within.total_seconds(),
+        most=TICKS_READ,
+    )
+    last: dict[str, Row[Any]] = {}
+    for row in rows:
+        last.setdefault(row.host, row)
+    return list(last.values())
