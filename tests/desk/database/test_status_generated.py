@@ -197,11 +197,14 @@ def judged_one_by_one(connection: Connection, settings: Settings, health: Health
 def watched_one_by_one(connection: Connection, health: Health, every: list[store.StoredSchedule]) -> watched.Watched:
     jobs = {job.id: job for job in connection.execute(select(tables.jobs))}
     active = [each for each in every if each.status == "active"]
-    lately, not_run = {}, {}
+    lately, not_run, by_trigger = {}, {}, {}
     for schedule in active:
+        retries = any(job.schedule == schedule.name and job.status == "failed" for job in jobs.values())
+        if retries:
+            by_trigger[schedule.id] = triggered_runs(connection, schedule, jobs)
         ledger = select(tables.occurrences).where(tables.occurrences.c.schedule_id == schedule.id)
         rows = connection.execute(ledger.order_by(tables.occurrences.c.last_for.desc())).all()
-        if not rows or (rows[0].last_for <= health.now and happened(rows[0], jobs).went_well):
+        if not rows or (rows[0].last_for <= health.now and happened(rows[0], jobs).went_well and not retries):
             continue
         every_row = [happened(row, jobs) for row in rows if row.last_for <= health.now]
         if past := every_row[:RUNS_LOOKED_AT]:
@@ -214,6 +217,7 @@ def watched_one_by_one(connection: Connection, health: Health, every: list[store
         health.watch,
         schedules=every,
         lately=lately,
+        by_trigger=by_trigger,
         not_run=not_run,
         covered={name: at for name, at in by_hand.items() if at is not None},
         without_run={each.name: why for each in active if (why := watched._without_run(connection, each, health.now))},
@@ -242,6 +246,16 @@ def grace_of(schedule: store.StoredSchedule) -> timedelta:
     if isinstance(schedule.definition, dict) and isinstance(seconds := schedule.definition.get("grace_s"), int):
         return timedelta(seconds=seconds)
     return DEFAULT_GRACE
+
+
+def triggered_runs(connection: Connection, schedule: store.StoredSchedule, jobs: dict[int, Any]) -> list[Happened]:
+    """As the ledger would have them, those whose jobs are there."""
+    audit = tables.audit.c
+    asked = connection.execute(
+        select(audit.at, audit.detail).where(audit.subject == schedule.name, audit.action == "trigger")
+    )
+    there = [(at, job_now(jobs[detail["job_id"]])) for at, detail in asked if detail["job_id"] in jobs]
+    return [Happened(schedule.id, at, at, "enqueued", None, at, job.id, job) for at, job in there]
 
 
 def run_by_hand(
