@@ -479,7 +479,7 @@ def attempts_since(
         select(*shown(connection, [*_BRIEF, jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for]))
         .join(jobs, jobs.c.id == job_runs.c.job_id)
         .where(job_runs.c.finished_at >= since)
-        .order_by(job_runs.c.finished_at.desc())
+        .order_by(job_runs.c.finished_at.desc(), job_runs.c.job_id.desc(), job_runs.c.attempt.desc())
         .limit(limit)
     )
     query = query.where(*_plainly(Filter(job_type=job_type)), *_of_schedule(names))
@@ -537,7 +537,7 @@ def not_run_since(
         select(occurrences, schedules.c.name.label("schedule"))
         .join(schedules, schedules.c.id == occurrences.c.schedule_id)
         .where(occurrences.c.last_for >= since, occurrences.c.outcome.in_(list(outcomes)))
-        .order_by(occurrences.c.last_for.desc())
+        .order_by(occurrences.c.last_for.desc(), occurrences.c.schedule_id.desc())
         .limit(limit)
     )
     if schedule_ids is not None:

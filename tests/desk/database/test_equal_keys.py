@@ -11,6 +11,7 @@ from support.lookingrows import rows as rows
 
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store import listing
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
@@ -84,3 +85,15 @@ def test_a_list_with_equal_sort_keys_is_shown_and_in_the_same_order_each_time(
         assert "Traceback" not in answer.err, command
         assert settled(alike(*words).out) == settled(answer.out), command
         assert answer.json if as_json else answer.out, command
+
+
+def test_what_ended_at_once_is_listed_by_its_number_in_whatever_order_it_was_written(
+    rows: Rows, database: Database
+) -> None:
+    """Else the order of a list depends on the plan, which changes when PostgreSQL has counted the rows."""
+    ids = [rows.job(status="succeeded") for _ in range(4)]
+    for job_id in (ids[2], ids[0], ids[3], ids[1]):
+        rows.attempt(job_id, "failed", attempt=1, finished_at=ago(minutes=9), started_at=ago(minutes=9))
+    with database.read() as connection:
+        found = listing.attempts_since(connection, ago(minutes=30), 10)
+    assert [row.job_id for row in found] == ids[::-1]
