@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
 
 from cronjobs.contrib.take_over.taking_over import TakenLine, TakenOver
 from cronjobs.engine.config.writing import written
+from cronjobs.masking import is_secret_name, url_passwords
 from cronjobs.text import one_line, visible
 
 _HEAD = """\
@@ -28,10 +32,44 @@ LONGEST_RUN = "24h"
 MOST_LONG_JOBS = 1000  # RUN in config.load
 
 
-def as_yaml(found: TakenOver, *, of: str, timezone: str, sender: str) -> str:
-    """The text of the file. *of*: which crontab it was; *sender*: from whom alerts come, unless MAILFROM says it."""
+Secrets = Mapping[tuple[str, str], str]  # name and value in the crontab → the variable that holds the value
+NONE: Final[Secrets] = MappingProxyType({})
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def secrets_of(found: TakenOver) -> Secrets:
+    """What the lines have as secrets; a name that has several values gets several variables."""
+    secrets: dict[tuple[str, str], str] = {}
+    for name, value in dict.fromkeys(pair for each in found.taken for pair in each.env):
+        if _VARIABLE.fullmatch(name) and value and (is_secret_name(name) or url_passwords(value)):
+            count = sum(other == name for other, _ in secrets)
+            secrets[name, value] = f"{name}_{count + 1}" if count else name
+    return secrets
+
+
+def as_env_file(secrets: Secrets) -> str:
+    lines = [f"{variable}={_quoted(value)}\n" for (_, value), variable in secrets.items()]
+    return "".join(["# Secrets of the lines in the crontab, for the file beside this one.\n", *lines])
+
+
+def _quoted(value: str) -> str:
+    """As ``read_env_file`` reads it."""
+    if "'" not in value:
+        return f"'{value}'"
+    return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
+
+
+def as_yaml(
+    found: TakenOver, *, of: str, timezone: str, sender: str, env_file: str | None = None, secrets: Secrets = NONE
+) -> str:
+    """The text of the file. *of*: which crontab it was; *sender*: from whom alerts come, unless MAILFROM says it.
+
+    *env_file* holds the *secrets*; without one the values stand in the text.
+    """
     count = max(1, min(len(found.taken), MOST_LONG_JOBS))
     parts = [_filled(_HEAD, of=one_line(of, 100), timezone=written(timezone), count=str(count))]
+    if env_file is not None and secrets:
+        parts.append(f"env_file: {written(env_file)}   # what the lines have as secrets\n")
     if found.left:
         parts.append("\n# These lines stay in the crontab:\n")
         parts += [f"#   line {each.number}, {visible(each.why)}: {one_line(each.text, 150)}\n" for each in found.left]
@@ -40,7 +78,7 @@ def as_yaml(found: TakenOver, *, of: str, timezone: str, sender: str) -> str:
         parts.append(_filled(_MAIL, **{"from": written(found.mail_from or sender, plain=False), "to": to}))
     parts.append("\njob_types:\n" if found.taken else "\njob_types: {}\n")
     for number, each in enumerate(found.taken):
-        parts += [f"  {_commented(line, number)}\n" for line in _job_type(each)]
+        parts += [f"  {_commented(line, number)}\n" for line in _job_type(each, secrets)]
     parts.append("\nschedules:\n" if found.taken else "\nschedules: {}\n")
     for number, each in enumerate(found.taken):
         parts += [f"  {_commented(line, number)}\n" for line in _schedule(each, timezone)]
@@ -69,14 +107,14 @@ def _filled(text: str, **values: str) -> str:
     return text
 
 
-def _job_type(taken: TakenLine) -> Iterator[str]:
+def _job_type(taken: TakenLine, secrets: Secrets) -> Iterator[str]:
     for comment in taken.line.comments:
         yield one_line(comment, 300)
     yield f"{written(taken.name)}:   # line {taken.line.number}"
     yield f"  command: [{', '.join(written(word) for word in taken.command)}]"
     yield f"  stdin: {written(taken.line.stdin, plain=False) if taken.line.stdin else 'none'}"
     yield f"  folder: {written(taken.folder)}"
-    yield f"  env: {_mapping(taken.env)}"
+    yield f"  env: {_mapping(taken.env, secrets)}"
     yield f"  inherit_env: [{', '.join(written(name) for name in taken.inherited)}]"
     yield "  leftovers: leave"
     yield f"  timeout: {LONGEST_RUN}"
@@ -94,5 +132,6 @@ def _schedule(taken: TakenLine, timezone: str) -> Iterator[str]:
     yield "  overlap: allow"
 
 
-def _mapping(pairs: Iterable[tuple[str, str]]) -> str:
-    return "{" + ", ".join(f"{written(name)}: {written(value)}" for name, value in pairs) + "}"
+def _mapping(pairs: Iterable[tuple[str, str]], secrets: Secrets) -> str:
+    values = ((pair[0], f'"${{{secrets[pair]}}}"' if pair in secrets else written(pair[1])) for pair in pairs)
+    return "{" + ", ".join(f"{written(name)}: {value}" for name, value in values) + "}"

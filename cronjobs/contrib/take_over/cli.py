@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from cronjobs.clock import SYSTEM
-from cronjobs.contrib.take_over.as_yaml import as_yaml
+from cronjobs.contrib.take_over.as_yaml import as_env_file, as_yaml, secrets_of
 from cronjobs.contrib.take_over.comparing import LineDifference, Pair, differences, paired
 from cronjobs.contrib.take_over.taking_over import Importer, TakenOver
 from cronjobs.desk.cli.loading import load_settings
@@ -76,17 +76,21 @@ def import_crontab(
         complain(f"line {left.number} stays in the crontab, {left.why}: {one_line(left.text, 200)}")
     if not found.taken:
         raise CrontabError(f"{named} has no line that can be taken over: nothing was written")
-    text = as_yaml(found, of=named, timezone=timezone, sender=f"{owner}@{os.uname().nodename}")
+    sender = f"{owner}@{os.uname().nodename}"
     if out == "-":
-        write(text.splitlines())
+        write(as_yaml(found, of=named, timezone=timezone, sender=sender).splitlines())
     else:
-        _write_new(Path(out), text)
+        secrets, env_file = secrets_of(found), Path(out).with_suffix(".env")
+        text = as_yaml(found, of=named, timezone=timezone, sender=sender, env_file=env_file.name, secrets=secrets)
+        _write_new(Path(out), text, env_file, as_env_file(secrets) if secrets else None)
     for note in found.notes:
         complain(note)
     if timezone != (own := host_timezone(environ={})):
         complain(f"timezone: {timezone} is that of $TZ in this shell; the host's, which cron most likely has, is {own}")
     if out != "-":
         echo(f"wrote {visible(out)}: {_counted(len(found.taken), 'line')} taken over, {len(found.left)} left")
+        if secrets:
+            echo(f"wrote {visible(str(env_file))}: {_counted(len(secrets), 'secret')}, readable by you alone")
         config = "" if out == "cronjobs.yaml" else f" --config {visible(out)}"
         crontab = "" if file is None else f" --file {visible(file)}"
         echo(f"next: cronjobs crontab compare{crontab}{config}, then cronjobs crontab swap{config}")
@@ -159,10 +163,28 @@ def _read(file: str | None) -> str:
         raise UsageError(f"--file {one_line(file, 200)}: {why}") from None
 
 
-def _write_new(file: Path, text: str) -> None:
-    """Write *text* where nothing is yet, and see that it can be used."""
+def _write_new(file: Path, text: str, env_file: Path, secrets: str | None) -> None:
+    """Write both where nothing is yet, and see that they can be used."""
+    made: list[Path] = []
     try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
+        for path, content in ((env_file, secrets), (file, text)):
+            if content is not None:
+                with open(_new_file(path), "w", encoding="utf-8") as opened:
+                    made.append(path)
+                    opened.write(content)
+        load(file, environ={})
+    except BaseException as error:
+        for path in made:
+            with suppress(OSError):
+                path.unlink()
+        if isinstance(error, ConfigError):  # a cronjobs.py beside it, say
+            raise CrontabError(f"{error}: nothing was written") from None
+        raise
+
+
+def _new_file(file: Path) -> int:
+    try:
+        return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
     except FileExistsError:
         raise UsageError(
             f"{visible(str(file))} is there already, and nothing is ever overwritten: choose another --out"
@@ -170,16 +192,6 @@ def _write_new(file: Path, text: str) -> None:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name is no name"
         raise UsageError(f"--out {one_line(str(file), 200)}: {why}") from None
-    try:
-        with open(descriptor, "w", encoding="utf-8") as opened:
-            opened.write(text)
-        load(file, environ={})
-    except BaseException as error:
-        with suppress(OSError):
-            file.unlink()
-        if isinstance(error, ConfigError):  # a cronjobs.py beside it, say
-            raise CrontabError(f"{error}: nothing was written") from None
-        raise
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pwd
+import random
 import stat
 import string
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import judge
 from support.configfile import read as read_config
 from support.cronhost import Host
 from support.crontabs.sandbox import CRONTABS, furnish
@@ -26,6 +28,7 @@ from cronjobs.contrib.take_over.taking_over import Importer, TakenLine, TakenOve
 from cronjobs.desk.crontab import block, host, swapping
 from cronjobs.desk.crontab.lines import Cron
 from cronjobs.engine.config.host_timezone import host_timezone
+from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.writing import written
 from cronjobs.errors import ConfigError, UsageError
@@ -244,6 +247,44 @@ def test_import_reads_standard_input_and_writes_standard_output(cron_host: Host)
     assert [each.cron for each in found.schedules.values()] == ["@daily"]
     again = cron_host.cli("compare", "--file", "-", "--days", "1", stdin=b"@daily a\n")
     assert again.exit_code == 0
+
+
+def test_a_secret_is_written_once_where_only_the_user_reads_it(cron_host: Host) -> None:
+    """Random values, as cron's crontab can hold them: each line gets what cron gave it."""
+
+    def case(dice: random.Random) -> None:
+        for file in (cron_host.config, cron_host.config.with_suffix(".env")):
+            file.unlink(missing_ok=True)
+        signs = "abc'\"\\$#{}=%!` é*&?:/@-"
+        secrets = ["".join(dice.choices(signs, k=dice.randint(1, 30))) for _ in range(2)]
+        secrets = [each.strip(" '\"") or "x" for each in secrets]  # cron takes these away
+        lines = [f"DB_PASSWORD={secrets[0]}\n", "TZ_NAME=Berlin\n", "* * * * * a\n* * * * * b\n"]
+        lines += [f"DB_PASSWORD={secrets[1]}\nURL=https://me:{'pw' * 5}@example.com/\n", "* * * * * c\n"]
+        cron_host.has("".join(lines))
+        assert cron_host.cli("import").exit_code == 0
+        found = load(cron_host.config, environ={})
+        got = {name: dict(entry.env) for name, entry in found.job_types.items()}
+        assert [got[name]["DB_PASSWORD"] for name in "abc"] == [secrets[0], secrets[0], secrets[1]]
+        assert got["c"]["URL"] == f"https://me:{'pw' * 5}@example.com/"
+        text, kept = cron_host.config.read_text(), cron_host.config.with_suffix(".env")
+        assert (text.count("${DB_PASSWORD}"), text.count("${URL}"), "pwpw" in text) == (
+            2 + (secrets[0] == secrets[1]),
+            1,
+            False,
+        )
+        assert text.count("TZ_NAME: Berlin") == 3
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+    judge(case, 20)
+
+
+def test_an_env_file_that_is_there_is_not_touched(cron_host: Host) -> None:
+    kept = cron_host.config.with_suffix(".env")
+    kept.write_text("MINE=1\n")
+    cron_host.has("API_KEY=abcdefgh12\n@daily a\n")
+    again = cron_host.cli("import")
+    assert isinstance(again.exception, UsageError)
+    assert (kept.read_text(), cron_host.config.exists()) == ("MINE=1\n", False)
 
 
 def test_import_overwrites_nothing_and_says_what_cron_cannot_read(cron_host: Host) -> None:
