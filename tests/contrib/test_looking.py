@@ -118,7 +118,7 @@ def test_status_as_json_is_one_object_with_the_columns_names(cronjobs: Cronjobs,
     seen = cronjobs("status", "--json").json
     assert list(seen) == [
         *("database", "project", "environment", "schema_revision", "config", "now", "timezone", "findings", "ticks"),
-        *("running", "waiting", "unresolved", "more_unresolved", "dead", "pauses", "schedules"),
+        *("running", "waiting", "unresolved", "more_unresolved", "dead", "pauses", "schedules", "run_by_cron"),
     ]
     assert set(seen["ticks"][0]) == set(tables.ticks.c.keys())
     assert seen["ticks"][0]["started_at"] == ago(seconds=6).isoformat() == "2026-07-01T12:03:01.200000+00:00"
