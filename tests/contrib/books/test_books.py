@@ -304,6 +304,17 @@ def test_the_table_has_quiet_days_in_one_line_and_a_total(world: World) -> None:
     assert lines[-1] == "the books balance"
 
 
+def test_a_schedule_is_found_by_a_name_that_it_once_had(world: World) -> None:
+    world.file(a='cron: "0 12 * * *"')
+    world.tick()
+    world.tick(utc("2026-03-02T12:00:10"))
+    world.file(b='cron: "0 12 * * *", renamed_from: a')
+    world.tick(utc("2026-03-03T12:00:10"))
+    by_name = {name: world.cronjobs("books", "--from", "2026-03-01", "--schedule", name) for name in "ab"}
+    assert by_name["a"].code == 0
+    assert by_name["a"].out == by_name["b"].out
+
+
 def test_a_row_that_is_gone_is_named_with_the_command_that_explains_it(world: World) -> None:
     world.file(**{"the-s": 'cron: "0 12 * * *", timezone: Europe/Berlin'})
     world.tick()
