@@ -420,6 +420,10 @@ def test_a_key_that_was_given_back_is_shown_explained_and_taken_back_if_it_is_fr
     refused = cronjobs("jobs", "retry", str(first))
     assert refused.code == 1
     assert refused.err == f"job {first} gave its key back when it was cancelled, and job {second} has that now\n"
+    dead = rows.job(status="dead")
+    act = operating.OperatorAction("retry", "ada", "web1", None, None)
+    with database.write() as connection:
+        assert operating.retry(connection, [first, dead], act).done == {dead}, "it holds up no other"
     cronjobs("jobs", "cancel", str(second))
     assert cronjobs("jobs", "retry", str(first)).code == 0
     assert "key        reminder:7\n" in cronjobs("jobs", "show", str(first)).out

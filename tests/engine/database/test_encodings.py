@@ -175,7 +175,7 @@ def test_what_an_encoding_can_hold_runs_whatever_the_database_is_set_to(
     assert statuses(url) == [("succeeded", None)] * 2
     assert [payload["name"] for payload in ran] == ["José"] * 2
     with psycopg.connect(url, client_encoding="utf8") as plain:
-        row = plain.execute("SELECT CAST(result AS text), created_at > now() FROM cronjobs_jobs").fetchone()
+        row = plain.execute("SELECT CAST(result AS text), created_at > now() FROM cronjobs_jobs ORDER BY id").fetchone()
         assert row is not None
         result = row[0].decode() if isinstance(row[0], bytes) else row[0]
         assert (json.loads(result), row[1]) == ({"é": "é"}, False)
