@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -40,10 +41,15 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def secrets_of(found: TakenOver) -> Secrets:
     """What the lines have as secrets; a name that has several values gets several variables."""
     secrets: dict[tuple[str, str], str] = {}
-    for name, value in dict.fromkeys(pair for each in found.taken for pair in each.env):
+    pairs = dict.fromkeys(pair for each in found.taken for pair in each.env)
+    taken = {name for name, _ in pairs}
+    for name, value in pairs:
         if _VARIABLE.fullmatch(name) and value and (is_secret_name(name) or url_passwords(value)):
-            count = sum(other == name for other, _ in secrets)
-            secrets[name, value] = f"{name}_{count + 1}" if count else name
+            variable = name
+            if any(other == name for other, _ in secrets):
+                variable = next(each for count in itertools.count(2) if (each := f"{name}_{count}") not in taken)
+            taken.add(variable)
+            secrets[name, value] = variable
     return secrets
 
 

@@ -278,6 +278,16 @@ def test_a_secret_is_written_once_where_only_the_user_reads_it(cron_host: Host) 
     judge(case, 20)
 
 
+def test_two_values_of_a_name_never_take_the_variable_of_another_name(cron_host: Host) -> None:
+    values = ["first-secret", "second-secret", "third-secret"]
+    lines = [f"API_KEY={values[0]}\n* * * * * a\n", f"API_KEY={values[1]}\nAPI_KEY_2={values[2]}\n* * * * * b\n"]
+    cron_host.has("".join(lines))
+    assert cron_host.cli("import").exit_code == 0
+    got = {name: dict(entry.env) for name, entry in load(cron_host.config, environ={}).job_types.items()}
+    assert got["a"]["API_KEY"] == values[0]
+    assert [got["b"][name] for name in ("API_KEY", "API_KEY_2")] == values[1:]
+
+
 def test_an_env_file_that_is_there_is_not_touched(cron_host: Host) -> None:
     kept = cron_host.config.with_suffix(".env")
     kept.write_text("MINE=1\n")
