@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, insert, select
 
 from cronjobs.engine.database.tables import acks
 from cronjobs.engine.store.sql import inserted_into
@@ -41,8 +41,8 @@ def put_ack(connection: Connection, ack: StoredAck) -> None:
     """Write it in place of an earlier one, and delete what is over."""
     values = vars(ack) | {"rows": list(ack.rows)}
     connection.execute(delete(acks).where(acks.c.until <= ack.acked_at))
-    insert = inserted_into(connection, acks).values(values)
-    connection.execute(insert.on_conflict_do_update(index_elements=[acks.c.finding], set_=values))
+    new = inserted_into(connection, acks).values(values)
+    connection.execute(new.on_conflict_do_update(index_elements=[acks.c.finding], set_=values))
 
 
 def delete_ack(connection: Connection, finding: str) -> bool:
@@ -50,14 +50,33 @@ def delete_ack(connection: Connection, finding: str) -> bool:
     return connection.execute(delete(acks).where(acks.c.finding == finding)).rowcount > 0
 
 
+_ABOUT_ONE: Final = ("schedule", "slower")  # kinds of findings whose subject is a schedule
+_NAMING: Final = (
+    "behind",
+    "failing",
+    "missed",
+    "not_run",
+    "pause",
+    "schedule",
+    "unresolved",
+)  # whose rows are schedules
+
+
 def rename_schedules(connection: Connection, names: Mapping[str, str]) -> None:
     """Let acknowledged findings about schedules (old → new) stay so: these are the same schedules."""
-    for row in connection.execute(select(acks.c.finding, acks.c.rows)).all():
-        rows, (kind, colon, subject) = _texts(row.rows), row.finding.partition(":")
-        values = {
-            "finding": f"{kind}{colon}{names.get(subject, subject)}",
-            "rows": [names.get(each, each) for each in rows],
-        }
-        if values != {"finding": row.finding, "rows": rows}:
-            connection.execute(delete(acks).where(acks.c.finding.in_({values["finding"]} - {row.finding})))
-            connection.execute(update(acks).where(acks.c.finding == row.finding).values(values))
+    moved = {}
+    for row in connection.execute(select(acks)).all():
+        kind, colon, subject = row.finding.partition(":")
+        before, slash, name = subject.rpartition("/")
+        if kind in _ABOUT_ONE:
+            subject = names.get(subject, subject)
+        elif kind == "pause" and before == "schedule":
+            subject = f"{before}{slash}{names.get(name, name)}"
+        rows = [names.get(each, each) if kind in _NAMING else each for each in _texts(row.rows)]
+        values = {"finding": f"{kind}{colon}{subject}", "rows": rows}
+        if values != {"finding": row.finding, "rows": row.rows}:
+            moved[row.finding] = dict(row._mapping) | values
+    if moved:  # all at once: one may move to where another is still
+        keys = [*moved, *(values["finding"] for values in moved.values())]
+        connection.execute(delete(acks).where(acks.c.finding.in_(keys)))
+        connection.execute(insert(acks), list(moved.values()))

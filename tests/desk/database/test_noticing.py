@@ -19,7 +19,7 @@ from cronjobs.engine.database.tables import job_runs, jobs, ticks
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.schedules.backfill import trigger
 from cronjobs.engine.store import schedules as store
-from cronjobs.engine.store.acks import StoredAck, acks_in_force, put_ack
+from cronjobs.engine.store.acks import StoredAck, acks_in_force, put_ack, rename_schedules
 from cronjobs.testing import FakeClock
 
 GRACE = timedelta(minutes=10)
@@ -246,6 +246,24 @@ def test_what_is_acknowledged_of_a_schedule_stays_so_when_it_is_renamed(yard: Ya
         "schedule:t": (("t",), None),
         "missed": (("other", "t"), None),
         "failing": (("other",), None),
+    }
+
+
+def test_acks_of_schedules_that_change_places_change_places_and_others_stay(yard: Yard) -> None:
+    ack = StoredAck("schedule:a", "critical", (), at(0, hour=20), "ada", "of a", at(0))
+    own = {key: replace(ack, finding=key, why=key, rows=("a",)) for key in ("host:a", "dead", "config:a")}
+    paused = replace(ack, finding="pause:schedule/a", why="paused", rows=("a",))
+    with yard.database.write() as connection:
+        for each in (ack, replace(ack, finding="schedule:b", why="of b"), paused, *own.values()):
+            put_ack(connection, each)
+        rename_schedules(connection, {"a": "b", "b": "a"})
+    with yard.database.read() as connection:
+        found = acks_in_force(connection, yard.clock.now())
+    assert {key: (tuple(each.rows), each.why) for key, each in found.items()} == {
+        "schedule:b": ((), "of a"),
+        "schedule:a": ((), "of b"),
+        "pause:schedule/b": (("b",), "paused"),
+        **{key: (("a",), key) for key in own},
     }
 
 
