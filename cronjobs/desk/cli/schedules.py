@@ -12,9 +12,22 @@ import typer
 
 from cronjobs.desk.cli.commands import Commands
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
-from cronjobs.desk.cli.output import COLOURS, Times, columns_of, labelled, safe, table, width, wrapped, write
+from cronjobs.desk.cli.output import (
+    COLOURS,
+    Times,
+    columns_of,
+    labelled,
+    safe,
+    status_word,
+    table,
+    width,
+    wrapped,
+    write,
+)
 from cronjobs.desk.cli.project_database import snapshot
+from cronjobs.desk.cli.status_json import run_object
 from cronjobs.desk.insight.saying import on_the_clock
+from cronjobs.desk.insight.schedule_facts import PRUNED, RunFacts, last_runs
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.reader import nearest
@@ -48,7 +61,7 @@ def list_schedules(source: Source, as_json: JsonOption = False) -> None:
     """
     with snapshot(source) as (settings, connection, times):
         stored = schedules.all_schedules(connection)
-        last = {row.schedule_id: columns_of(row) for row in listing.last_occurrences(connection)}
+        last = last_runs(connection, [schedule.id for schedule in stored])
     listed = [_object(schedule, settings, times.now, last.get(schedule.id), 1) for schedule in stored]
     listed = sorted([*listed, *_only_in_file(stored, settings, times.now, 1)], key=lambda found: str(found["name"]))
     if as_json:
@@ -105,9 +118,9 @@ def show(
 
 
 def _object(
-    stored: StoredSchedule, settings: Settings, now: datetime, last: Mapping[str, Any] | None, count: int
+    stored: StoredSchedule, settings: Settings, now: datetime, last: RunFacts | None, count: int
 ) -> dict[str, Any]:
-    """The row, with what is computed from it: state, next occurrences, the newest ledger row."""
+    """The row, with what is computed from it: state, next occurrences, the newest run."""
     if stored.status == "retired":
         state = "retired"
     elif stored.name in settings.disabled_schedules:
@@ -120,7 +133,7 @@ def _object(
         "definition": settings.shown_definition(row["definition"]),
         "state": state,
         "next": coming,
-        "last": last,
+        "last": None if last is None else run_object(last),
     }
 
 
@@ -162,13 +175,12 @@ def timing_text(definition: Any) -> str:
 
 
 def _last_text(last: Mapping[str, Any] | None, times: Times) -> str:
-    """When the last occurrence was, and what became of it: of one that made a job, what became of the job."""
+    """What became of the newest run, and when."""
     if last is None:
         return "none yet"
-    became = last["outcome"]
-    if became == "enqueued":
-        became = f"{last['job_status'] or 'done, and pruned'} (job {last['job_id']})"
-    return f"{times.ago(last['last_for'])}: {became}"
+    became = "done, and pruned" if last["outcome"] == PRUNED else status_word(last["outcome"])
+    job = f" (job {last['job_id']})" if last["job_id"] is not None else ""
+    return f"{times.ago(last['at'])}: {became}{job}"
 
 
 def unknown_schedule(name: str, known: Sequence[str]) -> str:

@@ -85,15 +85,16 @@ def facts_object(facts: ScheduleFacts) -> dict[str, Any]:
         "name": facts.name,
         "next_at": facts.next_at,
         "paused": facts.paused,
-        "last": None if last is None else _run(last),
+        "last": None if last is None else run_object(last),
         "median_s": _seconds(facts.median),
         "p95_s": _seconds(facts.p95),
         "strip": list(facts.strip),
-        "runs": [_run(each) for each in facts.runs],
+        "runs": [run_object(each) for each in facts.runs],
     }
 
 
-def _run(run: RunFacts) -> dict[str, Any]:
+def run_object(run: RunFacts) -> dict[str, Any]:
+    """What became of one run; ``took_s`` in seconds, None if that is not known."""
     return {name: value for name, value in vars(run).items() if name != "took"} | {"took_s": _seconds(run.took)}
 
 

@@ -215,8 +215,9 @@ def _waiting_lines(health: Health, times: Times, room: int) -> list[str]:
         parts.append(f"{failed:,} of these failed before")
     lines = wrapped(", ".join(parts), room)
     if health.oldest_due_at is not None:
-        late_text = coloured(f"{late:,} late", "red") if late else "none late"
-        lines.append(f"{late_text}; the oldest was due {times.both(health.oldest_due_at)}")
+        # What waits for a limit, a pause or another job is not late, however long ago it was due.
+        late_text = coloured(f"{late:,} late", "red") + "; " if late else ""
+        lines.append(f"{late_text}the oldest was due {times.both(health.oldest_due_at)}")
     paused = [name for name, queue in health.queues.items() if queue.paused and queue.due]
     if paused:
         count = sum(health.queues[name].due for name in paused)

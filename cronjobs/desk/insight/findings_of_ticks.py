@@ -81,8 +81,8 @@ def _no_tick(health: Health, every: timedelta) -> Iterator[Finding]:
     elif abs(health.now - last) <= quiet_after(every):
         return
     elif last > health.now:
-        text = "the last tick began in the future: a clock is wrong, or was"
-        yield Finding("no_tick", text, Severity.CRITICAL, since=last, command=_HISTORY)
+        text = f"the newest tick is dated {rough(last - health.now)} ahead of now: a clock is wrong, or was"
+        yield Finding("no_tick", text, Severity.CRITICAL, command=_HISTORY)
     else:
         text = f"no tick has reached this database for {rough(health.now - last)}"
         yield Finding("no_tick", text, Severity.CRITICAL, since=last, command=_SHOW_CRON)

@@ -9,7 +9,13 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.store.schedule_runs import LedgerRun, ScheduleRow, newest_runs, schedule_rows
+from cronjobs.engine.store.schedule_runs import (
+    LedgerRun,
+    ScheduleRow,
+    newest_runs,
+    newest_triggered,
+    schedule_rows,
+)
 
 LOOKED_AT: Final = 100  # ledger rows of each schedule
 STRIP: Final = 20  # runs that are shown
@@ -38,6 +44,8 @@ class RunFacts:
 class ScheduleFacts:
     """``runs``: the newest first, at most STRIP. ``durations``: of its last runs that succeeded, newest first.
 
+    ``triggered``: the newest run that a person triggered, which is not among them.
+
     ``status``: active, retired, or "run by cron"; ``next_at`` None: never, or of a line of cron it is unknown.
     """
 
@@ -48,16 +56,20 @@ class ScheduleFacts:
     paused: str | None  # "paused by ada: deploy"
     runs: tuple[RunFacts, ...] = ()
     durations: tuple[timedelta, ...] = ()
+    triggered: RunFacts | None = None
 
     @property
     def last(self) -> RunFacts | None:
-        """The newest run that has a result: one that waits or runs has none yet."""
-        return next((each for each in self.runs if each.outcome not in NO_RESULT), None)
+        """The run with the newest result, also one that a person triggered: what waits or runs has none yet."""
+        due = next((each for each in self.runs if each.outcome not in NO_RESULT), None)
+        by_hand = self.triggered if self.triggered and self.triggered.outcome not in NO_RESULT else None
+        return newer(due, by_hand)
 
     @property
     def running(self) -> RunFacts | None:
-        """The newest run, if it is running."""
-        return self.runs[0] if self.runs and self.runs[0].outcome == "running" else None
+        """The newest run, or the newest that a person triggered, if it is running."""
+        newest = self.runs[0] if self.runs else None
+        return next((each for each in (self.triggered, newest) if each and each.outcome == "running"), None)
 
     @property
     def median(self) -> timedelta | None:
@@ -85,19 +97,37 @@ def p95(durations: Sequence[timedelta]) -> timedelta:
     return sorted(durations)[-(-len(durations) * 95 // 100) - 1]
 
 
+def newer(run: RunFacts | None, other: RunFacts | None) -> RunFacts | None:
+    """The one that got where it is later; None: there is neither."""
+    return max((each for each in (run, other) if each is not None), key=lambda each: each.at, default=None)
+
+
 def schedule_facts(connection: Connection, schedule_ids: Collection[int]) -> dict[int, ScheduleFacts]:
-    """By id, of those that exist; about 200 index steps for each. Jobs that a person triggered are not among them."""
+    """By id, of those that exist; about 200 index steps for each."""
     if not schedule_ids:
         return {}
     runs = newest_runs(connection, schedule_ids, LOOKED_AT)
-    return {row.id: _facts(row, runs.get(row.id, [])) for row in schedule_rows(connection, schedule_ids)}
+    by_hand = newest_triggered(connection, schedule_ids)
+    return {
+        row.id: _facts(row, runs.get(row.id, []), by_hand.get(row.id))
+        for row in schedule_rows(connection, schedule_ids)
+    }
 
 
-def _facts(schedule: ScheduleRow, rows: Sequence[LedgerRun]) -> ScheduleFacts:
+def last_runs(connection: Connection, schedule_ids: Collection[int]) -> dict[int, RunFacts]:
+    """By id, the newest run of each schedule, or the newest that a person triggered: what became of it."""
+    found = {each: run_facts(rows[0]) for each, rows in newest_runs(connection, schedule_ids, 1).items()}
+    by_hand = {each: run_facts(row) for each, row in newest_triggered(connection, schedule_ids).items()}
+    newest = {each: newer(found.get(each), by_hand.get(each)) for each in found.keys() | by_hand}
+    return {each: run for each, run in newest.items() if run is not None}
+
+
+def _facts(schedule: ScheduleRow, rows: Sequence[LedgerRun], by_hand: LedgerRun | None) -> ScheduleFacts:
     return ScheduleFacts(
         **vars(schedule),
         runs=tuple(run_facts(row) for row in rows[:STRIP]),
         durations=tuple(row.took for row in rows if row.status == "succeeded" and row.took is not None),
+        triggered=None if by_hand is None else run_facts(by_hand),
     )
 
 

@@ -431,19 +431,6 @@ def occurrences_of(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
 # --- schedules --------------------------------------------------------------------------------------------------------
 
 
-def last_occurrences(connection: Connection) -> Sequence[Row[Any]]:
-    """The newest ledger row of each schedule, with the status of its job."""
-    # CROSS JOIN: SQLite keeps the order, schedules first; otherwise it read the whole ledger.
-    return run(
-        connection,
-        f"""
-        SELECT c.*, j.status AS job_status FROM {SCHEDULES} s CROSS JOIN {OCCURRENCES} c
-        LEFT JOIN {JOBS} j ON j.id = c.job_id
-        WHERE c.schedule_id = s.id
-          AND c.last_for = (SELECT max(l.last_for) FROM {OCCURRENCES} l WHERE l.schedule_id = s.id)""",
-    ).all()
-
-
 def ledger(connection: Connection, schedule_id: int, limit: int) -> Sequence[Row[Any]]:
     """The newest ledger rows of a schedule, newest first, with the status of their jobs."""
     return connection.execute(

@@ -6,14 +6,14 @@ attempts for each.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
-from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, NOW, OCCURRENCES, SCHEDULES, either
+from cronjobs.engine.probe.sql_text import AUDIT, JOB_RUNS, JOBS, NOW, OCCURRENCES, SCHEDULES, either
 from cronjobs.engine.store.listing import RUN_SECONDS
 from cronjobs.engine.store.schedules import PAUSED_BY
 from cronjobs.engine.store.sql import AMONG_IDS, run
@@ -86,6 +86,40 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
         ids=sorted(schedule_ids),
         rows_each=rows,
     ).all()
+    jobs = _jobs(connection, {row.job_id for row in ledger if row.job_id is not None and row.outcome == "enqueued"})
+    lists: dict[int, list[LedgerRun]] = {}
+    for row in ledger:
+        job = jobs.get(row.job_id) if row.outcome == "enqueued" else None
+        lists.setdefault(row.schedule_id, []).append(_with_job(row.last_for, row.outcome, row.job_id, job))
+    return lists
+
+
+def newest_triggered(connection: Connection, schedule_ids: Collection[int]) -> dict[int, LedgerRun]:
+    """By id, the newest run of each schedule that a person triggered, as the ledger would have it."""
+    rows = run(
+        connection,
+        f"""
+        SELECT t.schedule_id, a.at, a.detail FROM (
+          SELECT s.id AS schedule_id, (SELECT n.id FROM {AUDIT} n WHERE n.action = 'trigger' AND n.subject = s.name
+            ORDER BY n.at DESC, n.id DESC LIMIT 1) AS newest
+          FROM {SCHEDULES} s WHERE s.id {AMONG_IDS}) t JOIN {AUDIT} a ON a.id = t.newest""",
+        ids=sorted(schedule_ids),
+    )
+    asked = {row.schedule_id: (row.at, _number_of(row.detail)) for row in rows}
+    jobs = _jobs(connection, {job_id for _, job_id in asked.values() if job_id is not None})
+    return {
+        schedule_id: _with_job(at, "enqueued", job_id, jobs.get(job_id))
+        for schedule_id, (at, job_id) in asked.items()
+        if job_id is not None
+    }
+
+
+def _number_of(detail: object) -> int | None:
+    job_id = detail.get("job_id") if isinstance(detail, Mapping) else None
+    return job_id if isinstance(job_id, int) else None
+
+
+def _jobs(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
     # The last attempt by a subquery: of a join PostgreSQL may make a walk over all attempts.
     found = run(
         connection,
@@ -93,18 +127,16 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
         SELECT j.id, j.status, j.started_at, j.finished_at, j.last_failed_at,
           (SELECT {RUN_SECONDS} FROM {JOB_RUNS} r WHERE r.job_id = j.id AND r.attempt = j.attempts) AS seconds
         FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
-        ids=sorted({row.job_id for row in ledger if row.job_id is not None and row.outcome == "enqueued"}),
+        ids=sorted(ids),
     )
-    jobs = {row.id: row for row in found}
-    lists: dict[int, list[LedgerRun]] = {}
-    for row in ledger:
-        each = LedgerRun(row.last_for, row.outcome, row.job_id)
-        if row.outcome == "enqueued" and (job := jobs.get(row.job_id)) is not None:
-            took = None if job.seconds is None else timedelta(seconds=float(job.seconds))
-            state = (job.status, job.started_at, job.finished_at, job.last_failed_at, took)
-            each = LedgerRun(row.last_for, row.outcome, row.job_id, *state)
-        lists.setdefault(row.schedule_id, []).append(each)
-    return lists
+    return {row.id: row for row in found}
+
+
+def _with_job(at: datetime, outcome: str, job_id: int | None, job: Row[Any] | None) -> LedgerRun:
+    if job is None:
+        return LedgerRun(at, outcome, job_id)
+    took = None if job.seconds is None else timedelta(seconds=float(job.seconds))
+    return LedgerRun(at, outcome, job_id, job.status, job.started_at, job.finished_at, job.last_failed_at, took)
 
 
 def with_long_runs(connection: Connection, *, longer_than: timedelta, among_last: int, limit: int) -> list[int]:

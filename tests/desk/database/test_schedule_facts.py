@@ -12,7 +12,7 @@ from sqlalchemy import insert, select
 from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
 
-from cronjobs.desk.insight.schedule_facts import p95, schedule_facts
+from cronjobs.desk.insight.schedule_facts import RunFacts, last_runs, p95, schedule_facts
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
@@ -137,3 +137,30 @@ def test_a_pause_is_told_with_the_schedule_that_it_stops(database: Database, row
 def test_of_twenty_durations_one_may_be_longer() -> None:
     assert p95([SECOND * n for n in range(1, 21)]) == 19 * SECOND
     assert p95([SECOND * n for n in range(1, 101)]) == 95 * SECOND
+
+
+def test_the_last_run_of_a_schedule_can_be_one_that_a_person_triggered(database: Database, rows: Rows) -> None:
+    nightly, never, other = rows.schedule("nightly"), rows.schedule("never"), rows.schedule("other")
+    failed = rows.job(status="failed", schedule="nightly", started_at=ago(hours=5), last_failed_at=ago(hours=4))
+    rows.occurrence(nightly, ago(hours=6), job_id=failed)
+    begun = {"started_at": ago(hours=3), "attempts": 1}
+
+    def trigger(name: str, hours: int, detail: dict[str, Any]) -> None:
+        rows.put(tables.audit, action="trigger", subject=name, detail=detail, at=ago(hours=hours), host="web1")
+
+    old = rows.job(status="dead", schedule="nightly", finished_at=ago(hours=3), **begun)
+    made = rows.job(status="succeeded", schedule="nightly", finished_at=ago(hours=2), **begun)
+    rows.attempt(made, "succeeded", attempt=1, started_at=ago(hours=3), finished_at=ago(hours=2))
+    trigger("nightly", 4, {"job_id": old, "force": True})
+    trigger("nightly", 3, {"job_id": made, "force": True})
+    trigger("never", 1, {"job_id": 10**9, "force": False})
+    trigger("other", 3, {"job_id": rows.job(status="running", **begun), "force": False})
+    by_hand = RunFacts("succeeded", ago(hours=2), ago(hours=3), made, timedelta(hours=1))
+    with database.read() as connection:
+        found = schedule_facts(connection, [nightly, never, other])
+        last = last_runs(connection, [nightly, never, other])
+    assert (found[nightly].last, last[nightly]) == (by_hand, by_hand)
+    assert found[nightly].strip == ("failed",)  # occurrences alone
+    assert found[never].last == last[never] == RunFacts("pruned", ago(hours=1), ago(hours=1), 10**9)
+    assert found[other].last is None
+    assert found[other].running == last[other]

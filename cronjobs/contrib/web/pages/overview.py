@@ -14,11 +14,11 @@ from cronjobs.desk.insight.findings import Finding, judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.saying import counted, safe
-from cronjobs.desk.insight.schedule_facts import NO_RESULT, PRUNED, run_facts
+from cronjobs.desk.insight.schedule_facts import NO_RESULT, PRUNED, RunFacts, last_runs
 from cronjobs.desk.insight.worst_first import worst_first
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import quarters
-from cronjobs.engine.store.schedule_runs import LedgerRun, newest_runs, schedule_rows
+from cronjobs.engine.store.schedule_runs import schedule_rows
 from cronjobs.model import rough
 
 SCHEDULES: Final = 50
@@ -108,11 +108,11 @@ def schedules_section(connection: Connection, health: Health, view: View, number
     shown = [by_id[each] for each in ids if each in by_id]
     first = first_quarter(view.times.now)
     strips = quarters.strips(connection, ids, first, QUARTERS)
-    newest = newest_runs(connection, ids, 1)
+    last = last_runs(connection, ids)
     rows = [
         [
             view.schedule(row.name),
-            _last(newest.get(row.id, []), view),
+            _last(last.get(row.id), view),
             badge("paused") if row.paused else view.instant(row.next_at),
             strip(view, row.name, strips[row.id], first),
         ]
@@ -132,14 +132,13 @@ def schedules_section(connection: Connection, health: Health, view: View, number
     )
 
 
-def _last(newest: Sequence[LedgerRun], view: View) -> Html | str:
-    """What became of the newest occurrence up to now, and when; how long its last attempt took, unless it waits again.
+def _last(run: RunFacts | None, view: View) -> Html | str:
+    """What became of the newest run up to now, and when; how long its last attempt took, unless it waits again.
 
     It is dated as ``cronjobs status`` dates it: a run that came late is not as old as its occurrence.
     """
-    if not newest:
+    if run is None:
         return "none yet"
-    run = run_facts(newest[0])
     shown = badge("done, and pruned", "gone") if run.outcome == PRUNED else status(run.outcome)
     ran = f", took {rough(run.took)}" if run.took is not None and run.outcome not in NO_RESULT else ""
     return h("span", shown, " ", view.instant(run.at), ran)
