@@ -61,6 +61,7 @@ _ESCAPE_IN_URL: Final = re.compile(r"%[0-9A-F]{2}")
 _LEFT_BY_REQUESTS: Final = "!#$%&'()*+,/:;=?@[]~"
 _QUOTES: Final = "'\""
 _URLSAFE: Final = str.maketrans("+/", "-_")
+_SECRET_KEYS: Final = "cronjobs.secret_keys"  # in a job's meta
 _SETTING: Final = re.compile(r"([\w.]{1,60})\s*=\s*(\S+)")  # of "options=-c app.token=…"
 
 
@@ -320,6 +321,36 @@ def values_under(value: Any, keys: Collection[str]) -> set[str]:
             case str() | int() | float() if hidden:
                 found.add(str(each))
     return long_enough(found)
+
+
+def keys_holding(value: Any, secrets: Collection[str]) -> set[str]:
+    """The keys of *value*, JSON, under which a text holds one of *secrets*, at any depth."""
+    found: set[str] = set()
+    todo: list[tuple[Any, str]] = [(value, "")]
+    while todo:
+        each, key = todo.pop()
+        match each:
+            case dict():
+                todo += [(item, name) for name, item in each.items()]
+            case list() | tuple():
+                todo += [(item, key) for item in each]
+            case str() if any(secret in each for secret in secrets):
+                found.add(key)
+    return found
+
+
+def as_meta(keys: Collection[str]) -> dict[str, str]:
+    """What a job's meta says of these *keys* of its payload: what they hold is shown nowhere, once rotated either."""
+    return {_SECRET_KEYS: json.dumps(sorted(keys))} if keys else {}
+
+
+def keys_of_meta(meta: object) -> frozenset[str]:
+    """The keys that ``as_meta`` wrote into *meta*; none if plain SQL wrote something else."""
+    try:
+        keys = json.loads(meta[_SECRET_KEYS]) if isinstance(meta, Mapping) else []
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return frozenset()
+    return frozenset(key for key in keys if isinstance(key, str)) if isinstance(keys, list) else frozenset()
 
 
 # --- what this process shows ------------------------------------------------------------------------------------------

@@ -312,7 +312,7 @@ MUTANTS = (
     Mutant(
         "django: the admin shows what hide: names",
         "cronjobs/contrib/django/admin.py",
-        "_configuration().shown_payload(job.job_type, job.payload)",
+        "_configuration().shown_payload(job.job_type, job.payload, masking.keys_of_meta(job.meta))",
         "job.payload",
         (f"{DJANGO_ADMIN}::test_a_page_explains_the_job_and_shows_no_secret",),
     ),
@@ -955,9 +955,16 @@ MUTANTS = (
     Mutant(
         "a sentence repeats what hide: hides",
         "cronjobs/engine/config/settings.py",
-        "return self.secrets | masking.values_under(job.payload, declared.hide)",
+        "return self.secrets | masking.values_under(job.payload, keys) if keys else self.secrets",
         "return self.secrets",
         ("tests/desk/process/test_masking.py::test_no_sentence_repeats_what_hide_hides",),
+    ),
+    Mutant(
+        "a secret that was rotated is shown with the payload of an old job",
+        "cronjobs/engine/schedules/decide.py",
+        "meta=as_meta(schedule.secret_keys or ()),",
+        "",
+        ("tests/desk/process/test_rotated_secrets.py::test_what_a_variable_held_before_is_shown_nowhere",),
     ),
     Mutant(
         "what a cut leaves of a secret is shown",

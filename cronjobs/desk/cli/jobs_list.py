@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cronjobs import masking
 from cronjobs.desk.cli.filters import ALL, Filters
 from cronjobs.desk.cli.known_types import known_types, most_tries
 from cronjobs.desk.cli.options import JsonOption, Source
@@ -97,8 +98,9 @@ def list_jobs(
 
 
 def _shown(job: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """*job* without what ``hide:`` of its type hides."""
-    return job | {"payload": settings.shown_payload(job["job_type"], job["payload"])}
+    """*job* without the secrets of its payload."""
+    secret_keys = masking.keys_of_meta(job["meta"])
+    return job | {"payload": settings.shown_payload(job["job_type"], job["payload"], secret_keys)}
 
 
 def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]:

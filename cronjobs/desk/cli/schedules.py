@@ -213,7 +213,7 @@ def _other_settings(definition: Any) -> list[str]:
     usual = definition_of(ScheduleSettings("", "")) | dict.fromkeys(("catch_up", "overlap"))
     lines = []
     for key, value in definition.items() if isinstance(definition, dict) else ():
-        if key in ("cron", "every_s", "timezone", "job") or value == usual.get(key):
+        if key in ("cron", "every_s", "timezone", "job", "secret_keys") or value == usual.get(key):
             continue
         span = key.endswith("_s") and isinstance(value, int | float)
         text = duration_text(timedelta(seconds=value)) if span else json.dumps(value, ensure_ascii=False)

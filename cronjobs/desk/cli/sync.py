@@ -105,11 +105,15 @@ def _changes(schedules: Mapping[str, ScheduleSettings], stored: Any, name: str) 
     """What is different in a definition, from and to; of a payload only that it is: it may hold secrets."""
     written = definition(schedules[name])
     stored = stored if isinstance(stored, dict) else {}  # another program wrote what cannot be read
-    return {
-        key: "changed" if key == "payload" else {"from": stored.get(key), "to": written[key]}
-        for key in written
-        if stored.get(key) != written[key]
-    }
+    found: dict[str, Any] = {}
+    for key in written:
+        if stored.get(key) == written[key]:
+            continue
+        if key in ("payload", "secret_keys"):
+            found["payload"] = "changed"
+        else:
+            found[key] = {"from": stored.get(key), "to": written[key]}
+    return found
 
 
 def _print_plan(settings: Settings, todo: SyncPlan, changes: Mapping[str, dict[str, Any]]) -> None:

@@ -34,7 +34,7 @@ from cronjobs.engine.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.engine.config.yaml_nodes import Node, Scalar
 from cronjobs.engine.rules.capacity import Cap
 from cronjobs.errors import ConfigError
-from cronjobs.masking import long_enough, named_secrets
+from cronjobs.masking import keys_holding, long_enough, named_secrets
 from cronjobs.reserved import EXEC_PREFIX
 
 # A mistake here ends it: the wrong database, somebody else's jobs, or all schedules gone because of a typing error.
@@ -289,7 +289,8 @@ def _schedule(
         raise ReportedError
     arguments = values.pop("command", None)
     command = JobTypeSettings(key.text, command=arguments, timeout=values.get("timeout")) if arguments else None
-    values = {"job": key.text, "timezone": timezone or "UTC"} | values
+    secret_keys = sorted(keys_holding(values.get("payload"), reading.secrets)) or None
+    values = {"job": key.text, "timezone": timezone or "UTC", "secret_keys": secret_keys} | values
     return ScheduleSettings(key.text, **values), command
 
 

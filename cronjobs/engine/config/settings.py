@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -211,6 +211,7 @@ class ScheduleSettings:
     ping: str | None = None  # a dead-man's switch for its runs: the check's URL; no part of the definition in force
     environments: tuple[str, ...] | None = None  # of the file; None: it runs in each of them
     renamed_from: str | None = None  # keeps the ledger and watermark of that name
+    secret_keys: list[str] | None = None  # of the payload: what they hold came from ${…}
 
 
 @dataclass(frozen=True)
@@ -262,25 +263,29 @@ class Settings:
     secrets: frozenset[str] = frozenset()  # values that came from ${…}: masked wherever text is shown
 
     def secrets_of(self, job: Job) -> frozenset[str]:
-        """What no sentence about *job* may repeat: the file's secrets, and what ``hide:`` hides of its payload."""
+        """What no sentence about *job* may repeat: the file's secrets, and those that its payload holds."""
         declared = self.job_types.get(job.job_type)
-        if declared is None or not declared.hide:
-            return self.secrets
-        return self.secrets | masking.values_under(job.payload, declared.hide)
+        keys = masking.keys_of_meta(job.meta).union(declared.hide if declared else ())
+        return self.secrets | masking.values_under(job.payload, keys) if keys else self.secrets
 
-    def shown_payload(self, job_type: str, payload: Any) -> Any:
-        """*payload* of a job of this type, without what its ``hide:`` names; all of it if that entry is unreadable."""
+    def shown_payload(self, job_type: str, payload: Any, secret_keys: Collection[str] = ()) -> Any:
+        """*payload* of a job of this type, without what *secret_keys* and its ``hide:`` name.
+
+        All of it is hidden if that entry of the file is unreadable.
+        """
         declared = self.job_types.get(job_type)
         unread = job_type in self.disabled_job_types or any(each.path == "job_types" for each in self.problems)
         if declared is None and unread:
             return masking.MASK
-        return masking.without(payload, declared.hide if declared else ())
+        return masking.without(payload, {*secret_keys, *(declared.hide if declared else ())})
 
     def shown_definition(self, definition: Any) -> Any:
         """The *definition* of a schedule, as rows have it, with the payload as it may be shown."""
         if not isinstance(definition, dict) or "payload" not in definition:
             return definition
-        return definition | {"payload": self.shown_payload(str(definition.get("job")), definition["payload"])}
+        keys = definition.get("secret_keys")
+        keys = [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else ()
+        return definition | {"payload": self.shown_payload(str(definition.get("job")), definition["payload"], keys)}
 
     def problems_of(self, schedule: str) -> list[Problem]:
         """What is wrong with the entry of *schedule*."""

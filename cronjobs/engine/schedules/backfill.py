@@ -90,7 +90,8 @@ def trigger(connection: Connection, name: str, *, force: bool, actor: str, host:
 def _job(
     schedule: ScheduleSettings, scheduled_for: datetime, run_at: datetime, by: str, meta: dict[str, str]
 ) -> NewJob:
-    return replace(job_for(schedule, scheduled_for), run_at=run_at, enqueued_by=by, meta=meta)
+    job = job_for(schedule, scheduled_for)
+    return replace(job, run_at=run_at, enqueued_by=by, meta=job.meta | meta)
 
 
 # --- backfill ---------------------------------------------------------------------------------------------------------

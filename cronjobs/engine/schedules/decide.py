@@ -16,6 +16,7 @@ from cronjobs.engine.schedules.planning import MICROSECOND, Held, Part, Piece, c
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store.enqueue import NewJob
 from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule
+from cronjobs.masking import as_meta
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,7 @@ def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
     return NewJob(
         job_type=schedule.job,
         payload=schedule.payload,
+        meta=as_meta(schedule.secret_keys or ()),
         run_at=scheduled_for + spread_offset(schedule),
         queue=schedule.queue,
         priority=schedule.priority,

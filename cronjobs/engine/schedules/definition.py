@@ -31,6 +31,7 @@ _PLAIN: Final = (
     "overlap",
     "retry_until",
     "warn_after_failures",
+    "secret_keys",
 )
 
 
@@ -105,4 +106,5 @@ _FITS: Final[dict[str, Callable[[Any], bool]]] = {
     "overlap": lambda value: value in ("skip", "wait", "allow"),
     "retry_until": lambda value: value in (None, "next_occurrence"),
     "warn_after_failures": lambda value: value is None or _whole(value),
+    "secret_keys": lambda value: isinstance(value, list) and all(map(_text, value)),
 }

@@ -131,12 +131,14 @@ def test_jobs_are_listed_filtered_and_found(site: Any, rows: Rows) -> None:
 
 
 def test_a_page_explains_the_job_and_shows_no_secret(site: Any, rows: Rows) -> None:
-    payload = {"card": "4111 1111", "invoice": 7, "html": "<script>"}
-    rows.job(status="dead", job_type="t.pay", payload=payload, last_error="declined", attempts=1)
+    payload = {"card": "4111 1111", "invoice": 7, "html": "<script>", "pin": "r0tated"}
+    meta = {"cronjobs.secret_keys": '["pin"]'}
+    rows.job(status="dead", job_type="t.pay", payload=payload, meta=meta, last_error="declined", attempts=1)
     rows.attempt(1, "failed", error="declined", traceback="Traceback of it", error_type="Declined")
     page = words(of(site, "JobModel").change_view(request(ADA), "1"))
     assert "Job 1 (t.pay)" in page
     assert "4111" not in page
+    assert "r0tated" not in page
     assert '"invoice": 7' in page
     assert "Traceback of it" in page
     assert "Save" not in page

@@ -500,9 +500,14 @@ def test_secrets_and_hidden_keys_are_on_no_page(
     masking.remember({canary})
     try:
         payload = {"card": "4111 1111", "nested": [{"token": {"deep": "t0ken"}}], "note": f"see {canary}", "n": 1}
-        job = rows.job(status="dead", payload=payload, last_error=f"no {canary}", idempotency_key=f"k:{canary}")
+        payload["pin"] = "r0tated"
+        meta = {"cronjobs.secret_keys": '["pin"]'}
+        job = rows.job(
+            status="dead", payload=payload, last_error=f"no {canary}", idempotency_key=f"k:{canary}", meta=meta
+        )
         rows.attempt(job, "failed", error=canary, output=f"out {canary}", traceback=canary)
         definition = {"cron": "* * * * *", "job": "mail.send", "payload": payload, "timezone": "UTC"}
+        definition["secret_keys"] = ["pin"]
         rows.schedule("refresh-cache", definition=definition)
         rows.tick(ended=canary)
         for address in (
@@ -517,6 +522,7 @@ def test_secrets_and_hidden_keys_are_on_no_page(
             assert canary not in body
             assert "4111" not in body
             assert "t0ken" not in body
+            assert "r0tated" not in body
         shown = browser.get(f"/jobs/{job}").words
         assert '"card": "***"' in shown
         assert '"n": 1' in shown

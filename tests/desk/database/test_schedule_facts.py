@@ -143,7 +143,7 @@ def test_the_last_run_of_a_schedule_can_be_one_that_a_person_triggered(database:
     nightly, never, other = rows.schedule("nightly"), rows.schedule("never"), rows.schedule("other")
     failed = rows.job(status="failed", schedule="nightly", started_at=ago(hours=5), last_failed_at=ago(hours=4))
     rows.occurrence(nightly, ago(hours=6), job_id=failed)
-    begun = {"started_at": ago(hours=3), "attempts": 1}
+    begun: dict[str, Any] = {"started_at": ago(hours=3), "attempts": 1}
 
     def trigger(name: str, hours: int, detail: dict[str, Any]) -> None:
         rows.put(tables.audit, action="trigger", subject=name, detail=detail, at=ago(hours=hours), host="web1")

@@ -21,7 +21,18 @@ from cronjobs.engine.config.load import load
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.execution.handler import masked
 from cronjobs.engine.tick.log import Log
-from cronjobs.masking import hide_in, is_secret_name, mask, named_secrets, remember, url_passwords, values_under
+from cronjobs.masking import (
+    as_meta,
+    hide_in,
+    is_secret_name,
+    keys_holding,
+    keys_of_meta,
+    mask,
+    named_secrets,
+    remember,
+    url_passwords,
+    values_under,
+)
 from cronjobs.model import Failed
 from cronjobs.text import cap, one_line
 
@@ -448,3 +459,15 @@ def test_only_a_command_has_an_environment_to_choose(tmp_path: Path) -> None:
     said = [str(problem) for problem in load(file, environ={}).problems]
     assert "a handler has the environment of the tick" in said[0]
     assert "is not the name of a variable" in said[1]
+
+
+def test_keys_that_hold_a_secret_are_found_at_any_depth_and_survive_a_jobs_meta() -> None:
+    payload = {"a": 1, "url": "https://h/geheim-4711", "deep": [{"token": ["x", "geheim-4711"]}, "geheim-4711"]}
+    keys = keys_holding(payload, {"geheim-4711"})
+    assert keys == {"url", "token", "deep"}
+    assert keys_of_meta({"trace": "1"} | as_meta(keys)) == keys
+    assert as_meta(keys_holding({"a": "b"}, {"geheim-4711"})) == {}
+    for written in ("[", "7", '"url"', '{"url": 1}', "[" * 100_000):
+        assert keys_of_meta({"cronjobs.secret_keys": written}) == frozenset()
+    assert keys_of_meta({"cronjobs.secret_keys": 7}) == keys_of_meta(None) == frozenset()
+    assert keys_of_meta({"cronjobs.secret_keys": '["url", 1]'}) == {"url"}

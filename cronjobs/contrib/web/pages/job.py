@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs import masking
 from cronjobs.contrib.web.html import Child, Html, h
 from cronjobs.contrib.web.pages.jobs import is_dismissed
 from cronjobs.contrib.web.request import Refused
@@ -67,7 +68,7 @@ def _is_open(row: Any) -> bool:
 
 def _facts(row: Any, view: View) -> Html:
     times = view.times
-    payload = view.settings.shown_payload(row.job_type, row.payload)
+    payload = view.settings.shown_payload(row.job_type, row.payload, masking.keys_of_meta(row.meta))
     by = f" by {safe(row.enqueued_by, 120)}" if row.enqueued_by else ""
     ended = ""
     if row.finished_at is not None:

@@ -54,6 +54,7 @@ def test_every_field_of_a_schedule_is_in_its_definition() -> None:
         "warn_after_failures": 5,
         "max_attempts": 1,
         "retry_until": "next_occurrence",
+        "secret_keys": ["token"],
     }
     stored = definition(replace(SIMPLE, **full))  # type: ignore[arg-type]
     of_the_file = {"name", "environments", "renamed_from", "ping"}  # what sync reads before it writes a definition
@@ -69,6 +70,7 @@ def test_every_field_of_a_schedule_is_in_its_definition() -> None:
         {"priority": "high"},
         {"payload": None},
         {"queue": 3},
+        {"secret_keys": "token"},
         {"timeout_s": "a while"},
         {"catch_up_within_s": True},
         {"catch_up_within_s": float("inf")},
