@@ -77,11 +77,14 @@ def no_such_argument(said: str, given: Iterable[str], known: Collection[str]) ->
     return TypeError(f"{said}() has no argument {wrong!r}" + (f", did you mean {meant!r}?" if meant else ""))
 
 
-def no_target(called: str) -> TypeError:
+def require_target(target: object, called: str) -> None:
+    """Refuse what stands where the connection belongs, a handler's argument for one."""
+    if target is not None and not isinstance(target, str | bytes | int | float | Mapping | list | tuple):
+        return
     kinds = "an SQLAlchemy Connection, Session or Engine, a connection of psycopg 3 or sqlite3, or Django's"
     if called.endswith("_async"):
         kinds = "an SQLAlchemy AsyncConnection, AsyncSession or AsyncEngine"
-    return TypeError(f"{called}(connection, …): the first argument is the connection of the transaction: {kinds}")
+    raise TypeError(f"{called}(connection, …): the first argument is the connection of the transaction: {kinds}")
 
 
 def new_job(

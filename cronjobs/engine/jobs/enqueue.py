@@ -24,7 +24,7 @@ from cronjobs.engine.jobs.checking import (
     names_checked,
     new_job,
     no_such_argument,
-    no_target,
+    require_target,
 )
 from cronjobs.engine.jobs.insertion import (
     Inserted,
@@ -262,8 +262,7 @@ async def enqueue_many_async(
 
 def _require(target: object, called: str, job_type: object, schema: object) -> None:
     """Refuse arguments in the wrong place before anything is made of them."""
-    if target is None or isinstance(target, str | bytes | Mapping):
-        raise no_target(called)
+    require_target(target, called)
     if fault := name_fault(job_type):
         raise UsageError(f"job_type {job_type!r} {fault}")
     if schema is not None and (fault := name_fault(schema)):

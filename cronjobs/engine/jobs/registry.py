@@ -31,7 +31,7 @@ from cronjobs.engine.jobs.checking import (
     name_fault,
     names_checked,
     no_such_argument,
-    no_target,
+    require_target,
     type_fault,
 )
 from cronjobs.engine.jobs.enqueue import (
@@ -205,8 +205,7 @@ class Enqueueing(Generic[P]):
 
     def enqueue(self, target: TargetOrEngine = _NOWHERE, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """``enqueue`` in *target*'s transaction; raises TypeError for arguments that the handler does not accept."""
-        if target is None:
-            raise no_target("enqueue")
+        require_target(target, "enqueue")
         payload = self._registration.payload(args, kwargs)
         return enqueue(target, self._registration.name, payload, **self._options)
 
@@ -214,8 +213,7 @@ class Enqueueing(Generic[P]):
         self, target: AsyncTargetOrEngine = _NOWHERE, /, *args: P.args, **kwargs: P.kwargs
     ) -> Enqueued:
         """``enqueue_async`` in *target*'s transaction, likewise."""
-        if target is None:
-            raise no_target("enqueue_async")
+        require_target(target, "enqueue_async")
         payload = self._registration.payload(args, kwargs)
         return await enqueue_async(target, self._registration.name, payload, **self._options)
 

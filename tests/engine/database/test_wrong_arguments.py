@@ -195,6 +195,9 @@ def test_a_handlers_own_enqueue_says_that_the_connection_comes_first() -> None:
     enqueue_it: Any = send_invoice.enqueue
     with pytest.raises(TypeError, match=r"enqueue\(connection, …\): the first argument is the connection"):
         enqueue_it(order_id=1)
+    for its_argument in (1, "42", {"order_id": 1}, [1]):
+        with pytest.raises(TypeError, match=r"enqueue\(connection, …\): the first argument is the connection"):
+            enqueue_it(its_argument)
     with pytest.raises(TypeError, match=r"options\(\) has no argument 'prio', did you mean 'priority'"):
         send_invoice.options(prio=1)  # type: ignore[call-arg]
 
