@@ -64,7 +64,8 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def file_with(path: str, name: str, value: Any) -> str:
     """A file in which the key *name* of the mapping at *path* has *value*."""
-    entry: dict[str, Any] = NEEDED.get(path, {}) | TOGETHER.get(name, {})
+    together = {} if path == "defaults.commands" else TOGETHER.get(name, {})
+    entry: dict[str, Any] = NEEDED.get(path, {}) | together
     if path != "job_types.NAME":
         entry.pop(INSTEAD_OF.get(name, ""), None)
     entry[name] = value

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.configfile import read as read_config
 from support.cronhost import Host
 from support.pages import Page
@@ -35,6 +36,7 @@ def test_the_crontab_becomes_the_file_that_is_shown(tmp_path: Path, monkeypatch:
     found = Importer(OWNER, "Europe/Berlin").take_over(PAGE.block("crontab", "MAILTO"))
     text = as_yaml(found, of="a page", timezone="Europe/Berlin", sender="ada@web1.example.com")
     assert entries(text) == entries(PAGE.block("yaml", "job_types"))
+    assert yaml.safe_load(text) == {"log": "cronjobs.log"} | yaml.safe_load(PAGE.block("yaml", "job_types"))
     assert [left.text.split()[0] for left in found.left] == ["@reboot"]
 
 

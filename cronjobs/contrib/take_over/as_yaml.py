@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -16,7 +17,7 @@ from cronjobs.text import one_line, visible
 _HEAD = """\
 # cronjobs.yaml: what was in @of@, with cron's meaning. Written by "cronjobs crontab import".
 # Next: cronjobs crontab compare (both are due at the same instants), cronjobs crontab swap (cronjobs runs the lines).
-# Every entry is yours to change. The comments at the first one say what cron could not do.
+# Every entry is yours to change. The comments below "defaults" say what cron could not do.
 
 database: sqlite:///cronjobs.db   # beside this file; or postgresql://user@host/name
 timezone: @timezone@   # the host's, as cron's
@@ -82,29 +83,38 @@ def as_yaml(
     if found.mail_to:
         to = ", ".join(written(address, plain=False) for address in found.mail_to)
         parts.append(_filled(_MAIL, **{"from": written(found.mail_from or sender, plain=False), "to": to}))
-    parts.append("\njob_types:\n" if found.taken else "\njob_types: {}\n")
-    for number, each in enumerate(found.taken):
-        parts += [f"  {_commented(line, number)}\n" for line in _job_type(each, secrets)]
-    parts.append("\nschedules:\n" if found.taken else "\nschedules: {}\n")
-    for number, each in enumerate(found.taken):
-        parts += [f"  {_commented(line, number)}\n" for line in _schedule(each, timezone)]
+    if not found.taken:
+        return "".join([*parts, "\njob_types: {}\n", "\nschedules: {}\n"])
+    keys = {each.name: _keys(each, secrets) for each in found.taken}
+    common = _common(keys.values())
+    apart = {name: {key: its[key] for key in its if its[key] != common[key]} for name, its in keys.items()}
+    parts += ["\ndefaults:\n  commands:\n", *(f"    {_commented(key, value)}\n" for key, value in common.items())]
+    parts += ["  schedules:\n", *(f"    {_commented(key, value)}\n" for key, value in _OF_ALL_SCHEDULES.items())]
+    if any(apart.values()):
+        parts.append("\njob_types:   # what is not as in most lines\n")
+    for each in found.taken:
+        if differing := apart[each.name]:
+            parts += [f"  {line}\n" for line in _job_type(each, differing)]
+    parts.append("\nschedules:\n")
+    for each in found.taken:
+        parts += [f"  {line}\n" for line in _schedule(each, timezone, inline=not apart[each.name])]
     return "".join(parts)
 
 
-_SAID_ONCE = {
-    "  inherit_env:": "cron's commands get nothing else",
-    "  leftovers: leave": "leftovers: end ends what a run left in the background",
-    "  timeout:": "cron has no limit",
-    "  retry:": "retry: {max_attempts: 3} tries again what failed, a minute later, then two",
-    "  on_lost:": "on_lost: retry tries again what was lost with its host",
-    "  catch_up:": "catch_up: latest runs once what was missed while the host was down",
-    "  overlap:": "overlap: skip does not begin it while its last run goes on",
+_COMMENTS: Final = {
+    "inherit_env": "cron's commands get nothing else",
+    "leftovers": "leftovers: end ends what a run left in the background",
+    "timeout": "cron has no limit",
+    "retry": "retry: {max_attempts: 3} tries again what failed, a minute later, then two",
+    "on_lost": "on_lost: retry tries again what was lost with its host",
+    "catch_up": "catch_up: latest runs once what was missed while the host was down",
+    "overlap": "overlap: skip does not begin it while its last run goes on",
 }
+_OF_ALL_SCHEDULES: Final = {"catch_up": "none", "overlap": "allow"}
 
 
-def _commented(line: str, number: int) -> str:
-    said = [said for begin, said in _SAID_ONCE.items() if line.startswith(begin)] if number == 0 else []
-    return f"{line}   # {said[0]}" if said else line
+def _commented(key: str, value: str) -> str:
+    return f"{key}: {value}" + (f"   # {_COMMENTS[key]}" if key in _COMMENTS else "")
 
 
 def _filled(text: str, **values: str) -> str:
@@ -113,29 +123,44 @@ def _filled(text: str, **values: str) -> str:
     return text
 
 
-def _job_type(taken: TakenLine, secrets: Secrets) -> Iterator[str]:
+def _keys(taken: TakenLine, secrets: Secrets) -> dict[str, str]:
+    """What the line's command is run with, by the file's keys, as it is written there."""
+    return {
+        "stdin": written(taken.line.stdin, plain=False) if taken.line.stdin else "none",
+        "folder": written(taken.folder),
+        "env": _mapping(taken.env, secrets),
+        "inherit_env": f"[{', '.join(written(name) for name in taken.inherited)}]",
+        "leftovers": "leave",
+        "timeout": LONGEST_RUN,
+        "retry": "{max_attempts: 1}",
+        "on_lost": "dead",
+    }
+
+
+def _common(lines: Collection[dict[str, str]]) -> dict[str, str]:
+    """What most of the lines have, key by key."""
+    return {key: Counter(each[key] for each in lines).most_common(1)[0][0] for key in next(iter(lines))}
+
+
+def _job_type(taken: TakenLine, keys: Mapping[str, str]) -> Iterator[str]:
+    yield f"{written(taken.name)}:   # line {taken.line.number}"
+    yield f"  command: {_command(taken)}"
+    for key, value in keys.items():
+        yield f"  {key}: {value}"
+
+
+def _schedule(taken: TakenLine, timezone: str, *, inline: bool) -> Iterator[str]:
     for comment in taken.line.comments:
         yield one_line(comment, 300)
     yield f"{written(taken.name)}:   # line {taken.line.number}"
-    yield f"  command: [{', '.join(written(word) for word in taken.command)}]"
-    yield f"  stdin: {written(taken.line.stdin, plain=False) if taken.line.stdin else 'none'}"
-    yield f"  folder: {written(taken.folder)}"
-    yield f"  env: {_mapping(taken.env, secrets)}"
-    yield f"  inherit_env: [{', '.join(written(name) for name in taken.inherited)}]"
-    yield "  leftovers: leave"
-    yield f"  timeout: {LONGEST_RUN}"
-    yield "  retry: {max_attempts: 1}"
-    yield "  on_lost: dead"
-
-
-def _schedule(taken: TakenLine, timezone: str) -> Iterator[str]:
-    yield f"{written(taken.name)}:"
     yield f'  cron: "{taken.cron}"'
     if taken.timezone != timezone:
         yield f"  timezone: {written(taken.timezone)}   # CRON_TZ"
-    yield f"  job: {written(taken.name)}"
-    yield "  catch_up: none"
-    yield "  overlap: allow"
+    yield f"  command: {_command(taken)}" if inline else f"  job: {written(taken.name)}"
+
+
+def _command(taken: TakenLine) -> str:
+    return f"[{', '.join(written(word) for word in taken.command)}]"
 
 
 def _mapping(pairs: Iterable[tuple[str, str]], secrets: Secrets) -> str:

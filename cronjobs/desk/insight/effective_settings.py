@@ -12,7 +12,7 @@ from cronjobs.engine.config.reference import as_written, default_of
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.variables import REFERENCE, Variables, read_env_file, text_of
 from cronjobs.engine.config.yaml_nodes import Mapping as YamlMapping
-from cronjobs.engine.config.yaml_nodes import Node, Scalar, Sequence, decode, parse
+from cronjobs.engine.config.yaml_nodes import Node, Scalar, Sequence, decode, parse, with_defaults
 from cronjobs.masking import MASK, is_secret_name, mask_urls, without
 from cronjobs.model import duration_text
 
@@ -96,12 +96,26 @@ class _Reading:
     def _entries(self, path: str, each: Reader, node: Node | None) -> Iterator[Setting]:
         for name, (key, value) in node.entries.items() if isinstance(node, YamlMapping) else ():
             here = f"{path}.{name}"
-            if any(f"{bad}.".startswith(f"{here}.") for bad in self._bad):
+            value = self._with_defaults(path, value)
+            if name in self._disabled(path) or any(f"{bad}.".startswith(f"{here}.") for bad in self._bad):
                 yield Setting(here, None, BAD, self._place(key))
             elif isinstance(value, Scalar) and not value.is_null:  # a limit: 4
                 yield self._from(here, self._plain(value), value)
             else:
                 yield from self._mapping(here, each, value)
+
+    def _with_defaults(self, section: str, node: Node) -> Node:
+        """An entry with what ``defaults:`` gives it, as it is read."""
+        defaults = _child(self._tree, "defaults")
+        if section == "schedules":
+            shared = _child(defaults, "schedules")
+        else:
+            shared = _child(defaults, "commands") if section == "job_types" and _child(node, "command") else None
+        return with_defaults(node, shared if isinstance(shared, YamlMapping) else None)
+
+    def _disabled(self, section: str) -> frozenset[str]:
+        disabled: frozenset[str] = getattr(self._settings, f"disabled_{section}", frozenset())
+        return disabled
 
     def _setting(
         self, path: str, reader: Reader | ReaderOfExtra, name: str, key: ConfigKey, node: Node | None

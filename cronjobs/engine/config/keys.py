@@ -9,13 +9,38 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from cronjobs.engine.config import fields, schema_parts
-from cronjobs.engine.config.keys_of_jobs import job_type, limits, queue, retry, schedule
-from cronjobs.engine.config.reader import ConfigKey, FieldError, Keys, Reader, ReaderOfExtra, Reading, taken_as
-from cronjobs.engine.config.settings import MetricsSettings, Retention, RetryChanges, RunSettings, Settings, Trust
-from cronjobs.engine.config.yaml_nodes import Node, Scalar
+from cronjobs.engine.config.keys_of_jobs import (
+    OF_ALL_COMMANDS,
+    OF_ALL_SCHEDULES,
+    job_type,
+    limits,
+    queue,
+    retry,
+    schedule,
+)
+from cronjobs.engine.config.reader import (
+    ConfigKey,
+    FieldError,
+    Keys,
+    Reader,
+    ReaderOfExtra,
+    Reading,
+    ReportedError,
+    taken_as,
+)
+from cronjobs.engine.config.settings import (
+    MetricsSettings,
+    Retention,
+    RetryChanges,
+    RunSettings,
+    ScheduleSettings,
+    Settings,
+    Trust,
+)
+from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar
 
 AS_BELOW: Final = "as below"  # each key of the mapping has a default of its own
 
@@ -124,12 +149,48 @@ METRICS: Final[Keys] = {
         "none",
     ),
 }
+
+
+class Defaults(NamedTuple):
+    """What ``defaults:`` says. ``commands``, ``schedules``: what entries are read with, besides what they say.
+
+    ``bad``: which of the keys cannot be taken, so that nobody knows what an entry means.
+    """
+
+    retry: RetryChanges = RetryChanges()
+    commands: Mapping | None = None
+    schedules: Mapping | None = None
+    bad: frozenset[str] = frozenset()
+
+
+def _shared(table: Keys, defaults: object = None) -> Reader:
+    @taken_as("mapping", {}, keys=table, defaults=defaults)
+    def read(reading: Reading, node: Node, path: str) -> Mapping | None:
+        if reading.fields(node, path, table).bad:
+            raise ReportedError
+        return node if isinstance(node, Mapping) else None
+
+    return read
+
+
 DEFAULTS: Final[Keys] = {
     "retry": ConfigKey(
         retry,
         "{max_attempts: 5, cap: 1h}",
         "How failures are retried where neither @job nor job_types says.",
         AS_BELOW,
+    ),
+    "commands": ConfigKey(
+        _shared(OF_ALL_COMMANDS),
+        "{on_lost: dead, env: {TZ: UTC}}",
+        "What holds for each entry with a command that does not say it itself.",
+        "none",
+    ),
+    "schedules": ConfigKey(
+        _shared(OF_ALL_SCHEDULES, ScheduleSettings("", "")),
+        "{catch_up: none, overlap: wait}",
+        "What holds for each schedule that does not say it itself.",
+        "none",
     ),
 }
 
@@ -145,9 +206,9 @@ def _metrics(reading: Reading, node: Node, path: str) -> MetricsSettings:
 
 
 @taken_as("mapping", {}, keys=DEFAULTS)
-def _defaults(reading: Reading, node: Node, path: str) -> RetryChanges:
-    changes: RetryChanges = reading.fields(node, path, DEFAULTS).values.get("retry", RetryChanges())
-    return changes
+def _defaults(reading: Reading, node: Node, path: str) -> Defaults:
+    values, bad = reading.fields(node, path, DEFAULTS)
+    return Defaults(**values, bad=frozenset(bad))
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
@@ -232,7 +293,7 @@ FILE: Final[Keys] = {
     ),
     "run": ConfigKey(_run, "{workers: 8}", "How ticks work.", AS_BELOW),
     "defaults": ConfigKey(
-        _defaults, "{retry: {max_attempts: 5}}", "What holds for every job type that says nothing else.", AS_BELOW
+        _defaults, "{retry: {max_attempts: 5}}", "What holds for every entry that says nothing else.", AS_BELOW
     ),
     "retention": ConfigKey(
         _retention, "{succeeded: 30d}", "How long rows are kept before ticks delete them in spare time.", AS_BELOW

@@ -165,6 +165,22 @@ JOB_TYPE: Final[Keys] = {
     ),
 }
 job_type: Final = Reader(fields.later, "mapping", {}, keys=JOB_TYPE)
+OF_ALL_COMMANDS: Final[Keys] = {  # what defaults.commands may say
+    name: JOB_TYPE[name]
+    for name in (
+        "timeout",
+        "retry",
+        "env",
+        "inherit_env",
+        "max_memory",
+        "on_lost",
+        "success_exit_codes",
+        "retry_exit_codes",
+        "stdin",
+        "folder",
+        "leftovers",
+    )
+}
 
 
 # --- queues and limits ------------------------------------------------------------------------------------------------
@@ -323,3 +339,17 @@ schedule: Final = Reader(
     keys=SCHEDULE,
     defaults=ScheduleSettings("", ""),
 )
+OF_ALL_SCHEDULES: Final[Keys] = {  # what defaults.schedules may say
+    name: SCHEDULE[name]
+    for name in (
+        "queue",
+        "priority",
+        "catch_up",
+        "catch_up_within",
+        "catch_up_limit",
+        "overlap",
+        "spread",
+        "grace",
+        "warn_after_failures",
+    )
+}

@@ -16,13 +16,12 @@ from typing import Any, Final
 
 from cronjobs.engine.config import django_project, fields
 from cronjobs.engine.config.fields import NAME, NAME_RULE
-from cronjobs.engine.config.keys import FILE
+from cronjobs.engine.config.keys import DEFAULTS, FILE, Defaults
 from cronjobs.engine.config.keys_of_jobs import JOB_TYPE, QUEUE, SCHEDULE, UNREADABLE_LIMITS
 from cronjobs.engine.config.reader import FieldError, Fields, Reading, ReportedError, shown
 from cronjobs.engine.config.settings import (
     ExecutorSettings,
     JobTypeSettings,
-    RetryChanges,
     RunSettings,
     ScheduleSettings,
     Settings,
@@ -31,7 +30,7 @@ from cronjobs.engine.config.settings import (
 from cronjobs.engine.config.sources import DJANGOS, database_of, is_shadowed, read_env, read_file, salvaged
 from cronjobs.engine.config.variables import Variables
 from cronjobs.engine.config.yaml_nodes import Mapping as YamlMapping
-from cronjobs.engine.config.yaml_nodes import Node, Scalar
+from cronjobs.engine.config.yaml_nodes import Node, Scalar, with_defaults
 from cronjobs.engine.rules.capacity import Cap
 from cronjobs.errors import ConfigError
 from cronjobs.masking import keys_holding, long_enough, named_secrets
@@ -110,7 +109,7 @@ def load(
         database_unset=reading.database_unset,
         broken=broken,
         env=tuple(env.items()),
-        retry=values.get("defaults", RetryChanges()),
+        retry=values.get("defaults", Defaults()).retry,
         problems=tuple(reading.masked_problems()),
         positions=reading.positions,
         secrets=_secrets(reading, from_env_file, {**environ, **env, "": database}, values),
@@ -138,13 +137,16 @@ def _secrets(
 
 def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> dict[str, Any]:
     """What Settings says of named entries; a section that is no mapping is added to *bad*."""
-    executors = values.get("executors", {})
-    job_types, bad_job_types = _entries(reading, values, bad, "job_types", partial(_job_type, executors=executors))
+    defaults = values.get("defaults", Defaults(bad=frozenset(DEFAULTS) if "defaults" in bad else frozenset()))
+    command = partial(_job_type, executors=values.get("executors", {}), defaults=defaults)
+    job_types, bad_job_types = _entries(reading, values, bad, "job_types", command)
     queues, bad_queues = _entries(reading, values, bad, "queues", _queue)
     taken = job_types.keys() | bad_job_types
     timezone = None if "timezone" in bad else values.get("timezone", "UTC")
     lingers = values.get("run", RunSettings()).linger is not None
-    read = partial(_schedule, timezone_of_file=timezone, taken=taken, lingers=lingers)
+    read = partial(
+        _schedule, timezone_of_file=timezone, taken=taken, lingers=lingers, defaults=defaults, read_command=command
+    )
     schedules, bad_schedules = _entries(reading, values, bad, "schedules", read)
     commands = {name: command for name, (_, command) in schedules.items() if command is not None}
     bad_commands = {name for name in bad_schedules if f"schedules.{name}.command" in reading.positions}
@@ -201,8 +203,17 @@ def _queue(reading: Reading, key: Scalar, node: Node, path: str) -> Cap:
 
 
 def _job_type(
-    reading: Reading, key: Scalar, node: Node, path: str, *, executors: Mapping[str, ExecutorSettings]
+    reading: Reading,
+    key: Scalar,
+    node: Node,
+    path: str,
+    *,
+    executors: Mapping[str, ExecutorSettings],
+    defaults: Defaults,
 ) -> JobTypeSettings:
+    is_command = isinstance(node, YamlMapping) and "command" in node.entries
+    if is_command:
+        node = with_defaults(node, defaults.commands)
     values, bad = reading.fields(node, path, JOB_TYPE)
     if "folder" in values:
         values["run_in"] = values.pop("folder")
@@ -211,7 +222,7 @@ def _job_type(
     for name, message in clashes.items():
         if name not in bad and isinstance(node, YamlMapping):
             reading.report(node.entries[name][1], f"{path}.{name}", message)
-    if bad or clashes:
+    if bad or clashes or (is_command and "commands" in defaults.bad):
         raise ReportedError
     return entry
 
@@ -255,15 +266,19 @@ def _schedule(
     timezone_of_file: str | None,
     taken: Set[str],
     lingers: bool,
+    defaults: Defaults,
+    read_command: Callable[[Reading, Scalar, Node, str], JobTypeSettings],
 ) -> tuple[ScheduleSettings, JobTypeSettings | None]:
     """A schedule, and the job type of its inline command, which bears its name.
 
     *timezone_of_file*: None if it is bad, so a schedule needs one of its own; *taken*: names under job_types;
-    *lingers*: ticks stay for their minute.
+    *lingers*: ticks stay for their minute; *read_command*: how an entry of job_types is read.
     """
+    node = with_defaults(node, defaults.schedules)
     values, bad = reading.fields(node, path, SCHEDULE)
     written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
     good = not bad - {"ping"}  # its job runs all the same
+    good &= "schedules" not in defaults.bad
     good &= _one_of(reading, key, path, written, "cron", "every", 'when is it due? cron: "15 2 * * *" or every: 10m')
     good &= _one_of(
         reading,
@@ -287,8 +302,11 @@ def _schedule(
         good = False
     if not good:
         raise ReportedError
-    arguments = values.pop("command", None)
-    command = JobTypeSettings(key.text, command=arguments, timeout=values.get("timeout")) if arguments else None
+    command = None
+    if values.pop("command", None) and isinstance(node, YamlMapping):
+        alone = replace(node, entries={"command": node.entries["command"]}, duplicates=[])
+        command = read_command(reading, key, alone, path)
+        command = replace(command, timeout=values.get("timeout", command.timeout))
     secret_keys = sorted(keys_holding(values.get("payload"), reading.secrets)) or None
     values = {"job": key.text, "timezone": timezone or "UTC", "secret_keys": secret_keys} | values
     return ScheduleSettings(key.text, **values), command

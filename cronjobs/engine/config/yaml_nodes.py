@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import yaml
@@ -71,6 +71,13 @@ class Mapping:
 
 
 Node = Scalar | Sequence | Mapping
+
+
+def with_defaults(node: Node, defaults: Mapping | None) -> Node:
+    """*node*, a mapping, with those entries of *defaults* that it does not have itself."""
+    if defaults is None or not isinstance(node, Mapping):
+        return node
+    return replace(node, entries=defaults.entries | node.entries)
 
 
 def decode(data: bytes) -> str | Flaw:
