@@ -379,3 +379,8 @@ def hide_in(value: Any) -> Any:
         case list() | tuple():
             return [hide_in(item) for item in value]
     return value
+
+
+def hidden_json(value: Any, indent: int | None = None) -> str:
+    """*value* as JSON for people, without secrets; they are masked first, as JSON spells what is in it once more."""
+    return json.dumps(hide_in(value), ensure_ascii=False, indent=indent, default=str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -271,7 +270,7 @@ def _shown(instant: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    written = json.dumps(masking.hide_in(value), ensure_ascii=False, indent=2, default=str)
+    written = masking.hidden_json(value, indent=2)
     return format_html("<pre>{}</pre>", visible(written[:LONGEST]))
 
 

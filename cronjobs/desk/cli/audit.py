@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -16,6 +15,7 @@ from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store import trail
 from cronjobs.engine.store.trail import TrailFilter
+from cronjobs.masking import hidden_json
 
 INDENT: Final = 22  # of the text: behind the time of day and the action
 DETAIL_SHOWN: Final = 200  # characters
@@ -122,4 +122,4 @@ def _on_the_clock(value: Any, times: Times) -> str:
 def _plain(value: Any) -> str:
     if value in (None, "", [], {}):
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return value if isinstance(value, str) else hidden_json(value)

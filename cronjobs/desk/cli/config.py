@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from cronjobs.desk.cli.output import safe, table, width, write
 from cronjobs.desk.insight.effective_settings import Given, Setting, effective
 from cronjobs.engine.command.printing import complain, json_text
 from cronjobs.errors import UsageError
+from cronjobs.masking import hidden_json
 from cronjobs.text import one_line
 
 app = Commands("The configuration: show what holds, and where each value comes from.")
@@ -58,7 +58,7 @@ def _in_entry(setting: Setting) -> bool:
 def _text(value: Any) -> str:
     if value is None:
         return "-"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else hidden_json(value)
 
 
 def _from(setting: Setting) -> str:

@@ -21,6 +21,7 @@ from cronjobs.engine.store.effects import Record
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import record
 from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
+from cronjobs.masking import hidden_json
 from cronjobs.text import ERROR_LIMIT, one_line
 
 app = Commands("Side effects: list them, settle those with an unknown outcome.")
@@ -86,7 +87,7 @@ def _table(effects: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
 
 
 def _plain(result: Any) -> str:
-    return "cannot be read" if isinstance(result, BadJson) else json.dumps(result, ensure_ascii=False)
+    return "cannot be read" if isinstance(result, BadJson) else hidden_json(result)
 
 
 # --- settle -----------------------------------------------------------------------------------------------------------

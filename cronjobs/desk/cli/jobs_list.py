@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -297,7 +296,7 @@ def _span(job: Mapping[str, Any], times: Times) -> str:
 def _json_text(value: Any, room: int) -> str:
     if isinstance(value, BadJson):
         return f"cannot be read: {value.reason}"
-    text = safe(json.dumps(value, ensure_ascii=False), max(300, room * 4))
+    text = safe(masking.hidden_json(value), max(300, room * 4))
     return text if not text.endswith("…") else f"{text} (--json has all of it)"
 
 

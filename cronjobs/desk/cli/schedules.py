@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
@@ -37,6 +36,7 @@ from cronjobs.engine.schedules.planning import read
 from cronjobs.engine.store import listing, schedules
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.errors import CronjobsError
+from cronjobs.masking import hidden_json
 from cronjobs.model import duration_text
 
 app = Commands("The schedules: list them, look at one.")
@@ -216,7 +216,7 @@ def _other_settings(definition: Any) -> list[str]:
         if key in ("cron", "every_s", "timezone", "job", "secret_keys") or value == usual.get(key):
             continue
         span = key.endswith("_s") and isinstance(value, int | float)
-        text = duration_text(timedelta(seconds=value)) if span else json.dumps(value, ensure_ascii=False)
+        text = duration_text(timedelta(seconds=value)) if span else hidden_json(value)
         lines.append(f"{safe(key.removesuffix('_s'), 60)}: {safe(text.strip(chr(34)))}")
     return lines
 

@@ -1,4 +1,4 @@
-"""Errors that differ only in numbers, ids and quoted values are one error. Pure."""
+"""Errors that differ only in numbers, ids and quoted values are one error."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
+
+from cronjobs.masking import hide
 
 GROUPS_AT_MOST: Final = 5000  # in memory; the most frequent errors come first, so the rest are rare
 ROWS_AT_MOST: Final = 20_000  # kinds and texts of errors that are read; the rest is counted
@@ -33,13 +35,17 @@ _NUMBER: Final = re.compile(r"\d+")
 _NUMBERS_TOGETHER: Final = re.compile(r"<n>(?:[.,:/TZ+-]+<n>)+Z?")
 
 
-@lru_cache(maxsize=4096)
 def normalised(error: str) -> str:
     """*error* without its numbers, ids and quoted values: "503 for invoice <n>", "no user <id>", "no key <…>".
 
-    A number that names the error stays: an HTTP or SMTP status at the beginning, an exit status, an error code.
+    A number that names the error stays: an HTTP or SMTP status at the beginning, an exit status, an error code. Secrets
+    go first: what this leaves of one is not found any more.
     """
-    line = error.strip().partition("\n")[0]
+    return _normalised(hide(error.strip().partition("\n")[0]))
+
+
+@lru_cache(maxsize=4096)
+def _normalised(line: str) -> str:
     return _NUMBERS_TOGETHER.sub("<n>", _PARTS.sub(_placeholder, line))
 
 

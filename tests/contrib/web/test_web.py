@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import psycopg
 import pytest
@@ -526,6 +528,40 @@ def test_secrets_and_hidden_keys_are_on_no_page(
         shown = browser.get(f"/jobs/{job}").words
         assert '"card": "***"' in shown
         assert '"n": 1' in shown
+    finally:
+        masking.remember(())
+
+
+ODD = "qzv\"w'\\jx%+/=é kh-7391-Tail"
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "percent": lambda text: quote(text, safe=""),
+    "repr": repr,
+    "json": json.dumps,
+    "bytes": lambda text: repr(text.encode()),
+    "base64": lambda text: b64encode(text.encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_secret_is_on_no_page_in_any_spelling(
+    rows: Rows, database: Database, database_url: str, tmp_path: Path, spelling: str
+) -> None:
+    spelt = SPELLINGS[spelling](ODD)
+    access = by_link()
+    browser = Browser(pages(database, database_url, tmp_path, access, YAML)).log_in(access)
+    masking.remember({ODD})
+    try:
+        said = {"said": [f"a {spelt}"]}
+        job = rows.job(
+            status="dead", attempts=1, payload=said, result=said, meta={"said": spelt}, last_error=f"no {spelt}"
+        )
+        rows.attempt(job, "failed", error=spelt, output=f"out {spelt}", traceback=f"trace {spelt}")
+        rows.schedule("refresh-cache", definition={"cron": "* * * * *", "job": "mail.send", "payload": said})
+        rows.tick(ended=spelt)
+        for address in (f"/jobs/{job}", "/jobs", "/", "/schedule?name=refresh-cache", "/hosts"):
+            body = unescape(browser.get(address).body)
+            assert [spelt[at : at + 8] for at in range(len(spelt) - 7) if spelt[at : at + 8] in body] == [], address
     finally:
         masking.remember(())
 

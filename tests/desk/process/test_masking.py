@@ -23,6 +23,7 @@ from cronjobs.engine.execution.handler import masked
 from cronjobs.engine.tick.log import Log
 from cronjobs.masking import (
     as_meta,
+    hidden_json,
     hide_in,
     is_secret_name,
     keys_holding,
@@ -459,6 +460,12 @@ def test_only_a_command_has_an_environment_to_choose(tmp_path: Path) -> None:
     said = [str(problem) for problem in load(file, environ={}).problems]
     assert "a handler has the environment of the tick" in said[0]
     assert "is not the name of a variable" in said[1]
+
+
+@pytest.mark.parametrize("spell", [str, repr, json.dumps])
+def test_json_for_people_hides_what_a_value_spells_in_any_way(spell: Callable[[str], str]) -> None:
+    remember({ODD})
+    assert hidden_json({"said": [spell(ODD)]}).count("***") == 1
 
 
 def test_keys_that_hold_a_secret_are_found_at_any_depth_and_survive_a_jobs_meta() -> None:

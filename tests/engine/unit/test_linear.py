@@ -18,14 +18,13 @@ from support.cases import judge
 from cronjobs import masking, text
 from cronjobs.engine.database import own_transaction
 from cronjobs.engine.execution import process_outcome
-from cronjobs.engine.rules import progress
-from cronjobs.engine.rules.error_groups import normalised
+from cronjobs.engine.rules import error_groups, progress
 from cronjobs.engine.rules.failed_job import last_own_line
 
 SHORT, TIMES, AT_MOST = 4_000, 8, 24
 SECRETS = ["abcdefghijklmnop", "a" * 500 + "b", "://user:pass"]
 READERS: dict[str, Callable[[str], Any]] = {
-    "normalised": normalised.__wrapped__,
+    "normalised": error_groups._normalised.__wrapped__,
     "url_passwords": masking.url_passwords,
     "mask_urls": masking.mask_urls,
     "option_secrets": masking.option_secrets,

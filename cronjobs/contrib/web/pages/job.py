@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -106,7 +105,7 @@ def _so_far(row: Any) -> Html | None:
 def _json(value: Any) -> Child:
     if isinstance(value, BadJson):
         return f"cannot be read: {value.reason}"
-    written = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    written = masking.hidden_json(value, indent=2)
     if len(written) > LONGEST_JSON:
         written = f"{written[:LONGEST_JSON]}\n… cronjobs jobs show --json has all of it"
     return h("pre", written, tabindex="0")

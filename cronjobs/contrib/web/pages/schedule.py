@@ -20,6 +20,7 @@ from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurren
 from cronjobs.desk.insight.saying import safe
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.quarters import strips
+from cronjobs.masking import hidden_json
 from cronjobs.model import duration_text
 
 SHOWN: Final = 50
@@ -117,7 +118,7 @@ def _in_words(key: str, value: Any) -> tuple[str, str]:
             return key.removesuffix("_s"), duration_text(timedelta(seconds=value))
         except (ValueError, OverflowError):
             pass
-    return key, safe(value, 500)
+    return key, safe(hidden_json(value) if isinstance(value, dict | list) else value, 500)
 
 
 def _told(told: Sequence[Explanation], view: View) -> Child:
