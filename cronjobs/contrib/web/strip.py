@@ -8,7 +8,7 @@ from typing import Final
 
 from cronjobs.contrib.web.html import Html, h
 from cronjobs.contrib.web.view import View
-from cronjobs.engine.rules.quarters import NOTHING, QUARTER, WORDS, number_of
+from cronjobs.engine.rules.quarters import NOTHING, QUARTER, WAITING, WORDS, number_of
 
 QUARTERS: Final = 96
 LONGEST: Final = 8  # quarters that one link shows at most: two hours
@@ -17,6 +17,14 @@ LONGEST: Final = 8  # quarters that one link shows at most: two hours
 def first_quarter(now: datetime) -> int:
     """The number of the first of the 96; the last one is that of *now*."""
     return number_of(now) - QUARTERS + 1
+
+
+def with_next(letters: str, next_at: datetime | None, first: int, now: datetime) -> str:
+    """*letters*, and the quarter of an occurrence that is due and that no tick has settled yet, as waiting."""
+    place = QUARTERS if next_at is None or next_at > now else number_of(next_at) - first
+    if not 0 <= place < QUARTERS or letters[place] != NOTHING:
+        return letters
+    return letters[:place] + WAITING + letters[place + 1 :]
 
 
 def strip(view: View, name: str, letters: str, first: int) -> Html:

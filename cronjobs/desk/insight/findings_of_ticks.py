@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from cronjobs.desk.insight.finding import Covered, Finding, Severity, several, waiting_words
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_type, names_schedule, takes_away
+from cronjobs.desk.insight.same_cause import (
+    NO_OTHER,
+    SameCause,
+    covered_by_type,
+    names_schedule,
+    others_at_fault,
+    recorded_faults,
+    takes_away,
+)
 from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import last_sign, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.meta import MOVED
-from cronjobs.errors import MovedDatabase, Problem
+from cronjobs.engine.tick.result import noted
+from cronjobs.errors import MovedDatabase
 from cronjobs.model import rough
 
 _SHOW_CRON = "cronjobs crontab show"
@@ -23,8 +32,9 @@ _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 
 
 def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
-    yield from _foreign(health, settings)
-    if not settings.without_project:
+    foreign = list(_foreign(health, settings))
+    yield from foreign
+    if not settings.without_project and not foreign:  # else no tick comes from here, for that very reason
         for found in _no_tick(health, settings.run.every):
             if settings.broken:
                 found = replace(found, text=f"{found.text}; ticks refuse the file here", command="cronjobs check")
@@ -42,7 +52,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
             text = f"the clock of host {tick['host']} is {off} {'ahead of' if skew > 0 else 'behind'} the database's"
             begun = health.watch.wrong_clocks.get(tick["host"])
             yield Finding("clock", text, since=begun, command="timedatectl", subject=tick["host"])
-    yield from _config(health, settings.problems, same, at_work)
+    yield from _config(health, settings, same, at_work)
     without_room = dict(same.no_room)
     for job_type, problem in health.never_begin:
         held = sum(without_room.pop(place) for place in list(without_room) if place[1] == job_type)
@@ -103,38 +113,33 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
 
 
 def _config(
-    health: Health, problems: Sequence[Problem], same: SameCause, at_work: Sequence[Mapping[str, Any]]
+    health: Health, settings: Settings, same: SameCause, at_work: Sequence[Mapping[str, Any]]
 ) -> Iterator[Finding]:
     """What is wrong with the file here, and with those of other hosts as their ticks have recorded it."""
-    here = [(fault.where, f"{fault.where}: {fault.what}") for fault in health.faults]
-    here += [(problem.path, str(problem)) for problem in problems]
+    here = [(fault.where, fault.what, f"{fault.where}: {fault.what}") for fault in health.faults]
+    here += [(problem.path, problem.message, str(problem)) for problem in settings.problems]
     types, late = same.hosts.get("", ()), dict(same.entries.get("", {}))
     closed = {limit.prefix: jobs for limit, jobs in health.limited.items() if limit.most == 0}
-    for where, text in here:
+    for where, what, text in here:
         its = types if takes_away(where, types) else ()
         held = sum(closed.pop(prefix) for prefix in list(closed) if _names_limit(where, prefix))
         stuck = {name: late.pop(name) for name in list(late) if names_schedule([where], name)}
-        since = min(stuck.values(), default=None)
+        since = min(stuck.values(), default=_recorded_since(where, what, health, at_work))
         yield _fault(text, (text,), its, tuple(stuck), held, health, same, since=since)
         types = () if its else types
-    if here:
-        return  # most likely theirs are the same
-    alike: dict[frozenset[str], list[Mapping[str, Any]]] = {}
-    for tick in at_work:
-        if wrong := _recorded(tick):
-            alike.setdefault(frozenset(wrong), []).append(tick)
+    alike: dict[frozenset[tuple[str, str]], list[Mapping[str, Any]]] = {}
+    for tick in others_at_fault(health, settings):
+        alike.setdefault(frozenset(recorded_faults(tick).items()), []).append(tick)
     for ticks in alike.values():
-        yield _of_hosts(_recorded(ticks[0]), ticks, health, same)
+        wrong = tuple(f"{where}: {what}" for where, what in recorded_faults(ticks[0]).items())
+        yield _of_hosts(wrong, ticks, health, same)
 
 
-def _recorded(tick: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the host's last tick could not use of its file and its code."""
-    return tuple(
-        f"{where}: {what}"
-        for kind in ("broken", "not_loaded")
-        if isinstance(entries := _did(tick).get(kind), Mapping)
-        for where, what in entries.items()
-    )
+def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Mapping[str, Any]]) -> datetime | None:
+    """Since when ticks have recorded such a fault; None: none of the last ones has."""
+    fault = noted({where: what}).items()
+    began = [health.watch.misconfigured.get(tick["host"]) for tick in at_work if fault <= recorded_faults(tick).items()]
+    return min((at for at in began if at is not None), default=None)
 
 
 def _of_hosts(wrong: tuple[str, ...], ticks: Sequence[Mapping[str, Any]], health: Health, same: SameCause) -> Finding:

@@ -10,6 +10,7 @@ from cronjobs.desk.insight.check_config import misfits, never_begin
 from cronjobs.desk.insight.findings_of_extras import told_by_extras
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.judged_types import judged_types, unknown_schedules, unknown_since
+from cronjobs.desk.insight.same_cause import without_room
 from cronjobs.desk.insight.slow_runs import slow_runs
 from cronjobs.desk.insight.troubled_types import troubled_types
 from cronjobs.desk.insight.waiting import stranded, what_waits
@@ -40,7 +41,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     running_total, overdue = listing.running_count(connection)
     without_type = unknown_schedules(connection, judged) if surveyed.of_unknown_types else {}
     unknown = unknown_since(connection, [*waiting.unresolved, *without_type], waiting.came, without_type)
-    return Health(
+    health = Health(
         now=now,
         project=whose.project,
         environment=whose.environment,
@@ -81,3 +82,6 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         **troubled_types(connection, settings.run),
         told=told_by_extras(connection, settings, now),
     )
+    for (queue, _), jobs in without_room(health, every).items():  # the finding ``config`` says why
+        health.queues.get(queue, health.others).late -= jobs
+    return health

@@ -218,7 +218,7 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
         row = explaining.last_tick_that_knew(connection, job_type)
         if row is not None:
             last = tick_facts(explaining.last_tick_with_its_types(connection, row))
-            since = explaining.next_tick_with_types(connection, row.started_at)
+            since = explaining.first_tick_without(connection, row)
         for tick in reversed(explaining.newest_ticks_with_types(connection)):
             found = tick.did.get("not_loaded") if isinstance(tick.did, dict) else None
             faults[tick.host] = found if isinstance(found, dict) else {}
@@ -325,8 +325,8 @@ def _held(connection: Connection, job: JobFacts) -> tuple[datetime, PauseFacts] 
     begun = job.attempts[0].started_at if job.attempts else job.started_at
     if begun is None:
         return None
-    # A later try has overwritten when the first was due.
-    due = job.run_at if job.run_at <= begun else max(job.created_at, job.scheduled_for or job.created_at)
+    # A later try has overwritten when the first was due. No pause kept a job that had not been made yet.
+    due = max(job.created_at, job.run_at if job.run_at <= begun else job.scheduled_for or job.created_at)
     pauses = pauses_over_time(explaining.trail(connection, ("pause", "resume"), ["all", f"queue {job.queue}"]))
     over = [(end, pause) for pause in pauses if (end := ends_at(pause)) and pause.since < begun and due < end <= begun]
     if not over:

@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store.explaining import last_tick_that_knew, next_tick_with_types
+from cronjobs.engine.store.explaining import first_tick_without, last_tick_that_knew
 from cronjobs.engine.store.job_types import present_types, remembered, types_recorded_at, unknown_to_schedules
 from cronjobs.engine.store.listing import defined_at
 
@@ -71,7 +71,7 @@ def unknown_since(
     gone: dict[str, datetime] = {}
     for job_type in job_types[:TYPES_DATED]:
         if (tick := last_tick_that_knew(connection, job_type)) is not None:
-            gone[job_type] = next_tick_with_types(connection, tick.started_at) or tick.started_at
+            gone[job_type] = first_tick_without(connection, tick)
         waits = defined_at(connection, schedules_of[job_type][0]) if job_type in schedules_of else came.get(job_type)
         if both := [at for at in (waits, gone.get(job_type)) if at is not None]:
             since[job_type] = max(both)

@@ -8,6 +8,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from cronjobs.engine.config.settings import ScheduleSettings
 from cronjobs.engine.rules.standing import (
     DEFAULT_GRACE,
     SAID_ELSEWHERE,
@@ -95,6 +96,11 @@ def ran_by_hand(connection: Connection, schedule: str) -> datetime | None:
     return max((each.at for each in triggered if each.job is None or each.job.status == "succeeded"), default=None)
 
 
+def grace_of(schedule: ScheduleSettings) -> timedelta:
+    """How long after an occurrence it must have run: its grace begins when its share of ``spread:`` is over."""
+    return spread_offset(schedule) + (DEFAULT_GRACE if schedule.grace is None else schedule.grace)
+
+
 def _of(stored: StoredSchedule, heads: Mapping[str, JobNow]) -> tuple[JobNow | None, timedelta]:
     """The job that the schedule's others wait for, and its grace, from the occurrence itself."""
     try:
@@ -102,7 +108,7 @@ def _of(stored: StoredSchedule, heads: Mapping[str, JobNow]) -> tuple[JobNow | N
     except ValueError:
         return heads.get(stored.name), DEFAULT_GRACE
     head = None if schedule.overlap == "allow" else heads.get(stored.name)
-    return head, spread_offset(schedule) + (DEFAULT_GRACE if schedule.grace is None else schedule.grace)
+    return head, grace_of(schedule)
 
 
 def _further_back(

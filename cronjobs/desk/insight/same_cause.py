@@ -21,6 +21,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.standing import Happened, JobNow, failed_runs
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT
+from cronjobs.engine.tick.result import noted
 
 FAILED_IN_A_ROW: Final = 3  # unless warn_after_failures says another number
 SHORTLY: Final = timedelta(minutes=10)  # other hosts record a little earlier or later which types they know
@@ -124,7 +125,7 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
         unknown_types=tuple(each.job_type for each in health.failing_types if each.job_type in health.unresolved),
         hosts=_without_their_module(health, settings),
         entries=_with_a_bad_entry(health, settings),
-        no_room=_without_room(health, settings.run.every),
+        no_room=without_room(health, settings.run.every),
         keys={name: runs.key for name, runs in failing.items()},
     )
 
@@ -232,9 +233,9 @@ def names_schedule(wheres: Collection[str], name: str) -> bool:
 
 def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
     """By the host whose finding ``config`` says so ("": this one), the unknown types that went with a fault of it."""
-    on_ticks = dict(_at_fault(health, settings.run.every))
+    on_ticks = [recorded_faults(tick) for tick in ticking(health.ticks, health.now, settings.run.every)]
     places = _places(health, settings)
-    module_gone = not health.judged_by_ticks or any(map(_names_module, on_ticks.values()))
+    module_gone = not health.judged_by_ticks or any(map(_names_module, on_ticks))
     since = min((at for at in health.watch.not_loaded.values() if at is not None), default=None)
     found: dict[str, list[str]] = {}
     for job_type in sorted(health.unresolved.keys() | health.unknown_schedules.keys()):
@@ -246,7 +247,7 @@ def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple
     return {place: tuple(types) for place, types in found.items()}
 
 
-def _without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]:
+def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]:
     """By queue and type: late jobs that the last ticks had no room for, as the file gives them too long a time-out."""
     types = {each.job_type for each in health.never_begin}
     entries = [entry for tick in ticking(health.ticks, health.now, every) for entry in entries_of(tick)]
@@ -261,18 +262,30 @@ def _without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int
 
 def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
     """What of a file and its code cannot be used, by host as the finding ``config`` has it; "": here."""
-    here = (*(fault.where for fault in health.faults), *(problem.path for problem in settings.problems))
-    return {"": here} if here else dict(_at_fault(health, settings.run.every))
+    here = tuple(where for where, _ in faults_here(health, settings))
+    return ({"": here} if here else {}) | {
+        tick["host"]: tuple(recorded_faults(tick)) for tick in others_at_fault(health, settings)
+    }
 
 
-def _at_fault(health: Health, every: timedelta) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """By host that ticks now, what of its file and code its last tick could not use."""
-    for tick in ticking(health.ticks, health.now, every):
-        did: Any = tick["did"]
-        entries = [did.get(kind) for kind in ("broken", "not_loaded")] if isinstance(did, Mapping) else []
-        wheres = tuple(str(where) for each in entries if isinstance(each, Mapping) for where in each)
-        if wheres:
-            yield tick["host"], wheres
+def faults_here(health: Health, settings: Settings) -> list[tuple[str, str]]:
+    """What of the file and the code here cannot be used: where, and why."""
+    found = [(fault.where, fault.what) for fault in health.faults]
+    return [*found, *((problem.path, problem.message) for problem in settings.problems)]
+
+
+def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any]]:
+    """The last ticks of the hosts that tick now and that recorded other faults than those of here."""
+    here = noted(dict(faults_here(health, settings)))
+    at_work = ticking(health.ticks, health.now, settings.run.every)
+    return [tick for tick in at_work if not recorded_faults(tick).items() <= here.items()]
+
+
+def recorded_faults(tick: Mapping[str, Any]) -> dict[str, str]:
+    """What of its file and its code the tick could not use: where, and why."""
+    did: Any = tick["did"]
+    entries = [did.get(kind) for kind in ("broken", "not_loaded")] if isinstance(did, Mapping) else []
+    return {str(where): str(why) for each in entries if isinstance(each, Mapping) for where, why in each.items()}
 
 
 def _names_module(wheres: Collection[str]) -> bool:

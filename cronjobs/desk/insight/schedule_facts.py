@@ -61,15 +61,12 @@ class ScheduleFacts:
     @property
     def last(self) -> RunFacts | None:
         """The run with the newest result, also one that a person triggered: what waits or runs has none yet."""
-        due = next((each for each in self.runs if each.outcome not in NO_RESULT), None)
-        by_hand = self.triggered if self.triggered and self.triggered.outcome not in NO_RESULT else None
-        return newer(due, by_hand)
+        return newest_result(self.runs, self.triggered)
 
     @property
     def running(self) -> RunFacts | None:
         """The newest run, or the newest that a person triggered, if it is running."""
-        newest = self.runs[0] if self.runs else None
-        return next((each for each in (self.triggered, newest) if each and each.outcome == "running"), None)
+        return newest_running(self.runs, self.triggered)
 
     @property
     def median(self) -> timedelta | None:
@@ -97,9 +94,16 @@ def p95(durations: Sequence[timedelta]) -> timedelta:
     return sorted(durations)[-(-len(durations) * 95 // 100) - 1]
 
 
-def newer(run: RunFacts | None, other: RunFacts | None) -> RunFacts | None:
-    """The one that got where it is later; None: there is neither."""
-    return max((each for each in (run, other) if each is not None), key=lambda each: each.at, default=None)
+def newest_result(runs: Sequence[RunFacts], triggered: RunFacts | None) -> RunFacts | None:
+    """*runs*: newest first."""
+    due = next((each for each in runs if each.outcome not in NO_RESULT), None)
+    by_hand = triggered if triggered is not None and triggered.outcome not in NO_RESULT else None
+    return max((each for each in (due, by_hand) if each is not None), key=lambda each: each.at, default=None)
+
+
+def newest_running(runs: Sequence[RunFacts], triggered: RunFacts | None) -> RunFacts | None:
+    newest = runs[0] if runs else None
+    return next((each for each in (triggered, newest) if each is not None and each.outcome == "running"), None)
 
 
 def schedule_facts(connection: Connection, schedule_ids: Collection[int]) -> dict[int, ScheduleFacts]:
@@ -115,11 +119,15 @@ def schedule_facts(connection: Connection, schedule_ids: Collection[int]) -> dic
 
 
 def last_runs(connection: Connection, schedule_ids: Collection[int]) -> dict[int, RunFacts]:
-    """By id, the newest run of each schedule, or the newest that a person triggered: what became of it."""
-    found = {each: run_facts(rows[0]) for each, rows in newest_runs(connection, schedule_ids, 1).items()}
+    """By id, the run of each schedule that runs, else the one with the newest result; triggered ones count."""
+    found = {each: list(map(run_facts, rows)) for each, rows in newest_runs(connection, schedule_ids, STRIP).items()}
     by_hand = {each: run_facts(row) for each, row in newest_triggered(connection, schedule_ids).items()}
-    newest = {each: newer(found.get(each), by_hand.get(each)) for each in found.keys() | by_hand}
-    return {each: run for each, run in newest.items() if run is not None}
+    shown = {}
+    for each in found.keys() | by_hand:
+        its = (found.get(each, []), by_hand.get(each))
+        if run := newest_running(*its) or newest_result(*its):
+            shown[each] = run
+    return shown
 
 
 def _facts(schedule: ScheduleRow, rows: Sequence[LedgerRun], by_hand: LedgerRun | None) -> ScheduleFacts:

@@ -183,9 +183,6 @@ def what_waits(
         late = [each for each in late if each.late > 0 and not {each.queue, ""} & resumed]
         read = {(each.queue, each.job_type) for each in due.groups}
         found.more_late = max(0, due.late - sum(count for place, count in behind.items() if place not in read))
-    for each in late:
-        found.queues.get(each.queue, found.others).late += each.late
-    found.others.late += found.more_late
     found.more_types, found.more_unresolved = due.types, due.due
     for job_type in sorted(found.came, key=found.came.__getitem__)[MOST_TYPES:]:
         found.more_types += 1
@@ -197,6 +194,9 @@ def what_waits(
     found.out_of_reach = out_of_reach(connection, late, now)
     beyond = {(each.queue, each.job_type) for each in found.out_of_reach}
     found.late = [each for each in late if (each.queue, each.job_type) not in beyond]
+    for each in found.late:
+        found.queues.get(each.queue, found.others).late += each.late
+    found.others.late += found.more_late
     for capped in pressures(connection):
         queue = found.queues.setdefault(capped.name, Queue(paused=bool(of_queue(pauses, capped.name))))
         queue.max_waiting, queue.dropped = capped.max_waiting, capped.dropped

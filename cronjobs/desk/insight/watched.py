@@ -10,7 +10,14 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.run_watch import as_ledger_row, covered_by_hand, newest_rows, not_run, ran_by_hand
+from cronjobs.desk.insight.run_watch import (
+    as_ledger_row,
+    covered_by_hand,
+    grace_of,
+    newest_rows,
+    not_run,
+    ran_by_hand,
+)
 from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.crontime.timing import newest_between, next_after
 from cronjobs.engine.rules.occurrences import ran_early
@@ -225,8 +232,9 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
         when = read(stored.name, stored.definition).when
     except ValueError as error:
         return WithoutRun(f"its definition cannot be read: {error}")
+    grace = grace_of(schedule)
     began = listing.defined_at(connection, stored.name) or now
-    last = newest_between(when, max(began, now - LONGEST_GRACE), now - schedule.grace, 1)
+    last = newest_between(when, max(began, now - LONGEST_GRACE), now - grace, 1)
     if not last:
         return None
     rows = ledger_between(connection, stored.id, last[0], now)
@@ -255,4 +263,4 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     last_run = store.last_succeeded_for(connection, stored.id)
     after = max(at for at in (began, by_hand, last_run) if at is not None)
     first = next_after(when, after) or last[0]
-    return WithoutRun(f"{due}: {why}", min(first, last[0]) + schedule.grace, tuple(jobs.values()))
+    return WithoutRun(f"{due}: {why}", min(first, last[0]) + grace, tuple(jobs.values()))

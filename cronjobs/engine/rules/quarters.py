@@ -10,6 +10,7 @@ QUARTER: Final = timedelta(minutes=15)
 HOUR: Final = timedelta(hours=1)
 IN_AN_HOUR: Final = 4
 NOTHING: Final = "."
+WAITING: Final = "w"
 
 # From the best to the worst. ``cronjobs_quarters`` stores the letters.
 WORDS: Final = {
@@ -17,7 +18,7 @@ WORDS: Final = {
     "s": "succeeded",
     "c": "coalesced",
     "k": "skipped",
-    "w": "waiting",
+    WAITING: "waiting",
     "r": "running",
     "x": "cancelled",
     "f": "retrying",
@@ -28,7 +29,7 @@ _RANK: Final = {letter: rank for rank, letter in enumerate(WORDS)}
 # What stays as it is, unless somebody runs the occurrence again by a backfill. Jobs that died may be retried.
 FINAL_LETTERS: Final = frozenset({NOTHING, "s", "c", "k", "m"})
 _OF_LEDGER: Final = {"coalesced": "c", "skipped": "k", "missed": "m"}
-_OF_JOB: Final = {"queued": "w", "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
+_OF_JOB: Final = {"queued": WAITING, "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
 
 
 class Became(NamedTuple):

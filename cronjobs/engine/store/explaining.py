@@ -340,15 +340,24 @@ def last_tick_with_its_types(connection: Connection, tick: Row[Any]) -> Row[Any]
     ).one()
 
 
-def next_tick_with_types(connection: Connection, after: datetime) -> datetime | None:
-    """When the first tick after *after* began that recorded its job types."""
+def first_tick_without(connection: Connection, knew: Row[Any]) -> datetime:
+    """When the first tick began after the last one that could run a type; *knew*: the last that recorded so.
+
+    Most ticks record no types. On its host that is the next one that recorded them; if there is none, that of any host
+    after the last one there.
+    """
+    last = last_tick_with_its_types(connection, knew)
     at: datetime | None = run(
         connection,
-        f"SELECT t.started_at FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at > :after "
-        "ORDER BY t.started_at LIMIT 1",
-        after=after,
+        f"""
+        SELECT coalesce(
+          (SELECT n.started_at FROM {TICKS} n WHERE n.host = :host AND n.id > :id ORDER BY n.id LIMIT 1),
+          (SELECT min(n.started_at) FROM {TICKS} n WHERE n.started_at > :last)) AS started_at""",
+        host=last.host,
+        id=last.id,
+        last=last.started_at,
     ).scalar()
-    return at
+    return at or last.started_at
 
 
 def newest_ticks_with_types(connection: Connection) -> Sequence[Row[Any]]:

@@ -302,6 +302,24 @@ def test_a_pause_that_is_over_is_why_a_job_began_late(world: World, monkeypatch:
     assert "held back" not in world.ask("s", "--at", "02:06")
 
 
+def test_a_pause_that_ended_before_the_job_was_made_did_not_hold_it_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.file(s='cron: "59 1 * * *", queue: mail')
+    world.tick(utc("2026-03-03T01:58:10"))
+    brake(world, "pause", "--queue", "mail", monkeypatch=monkeypatch)
+    brake(world, "pause", "s", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T01:59:10"))
+    world.go(utc("2026-03-03T02:04:30"))
+    brake(world, "resume", "--queue", "mail", monkeypatch=monkeypatch)
+    world.go(utc("2026-03-03T02:06:30"))
+    brake(world, "resume", "s", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T02:07:10"))
+    said = " ".join(world.ask("1").steady)
+    assert "was made at 02:06:30 for the occurrence of s at 2026-03-03 01:59:00" in said
+    assert "queue mail was paused" not in said
+
+
 def test_a_death_says_whether_its_tries_or_its_handler_ended_it(world: World) -> None:
     world.file("defaults: {retry: {max_attempts: 2, delays: [1s]}}\n", s='cron: "* * * * *"')
     world.tick(utc("2026-03-03T01:58:10"))

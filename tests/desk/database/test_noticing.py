@@ -18,6 +18,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import job_runs, jobs, ticks
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.schedules.backfill import trigger
+from cronjobs.engine.schedules.decide import spread_offset
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store.acks import StoredAck, acks_in_force, put_ack, rename_schedules
 from cronjobs.testing import FakeClock
@@ -65,6 +66,18 @@ def test_within_its_grace_a_schedule_may_be_late(yard: Yard) -> None:
     yard.sync(yard.file(hourly()))
     yard.clock.set(at(9, hour=9))
     assert noticed(yard, "schedule") == []
+
+
+def test_the_grace_begins_when_its_share_of_the_spread_is_over(yard: Yard) -> None:
+    schedule = hourly(spread=timedelta(hours=24))
+    yard.sync(yard.file(schedule))
+    share = spread_offset(schedule)
+    assert share > timedelta(minutes=1)
+    yard.clock.set(at(9, hour=9) + share)
+    assert noticed(yard, "schedule") == []
+    yard.clock.set(at(11, hour=9) + share)
+    [found] = noticed(yard, "schedule")
+    assert found.since == at(10, hour=9) + share
 
 
 def test_past_its_grace_without_a_tick_it_is_noticed(yard: Yard) -> None:

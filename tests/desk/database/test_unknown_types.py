@@ -346,6 +346,28 @@ def test_it_is_red_since_the_first_tick_without_the_type_or_since_work_for_it_is
     assert timedelta(0) <= (gone if scheduled else due) - found < timedelta(seconds=1)  # its process was there before
 
 
+def test_it_is_red_since_its_only_host_lost_the_type_and_not_since_another_one_ticked_without_it(
+    database: Database, host: Host, clock: FakeClock, tmp_path: Path
+) -> None:
+    other = Host(database, tmp_path, "beta")
+    host.carry(schedules=daily("r.report"))
+    other.carry(schedules=daily("r.report"))
+    for step in range(30):
+        know("t.say", *(["r.report"] if step < 20 else []))
+        put(database)  # so that it loads its handlers
+        if step == 20:
+            gone = clock.now()
+        other.tick()
+        clock.advance(MINUTE)
+        know("t.say")
+        put(database)
+        host.tick()
+        clock.advance(MINUTE)
+    found = since(host)
+    assert found is not None
+    assert abs(found - gone) < timedelta(seconds=1)
+
+
 def test_what_is_registered_here_and_ticks_do_not_know_is_red_once_a_tick_has_looked(
     database: Database, host: Host, clock: FakeClock
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.contrib.web.html import Html, h, together
-from cronjobs.contrib.web.strip import QUARTERS, first_quarter, strip
+from cronjobs.contrib.web.strip import QUARTERS, first_quarter, strip, with_next
 from cronjobs.contrib.web.view import View, badge, button, status, table
 from cronjobs.desk.insight.findings import Finding, judge
 from cronjobs.desk.insight.gathering import look
@@ -114,7 +114,7 @@ def schedules_section(connection: Connection, health: Health, view: View, number
             view.schedule(row.name),
             _last(last.get(row.id), view),
             badge("paused") if row.paused else view.instant(row.next_at),
-            strip(view, row.name, strips[row.id], first),
+            strip(view, row.name, with_next(strips[row.id], row.next_at, first, view.times.now), first),
         ]
         for row in shown
     ]

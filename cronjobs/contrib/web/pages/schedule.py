@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from cronjobs.contrib.web.html import Child, Html, h
 from cronjobs.contrib.web.pages.overview import legend
 from cronjobs.contrib.web.request import Refused
-from cronjobs.contrib.web.strip import QUARTERS, first_quarter, strip
+from cronjobs.contrib.web.strip import QUARTERS, first_quarter, strip, with_next
 from cronjobs.contrib.web.view import View, badge, facts
 from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
 from cronjobs.desk.insight.explain_facts import Explanation
@@ -42,7 +42,7 @@ def schedule(connection: Connection, view: View, types: JobTypes, query: Mapping
     found, left_out = evidence.between(begin, end, SHOWN)
     told = [explain_occurrence(each) for each in found]
     first = first_quarter(now)
-    letters = strips(connection, [stored.id], first, QUARTERS)[stored.id]
+    letters = with_next(strips(connection, [stored.id], first, QUARTERS)[stored.id], stored.next_at, first, now)
     clock = view.times
     return view.page(
         safe(stored.name, 120),

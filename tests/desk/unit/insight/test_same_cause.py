@@ -278,6 +278,28 @@ def test_hosts_with_the_very_same_faults_are_one_finding() -> None:
     assert [(each.key, each.severity) for each in troubles(idle, SETTINGS)] == [("config:web2", "warning")]
 
 
+def test_a_fault_here_hides_no_other_fault_of_another_host() -> None:
+    """A typo here hid that a host lacked the module for which jobs waited."""
+    typo = Fault("retentoin", "unknown key")
+    since: dict[str, datetime | None] = {"web1": NOW - HOUR, "web2": NOW - MINUTE}
+    ticks = [tick("web1", NO_MODULE), tick("web2", ("retentoin", "unknown key"))]
+    health = facts(unresolved={"t.a": 2}, ticks=ticks, faults=(typo,))
+    health = replace(health, watch=replace(health.watch, misconfigured=since))
+    found = {each.key: each for each in troubles(health, SETTINGS)}
+    assert {key: (each.severity, each.since) for key, each in found.items()} == {
+        "config:web1": ("critical", NOW - HOUR),
+        "config": ("warning", NOW - MINUTE),  # since a tick recorded it
+    }
+    assert "2 due jobs wait" in found["config:web1"].text
+
+
+def test_where_no_tick_comes_for_another_database_that_is_one_finding() -> None:
+    health = replace(facts(ticks=[]), project="shop", environment="production")
+    ours = replace(SETTINGS, project="shop", environment="production")
+    assert [each.key for each in troubles(health, ours)] == ["no_tick"]
+    assert [each.key for each in troubles(health, replace(ours, environment="staging"))] == ["foreign"]
+
+
 def test_a_host_that_joins_keeps_the_key_and_is_news_for_who_acknowledged_the_fault() -> None:
     since: dict[str, datetime | None] = {"web1": NOW - MINUTE, "web2": NOW - HOUR}
     alone, both = (
