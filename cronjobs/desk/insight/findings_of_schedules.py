@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from cronjobs.desk.insight.finding import Covered, Finding, Severity, given_up_text, several, typed
+from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_file_here, given_up_text, several, typed
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import (
     FAILED_IN_A_ROW,
@@ -31,7 +31,8 @@ FORGOTTEN_PAUSE: Final = timedelta(days=1)
 
 def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     if ticking(health.ticks, health.now, settings.run.every):
-        yield from _schedules_off(health, settings.run.every)
+        for off in _schedules_off(health, settings.run.every):
+            yield for_the_file_here(off) if settings.broken else off
     late = behind(health, settings.run.every)
     yield from _behind({name: since for name, since in late.items() if name not in same.not_behind})
     missing = {each.name: each for each in _missing(health.watch)}

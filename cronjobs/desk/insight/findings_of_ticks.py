@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from cronjobs.desk.insight.finding import Covered, Finding, Severity, several, waiting_words
+from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_file_here, several, waiting_words
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import (
     NO_OTHER,
@@ -36,9 +35,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     yield from foreign
     if not settings.without_project and not foreign:  # else no tick comes from here, for that very reason
         for found in _no_tick(health, settings.run.every):
-            if settings.broken:
-                found = replace(found, text=f"{found.text}; ticks refuse the file here", command="cronjobs check")
-            yield found
+            yield for_the_file_here(found) if settings.broken else found
     if len(health.silent) < len(health.ticks):
         for host, since in health.silent.items():
             text = f"host {host} has not ticked for {rough(health.now - since)}, others do"

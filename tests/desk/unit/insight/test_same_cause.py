@@ -300,6 +300,15 @@ def test_where_no_tick_comes_for_another_database_that_is_one_finding() -> None:
     assert [each.key for each in troubles(health, replace(ours, environment="staging"))] == ["foreign"]
 
 
+def test_a_file_that_ticks_refuse_here_is_named_where_nothing_fires_schedules() -> None:
+    health = facts(ticks=[tick("web1")], schedules=Survey(active=1))
+    health = replace(health, watch=replace(health.watch, fires=False))
+    for broken in (False, True):
+        found = {each.key: each for each in troubles(health, replace(SETTINGS, broken=broken))}["schedules_off"]
+        assert found.text.endswith("; ticks refuse the file here") == broken
+        assert found.command == ("cronjobs check" if broken else "cronjobs crontab show")
+
+
 def test_a_host_that_joins_keeps_the_key_and_is_news_for_who_acknowledged_the_fault() -> None:
     since: dict[str, datetime | None] = {"web1": NOW - MINUTE, "web2": NOW - HOUR}
     alone, both = (
