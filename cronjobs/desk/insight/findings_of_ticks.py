@@ -21,7 +21,7 @@ from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import last_sign, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.meta import MOVED
-from cronjobs.engine.tick.result import noted
+from cronjobs.engine.tick.result import as_noted
 from cronjobs.errors import MovedDatabase
 from cronjobs.model import rough
 
@@ -134,8 +134,8 @@ def _config(
 
 def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Mapping[str, Any]]) -> datetime | None:
     """Since when ticks have recorded such a fault; None: none of the last ones has."""
-    fault = noted({where: what}).items()
-    began = [health.watch.misconfigured.get(tick["host"]) for tick in at_work if fault <= recorded_faults(tick).items()]
+    fault = as_noted(where, what)
+    began = [health.watch.misconfigured.get(tick["host"]) for tick in at_work if fault in recorded_faults(tick).items()]
     return min((at for at in began if at is not None), default=None)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import takewhile
+from itertools import starmap, takewhile
 from typing import Any, Final
 
 from cronjobs.desk.insight.finding import Covered
@@ -21,7 +21,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.standing import Happened, JobNow, failed_runs
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT
-from cronjobs.engine.tick.result import noted
+from cronjobs.engine.tick.result import as_noted
 
 FAILED_IN_A_ROW: Final = 3  # unless warn_after_failures says another number
 SHORTLY: Final = timedelta(minutes=10)  # other hosts record a little earlier or later which types they know
@@ -276,7 +276,7 @@ def faults_here(health: Health, settings: Settings) -> list[tuple[str, str]]:
 
 def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any]]:
     """The last ticks of the hosts that tick now and that recorded other faults than those of here."""
-    here = noted(dict(faults_here(health, settings)))
+    here = dict(starmap(as_noted, faults_here(health, settings)))
     at_work = ticking(health.ticks, health.now, settings.run.every)
     return [tick for tick in at_work if not recorded_faults(tick).items() <= here.items()]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
 from cronjobs.engine.probe import idle_conditions as question
@@ -156,7 +157,12 @@ MOST_NOTED: Final = 5  # a file may stay broken for weeks, and each tick records
 
 def noted(faults: dict[str, str]) -> dict[str, str]:
     """The beginning of *faults*, for the tick's row."""
-    return {one_line(where, 120): one_line(what, 200) for where, what in list(faults.items())[:MOST_NOTED]}
+    return dict(starmap(as_noted, list(faults.items())[:MOST_NOTED]))
+
+
+def as_noted(where: str, what: str) -> tuple[str, str]:
+    """A fault as a tick's row has it."""
+    return one_line(where, 120), one_line(what, 200)
 
 
 def is_code_fault(not_started: Any) -> bool:

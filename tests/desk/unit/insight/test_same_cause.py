@@ -32,6 +32,7 @@ from cronjobs.engine.store.misfits import WaitingMisfits
 from cronjobs.engine.store.schedule_health import Survey
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.store.status_facts import Deaths
+from cronjobs.engine.tick.result import noted
 from cronjobs.errors import Problem
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
@@ -291,6 +292,12 @@ def test_a_fault_here_hides_no_other_fault_of_another_host() -> None:
         "config": ("warning", NOW - MINUTE),  # since a tick recorded it
     }
     assert "2 due jobs wait" in found["config:web1"].text
+
+
+def test_the_same_faults_are_the_same_however_many_and_long_they_are() -> None:
+    faults = tuple(Fault(f"module m{number}" + "x" * 200, "no module" * 100) for number in range(12))
+    ticks = [tick("web1", *noted({each.where: each.what for each in faults[7:]}).items())]
+    assert {each.key for each in troubles(facts(ticks=ticks, faults=faults), SETTINGS)} == {"config"}
 
 
 def test_where_no_tick_comes_for_another_database_that_is_one_finding() -> None:
