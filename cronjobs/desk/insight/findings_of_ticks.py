@@ -21,6 +21,7 @@ from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import last_sign, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.meta import MOVED
+from cronjobs.engine.tick.not_started import LIMITED
 from cronjobs.engine.tick.result import as_noted
 from cronjobs.errors import MovedDatabase
 from cronjobs.model import rough
@@ -170,7 +171,7 @@ def _held_by_limits(tick: Mapping[str, Any], wheres: Sequence[str]) -> int:
     return sum(
         entry["jobs"]
         for entry in entries_of(tick)
-        if entry.get("why") == "limits"
+        if entry.get("why") == LIMITED
         and isinstance(entry.get("jobs"), int)
         and any(_names_limit(where, str(entry.get("prefix"))) for where in wheres)
     )

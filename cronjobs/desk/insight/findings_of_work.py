@@ -28,6 +28,7 @@ from cronjobs.engine.store.failing_types import IN_A_ROW
 from cronjobs.engine.store.given_up import PRUNED
 from cronjobs.engine.store.misfits import WaitingMisfits
 from cronjobs.engine.store.status_facts import DEATHS_COUNTED
+from cronjobs.engine.tick.not_started import NO_PLACE, NO_WORKER, OUT_OF_TIME, TOO_SHORT
 from cronjobs.model import duration_text, rough
 
 NEARLY_FULL: Final = 0.8
@@ -37,10 +38,10 @@ _WHEN_FULL: Final = {
     "wait": "whoever enqueues there waits, or is refused",
 }
 _WHY_LATE: Final = {
-    "long jobs": "all places for long jobs are taken (run.long_jobs)",
-    "budget": "their timeout was longer than what was left of the last ticks (run.budget, --budget)",
-    "short tick": "their timeout is longer than a whole tick (run.budget, --budget)",
-    "slots": "the ticks are saturated, all their workers were busy to the end (run.workers)",
+    NO_PLACE: "all places for long jobs are taken (run.long_jobs)",
+    OUT_OF_TIME: "their timeout was longer than what was left of the last ticks (run.budget, --budget)",
+    TOO_SHORT: "their timeout is longer than a whole tick (run.budget, --budget)",
+    NO_WORKER: "the ticks are saturated, all their workers were busy to the end (run.workers)",
 }
 
 

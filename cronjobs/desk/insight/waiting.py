@@ -19,6 +19,7 @@ from cronjobs.engine.store import concurrency, listing
 from cronjobs.engine.store.explaining import last_tick_that_knew
 from cronjobs.engine.store.queues import pressures
 from cronjobs.engine.store.status_facts import resumed_lately
+from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED
 
 STRANDED_NAMED: Final = 3  # of these the ticks are asked for the host that could
 MOST_TYPES: Final = 100  # unknown ones that are named; the rest is counted
@@ -111,7 +112,7 @@ def _only_elsewhere(group: LateGroup, at_work: Sequence[Mapping[str, Any]]) -> b
     records = _records(at_work)
     place = (group.queue, group.job_type)
     return bool(records) and all(
-        any((each.get("queue"), each.get("job_type"), each.get("why")) == (*place, "other hosts") for each in entries)
+        any((each.get("queue"), each.get("job_type"), each.get("why")) == (*place, ELSEWHERE) for each in entries)
         for entries in records
     )
 
@@ -123,7 +124,7 @@ def _waited_for_others(group: LateGroup, records: Sequence[Sequence[Mapping[str,
 
 def _waiting_in(entry: Mapping[str, Any], group: LateGroup) -> int:
     its = (entry.get("queue"), entry.get("job_type")) == (group.queue, group.job_type)
-    jobs = entry.get("jobs") if its and entry.get("why") in ("limits", "overlap") else 0
+    jobs = entry.get("jobs") if its and entry.get("why") in (LIMITED, BEHIND_ANOTHER) else 0
     return jobs if isinstance(jobs, int) else 0
 
 

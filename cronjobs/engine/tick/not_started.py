@@ -20,26 +20,29 @@ from cronjobs.engine.store.not_started import WaitingLane
 from cronjobs.model import rough
 from cronjobs.text import one_line
 
+ELSEWHERE: Final = "other hosts"
+BEHIND_ANOTHER: Final = "overlap"
+LIMITED: Final = "limits"
+OUT_OF_TIME: Final = "budget"
+TOO_SHORT: Final = "short tick"
+NO_PLACE: Final = "long jobs"
+NO_WORKER: Final = "slots"
 WHY: Final = {
     "paused": "its queue, or everything, was paused",
     "--queue": "the tick was only for queue {only}",
     "--only": "the tick was only for jobs of type {only}",
     "unknown type": "no host knew its job type",
-    "other hosts": "its job type cannot run on that host",
-    "overlap": "another job of schedule {schedule} was running, or came first",
-    "limits": "{limit}",
-    "long jobs": "its timeout is longer than a tick, and no place for a long job was free there (run.long_jobs)",
+    ELSEWHERE: "its job type cannot run on that host",
+    BEHIND_ANOTHER: "another job of schedule {schedule} was running, or came first",
+    LIMITED: "{limit}",
+    NO_PLACE: "its timeout is longer than a tick, and no place for a long job was free there (run.long_jobs)",
     "--limit": "the tick had started as many jobs as it was to (--limit)",
     "stopped": "the tick was told to stop",
-    "budget": "its timeout of {timeout_s}{stop} did not fit into the {left_s} that were left of the tick",
-    "short tick": "its timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick there (--budget)",
-    "slots": "all workers of the tick were busy to its end",
+    OUT_OF_TIME: "its timeout of {timeout_s}{stop} did not fit into the {left_s} that were left of the tick",
+    TOO_SHORT: "its timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick there (--budget)",
+    NO_WORKER: "all workers of the tick were busy to its end",
     "late": "it came due as the tick ended, or another runner held it",
 }
-OUT_OF_TIME: Final = "budget"
-TOO_SHORT: Final = "short tick"
-NO_PLACE: Final = "long jobs"
-NO_WORKER: Final = "slots"
 MOST_ENTRIES: Final = 50
 LONGEST_NAME: Final = 200  # characters
 
@@ -74,14 +77,14 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
         return {"why": "--queue", "only": tick.queue}
     if known is None:
         runnable = tick.types.runnable
-        return {"why": "other hosts" if runnable is None or lane.job_type in runnable else "unknown type"}
+        return {"why": ELSEWHERE if runnable is None or lane.job_type in runnable else "unknown type"}
     if tick.only not in (None, lane.job_type):
         return {"why": "--only", "only": tick.only}
     if not row.its_turn:
-        return {"why": "overlap", "schedule": row.schedule}
+        return {"why": BEHIND_ANOTHER, "schedule": row.schedule}
     limit = reached(tick.limits, tick.running or {}, row.concurrency_key)
     if limit is not None:
-        return {"why": "limits", "limit": limit.reached, "prefix": limit.prefix}
+        return {"why": LIMITED, "limit": limit.reached, "prefix": limit.prefix}
     if tick.left <= 0:
         return {"why": "--limit"}
     if tick.stopped:
