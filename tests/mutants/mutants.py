@@ -1184,7 +1184,7 @@ MUTANTS = (
         "cronjobs/engine/store/alerts.py",
         "due_at = CASE WHEN over = :over THEN CAST(:next_at AS {INSTANT_TYPE}) ELSE :now END",
         "due_at = CASE WHEN over = :over THEN CAST(:next_at AS {INSTANT_TYPE}) ELSE CAST(NULL AS {INSTANT_TYPE}) END",
-        (f"{ALERTS}::test_an_end_that_comes_while_the_message_is_on_its_way_is_told",),
+        (f"{ALERTS}::test_an_end_that_comes_while_the_message_is_on_its_way_is_told_if_that_arrived",),
     ),
     Mutant(
         "a look writes what it saw before facts changed",

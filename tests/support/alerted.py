@@ -10,6 +10,8 @@ from typing import Any
 from sqlalchemy import select, update
 
 from cronjobs.contrib.alerts.texts import Message
+from cronjobs.desk.insight.findings import Finding, judge
+from cronjobs.desk.insight.gathering import look
 from cronjobs.engine.config.settings import (
     AlertChannel,
     AlertFilter,
@@ -21,6 +23,7 @@ from cronjobs.engine.config.settings import (
 )
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.alerts import look_soon
 from support.hosts import Host, put
 from support.inboxes import Smtp, Web
@@ -79,6 +82,12 @@ class Stage:
         with self.database.write() as connection:
             connection.execute(update(tables.jobs).values(dismissed_at=self.clock.now() + timedelta(seconds=1)))
             look_soon(connection)
+
+    def findings(self) -> list[Finding]:
+        """As ``status`` lists them."""
+        settings = self.hosts[0].settings
+        with self.database.read() as connection:
+            return judge(look(connection, settings, JobTypes({})), settings)
 
     def rows(self, table: Any) -> list[Any]:
         with self.database.read() as connection:

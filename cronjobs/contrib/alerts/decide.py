@@ -161,9 +161,13 @@ def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_of
 
 
 def over_at(state: AlertState, now: datetime) -> datetime | None:
-    """When to say that it is over: now to whom it was told, or was to be told; None to others."""
-    told = state.sent or state.failures or (state.due_at is not None and state.due_at <= now)
-    return now if told or state.locked_until is not None else None
+    """When to say that it is over: now to whom it was told, or is being told; None to others."""
+    return now if state.sent or state.locked_until is not None else None
+
+
+def is_unheard(state: AlertState) -> bool:
+    """Whether it would say that something is over which nobody heard of: each message about it failed."""
+    return state.over and not state.sent and state.failures > 0
 
 
 def after_sending(alert: DueAlert, now: datetime) -> datetime | None:

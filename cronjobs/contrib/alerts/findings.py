@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -10,7 +11,7 @@ from sqlalchemy import Connection
 from cronjobs.desk.insight.finding import Finding, Severity, typed
 from cronjobs.desk.insight.findings_of_extras import Told
 from cronjobs.engine.config.settings import AlertThreshold, Settings
-from cronjobs.engine.store.alerts import Undelivered, died_or_failed, undelivered
+from cronjobs.engine.store.alerts import Undelivered, died_or_failed, open_episodes, undelivered
 from cronjobs.model import duration_text
 
 COUNTED_BEYOND: Final = 1000  # of what is beyond a threshold
@@ -19,9 +20,11 @@ COUNTED_BEYOND: Final = 1000  # of what is beyond a threshold
 def found(connection: Connection, settings: Settings, _now: datetime) -> Told:
     if settings.alerts is None:
         return Told()
-    crossed = [_crossed(connection, each) for each in settings.alerts.thresholds.values()]
+    crossed = [each for of in settings.alerts.thresholds.values() if (each := _crossed(connection, of)) is not None]
+    # The count does not say since when. The first look that found it does.
+    began = {each.finding: each.began_at for each in open_episodes(connection)} if crossed else {}
     waiting = undelivered(connection, settings.alerts.channels)
-    return Told([*(each for each in crossed if each is not None), *map(_undelivered, waiting)])
+    return Told([*(replace(each, since=began.get(each.key)) for each in crossed), *map(_undelivered, waiting)])
 
 
 def _crossed(connection: Connection, threshold: AlertThreshold) -> Finding | None:

@@ -158,9 +158,15 @@ class Alerting:
 
     def _lease(self, names: Collection[str], patience_s: float) -> dict[str, list[DueAlert]]:
         """What is due by channel, in the file's order, and that nobody else is sending."""
+        found: dict[str, list[DueAlert]] = {}
         with self.database.write(patience=patience_s) as connection:
-            found = {name: store.lease_due(connection, name, self.me) for name in self.channels if name in names}
-        return {name: due for name, due in found.items() if due}
+            for name in self.channels:
+                for alert in store.lease_due(connection, name, self.me) if name in names else ():
+                    if decide.is_unheard(alert.state):  # the message failed, and meanwhile the finding had ended
+                        store.put_state(connection, alert.episode.id, name, None, over=True)
+                    else:
+                        found.setdefault(name, []).append(alert)
+        return found
 
     def _messages(self, leased: Mapping[str, Sequence[DueAlert]]) -> dict[str, texts.Message]:
         if not leased:

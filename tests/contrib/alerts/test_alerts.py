@@ -375,6 +375,21 @@ def test_more_than_twenty_findings_are_counted(database: Database, tmp_path: Pat
     assert len(web.got) == 1
 
 
+def test_what_no_message_could_tell_of_is_not_said_to_be_over(database: Database, tmp_path: Path, web: Web) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web, findings=("dead",))))
+    web.status = 500
+    stage.kill_a_job()
+    stage.minutes(3)
+    assert len(web.got) > 1, "it is tried again"
+    stage.settle_deaths()
+    stage.minutes(2)
+    web.status, web.got[:] = 200, []
+    stage.minutes(40)
+    assert web.got == []
+    assert [row.due_at for row in stage.rows(tables.alerts)] == [None]
+    assert stage.findings() == [], "nothing waits for the channel"
+
+
 def test_a_threshold_counts_within_its_time(database: Database, tmp_path: Path, web: Web) -> None:
     many = AlertThreshold("many", "dead", 2, HOUR)
     failed = AlertThreshold("failed", "failed", 3, HOUR, job_type="t.fail")
@@ -388,6 +403,9 @@ def test_a_threshold_counts_within_its_time(database: Database, tmp_path: Path, 
     stage.minutes(1)
     [message] = web.messages
     assert [each["finding"] for each in message["findings"]] == ["threshold:many"]
+    [crossed] = [each for each in stage.findings() if each.kind == "threshold"]
+    assert crossed.since is not None
+    assert crossed.since.isoformat() == message["findings"][0]["began_at"]
     stage.minutes(14, each=5 * MINUTE)
     assert web.messages[-1]["findings"][0]["over"]
 

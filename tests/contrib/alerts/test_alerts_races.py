@@ -64,8 +64,9 @@ def test_who_lost_the_lease_marks_nothing(
     assert (row.sent, row.failures) == (1, 0)
 
 
-def test_an_end_that_comes_while_the_message_is_on_its_way_is_told(
-    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("delivered", [True, False])
+def test_an_end_that_comes_while_the_message_is_on_its_way_is_told_if_that_arrived(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch, delivered: bool
 ) -> None:
     stage = Stage(database, tmp_path, alerting(webhook(web)), hosts=2)
     first, second = stage.hosts
@@ -80,11 +81,14 @@ def test_an_end_that_comes_while_the_message_is_on_its_way_is_told(
 
     stage.kill_a_job()
     monkeypatch.setattr(Alerting, "_mark", end_first)
+    web.status = 200 if delivered else 500
     first.tick()
     assert ended
     assert ended[0] is not None
+    web.status = 200
     stage.minutes(4)
-    assert told(web) == [("dead", False), ("dead", True)]
+    assert told(web) == [("dead", False), ("dead", True)][: 1 + delivered]
+    assert [row.due_at is None for row in stage.rows(tables.alerts)] == [True]
 
 
 def test_a_look_that_facts_overtook_is_done_again(

@@ -84,11 +84,12 @@ def test_what_could_not_be_delivered_is_tried_again_ever_more_rarely() -> None:
     assert waits == [1, 2, 4, 8, 15, 15, 15, 15]
 
 
-def test_over_is_said_to_whom_it_was_told_or_should_have_been() -> None:
+def test_over_is_said_to_whom_it_was_told_or_is_being_told() -> None:
     assert decide.over_at(AlertState(1, "ops", sent=1), NOON) == NOON
-    assert decide.over_at(AlertState(1, "ops", NOON + MINUTE, failures=1), NOON) == NOON
-    assert decide.over_at(AlertState(1, "ops", NOON), NOON) == NOON
+    assert decide.over_at(AlertState(1, "ops", NOON + MINUTE, sent=1, failures=1), NOON) == NOON
     assert decide.over_at(AlertState(1, "ops", None, locked_until=NOON), NOON) == NOON
+    assert decide.over_at(AlertState(1, "ops", NOON + MINUTE, failures=1), NOON) is None, "it was not delivered"
+    assert decide.over_at(AlertState(1, "ops", NOON), NOON) is None, "it was not sent"
     assert decide.over_at(AlertState(1, "ops", NOON + HOURLY), NOON) is None, "it waited, as it had come and gone"
     assert decide.over_at(AlertState(1, "ops", None), NOON) is None
 
