@@ -37,10 +37,12 @@ from cronjobs.desk.cli.schedules import unknown_schedule
 from cronjobs.desk.insight.saying import on_the_clock
 from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (
+    ACTS,
     BROKE,
     QUIET,
     Entry,
     Tally,
+    acts_on_jobs,
     each_alone,
     number_of,
     outcome_of,
@@ -60,7 +62,12 @@ COUNTED_AT_MOST: Final = 1_000_000  # attempts, and ledger rows: three seconds o
 TALLIES_AT_MOST: Final = 1_000  # schedules and job types, of each outcome
 INDENT: Final = 26  # of the text: behind the time of day and the outcome
 SECOND: Final = timedelta(seconds=1)
-_WORDS: Final = {"pause": "paused", "deploy": "deployed"}
+_WORDS: Final = {"pause": "paused", "deploy": "deployed"} | ACTS
+_PLURALS: Final = {
+    "no tick": ("time without ticks", "times without ticks"),
+    "pause": ("pause", "pauses"),
+    "deploy": ("deploy", "deploys"),
+} | {word: (f"job {done}", f"jobs {done}") for word, done in ACTS.items()}
 _OF_ATTEMPTS: Final = frozenset(OUTCOME_WORDS.values())
 
 
@@ -145,14 +152,15 @@ def history(
     """List what happened, oldest first: "what happened last night?".
 
     First what broke, each in a line: jobs that died, attempts that failed, timed out, were lost, interrupted or
-    cancelled, occurrences that were missed; and, without --type and --outcome, the times in which no tick reached the
-    database, pauses, and deploys: files that were applied, and other code on a host. If there are more than --limit,
-    those with the same error are one line. Then, counted by schedule and job type: what succeeded, was snoozed,
+    cancelled, occurrences that were missed; without --outcome, who cancelled, retried, dismissed, released or
+    rescheduled jobs; and, also without --type, the times in which no tick reached the database, pauses, and deploys:
+    files that were applied, and other code on a host. If there are more than --limit, those with the same error are one
+    line. Then, counted by schedule and job type: what succeeded, was snoozed,
     skipped or coalesced. The first line counts all; what is left out is counted on stderr. Errors in full, tracebacks
     and outputs: "cronjobs jobs show ID".
 
-    --json has an object for each, with its kind: attempt, death, occurrence, gap, pause or deploy; of the first three
-    the columns of their tables. If there are more than --limit, it has what broke, then the newest of the others.
+    --json has an object for each, with its kind: attempt, death, occurrence, gap, pause, deploy or act; of the first
+    three the columns of their tables. If there are more than --limit, it has what broke, then the newest of the others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None
@@ -172,6 +180,8 @@ def history(
         if job_type is None and outcome is None:
             entries += _gaps(connection, asked, settings.run.every, times.now)
             entries += _acts(connection, asked, times.now)
+        if outcome is None:
+            entries += _acts_on_jobs(connection, asked, times)
     told = each_alone(entries, tallies, limit) if alone else story(entries, tallies, limit)
     if as_json:
         write([json_text([entry for [entry] in told.lines])])
@@ -258,12 +268,11 @@ def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime
 
 def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str, Any]]:
     """Pauses that were in force for some of the time, and deploys: files that were applied, code that is another."""
-    applied = listing.acts(connection, ["sync"], asked.begin, READ_AT_MOST)
+    applied = listing.acts(connection, ["sync"], asked.begin, READ_AT_MOST, asked.end)
     found: list[dict[str, Any]] = [
         {"kind": "deploy", "started_at": row.at, "host": row.host, "by": row.actor, "file": row.subject}
         | {"changes": row.detail if isinstance(row.detail, dict) else None}
         for row in applied
-        if asked.end is None or row.at < asked.end
     ]
     for row in listing.code_changes(connection, asked.begin, asked.end, READ_AT_MOST):
         names, old = (set(map(str, each)) if isinstance(each, list) else set() for each in (row.names, row.old_names))
@@ -286,14 +295,42 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
     return found
 
 
+def _acts_on_jobs(connection: Connection, asked: _Asked, times: Times) -> list[dict[str, Any]]:
+    """Who cancelled jobs, retried them, and so on."""
+    rows = listing.acts(connection, list(ACTS), asked.begin, READ_AT_MOST + 1, asked.end)
+    if len(rows) > READ_AT_MOST:
+        rows = rows[1:]
+        complain(f"only the newest {READ_AT_MOST:,} acts on jobs are counted: since {times.clock(rows[0].at)}")
+    several = [(row, ids) for row in rows if (ids := _job_ids(row))]
+    chosen = asked.names is not None or asked.job_type is not None
+    ids = sorted({id_ for _, ids in several for id_ in ids})
+    jobs = listing.named_jobs(connection, ids if chosen else ids[-READ_AT_MOST:])
+    if chosen:
+        wanted = {
+            id_
+            for id_, (job_type, schedule) in jobs.items()
+            if asked.job_type in (None, job_type) and (asked.names is None or schedule in asked.names)
+        }
+        several = [(row, among) for row, ids in several if (among := sorted(wanted.intersection(ids)))]
+    return acts_on_jobs(several, jobs)
+
+
+def _job_ids(row: Any) -> list[int]:
+    """Those that an entry of the audit trail is about. Plain SQL can write any text, and any JSON."""
+    ids = row.detail.get("ids") if row.subject == "jobs" and isinstance(row.detail, dict) else None
+    if isinstance(ids, list):
+        return [id_ for id_ in ids if isinstance(id_, int) and 0 < id_ < 2**63]
+    number = row.subject.removeprefix("job ")
+    return [int(number)] if number.isascii() and number.isdecimal() and int(number[:20]) < 2**63 else []
+
+
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
 def _counts(count: Counter[str]) -> str:
     """ "29 dead, 3 missed, 1 time without ticks, 11,854 succeeded": the worst first."""
-    plural = {"no tick": ("time without ticks", "times without ticks"), "pause": ("pause",), "deploy": ("deploy",)}
     return ", ".join(
-        counted(number, *plural[word]) if word in plural else f"{number:,} {word.replace('_', ' ')}"
+        counted(number, *_PLURALS[word]) if word in _PLURALS else f"{number:,} {word.replace('_', ' ')}"
         for word in (*BROKE, *QUIET)
         if (number := count[word])
     )
@@ -354,6 +391,15 @@ def _in_columns(clock: str, word: str, text: str) -> list[str]:
     return [f"{clock:<11}  {painted}  {head}", *(" " * INDENT + line for line in rest)]
 
 
+def _jobs_told(entry: Entry) -> str:
+    """ "mail.send #17 of nightly", "275 jobs of mail.send"."""
+    of = f" of {name_text(entry['schedule'])}" if entry["schedule"] else ""
+    if entry["job_id"] is not None:
+        return f"{name_text(entry['job_type'] or 'job')} #{entry['job_id']}{of}"
+    of_type = f" of {name_text(entry['job_type'])}" if entry["job_type"] else ""
+    return counted(entry["jobs"], "job") + (of or of_type)
+
+
 def _reason(text: str, times: Times) -> str:
     return safe(on_the_clock(text, times), 200)
 
@@ -382,6 +428,11 @@ def _told(entry: Entry, times: Times) -> str:
             skips = ", and what came due was skipped" if entry["skip"] else ""
             why = f": {safe(entry['why'], 200)}" if entry["why"] else ""
             return f"{safe(pausing.what(entry['scope'], entry['name']), 100)}{by} {end}{skips}{why}"
+        case "act":
+            by, why = safe(entry["by"], 80) or "somebody", f": {safe(entry['why'], 200)}" if entry["why"] else ""
+            lasted = entry["finished_at"] - entry["started_at"] >= SECOND
+            until = f" until {times.clock(entry['finished_at'])}" if lasted else ""
+            return f"{_jobs_told(entry)} by {by}{until}{why}"
         case "deploy":
             changes = ", ".join(
                 f"{verb}: {', '.join(map(str, names))}"

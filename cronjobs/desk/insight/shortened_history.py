@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from cronjobs.engine.rules.error_groups import normalised
 
-Entry = Mapping[str, Any]  # of the history, with its "kind": attempt, death, occurrence, gap, pause or deploy
+Entry = Mapping[str, Any]  # of the history, with its "kind": attempt, death, occurrence, gap, pause, deploy or act
 Tally = Mapping[str, Any]  # how many entries of an outcome a schedule, or a job type, has: a row of listing.tallies
+
+# What people, apps and ticks do to jobs, as the audit trail calls it, and in the past tense.
+ACTS: Final = {
+    "cancel": "cancelled",
+    "retry": "retried",
+    "dismiss": "dismissed",
+    "release": "released",
+    "reschedule": "rescheduled",
+}
+ONE_ACT: Final = timedelta(minutes=10)  # at most, between two jobs to which one does the same for the same reason
 
 # The most important first: where there is no room for all, the last are left out. QUIET ones need nobody's attention.
 BROKE: Final = (
@@ -24,6 +34,7 @@ BROKE: Final = (
     "failed",
     "interrupted",
     "cancelled",
+    *ACTS,
 )
 QUIET: Final = ("skipped", "coalesced", "snoozed", "succeeded")
 _RANK: Final = {outcome: rank for rank, outcome in enumerate((*BROKE, *QUIET))}
@@ -47,22 +58,54 @@ def when(entry: Entry) -> datetime:
 
 
 def outcome_of(entry: Entry) -> str:
-    """ "succeeded", "dead", "missed", "no tick", "pause" …"""
-    word: str = {"death": "dead", "gap": "no tick"}.get(entry["kind"]) or entry.get("outcome") or entry["kind"]
+    """ "succeeded", "dead", "missed", "no tick", "pause", "cancel" …"""
+    words = {"death": "dead", "gap": "no tick", "act": entry.get("action")}
+    word: str = words.get(entry["kind"]) or entry.get("outcome") or entry["kind"]
     return word
 
 
 def number_of(entry: Entry) -> int:
-    number: int = entry["count"] if entry["kind"] == "occurrence" else 1
+    several = {"occurrence": "count", "act": "jobs"}.get(entry["kind"])
+    number: int = 1 if several is None else entry[several]
     return number
 
 
 def totals(entries: Iterable[Entry], tallies: Iterable[Tally]) -> Counter[str]:
     """How many there are of each outcome: *tallies* know that of attempts, deaths and occurrences."""
-    found = Counter(outcome_of(entry) for entry in entries if entry["kind"] in ("gap", "pause", "deploy"))
+    found = Counter[str]()
+    for entry in entries:
+        if entry["kind"] in ("gap", "pause", "deploy", "act"):
+            found[outcome_of(entry)] += number_of(entry)
     for tally in tallies:
         found[tally["outcome"]] = tally["in_all"]
     return found
+
+
+def acts_on_jobs(
+    rows: Iterable[tuple[Any, Collection[int]]], jobs: Mapping[int, tuple[str, str | None]]
+) -> list[dict[str, Any]]:
+    """Entries of the audit trail, each with the ids of its jobs, in order of time: one for what somebody did in a row.
+
+    *jobs*: the type and the schedule of those that are known. ``job_id``, ``job_type`` and ``schedule`` are None if
+    there are several.
+    """
+    found: list[tuple[dict[str, Any], set[int]]] = []
+    last: dict[Hashable, tuple[dict[str, Any], set[int]]] = {}
+    for row, ids in rows:
+        key = (row.action, row.actor, row.host, row.why)
+        if key not in last or row.at - last[key][0]["finished_at"] > ONE_ACT:
+            facts = {"action": row.action, "by": row.actor, "host": row.host, "why": row.why, "started_at": row.at}
+            last[key] = ({"kind": "act"} | facts, set())
+            found.append(last[key])
+        last[key][0]["finished_at"] = row.at
+        last[key][1].update(ids)
+    for entry, ids in found:
+        known = [jobs.get(id_, (None, None)) for id_ in ids]
+        job_types, schedules = ({each[place] for each in known} for place in (0, 1))
+        entry |= {"jobs": len(ids), "job_id": min(ids) if len(ids) == 1 else None}
+        entry |= {"job_type": job_types.pop() if len(job_types) == 1 else None}
+        entry |= {"schedule": schedules.pop() if len(schedules) == 1 else None}
+    return [entry for entry, _ in found]
 
 
 def story(entries: Sequence[Entry], tallies: Sequence[Tally], limit: int) -> Story:
@@ -104,7 +147,8 @@ def _alike(entries: Iterable[Entry]) -> list[list[Entry]]:
     groups: dict[Hashable, list[Entry]] = {}
     for entry in sorted(entries, key=when):
         what = entry.get("schedule") or entry.get("job_type") or entry.get("name")
-        error = normalised(str(entry.get("error") or entry.get("reason") or ""))
+        of_act = f"{entry['by']}: {entry['why'] or ''}" if entry["kind"] == "act" else ""
+        error = normalised(str(entry.get("error") or entry.get("reason") or of_act))
         groups.setdefault((what, error), []).append(entry)
     return list(groups.values())
 

@@ -47,7 +47,7 @@ from cronjobs.engine.probe.sql_text import (
     shifted,
 )
 from cronjobs.engine.store.claims import PLAIN, TIMED
-from cronjobs.engine.store.shown import LONGEST, beginning, fetched, shown
+from cronjobs.engine.store.shown import LONGEST, beginning, columns_shown, fetched, shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 from cronjobs.model import FINAL, Status
 
@@ -601,15 +601,31 @@ def tallies(
     return rows.all()
 
 
-def acts(connection: Connection, actions: Collection[str], since: datetime | None, limit: int) -> Sequence[Row[Any]]:
-    """The newest *limit* entries of the audit trail with these *actions*, oldest first."""
+def acts(
+    connection: Connection,
+    actions: Collection[str],
+    since: datetime | None,
+    limit: int,
+    until: datetime | None = None,
+) -> Sequence[Row[Any]]:
+    """The newest *limit* entries of the audit trail with these *actions*, before *until*, oldest first."""
 
     def query(with_json: bool) -> Select[Any]:
         found = select(*shown(connection, audit.c, with_json=with_json)).where(audit.c.action.in_(list(actions)))
-        found = found if since is None else found.where(audit.c.at >= since)
+        found = _before(found if since is None else found.where(audit.c.at >= since), audit.c.at, until)
         return found.order_by(audit.c.at.desc(), audit.c.id.desc()).limit(limit)
 
     return fetched(connection, query)[::-1]
+
+
+def named_jobs(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[str, str | None]]:
+    """The job type and the schedule of each of these jobs that is still there, by id."""
+    found: dict[int, tuple[str, str | None]] = {}
+    statement = f"SELECT j.id, {columns_shown('job_type', 'schedule')} FROM {JOBS} j WHERE j.id {AMONG_IDS}"
+    for first in range(0, len(ids), STREAM_BATCH):
+        batch = ids[first : first + STREAM_BATCH]
+        found |= {row.id: (row.job_type, row.schedule) for row in run(connection, statement, ids=batch)}
+    return found
 
 
 def code_changes(connection: Connection, since: datetime, until: datetime | None, limit: int) -> Sequence[Row[Any]]:

@@ -16,13 +16,22 @@ from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
 from cronjobs.desk.cli import history as command
-from cronjobs.desk.insight.shortened_history import BROKE, QUIET, each_alone, number_of, outcome_of, story, totals, when
+from cronjobs.desk.insight.shortened_history import (
+    ACTS,
+    BROKE,
+    QUIET,
+    each_alone,
+    number_of,
+    outcome_of,
+    story,
+    totals,
+    when,
+)
 from cronjobs.engine.database import tables
 from cronjobs.engine.rules.error_groups import normalised
 from cronjobs.testing import FakeClock
 
 OF_ATTEMPTS = ["succeeded"] * 30 + ["snoozed"] * 3 + ["failed", "timed_out", "lost", "interrupted", "cancelled"]
-WORDS = {"deploy": "deployed", "pause": "paused"}
 LINE = re.compile(r"(?:\d\d:\d\d:\d\d| {8}) {5}(\w+(?: out| tick)?)  +(.*)")
 MINUTE = timedelta(minutes=1)
 
@@ -39,7 +48,7 @@ def random_entries(dice: random.Random) -> list[dict[str, Any]]:
     found = []
     for number in range(dice.randrange(0, 120)):
         began = NOW - timedelta(hours=30) * dice.random()
-        kind = dice.choice(["attempt"] * 9 + ["death", "occurrence", "gap", "pause", "deploy"])
+        kind = dice.choice(["attempt"] * 9 + ["death", "occurrence", "gap", "pause", "deploy", "act"])
         entry: dict[str, Any] = {"kind": kind, "job_id": number, "started_at": began, "finished_at": began}
         if kind in ("attempt", "death"):
             entry |= {"schedule": dice.choice([None, "a", "b"]), "job_type": dice.choice(["t", "u"])}
@@ -49,8 +58,19 @@ def random_entries(dice: random.Random) -> list[dict[str, Any]]:
         if kind == "occurrence":
             entry |= {"outcome": dice.choice(["missed", "skipped"]), "count": dice.randrange(1, 9), "last_for": began}
             entry |= {"schedule": dice.choice("ab"), "reason": "no tick fired it in time"}
+        if kind == "act":
+            entry |= {"action": dice.choice(list(ACTS)), "jobs": dice.randrange(1, 9), "by": dice.choice("ab")}
+            entry |= {
+                "schedule": dice.choice([None, "a"]),
+                "job_type": "t",
+                "why": dice.choice([None, f"not {number}"]),
+            }
         found.append(entry)
     return found
+
+
+def of_act(entry: dict[str, Any]) -> str:
+    return f"{entry['by']}: {entry['why'] or ''}" if entry["kind"] == "act" else ""
 
 
 def tallied(entries: Iterable[dict[str, Any]], dice: random.Random) -> list[dict[str, Any]]:
@@ -105,7 +125,11 @@ def test_what_broke_comes_before_what_went_well_and_what_is_left_out_is_counted(
         broke = [entry for entry in entries if outcome_of(entry) in BROKE]
         dead = [entry for entry in broke if outcome_of(entry) == "dead"]
         alike = {
-            (outcome_of(entry), entry.get("schedule") or entry.get("job_type"), normalised(entry.get("error") or ""))
+            (
+                outcome_of(entry),
+                entry.get("schedule") or entry.get("job_type"),
+                normalised(of_act(entry) or entry.get("error") or ""),
+            )
             for entry in broke
             if entry not in dead
         }
@@ -185,6 +209,10 @@ def a_random_night(rows: Rows, dice: random.Random, successes: int) -> Night:
     for number in range(dice.randrange(0, 4)):
         night.act(ago(hours=7) + number * MINUTE, "sync", f"f{number}", detail={"add": ["a"]})
         night.facts["deploy"] += 1
+    for number in range(dice.randrange(0, 4)):
+        action, ids = dice.choice(list(ACTS)), list(range(1, dice.randrange(2, 9)))
+        night.act(ago(hours=6 - number), action, "jobs", why="enough", detail={"filter": {}, "ids": ids})
+        night.facts[action] += len(ids)
     night.write()
     return night
 
@@ -199,23 +227,27 @@ def read(out: str) -> tuple[Counter[str], list[tuple[str, str]]]:
             lines[-1] = (lines[-1][0], f"{lines[-1][1]} {line.strip()}")
     found = Counter[str]()
     for word, text in lines:
-        number = re.match(r"([\d,]+) alike|\S+ ×([\d,]+)|.*?, ([\d,]+) occurrences", text)
+        number = re.match(r"([\d,]+) alike|([\d,]+) jobs?\b|\S+ ×([\d,]+)|.*?, ([\d,]+) occurrences", text)
         many = next(filter(None, number.groups()), "1") if number else "1"
-        found[word] += int(many.replace(",", ""))
+        acted = re.search(r" by ada\b", text) and word != "paused"
+        found[f"job {word}" if acted else word] += int(many.replace(",", ""))
     return found, lines
 
 
 def said(text: str) -> Counter[str]:
     """The figures of the first line, or of what is left out, by the words of the lines."""
     found = Counter[str]()
-    for number, word in re.findall(r"([\d,]+) (\w+(?: out|s? without ticks)?)(?=,|$|:)", " ".join(text.split())):
+    words = r"(\d[\d,]*) (\w+(?: out|s? without ticks| \w+ed)?)(?=,|$|:)"
+    for number, word in re.findall(words, " ".join(text.split())):
         plain = {"time without ticks": "no tick", "times without ticks": "no tick", "deploys": "deploy"}
+        word = re.sub("^jobs ", "job ", word)
         found[{"pauses": "pause"}.get(word, plain.get(word, word))] += int(number.replace(",", ""))
     return found
 
 
 def in_words(facts: Counter[str]) -> Counter[str]:
-    return Counter({word.replace("_", " "): number for word, number in facts.items() if number})
+    told = {word: f"job {done}" for word, done in ACTS.items()}
+    return Counter({told.get(word, word.replace("_", " ")): number for word, number in facts.items() if number})
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -377,6 +409,69 @@ Wednesday 2026-07-01
         "finished_at": None,
     }
     assert cronjobs("history", "--json", "--type", "mail.send").json == []
+
+
+def test_what_somebody_does_to_jobs_is_in_the_night(cronjobs: Cronjobs, rows: Rows) -> None:
+    night, at = Night(rows, random.Random(1)), ago(hours=6)
+    many = [rows.job("flood", "cancelled") for _ in range(275)]
+    one, other = rows.job("reports.nightly", "cancelled", schedule="nightly"), rows.job("mail.send", schedule="other")
+    for number, ids in enumerate((many[:200], many[200:])):
+        detail = {"filter": {"type": "flood"}, "ids": ids}
+        night.act(at + number * MINUTE, "cancel", "jobs", why="too many", detail=detail)
+        night.act(at + number * MINUTE, "cancel", f"job {one + number}", why="not yet")
+    night.act(ago(hours=5), "cancel", "job 9999", why="not yet")
+    night.act(ago(hours=4), "retry", "jobs", detail={"ids": [many[0], other, "x", None, 10**30]})
+    night.act(ago(hours=3), "dismiss", "jobs", detail={"ids": "x"})
+    night.act(ago(hours=3), "release", "job x")
+    night.act(ago(hours=3), "trigger", "nightly", detail={"job_id": one})
+    rows.tick()
+    assert (
+        cronjobs("history").out
+        == """\
+since 2026-06-30 14:03:07 Europe/Berlin: 278 jobs cancelled, 2 jobs retried
+
+Wednesday 2026-07-01
+08:03:07     cancelled    275 jobs of flood by ada until 08:04:07: too many
+08:03:07     cancelled    2 jobs by ada until 08:04:07: not yet
+09:03:07     cancelled    job #9999 by ada: not yet
+10:03:07     retried      2 jobs by ada
+"""
+    )
+    assert (
+        "cancelled    reports.nightly #276 of nightly by ada: not yet\n"
+        in cronjobs("history", "--type", "reports.nightly").out
+    )
+    [cancelled, retried] = cronjobs("history", "--schedule", "other", "--json").json
+    assert (cancelled["jobs"], cancelled["job_id"], retried["job_type"]) == (1, other, "mail.send")
+    [cancelled] = cronjobs("history", "--type", "flood", "--json", "--until", "5h").json
+    assert cancelled == {
+        "kind": "act",
+        "action": "cancel",
+        "jobs": 275,
+        "job_id": None,
+        "job_type": "flood",
+        "schedule": None,
+        "by": "ada",
+        "host": "web1",
+        "why": "too many",
+        "started_at": at.isoformat(),
+        "finished_at": (at + MINUTE).isoformat(),
+    }
+    assert cronjobs("history", "--outcome", "cancelled", "--json").json == []
+    assert cronjobs("history", "--limit", "2").err == "left out: 2 jobs retried: --limit, or a shorter time\n"
+
+
+def test_only_so_many_acts_on_jobs_are_counted_and_it_says_from_when_on(
+    cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "READ_AT_MOST", 3)
+    night = Night(rows, random.Random(1))
+    for number in range(5):
+        night.act(ago(minutes=10 - number), "cancel", f"job {number + 1}")
+    rows.tick()
+    answer = cronjobs("history")
+    assert answer.out.splitlines()[0].endswith(": 3 jobs cancelled")
+    assert answer.err == "only the newest 3 acts on jobs are counted: since 13:55:07\n"
 
 
 def test_other_code_on_a_host_is_a_deploy(cronjobs: Cronjobs, rows: Rows) -> None:

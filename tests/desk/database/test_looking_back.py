@@ -18,6 +18,7 @@ from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
 from cronjobs.desk.cli.output import Times, fit, since_instant, table
+from cronjobs.desk.insight.shortened_history import ACTS
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.store import listing
@@ -258,6 +259,8 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         listing.attempts_since(connection, hour, 200, outcomes=["failed", "lost"])
         listing.not_run_since(connection, hour, 200)
         listing.acts(connection, ["sync"], hour, 200)
+        listing.acts(connection, list(ACTS), hour, 200, NOW)
+        listing.named_jobs(connection, [1, 2, 3])
         listing.code_changes(connection, hour, NOW, 200)
         for kind in ("attempt", "occurrence"):
             listing.newest_begin(connection, kind, 200, hour, None)
