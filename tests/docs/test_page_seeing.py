@@ -62,7 +62,7 @@ def night(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         common |= {"run_at": began, "created_at": began, "finished_at": ended}
         jobs.append(common | {"status": "succeeded"} | values)
         run = {"job_id": number, "attempt": 1, "outcome": outcome, "started_at": began, "finished_at": ended}
-        runs.append(run | {"runner": HOLDER, "error": values.get("last_error")})
+        runs.append(run | {"runner": HOLDER, "error": values.get("last_error"), "error_type": values.get("error_type")})
         due = began.replace(second=0)
         row = {"schedule_id": schedule, "first_for": due, "last_for": due, "outcome": "enqueued", "decided_at": began}
         ledger.append(row | {"job_id": number, "count": 1, "reason": None})
@@ -77,7 +77,7 @@ def night(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.append(
         missed | {"decided_at": at(4, 41), "job_id": None, "reason": "no tick fired it in time, and catch_up is none"}
     )
-    error = {"last_error": "OSError: no space left on device", "error_type": "OSError", "failures": 1}
+    error = {"last_error": "no space left on device", "error_type": "OSError", "failures": 1}
     ran(
         report, "nightly-report", "reports.nightly", at(2, 15, 2), 8.4, "failed", status="dead", max_attempts=1, **error
     )

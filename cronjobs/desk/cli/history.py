@@ -391,6 +391,13 @@ def _in_columns(clock: str, word: str, text: str) -> list[str]:
     return [f"{clock:<11}  {painted}  {head}", *(" " * INDENT + line for line in rest)]
 
 
+def _error(entry: Entry) -> str:
+    """ ": OSError: no space left on device". That an attempt timed out, or was lost, is its outcome already."""
+    by_itself = entry.get("outcome", "failed") == "failed" and entry["error_type"] not in ("TimedOut", "Lost")
+    words = [safe(entry["error_type"], 120) if by_itself else "", safe(entry["error"], 200)]
+    return "".join(f": {word}" for word in words if word)
+
+
 def _jobs_told(entry: Entry) -> str:
     """ "mail.send #17 of nightly", "275 jobs of mail.send"."""
     of = f" of {name_text(entry['schedule'])}" if entry["schedule"] else ""
@@ -414,7 +421,7 @@ def _told(entry: Entry, times: Times) -> str:
                 text += f"{ran} on {host_of(entry['runner'])}"
             else:
                 text += "and dismissed" if entry["dismissed"] else "and nobody has dealt with it"
-            return text + (f": {safe(entry['error'], 200)}" if entry["error"] else "")
+            return text + _error(entry)
         case "occurrence":
             what = name_text(entry["schedule"])
             if entry["count"] > 1:

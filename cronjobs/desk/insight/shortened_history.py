@@ -134,8 +134,17 @@ def each_alone(entries: Sequence[Entry], tallies: Sequence[Tally], limit: int) -
 def _chosen(lines: list[list[Entry]], limit: int) -> list[list[Entry]]:
     newest_first = sorted(lines, key=lambda line: when(line[-1]), reverse=True)
     kept = sorted(newest_first, key=lambda line: _RANK.get(outcome_of(line[0]), 0))[:limit]
-    # Of one instant the attempt before the death that it led to.
-    return sorted(kept, key=lambda line: (when(line[0]), -_RANK.get(outcome_of(line[0]), 0)))
+    begun: dict[int, datetime] = {}
+    for entry in (entry for line in kept for entry in line if entry["kind"] == "attempt"):
+        begun[entry["job_id"]] = max(when(entry), begun.get(entry["job_id"], when(entry)))
+
+    def place(line: list[Entry]) -> tuple[datetime, int]:
+        """A death comes after each attempt that led to it: SQLite reads its clock for the one, then for the other."""
+        at, first = when(line[0]), line[0]
+        led_to_it = begun.get(first["job_id"], at) if first["kind"] == "death" else at
+        return max(at, led_to_it), -_RANK.get(outcome_of(first), 0)
+
+    return sorted(kept, key=place)
 
 
 def _rank_of_tally(tally: Tally) -> tuple[int, int]:
@@ -149,7 +158,7 @@ def _alike(entries: Iterable[Entry]) -> list[list[Entry]]:
         what = entry.get("schedule") or entry.get("job_type") or entry.get("name")
         of_act = f"{entry['by']}: {entry['why'] or ''}" if entry["kind"] == "act" else ""
         error = normalised(str(entry.get("error") or entry.get("reason") or of_act))
-        groups.setdefault((what, error), []).append(entry)
+        groups.setdefault((what, entry.get("error_type"), error), []).append(entry)
     return list(groups.values())
 
 

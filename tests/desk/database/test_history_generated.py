@@ -341,6 +341,31 @@ def test_only_so_many_are_counted_and_it_says_from_when_on(
     assert cronjobs("history", "--since", "8m30s").err == ""  # exactly three
 
 
+def test_a_failure_comes_before_the_death_that_it_led_to_and_both_say_what_it_was(
+    cronjobs: Cronjobs, rows: Rows
+) -> None:
+    at = ago(minutes=9)
+    for seconds, (outcome, kind, error) in enumerate(
+        [("failed", "RuntimeError", "boom"), ("failed", "KeyError", None), ("timed_out", "TimedOut", "after 2s")]
+    ):
+        ended = at + timedelta(seconds=seconds)
+        job_id = rows.job(status="dead", finished_at=ended, error_type=kind, last_error=error)
+        later = ended + timedelta(milliseconds=2)  # SQLite's clock is read once more for the attempt
+        rows.attempt(job_id, outcome, error_type=kind, error=error, started_at=later, finished_at=later)
+    rows.tick()
+    lines = [
+        ("failed", "mail.send #1, took 0s on web1: RuntimeError: boom"),
+        ("dead", "mail.send #1, and nobody has dealt with it: RuntimeError: boom"),
+        ("failed", "mail.send #2, took 0s on web1: KeyError"),
+        ("dead", "mail.send #2, and nobody has dealt with it: KeyError"),
+        ("timed out", "mail.send #3, took 0s on web1: after 2s"),
+        ("dead", "mail.send #3, and nobody has dealt with it: after 2s"),
+    ]
+    assert read(cronjobs("history").out)[1] == lines
+    kinds = [entry["kind"] for entry in cronjobs("history", "--json").json]
+    assert kinds == ["attempt", "death"] * 3
+
+
 def test_a_lost_attempt_has_no_length(cronjobs: Cronjobs, rows: Rows) -> None:
     job_id = rows.job(status="dead", error_type="Lost")
     rows.attempt(job_id, "lost")
