@@ -11,6 +11,7 @@ import typer
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import Times, columns_of, safe, since_instant, width, wrapped, write
 from cronjobs.desk.cli.project_database import snapshot
+from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store import trail
@@ -78,7 +79,7 @@ def _lines(entries: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
             day = f"{local:%Y-%m-%d}"
             lines += ["", coloured(f"{local:%A} {day}", "bright_black")]
         action = safe(entry["action"], 60)
-        text = _text(entry, times)
+        text = _text(entry, LocalTimes(entry["at"], times.timezone))  # its date stands above the line
         # A long action has its own line: none that cronjobs writes is.
         head, *rest = wrapped(text, room) if len(action) <= INDENT - 12 else ["", *wrapped(text, room)]
         lines.append(f"{local:%H:%M:%S}  {action:<{INDENT - 12}}  {head}".rstrip())
@@ -86,7 +87,7 @@ def _lines(entries: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
     return lines
 
 
-def _text(entry: Mapping[str, Any], times: Times) -> str:
+def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
     """ "job 17 by ada on web1: the provider is down (filter: queue mail)"."""
     by = f"by {safe(entry['actor'], 80) or 'somebody'}" + (f" on {safe(entry['host'], 60)}" if entry["host"] else "")
     why = f": {safe(entry['why'])}" if entry["why"] else ""
@@ -94,7 +95,7 @@ def _text(entry: Mapping[str, Any], times: Times) -> str:
     return f"{safe(entry['subject'], 200)} {by}{why}".lstrip() + (f" ({detail})" if detail else "")
 
 
-def _detail(detail: Any, times: Times) -> str:
+def _detail(detail: Any, times: LocalTimes) -> str:
     """The beginning of it: ids of a batch are counted, instants are as above, nested values as in JSON."""
     if isinstance(detail, BadJson):
         return f"cannot be read: {safe(detail.reason)}"
@@ -110,7 +111,7 @@ def _detail(detail: Any, times: Times) -> str:
     return safe(", ".join(f"{name}: {value}" for name, value in told.items() if value), DETAIL_SHOWN)
 
 
-def _on_the_clock(value: Any, times: Times) -> str:
+def _on_the_clock(value: Any, times: LocalTimes) -> str:
     """A stored instant in the time zone of the page; "" for what is none."""
     try:
         read = datetime.fromisoformat(value) if isinstance(value, str) else None

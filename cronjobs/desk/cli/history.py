@@ -34,7 +34,7 @@ from cronjobs.desk.cli.output import (
 )
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
-from cronjobs.desk.insight.saying import on_the_clock
+from cronjobs.desk.insight.saying import LocalTimes, on_the_clock
 from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (
     ACTS,
@@ -337,7 +337,8 @@ def _counts(count: Counter[str]) -> str:
 
 
 def _head(count: Counter[str], times: Times, asked: _Asked) -> list[str]:
-    begin, end = times.clock(asked.begin), times.clock(asked.end) if asked.end is not None else None
+    begin = times.clock(asked.begin)
+    end = None if asked.end is None else LocalTimes(asked.begin, times.timezone).clock(asked.end)
     if not count.total():
         between = f"between {begin} and {end}" if end else f"since {begin}"
         return [f"nothing happened {between} {times.timezone}"]
@@ -355,9 +356,10 @@ def _lines(lines_of: Sequence[Sequence[Entry]], times: Times) -> list[str]:
         if f"{local:%Y-%m-%d}" != day:
             day = f"{local:%Y-%m-%d}"
             lines += ["", coloured(f"{local:%A} {day}", "bright_black")]
-        text = _told(entries[0], times)
+        beside = LocalTimes(when(entries[0]), times.timezone)  # the date that stands above the line
+        text = _told(entries[0], beside)
         if len(entries) > 1:
-            text = f"{sum(map(number_of, entries)):,} alike until {times.clock(when(entries[-1]))}, the first: {text}"
+            text = f"{sum(map(number_of, entries)):,} alike until {beside.clock(when(entries[-1]))}, the first: {text}"
         lines += _in_columns(f"{local:%H:%M:%S}", outcome_of(entries[0]), text)
     return lines
 
@@ -407,11 +409,11 @@ def _jobs_told(entry: Entry) -> str:
     return counted(entry["jobs"], "job") + (of or of_type)
 
 
-def _reason(text: str, times: Times) -> str:
+def _reason(text: str, times: LocalTimes) -> str:
     return safe(on_the_clock(text, times), 200)
 
 
-def _told(entry: Entry, times: Times) -> str:
+def _told(entry: Entry, times: LocalTimes) -> str:
     match entry["kind"]:
         case "attempt" | "death" as kind:
             of = f" of {name_text(entry['schedule'])}" if entry["schedule"] else ""

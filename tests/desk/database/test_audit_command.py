@@ -84,6 +84,15 @@ def test_filters(database: Database, cronjobs: Cronjobs, options: tuple[str, ...
     assert (answer.code, "there are older ones" in answer.err) == (0, "--limit" in options)
 
 
+def test_dates_are_left_out_only_where_they_stand_above_the_line(database: Database, cronjobs: Cronjobs) -> None:
+    began, ends = NOW - 2000 * MINUTE, [(NOW - minutes * MINUTE).isoformat() for minutes in (1900, 10)]
+    put(database, *({"action": "pause", "subject": "all", "at": began, "detail": {"until": end}} for end in ends))
+    assert [line.partition("(")[2] for line in cronjobs("audit").out.splitlines()[3:]] == [
+        "until: 06:23:07)",
+        "until: 2026-07-01 13:53:07)",
+    ]
+
+
 def test_json_has_the_columns(database: Database, cronjobs: Cronjobs) -> None:
     put(database, ACTS[3])
     [entry] = cronjobs("audit", "--json").json

@@ -322,8 +322,8 @@ def test_more_of_what_broke_than_there_are_lines_is_one_line_of_those_alike(cron
         night.attempts(None, "mail.send", ["failed"], dies=True)
     night.write()
     rows.tick()
-    answer = cronjobs("history", "--limit", "20").out
-    assert len(re.findall(r"  50 alike until [\d:]+, the first: mail.send #", answer)) == 2
+    answer = " ".join(cronjobs("history", "--limit", "20").out.split())
+    assert len(re.findall(r" 50 alike until 2026-07-01 [\d:]+, the first: mail.send #", answer)) == 2
 
 
 def test_only_so_many_are_counted_and_it_says_from_when_on(
@@ -409,7 +409,8 @@ def test_pauses_and_deploys_are_in_the_night(cronjobs: Cronjobs, rows: Rows) -> 
 since 2026-06-30 14:03:07 Europe/Berlin: 3 pauses, 1 deploy
 
 Monday 2026-06-29
-14:03:07     paused       queue mail by ada until 04:03:07: provider down
+14:03:07     paused       queue mail by ada until 2026-07-01 04:03:07: provider
+                          down
 
 Wednesday 2026-07-01
 05:03:07     paused       schedule sync by ada and still is, and what came due
@@ -499,6 +500,27 @@ def test_only_so_many_acts_on_jobs_are_counted_and_it_says_from_when_on(
     assert answer.err == "only the newest 3 acts on jobs are counted: since 13:55:07\n"
 
 
+def test_dates_are_left_out_only_where_they_stand_above_the_line(cronjobs: Cronjobs, rows: Rows) -> None:
+    for hours in (30, 20, 19, 3, 0):  # of two days
+        rows.tick("web1", ago(hours=hours))
+    schedule = rows.schedule("sync")
+    rows.occurrence(schedule, ago(hours=15), "missed", first_for=ago(hours=16), count=2)
+    rows.occurrence(schedule, ago(hours=13), "missed", first_for=ago(hours=15), count=2)
+    lines = [text for word, text in read(cronjobs("history", "--since", "40h").out)[1] if word != "deployed"]
+    assert lines == [
+        "reached the database between 08:03:07 and 18:03:07",
+        "reached the database between 18:03:07 and 19:03:07",
+        "reached the database between 19:03:07 and 2026-07-01 11:03:07",
+        "sync, 2 occurrences from 22:03:07 to 23:03:07",
+        "sync, 2 occurrences from 2026-06-30 23:03:07 to 2026-07-01 01:03:07",
+        "reached the database between 11:03:07 and 14:03:07",
+    ]
+    head = cronjobs("history", "--since", "40h", "--until", "20h").out
+    assert head.startswith("since 2026-06-29 22:03:07 until 2026-06-30 18:03:07 Europe/Berlin")
+    head = cronjobs("history", "--since", "20h", "--until", "19h").out
+    assert head.startswith("since 2026-06-30 18:03:07 until 19:03:07 Europe/Berlin")
+
+
 def test_other_code_on_a_host_is_a_deploy(cronjobs: Cronjobs, rows: Rows) -> None:
     for number, names in enumerate((["a", "b"], ["a", "c"], ["a", "c"])):
         rows.put(tables.job_type_lists, hash=f"code{number}", names=names)
@@ -565,6 +587,6 @@ def test_until_is_a_time_of_day_or_a_duration(cronjobs: Cronjobs, rows: Rows) ->
     early = cronjobs("history", "--until", "03:07").out
     assert early == cronjobs("history", "--until", "2026-07-01T03:07").out
     assert "sync_stock ×2, 1s on average: 03:00:00 to 03:05:00\n" in early
-    assert early.startswith("since 2026-06-30 14:03:07 until 03:07:00 Europe/Berlin: 1 time without ticks, 2")
+    assert early.startswith("since 2026-06-30 14:03:07 until 2026-07-01 03:07:00 Europe/Berlin: 1 time")
     found = cronjobs("history", "--until", "11h", "--type", "mail.send", "--json").json
     assert [entry["job_id"] for entry in found] == [1]
