@@ -15,6 +15,7 @@ from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store import trail
+from cronjobs.engine.store.given_up import KINDS
 from cronjobs.engine.store.trail import TrailFilter
 from cronjobs.masking import hidden_json
 
@@ -91,8 +92,13 @@ def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
     """ "job 17 by ada on web1: the provider is down (filter: queue mail)"."""
     by = f"by {safe(entry['actor'], 80) or 'somebody'}" + (f" on {safe(entry['host'], 60)}" if entry["host"] else "")
     why = f": {safe(entry['why'])}" if entry["why"] else ""
-    detail = _detail(entry["detail"], times)
-    return f"{safe(entry['subject'], 200)} {by}{why}".lstrip() + (f" ({detail})" if detail else "")
+    detail = entry["detail"]
+    if entry["action"] == "ack" and entry["subject"] in KINDS and isinstance(detail, dict):
+        # Recorded with a span, as any ack; but it ends the entries of the trail up to this one.
+        rest = {name: value for name, value in detail.items() if name not in ("until", "up_to")}
+        detail = {"holds": "for good"} | rest
+    told = _detail(detail, times)
+    return f"{safe(entry['subject'], 200)} {by}{why}".lstrip() + (f" ({told})" if told else "")
 
 
 def _detail(detail: Any, times: LocalTimes) -> str:

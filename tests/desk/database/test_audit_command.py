@@ -93,6 +93,21 @@ def test_dates_are_left_out_only_where_they_stand_above_the_line(database: Datab
     ]
 
 
+def test_an_ack_that_is_for_good_has_no_end(database: Database, cronjobs: Cronjobs) -> None:
+    detail = {"until": (NOW + 7 * 1440 * MINUTE).isoformat()}
+    put(
+        database,
+        {"action": "ack", "subject": "pruned", "detail": detail | {"up_to": 4, "text": "1 dead job"}},
+        {"action": "ack", "subject": "dropped", "detail": {}},
+        {"action": "ack", "subject": "dropped", "detail": None},
+        {"action": "ack", "subject": "dead", "detail": detail},
+    )
+    said = " ".join(cronjobs("audit").out.split())
+    assert "ack pruned by ada on web1 (holds: for good, text: 1 dead job) " in said
+    assert "ack dropped by ada on web1 (holds: for good) " in said
+    assert "ack dead by ada on web1 (until: 2026-07-08 14:03:07)" in said
+
+
 def test_json_has_the_columns(database: Database, cronjobs: Cronjobs) -> None:
     put(database, ACTS[3])
     [entry] = cronjobs("audit", "--json").json
