@@ -118,6 +118,7 @@ def test_a_backup_of_a_database_at_work_is_whole_and_its_copy_keeps_still(kept: 
         assert copy.everything() == before
         assert json.loads(cli(copy, "status", "--json"))["running"]["total"] == 1  # whoever only looks may
 
+        copy.let_ticks_age()
         for line in PAGE.block("console", "jobs cancel").splitlines():
             cli(copy, *shlex.split(line)[2:])
         copy.let_leases_end()

@@ -37,6 +37,7 @@ UNSENT = "tests/engine/unit/jobs/test_unsent.py"
 AROUND_ATTEMPTS = "tests/engine/database/test_around_attempts.py"
 LEASES = "cronjobs/engine/store/leases.py"
 ENQUEUE = "cronjobs/engine/store/enqueue.py"
+DB = "tests/desk/process/test_db_command.py"
 DROP = "tests/desk/process/test_db_drop.py"
 CODE_FAULTS = "tests/engine/process/test_faults_of_code.py"
 MISFITS, MISFIT_RULE = "cronjobs/engine/rules/misfits.py", "tests/engine/unit/rules/test_misfits.py"
@@ -1525,6 +1526,13 @@ MUTANTS = (
         "    is_ours(settings, found.project, found.environment)\n",
         "",
         (f"{DROP}::test_another_projects_tables_are_never_dropped",),
+    ),
+    Mutant(
+        "a database is adopted while others tick for those who have it",
+        "cronjobs/desk/cli/db.py",
+        "        if not force:\n            require_no_ticks(",
+        "        if force:\n            require_no_ticks(",
+        (f"{DB}::test_adopt_refuses_while_hosts_tick_for_those_who_have_it",),
     ),
     Mutant(
         "tables are dropped under a running job",

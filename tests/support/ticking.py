@@ -247,6 +247,11 @@ class Project:
         past = "1600000000000000" if self.is_sqlite else "'2020-01-01'"
         self.sql(f"UPDATE cronjobs_jobs SET locked_until = {past} WHERE status = 'running'")
 
+    def let_ticks_age(self) -> None:
+        """What time does, where nobody ticks."""
+        past = "1600000000000000" if self.is_sqlite else "'2020-01-01'"
+        self.sql(f"UPDATE cronjobs_ticks SET started_at = {past}, finished_at = NULL")
+
     def make_due(self) -> None:
         """What time does to a retry that waits."""
         past = "1600000000000000" if self.is_sqlite else "'2020-01-01'"

@@ -15,6 +15,7 @@ from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import write
 from cronjobs.desk.cli.project_database import operator
 from cronjobs.desk.init.app_alembic import unfiltered
+from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.database.address import Address, parse_url
@@ -22,8 +23,9 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.known_databases import forget, remember
 from cronjobs.engine.schema import migrations
 from cronjobs.engine.schema.grants import DEFAULT_NAMES, RELATIONS, Role, statements
+from cronjobs.engine.store.adopting import require_no_ticks
 from cronjobs.engine.store.examining import migrated_by_an_app, roles_left_behind
-from cronjobs.engine.store.meta import refuse_unsupported, reopen
+from cronjobs.engine.store.meta import refuse_unsupported, reopen, require_schema
 from cronjobs.errors import UsageError
 from cronjobs.text import one_line
 
@@ -186,15 +188,24 @@ def grants(
     write([statements(schema or _home(source), names, replace=replace, find=find)])
 
 
-def adopt(source: Source) -> None:
+def adopt(
+    source: Source,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even while hosts tick for those who have it: they are shut out.")
+    ] = False,
+) -> None:
     """Give the database to the configuration's project and environment.
 
     For a copy that was restored elsewhere, a project that changed its name, or a database that "db copy" closed: until
-    you adopt it, ticks claim nothing there.
+    you adopt it, ticks claim nothing there. It refuses while hosts tick for the project and environment that have it:
+    then most likely the file here is wrong.
     Think before you adopt a copy of production: its waiting jobs will run here. The audit trail records it.
     """
     settings = load_settings(source)
     with closing(open_database(settings)) as database, database.write() as connection:
+        require_schema(connection)
+        if not force:
+            require_no_ticks(connection, settings, quiet_after(settings.run.every))
         before = reopen(connection, settings.project, settings.environment, operator())
     there, here = _name(before.project, before.environment), _name(settings.project, settings.environment)
     echo(f"belongs to {here} already: nothing to do" if there == here else f"{there} → {here}")

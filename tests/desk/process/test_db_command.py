@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Executable, insert, update
 from support.project import Project
 
+from cronjobs.clock import SYSTEM
 from cronjobs.desk.init.app_alembic import with_filter
+from cronjobs.engine.database import tables
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import SCHEMA_REVISION
+from cronjobs.engine.store.meta import MOVED
 
 
 class Folder:
@@ -28,6 +34,13 @@ class Folder:
         self.settings = {**getattr(self, "settings", {}), **settings}
         lines = [f"{key}: {value}\n" for key, value in self.settings.items()]
         (self.path / "cronjobs.yaml").write_text("".join(lines))
+
+    def execute(self, statement: Executable) -> None:
+        Project(self.path, self.settings["database"]).execute(statement)
+
+    def meta(self) -> dict[str, Any]:
+        [found] = Project(self.path, self.settings["database"]).rows("meta")
+        return found
 
     def run(self, *arguments: str, code: int = 0) -> tuple[str, str]:
         done = Project(self.path, "").call(*arguments)
@@ -96,6 +109,58 @@ def test_adopt_hands_the_database_over(migrated: Folder) -> None:
         'project "shop", environment "production" → project "shop", environment "staging"\n'
     )
     assert migrated.run("db", "adopt")[0] == 'belongs to project "shop", environment "staging" already: nothing to do\n'
+
+
+def tick(folder: Folder, at: datetime, host: str = "web1", ended: datetime | None = None) -> None:
+    row = {"tick": f"{host} {at}", "host": host, "pid": 1, "version": "0", "started_at": at, "finished_at": ended}
+    folder.execute(insert(tables.ticks).values(row))
+
+
+def test_adopt_refuses_while_hosts_tick_for_those_who_have_it(migrated: Folder) -> None:
+    migrated.execute(update(tables.meta).values(project="shop", environment="production"))  # long ago
+    tick(migrated, SYSTEM.now() - timedelta(seconds=64))
+    tick(migrated, SYSTEM.now() - timedelta(minutes=9), "web2")
+    migrated.configure(project="shop", environment="staging")
+    before = migrated.meta()
+    out, err = migrated.run("db", "adopt", code=1)
+    assert out == ""
+    file = migrated.path / "cronjobs.yaml"
+    assert 'ticks still come for project "shop", environment "production", which have this database: web1 1m' in err
+    assert "web2" not in err
+    assert f'If environment: "staging" is a mistake in {file}, correct it there' in err
+    assert "first stop what starts ticks on each of these hosts, and wait 3m. --force" in err
+    assert migrated.meta() == before
+    assert migrated.run("db", "adopt", "--force")[0].endswith('→ project "shop", environment "staging"\n')
+
+
+def test_adopt_counts_a_tick_that_began_before_the_first_adoption_and_ended_after(migrated: Folder) -> None:
+    migrated.configure(project="shop", environment="production")
+    began = SYSTEM.now() - timedelta(seconds=2)
+    migrated.run("db", "adopt")  # as the first tick does
+    tick(migrated, began, ended=SYSTEM.now())
+    migrated.configure(project="blog")
+    assert 'If project: "blog" is a mistake' in migrated.run("db", "adopt", code=1)[1]
+
+
+def test_adopt_asks_nothing_where_nobody_ticks_for_those_who_have_it(migrated: Folder) -> None:
+    migrated.configure(project="shop", environment="production")
+    tick(migrated, SYSTEM.now())  # of whoever had it before
+    migrated.run("db", "adopt")
+    migrated.configure(environment="staging")
+    migrated.run("db", "adopt")
+    tick(migrated, SYSTEM.now())
+    assert migrated.run("db", "adopt")[0] == 'belongs to project "shop", environment "staging" already: nothing to do\n'
+    migrated.execute(update(tables.ticks).values(started_at=SYSTEM.now() - timedelta(minutes=4)))  # a restored copy
+    migrated.configure(environment="elsewhere")
+    migrated.run("db", "adopt")
+
+
+def test_adopt_opens_what_a_copy_closed_though_ticks_came_until_then(migrated: Folder) -> None:
+    migrated.configure(project="shop", environment="production")
+    migrated.run("db", "adopt")
+    migrated.execute(update(tables.meta).values(environment=f"{MOVED}elsewhere"))
+    tick(migrated, SYSTEM.now())
+    assert migrated.run("db", "adopt")[0].endswith('→ project "shop", environment "production"\n')
 
 
 def test_adopt_without_tables_names_the_command(folder: Folder) -> None:

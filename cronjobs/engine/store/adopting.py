@@ -1,0 +1,55 @@
+"""What speaks against "db adopt": hosts that still tick for the project and environment that have the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import Connection, func, select
+
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.tables import audit
+from cronjobs.engine.store.dropping import LastTick, hosts_that_tick
+from cronjobs.engine.store.listing import last_ticks
+from cronjobs.engine.store.meta import MOVED, Meta, read_meta
+from cronjobs.engine.store.sql import database_now
+from cronjobs.errors import CronjobsError
+from cronjobs.model import duration_text, rough
+from cronjobs.text import one_line
+
+SHOWN: Final = 3
+
+
+class InForce(CronjobsError):
+    """Hosts tick for those who have the database: they would be shut out. Nothing was changed."""
+
+    exit_code = 1
+
+    def __init__(self, owner: Meta, settings: Settings, ticking: Sequence[LastTick], quiet: timedelta) -> None:
+        wrong = [key for key in ("project", "environment") if getattr(owner, key) != getattr(settings, key)]
+        owners = ", ".join(f'{key} "{one_line(getattr(owner, key), 120)}"' for key in ("project", "environment"))
+        ours = " and ".join(f'{key}: "{one_line(getattr(settings, key), 120)}"' for key in wrong)
+        said = ", ".join(f"{one_line(each.host, 60)} {rough(each.ago)} ago" for each in ticking[:SHOWN])
+        more = f" and {len(ticking) - SHOWN} more hosts" if len(ticking) > SHOWN else ""
+        super().__init__(
+            f"ticks still come for {owners}, which have this database: {said}{more}. They would be shut out. "
+            f"If {ours} is a mistake in {settings.file}, correct it there. If the database is to change hands, first "
+            f"stop what starts ticks on each of these hosts, and wait {duration_text(quiet)}. --force adopts it all "
+            "the same, as may be right for a copy made a moment ago. Nothing was changed"
+        )
+
+
+def require_no_ticks(connection: Connection, settings: Settings, quiet: timedelta) -> None:
+    """Raise InForce if a host has ticked within *quiet* for another project or environment, which has the database."""
+    owner = read_meta(connection)
+    nobodys = owner.project == owner.environment == "" or owner.environment.startswith(MOVED)
+    if nobodys or (owner.project, owner.environment) == (settings.project, settings.environment):
+        return
+    # Earlier ticks were for whoever had it before.
+    given_at = connection.execute(select(func.max(audit.c.at)).where(audit.c.action == "adopt")).scalar()
+    ticks = [
+        row for row in last_ticks(connection) if given_at is None or (row.finished_at or row.started_at) > given_at
+    ]
+    if ticking := hosts_that_tick(ticks, database_now(connection), quiet):
+        raise InForce(owner, settings, ticking, quiet)
