@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import cache
@@ -23,6 +24,7 @@ from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
 from cronjobs.desk.insight.explain_exec import ExecEvidence, exec_evidence
 from cronjobs.desk.insight.explain_facts import Explanation
 from cronjobs.desk.insight.explain_named import explain_id, explain_key, explain_type_named
+from cronjobs.desk.insight.explain_obstacles import with_obstacles
 from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.saying import LocalTimes
@@ -149,9 +151,10 @@ def explain(
             elif ranged:
                 _print_range(evidence, since, until, back, limit, as_json)
             else:
-                told = explain_occurrence(
-                    evidence.now_and_last() if at is None else evidence.at(_asked(at, evidence, "--at"))
-                )
+                facts = evidence.now_and_last() if at is None else evidence.at(_asked(at, evidence, "--at"))
+                if facts.job is not None:
+                    facts = replace(facts, job=with_obstacles(connection, facts.job))
+                told = explain_occurrence(facts)
     if told is not None:
         as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]
         write([json_text(_object(told))] if as_json else as_text)

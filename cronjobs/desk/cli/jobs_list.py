@@ -40,6 +40,7 @@ from cronjobs.desk.cli.output import (
 )
 from cronjobs.desk.cli.output import first as limited
 from cronjobs.desk.cli.project_database import snapshot
+from cronjobs.desk.insight.explain_obstacles import settling, unsettled_effect
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, json_text
@@ -49,7 +50,7 @@ from cronjobs.engine.rules.error_groups import ROWS_AT_MOST, grouped
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of, time_left
 from cronjobs.engine.store import listing, schedules
-from cronjobs.errors import CronjobsError
+from cronjobs.errors import CronjobsError, EffectUnknown
 from cronjobs.model import Status, rough, seconds_text
 
 ATTEMPTS_SHOWN = 20
@@ -199,11 +200,13 @@ def show(
         runs = [columns_of(run) for run in found]
         occurrences = [columns_of(occurrence) for occurrence in listing.occurrences_of(connection, job_id)]
         pauses = schedules.pauses_in_force(connection)
+        dead = job["status"] == Status.DEAD
+        unsettled = unsettled_effect(connection, job["error_type"], job["last_error"]) if dead else None
     paused = next(iter(pausing.of_queue(pauses, job["queue"])), None)
     types = known_types(settings)
     most = most_tries(job["job_type"], job["max_attempts"], settings, types)
     stopped = None if paused is None else safe(pausing.what(paused.scope, paused.name), 66)
-    sentence = next_step(job, times, known=job["job_type"] in types.types, paused=stopped)
+    sentence = next_step(job, times, known=job["job_type"] in types.types, paused=stopped, unsettled=unsettled)
     if as_json:
         more = {"tries": {"failed": job["failures"], "of": most}, "next": sentence}
         write([json_text(job | more | {"occurrences": occurrences, "runs": runs})])
@@ -214,15 +217,28 @@ def show(
     leaving.leave(0, stuck=False)  # whatever threads the user's modules began
 
 
-def next_step(job: Mapping[str, Any], times: Times, *, known: bool, paused: str | None) -> str:
-    """What happens to *job* next, in one sentence. ``known``: its type is registered here; ``paused``: by what."""
+def next_step(
+    job: Mapping[str, Any], times: Times, *, known: bool, paused: str | None, unsettled: str | None = None
+) -> str:
+    """What happens to *job* next, in one sentence.
+
+    ``known``: its type is registered here; ``paused``: by what; ``unsettled``: the effect for which it is dead.
+    """
     match job["status"]:
         case Status.SUCCEEDED:
             return "is done"
         case Status.CANCELLED:
             return "was cancelled, and stays so"
+        case Status.DEAD if unsettled is not None:
+            settle = f'"{settling(unsettled)}" (or not-done)'
+            return (
+                "is dead: an effect of it was begun, and its end never recorded. Find out whether it happened, and "
+                f'say so: {settle}; then "cronjobs jobs retry {job["id"]}"'
+            )
         case Status.DEAD:
             error = safe(job["last_error"], 120)
+            if job.get("error_type") == EffectUnknown.__name__:  # its text says to settle it, which is done
+                error = "the outcome of an effect was not known"
             return f"is dead{': ' + error if error else ''}; it stays so until someone retries it"
         case Status.RUNNING:
             return _running_step(job, times)

@@ -165,6 +165,7 @@ class JobFacts:
     locked_until: datetime | None = None
     cancel_requested_at: datetime | None = None
     dismissed: bool = False  # it is dead, and a person has dismissed it
+    unsettled: str | None = None  # the effect that it is dead for, while nobody has said whether that happened
     triggered: tuple[Triggered, ...] = ()  # later runs of its schedule by hand, newest first, if it did not succeed
     acts: tuple[tuple[str, AuditEntry], ...] = ()  # what people did to it: cancel, retry, release …
     attempts: tuple[AttemptFacts, ...] = ()

@@ -19,6 +19,7 @@ from cronjobs.desk.insight.explain_facts import (
     TypeFacts,
     plain,
 )
+from cronjobs.desk.insight.explain_obstacles import settling
 from cronjobs.desk.insight.explain_phrases import enqueued_by, late, name, pause, triggered, who
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.ending import GAVE_UP
@@ -288,6 +289,14 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
     if job.job_type.startswith(EXEC_PREFIX):
         return [f"{said}; cron runs its line when it is due{f'; {dismiss}' if report else ''}."]
     again = triggered(job.triggered, times)
+    if job.unsettled is not None:
+        effect = f"effect {one_line(job.unsettled, 600)}"
+        return [
+            f"{said}; nothing runs it again by itself.",
+            *([again.said] if again else []),
+            f'First find out whether {effect} happened, and say so: "{settling(job.unsettled)}" (or not-done).',
+            f'Then "cronjobs jobs retry {job.id}" runs it again.',
+        ]
     if again is not None and again.does_it:
         ends = f"{dismiss}, and " if report else ""
         return [f"{said}.", again.said, f'If that was the same work, {ends}"cronjobs jobs retry {job.id}" repeats it.']

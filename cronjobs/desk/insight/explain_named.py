@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.explain_facts import Explanation
 from cronjobs.desk.insight.explain_job import explain_job
+from cronjobs.desk.insight.explain_obstacles import with_obstacles
 from cronjobs.desk.insight.explain_type import explain_type, type_life
 from cronjobs.desk.insight.job_evidence import job_life
 from cronjobs.engine.config.settings import Settings
@@ -20,7 +22,9 @@ def explain_id(
 ) -> Explanation | None:
     """None: neither the jobs nor the ledger have this id."""
     life = job_life(connection, job_id, settings, types) if 0 < job_id < 2**63 else None
-    return None if life is None else explain_job(life)
+    if life is None or life.job is None:
+        return None if life is None else explain_job(life)
+    return explain_job(replace(life, job=with_obstacles(connection, life.job)))
 
 
 def explain_key(

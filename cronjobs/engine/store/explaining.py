@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row, func, select
 from cronjobs.engine.database.tables import audit, occurrences, pauses, schedules, ticks
 from cronjobs.engine.probe.sql_text import (
     AUDIT,
+    EFFECTS,
     JOB_RUNS,
     JOB_TYPE_LISTS,
     JOBS,
@@ -153,6 +154,12 @@ def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str |
         ids=list(job_ids),
         outcome=outcome,
     ).all()
+
+
+def is_unsettled(connection: Connection, effect_key: str) -> bool:
+    """Whether an effect was begun, and neither its own end nor a person has said whether it happened."""
+    statement = f"SELECT 1 FROM {EFFECTS} e WHERE e.key = :key AND e.state <> 'recorded'"
+    return run(connection, statement, key=effect_key).first() is not None
 
 
 def job_of_key(connection: Connection, key: str) -> int | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import func, insert, select, update
 from support.explained import MINUTELY, World, a_night, an_outage, brake, fail, no_room, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
@@ -18,6 +19,7 @@ from cronjobs.engine.database import tables
 from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.store import claims, leases, operating
 from cronjobs.engine.store.operating import OperatorAction
+from cronjobs.errors import EffectUnknown
 from cronjobs.model import TimedOut
 
 
@@ -113,6 +115,44 @@ def test_what_ends_a_lost_job_is_named(world: World, policy: dict[str, Any], why
     told = world.ask(str(job_id))
     assert told.verdict == "dead"
     assert f", having been lost once: {why};" in told
+
+
+@pytest.mark.parametrize(
+    ("key", "asked"),
+    [
+        ("pay:7", ["nightly-report", "--at", "02:15"]),
+        (f"receipt:{'9' * 200}", ["1"]),
+        ("it's for ada; rm -r x", ["1"]),
+    ],
+    ids=["short", "long", "quoted"],
+)
+def test_an_unknown_effect_is_settled_before_its_job_is_retried(world: World, key: str, asked: list[str]) -> None:
+    a_night(world)
+
+    def stop() -> None:
+        with world.database.write() as connection:
+            connection.execute(insert(tables.effects).values(key=key, job_id=1, attempt=1, state="stopped"))
+        raise EffectUnknown(key)
+
+    world.plan = [stop]
+    world.tick(utc("2026-11-20T07:15:12"))
+    settle = f"cronjobs effects settle {shlex.quote(key)} done"
+    assert world.ask(*asked).steady[-3:] == [
+        "Job 1 is dead since 02:15:12, having failed 1 of 10; nothing runs it again by itself.",
+        f'First find out whether effect {key} happened, and say so: "{settle}" (or not-done).',
+        'Then "cronjobs jobs retry 1" runs it again.',
+    ]
+    told = world.cronjobs("jobs", "show", "1", "--json").json["next"]
+    assert told.endswith(
+        f'Find out whether it happened, and say so: "{settle}" (or not-done); then "cronjobs jobs retry 1"'
+    )
+
+    assert world.cronjobs(*shlex.split(settle)[1:]).code == 0
+    told = world.ask(*asked).steady[-1]
+    assert told.endswith('having failed 1 of 10; nothing runs it again, unless somebody says "cronjobs jobs retry 1".')
+    told = world.cronjobs("jobs", "show", "1", "--json").json["next"]
+    assert told == "is dead: the outcome of an effect was not known; it stays so until someone retries it"
+    assert world.cronjobs("jobs", "retry", "1").code == 0
 
 
 def give_up() -> None:
