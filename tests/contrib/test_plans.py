@@ -315,6 +315,9 @@ OPERATIONS: dict[str, Callable[[World], Counted]] = {
     "jobs list since": lambda world: jobs_list(world, since=world.database.clock.now() - timedelta(minutes=5)),
     "explain a schedule": explain_schedule,
     "explain a job": explain_one_job,
+    "a job's place in line": lambda world: world.reading(
+        lambda connection: explaining.place_in_line(connection, 1, ["kind0", "kind1"])
+    ),
     "explain a type": lambda world: world.reading(
         lambda connection: type_life(connection, "kind1", world.settings, known_types(world.settings))
     ),

@@ -153,7 +153,7 @@ def explain(
             else:
                 facts = evidence.now_and_last() if at is None else evidence.at(_asked(at, evidence, "--at"))
                 if facts.job is not None:
-                    facts = replace(facts, job=with_obstacles(connection, facts.job))
+                    facts = replace(facts, job=with_obstacles(connection, facts.job, settings, types))
                 told = explain_occurrence(facts)
     if told is not None:
         as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]

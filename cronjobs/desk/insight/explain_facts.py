@@ -104,6 +104,26 @@ class PassedOver:
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """Due jobs that a tick takes before a job: of a ``better`` priority, or due ``earlier``; ``more``: at least these.
+
+    Without those that cannot start themselves, as their queue is paused or their limit reached.
+    """
+
+    better: int
+    earlier: int
+    more: bool = False
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The job of its schedule that a job waits for. ``running``: it has begun."""
+
+    job_id: int
+    running: bool
+
+
+@dataclass(frozen=True)
 class TypeFacts:
     """Whether some host can run a job type, as far as ticks have recorded their types.
 
@@ -182,6 +202,8 @@ class JobFacts:
     runner_gone: bool = False  # as far as this host can prove: its process has ended, and nothing has settled the job
     cluster_worker: str | None = None  # of the attempt that runs, if it is on a cluster; "": it waits for one there
     executor: str | None = None  # of a job that waits: the executor of its type
+    turn_after: Turn | None = None
+    ahead: Ahead | None = None
     long_places: int | None = None  # its timeout is longer than a tick: how many such jobs a host may run at once
 
 

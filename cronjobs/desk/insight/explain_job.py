@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Final
 
 from cronjobs.desk.insight.explain_facts import (
+    Ahead,
     AttemptFacts,
     Explanation,
     JobFacts,
@@ -376,11 +377,23 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     if not why:
         last = around.last_tick
         began = f" (the last began at {times.clock(last.started_at)} on {name(last.host)})" if last else ""
-        why = f"the next tick with room takes it{began}"
+        why = f"{_ahead(job.ahead)}the next tick with room takes it{began}"
         if job.passed_over is not None and job.passed_over.too_short:
             why = f"no tick of that length takes it, only a longer one, or one that finds a shorter timeout{began}"
     since = f"due since {times.clock(job.run_at)}, for {rough(now - job.run_at)}"
     return [*_passed_over(job, times), f"{waits}, {since}: {why}.", *ends]
+
+
+def _ahead(ahead: Ahead | None) -> str:
+    """ "275 due jobs with a better priority come first; after them "."""
+    if ahead is None:
+        return ""
+    count = ahead.better + ahead.earlier
+    number = f"{'at least ' if ahead.more else ''}{count:,} due {'job' if count == 1 else 'jobs'}"
+    come = "comes" if count == 1 and not ahead.more else "come"
+    which = " with a better priority" if not ahead.earlier else " that became due earlier" if not ahead.better else ""
+    among = f", {ahead.better:,} of them with a better priority" if not which else ""
+    return f"{number}{which} {come} first{among}; after {'it' if come == 'comes' else 'them'} "
 
 
 def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
@@ -412,6 +425,9 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         reasons.append(f"ticks with the file here refuse this database: {one_line(around.foreign, 300)}")
     if job.paused is not None:
         reasons.append(pause(job.paused, times))
+    if job.turn_after is not None:
+        of = f"job {job.turn_after.job_id} of schedule {name(job.schedule or '')}"
+        reasons.append(f"{of} is running, and must end first" if job.turn_after.running else f"{of} comes first")
     if job.type_facts is not None:
         reasons += type_reasons(job.type_facts, times)
     if job.out_of_reach is not None:

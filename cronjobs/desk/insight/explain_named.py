@@ -24,7 +24,7 @@ def explain_id(
     life = job_life(connection, job_id, settings, types) if 0 < job_id < 2**63 else None
     if life is None or life.job is None:
         return None if life is None else explain_job(life)
-    return explain_job(replace(life, job=with_obstacles(connection, life.job)))
+    return explain_job(replace(life, job=with_obstacles(connection, life.job, settings, types)))
 
 
 def explain_key(

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.explain_facts import JobFacts
+from cronjobs.desk.insight.explain_facts import Ahead, JobFacts, Turn
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.rules.concurrency import reached
 from cronjobs.engine.store import explaining
+from cronjobs.engine.store.concurrency import running_by_key
+from cronjobs.engine.store.job_types import present_types, remembered
+from cronjobs.engine.store.not_started import COUNTED, lanes_due
+from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import EffectUnknown
 from cronjobs.model import Status
 from cronjobs.text import one_line
@@ -16,12 +24,48 @@ from cronjobs.text import one_line
 _BEFORE, _AFTER = str(EffectUnknown("KEY")).split("KEY")
 
 
-def with_obstacles(connection: Connection, job: JobFacts) -> JobFacts:
+def with_obstacles(
+    connection: Connection, job: JobFacts, settings: Settings, types: Callable[[], JobTypes]
+) -> JobFacts:
     """The same job, with what keeps it from running."""
     if job.status == Status.DEAD and job.attempts:
         last = job.attempts[-1]
         return replace(job, unsettled=unsettled_effect(connection, last.error_type, last.error))
-    return job
+    if job.status not in (Status.QUEUED, Status.FAILED) or job.run_at > database_now(connection):
+        return job
+    runnable = present_types(connection, remembered(settings.run.every))
+    place = explaining.place_in_line(connection, job.id, runnable)
+    if place is None or place.first_id is not None:
+        return job if place is None else replace(job, turn_after=Turn(place.first_id, bool(place.running)))
+    return replace(job, ahead=_ahead(connection, job, place.priority, settings, types().types, runnable))
+
+
+def _ahead(
+    connection: Connection,
+    job: JobFacts,
+    priority: int,
+    settings: Settings,
+    types: Mapping[str, JobType],
+    runnable: Collection[str] | None,
+) -> Ahead | None:
+    running = running_by_key(connection) if settings.limits else {}
+    better = earlier = 0
+    more = False
+    for lane in lanes_due(connection, runnable):
+        apart = lane.job_type in types and types[lane.job_type].executor is not None  # no tick takes these
+        if lane.paused or apart or lane.priority > priority or not (runnable is None or lane.job_type in runnable):
+            continue
+        in_turn = [row for row in lane.rows if row.its_turn]
+        could = [row for row in in_turn if reached(settings.limits, running, row.concurrency_key) is None]
+        if lane.priority < priority:
+            all_could = len(could) == len(lane.rows)
+            better += lane.count if all_could else len(could)
+            more |= lane.count >= COUNTED if all_could else lane.count > len(lane.rows)
+        else:
+            before = [row for row in could if (row.run_at, row.id) < (job.run_at, job.id)]
+            earlier += len(before)
+            more |= lane.count > len(lane.rows) and (lane.rows[-1].run_at, lane.rows[-1].id) < (job.run_at, job.id)
+    return Ahead(better, earlier, more) if better or earlier else None
 
 
 def unsettled_effect(connection: Connection, error_type: str | None, error: str | None) -> str | None:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.insight.explain_facts import Explanation, JobFacts, Now, TypeFacts, plain
 from cronjobs.desk.insight.explain_job import job_sentences, type_reasons
+from cronjobs.desk.insight.explain_obstacles import with_obstacles
 from cronjobs.desk.insight.explain_phrases import name
 from cronjobs.desk.insight.job_evidence import job_facts, surroundings, type_facts
 from cronjobs.desk.insight.saying import LocalTimes
@@ -47,6 +48,7 @@ def type_life(connection: Connection, job_type: str, settings: Settings, types: 
     if found.oldest is not None:
         pauses = explaining.pause_rows(connection)
         oldest = job_facts(connection, [found.oldest], settings, lambda: types, around, pauses).get(found.oldest)
+        oldest = None if oldest is None else with_obstacles(connection, oldest, settings, lambda: types)
     died_at = deaths(connection).last_of.get(job_type)
     return TypeLife(facts, around, schedules, found.waiting, found.due, oldest, died_at)
 

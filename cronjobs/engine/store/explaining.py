@@ -28,7 +28,7 @@ from cronjobs.engine.probe.sql_text import (
     shifted,
 )
 from cronjobs.engine.store.claims import PLAIN, TIMED
-from cronjobs.engine.store.overlap import PRESENT_TYPE
+from cronjobs.engine.store.overlap import AMONG_RUNNABLE, IN_TURN, PRESENT_TYPE, runnable_value
 from cronjobs.engine.store.schedules import SCHEDULE_COLUMNS, StoredSchedule
 from cronjobs.engine.store.shown import columns_shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, group, run
@@ -213,6 +213,28 @@ def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
         id_text=str(job_id),
         name=f"job {job_id}",
     ).all()
+
+
+def place_in_line(connection: Connection, job_id: int, runnable: Collection[str] | None) -> Row[Any] | None:
+    """The ``priority`` of a job that waits, and the job of its schedule that it waits for: ``first_id``, ``running``.
+
+    *runnable*: as in a claim. These two are None if the job may start beside the others, or is the first of them.
+    """
+    return run(
+        connection,
+        f"""
+        SELECT p.priority, p.first_id,
+          (SELECT CASE WHEN f.status = 'running' THEN 1 ELSE 0 END FROM {JOBS} f WHERE f.id = p.first_id) AS running
+        FROM (SELECT j.priority, CASE WHEN j.schedule IS NULL OR {IN_TURN} THEN NULL ELSE (
+            SELECT o.id FROM {JOBS} o LEFT JOIN {SCHEDULES} s ON s.name = o.schedule
+            WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
+              AND (o.status = 'running' OR CAST(:runnable AS text) IS NULL OR o.job_type {AMONG_RUNNABLE})
+            ORDER BY CASE WHEN o.status = 'running' THEN 0 WHEN o.job_type = coalesce({PRESENT_TYPE}, s.name) THEN 1
+              ELSE 2 END, o.id LIMIT 1) END AS first_id
+          FROM {JOBS} j WHERE j.id = :id) p""",
+        id=job_id,
+        runnable=runnable_value(connection, runnable),
+    ).first()
 
 
 def jobs_of_type(connection: Connection, job_type: str) -> Row[Any]:

@@ -118,6 +118,56 @@ def test_what_ends_a_lost_job_is_named(world: World, policy: dict[str, Any], why
 
 
 @pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ([], ""),
+        ([{"priority": 0}] * 3, "3 due jobs with a better priority come first; after them "),
+        ([{"priority": 0}], "1 due job with a better priority comes first; after it "),
+        ([{}] * 2, "2 due jobs that became due earlier come first; after them "),
+        ([{}] * 51, "at least 50 due jobs that became due earlier come first; after them "),
+        ([{"priority": 4}, {}], "2 due jobs come first, 1 of them with a better priority; after them "),
+        ([{"priority": 6}, {"priority": 0, "queue": "held"}, {"priority": 0, "concurrency_key": "api:1"}], ""),
+        ([{"priority": 0, "run_at": utc("2026-03-03T09:00:00")}], ""),
+    ],
+)
+def test_the_jobs_that_come_before_a_job_are_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch, before: list[dict[str, Any]], said: str
+) -> None:
+    world.file('limits: {"api:": 1}\n', s='cron: "0 2 * * *"')
+    world.tick(utc("2026-03-03T01:57:00"))
+    brake(world, "pause", "--queue", "held", monkeypatch=monkeypatch)
+    put(world.database, job_type="t.work", concurrency_key="api:0")
+    world.leave_hanging()
+    for columns in before:
+        put(world.database, **({"job_type": "t.work"} | columns))
+    world.go(utc("2026-03-03T01:58:00"))
+    mine = put(world.database, job_type="t.work")
+    world.go(utc("2026-03-03T01:58:30"))
+    put(world.database, job_type="t.work")
+    waits = f"Job {mine} waits for its turn, due since 01:58:00, for 30s: {said}the next tick with room takes it"
+    assert waits in world.ask(str(mine))
+
+
+@pytest.mark.parametrize("asked", ["2", "s"])
+def test_the_job_of_its_schedule_that_a_job_waits_for_is_named(world: World, asked: str) -> None:
+    world.file(s='cron: "* * * * *", overlap: wait')
+    world.tick(utc("2026-03-03T01:58:10"))
+    world.go(utc("2026-03-03T01:59:00"))
+    no_room(world)
+    world.leave_hanging(lease=timedelta(minutes=9))
+    world.tick(utc("2026-03-03T02:00:00"))
+    waits = "Job 2 waits for its turn, due since 02:00:00, for 300ms:"
+    assert f"{waits} job 1 of schedule s is running, and must end first." in world.ask(asked)
+    back = {"status": "queued", "locked_by": None, "locked_until": None, "started_at": None, "policy": None}
+    with world.database.write() as connection:
+        connection.execute(update(tables.jobs).where(tables.jobs.c.id == 1).values(**back))
+    assert f"{waits} job 1 of schedule s comes first." in world.ask(asked)
+    with world.database.write() as connection:
+        connection.execute(update(tables.jobs).where(tables.jobs.c.id == 2).values(meta={"cronjobs.overlap": "allow"}))
+    assert "of schedule s" not in world.ask("2").steady[-1]
+
+
+@pytest.mark.parametrize(
     ("key", "asked"),
     [
         ("pay:7", ["nightly-report", "--at", "02:15"]),
