@@ -19,9 +19,12 @@ BATCH_BYTES: Final = 8 * 1024 * 1024  # or fewer
 TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)  # jobs before their runs
 WITH_IDS: Final = (jobs, schedules, ticks, findings)  # other rows refer to their ids, or an id shows which row is newer
 
-# A tick that began before the old side was closed must not claim or settle any more; running jobs may end.
+# A tick that began before the old side was closed must not claim or settle any more, and an app that still writes there
+# must hear that to cancel or move a job has no effect; running jobs may end.
 _FENCES: Final = {
     "claims": "UPDATE OF locked_by ON cronjobs_jobs WHEN OLD.locked_by IS NULL AND NEW.locked_by IS NOT NULL",
+    "acts": "UPDATE OF status, run_at, payload, cancel_requested_at ON cronjobs_jobs WHEN OLD.locked_by IS NULL "
+    "AND OLD.finished_at IS NULL",
     "occurrences": "INSERT ON cronjobs_occurrences",
     "schedules": "UPDATE ON cronjobs_schedules",
 }

@@ -361,6 +361,10 @@ _UNCONFIRMED: Final = "cronjobs_unconfirmed"  # key in a connection's ``info``
 
 # Whatever the server, the database, the role or the URL is set to: the server converts between its encoding and this.
 _IN_UTF8: Final = "SET LOCAL client_encoding = 'UTF8'"
+# Else a crash of the server takes back what we have told: a claim, an end, an effect. Whoever asks for more keeps it.
+_DURABLE: Final = (
+    "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+)
 _POSTGRESQL_BEGIN: Final = begin(TIMEOUTS, *SET_SETTINGS)
 _OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
@@ -374,7 +378,7 @@ _IN_THE_FUTURE: Final = "22023"  # invalid_parameter_value
 
 def _open_postgresql(connection: Connection) -> None:
     opening = connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN)
-    connection.exec_driver_sql(f"{opening}; {_IN_UTF8}")
+    connection.exec_driver_sql(f"{opening}; {_IN_UTF8}; {_DURABLE}")
 
 
 def tell(address: Address, error: DBAPIError) -> DatabaseError:

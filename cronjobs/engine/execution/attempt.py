@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cronjobs.engine.config.settings import Settings
     from cronjobs.engine.database.connection import Database
 
-TO_START: Final = timedelta(seconds=5)  # an interpreter, for a job that has its own only because its type crashed
+TO_START: Final = timedelta(seconds=5)  # an interpreter, for a job that has its own only because runners died
 PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # for process.py to end it: TERM, KILL, report
 ISOLATED_FROM_LOSSES: Final = 2  # runners that died holding the job; then it gets its own process
 # Only a deploy mends a handler that returns a generator: wait long enough for one.
@@ -146,8 +146,13 @@ class Attempt:
 
     @property
     def to_start(self) -> timedelta:
-        """Time to start that does not count against the timeout: an interpreter may need seconds, a thread none."""
-        return TO_START if self.job_type.for_crashes and self.has_process else timedelta(0)
+        """Time to start that does not count against the timeout: an interpreter may need seconds, a thread none.
+
+        Only where the process is our precaution: who declares one counts its start in.
+        """
+        declared = self.is_command or self.job_type.isolation == "process"
+        ours = self.job_type.for_crashes or not declared
+        return TO_START if ours and self.has_process else timedelta(0)
 
     @property
     def safe_until(self) -> float:

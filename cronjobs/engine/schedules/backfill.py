@@ -134,7 +134,7 @@ def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first:
 
 
 def _remains(when: Timing, row: LedgerRow, taken: list[datetime]) -> list[LedgerRow]:
-    if count_between(when, row.first_for - MICROSECOND, row.last_for)[0] != row.count:
+    if count_between(when, row.first_for - MICROSECOND, row.last_for) != (row.count, row.first_for, row.last_for):
         raise UsageError(
             f"the {row.count} occurrences from {row.first_for.isoformat()} to {row.last_for.isoformat()} were due "
             "under another definition of the schedule: fill a range that ends before or begins after them"

@@ -294,7 +294,10 @@ def put_definitions(connection: Connection, definitions: Sequence[Definition]) -
 
 
 def rename(connection: Connection, names: Mapping[str, str]) -> None:
-    """Rename schedules (old → new); ledger and watermark refer to their ids, and unfinished jobs and pauses follow."""
+    """Rename schedules (old → new); ledger and watermark refer to their ids, and jobs that may run and pauses follow.
+
+    Dead and cancelled jobs are among these: a person may retry them, beside those of the new name.
+    """
     if not names:
         return
     rows = [{"old": old, "new": new} for old, new in names.items()]
@@ -303,6 +306,12 @@ def rename(connection: Connection, names: Mapping[str, str]) -> None:
         connection,
         f"""UPDATE {JOBS} AS j SET schedule = r.new FROM {_RENAMED_ROWS} r
            WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.schedule = r.old""",
+        rows=rows,
+    )
+    run(
+        connection,
+        f"""UPDATE {JOBS} AS j SET schedule = r.new FROM {_RENAMED_ROWS} r
+           WHERE j.status IN ('dead', 'cancelled') AND j.finished_at IS NOT NULL AND j.schedule = r.old""",
         rows=rows,
     )
     paused = {row.name for row in pauses_of_schedules(connection) if row.scope == "schedule"}

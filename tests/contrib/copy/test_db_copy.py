@@ -26,6 +26,7 @@ from cronjobs.contrib.copy.copying import CopyRefused, CopyReport, copy
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import audit, jobs
+from cronjobs.engine.jobs.change import cancel, reschedule
 from cronjobs.engine.jobs.enqueue import enqueue
 from cronjobs.engine.rules.lease import Finish, Lease
 from cronjobs.engine.schema import migrations
@@ -320,6 +321,20 @@ def test_a_tick_that_had_begun_before_claims_and_settles_nothing_more(move: Move
         schedules.move_watermarks(connection, [schedules.Watermark(1, now, None)])
     with pytest.raises(DatabaseError, match="taken elsewhere"), move.old.write() as connection:
         schedules.record_occurrences(connection, [schedules.LedgerRow(1, now, now, 1, "missed")], now)
+
+
+@pytest.mark.parametrize("change", [cancel, lambda target, **which: reschedule(target, delay="7d", **which)])
+def test_an_app_that_still_writes_to_the_old_side_hears_that_no_job_there_can_be_changed(
+    move: Move, change: Callable[..., Any]
+) -> None:
+    with move.old.write() as connection:
+        job_id = enqueue(connection, "t.work", {}).id
+    move.copy()
+    with pytest.raises(DatabaseError, match="taken elsewhere"), move.old.write() as connection:
+        change(connection, id=job_id)
+    with move.old.read() as connection:
+        assert connection.execute(select(jobs.c.status).where(jobs.c.id == job_id)).scalar_one() == "queued"
+    move.enqueue_late()  # that is copied later
 
 
 def test_adopting_the_old_side_opens_it_again(move: Move) -> None:

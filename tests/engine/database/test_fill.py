@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from support.yard import MINUTE, START, Yard, at, minutely
 
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.schedules import backfill as fill
 from cronjobs.engine.schedules.backfill import Filling, ScheduleBusy, UnknownSchedule
 from cronjobs.engine.store import schedules as store
@@ -159,6 +161,17 @@ def test_a_range_under_another_timing_is_refused_rather_than_guessed(yard: Yard)
     assert sum(row[1] for row in yard.ledger()) == 30
 
 
+def test_so_is_one_under_another_timing_with_as_many_occurrences(yard: Yard) -> None:
+    yard.sync(yard.file(minutely(catch_up="none", cron="0,20,40 * * * *")))
+    yard.clock.set(at(50, hour=9))
+    yard.tick()
+    missed = yard.ledger()
+    yard.sync(yard.file(minutely(catch_up="none", cron="5,10,15 * * * *")))
+    with pytest.raises(UsageError, match="another definition"):
+        backfill(yard, at(0, hour=9), at(50, hour=9))
+    assert yard.ledger() == missed
+
+
 def test_catch_up_all_runs_each_oldest_first_up_to_its_limit(yard: Yard) -> None:
     yard.sync(yard.file(minutely(catch_up="all", catch_up_limit=5)))
     yard.clock.advance(timedelta(minutes=30))
@@ -186,6 +199,20 @@ def test_a_spread_delays_run_at_by_a_stable_part_and_leaves_the_nominal_time(yar
     assert {yard.jobs(name)[0].scheduled_for for name in names} == {at(5)}
     assert all(timedelta(0) <= offset < ten for offset in offsets)
     assert len(set(offsets)) > 30
+
+
+@pytest.mark.parametrize("status", ["dead", "cancelled"])
+def test_a_job_that_is_retried_after_a_rename_is_one_of_the_schedule(yard: Yard, status: str) -> None:
+    yard.sync(yard.file(minutely()))
+    first = trigger(yard)
+    with yard.database.write() as connection:
+        ended = {"status": status, "finished_at": yard.clock.now(), "attempts": 1}
+        connection.execute(update(jobs).where(jobs.c.id == first).values(ended))
+    yard.sync(yard.file(minutely(name="t", renamed_from="s")))
+    with yard.database.write() as connection:
+        connection.execute(update(jobs).where(jobs.c.id == first).values(status="queued", finished_at=None))
+    with pytest.raises(ScheduleBusy, match=f"job {first} .*--force"):
+        trigger(yard, name="t")
 
 
 def test_a_renamed_schedule_keeps_its_ledger_and_watermark(yard: Yard) -> None:

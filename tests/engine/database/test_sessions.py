@@ -44,6 +44,16 @@ def test_each_transaction_sets_what_it_needs_and_leaves_nothing_behind(postgres_
     assert outside["lock_timeout"] == "0"
 
 
+@pytest.mark.parametrize(("role", "ours"), [("off", "on"), ("on", "on"), ("local", "local"), ("remote_apply",) * 2])
+def test_a_commit_is_durable_whatever_the_role_is_set_to(postgres_migrated: str, role: str, ours: str) -> None:
+    with opened(f"{postgres_migrated}?options=-csynchronous_commit%3D{role}") as database:
+        for the_loops in THE_LOOPS:
+            with database.write(next_in_line=the_loops) as connection:
+                assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == ours
+        with database.engine.connect().execution_options(cronjobs_begin="BEGIN; SAVEPOINT a") as connection:
+            assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == ours
+
+
 def test_the_loops_transaction_begins_in_one_round_trip(postgres_migrated: str) -> None:
     sent: list[str] = []
     with opened(postgres_migrated) as database:

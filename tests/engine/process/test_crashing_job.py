@@ -232,3 +232,12 @@ def test_what_its_type_says_to_drop_is_cancelled_at_shutdown_if_it_was_claimed_a
     released = "job_type = 't.quick' AND status = 'queued' AND attempts = 1 AND interruptions = 0"
     assert project.value(f"SELECT count(*) FROM cronjobs_jobs WHERE {released}") > 0
     assert not project.times_ran().keys() & set(dropped)
+
+
+def test_a_job_that_lost_two_runners_has_its_whole_timeout_for_its_handler(project: Project) -> None:
+    project.configure(YAML, HANDLERS)
+    job_id = project.add("crash.good")
+    project.sql(f"UPDATE cronjobs_jobs SET losses = {ISOLATED_FROM_LOSSES}, timeout_s = 0.1 WHERE id = {job_id}")
+    project.tick()  # an interpreter needs longer than that to start
+    assert project.outcomes(job_id) == ["succeeded"]
+    assert project.times_ran()[job_id] == 1

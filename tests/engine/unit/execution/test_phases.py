@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -89,3 +90,21 @@ def test_what_is_in_flight_agrees_with_the_phases(
         for each in all_of_them:
             assert each.let_go is not None
             assert each.let_go.is_set() is (each.phase not in LEASED)  # its worker may take the next job
+
+
+@pytest.mark.parametrize(
+    ("options", "losses", "free"),
+    [
+        ({}, 0, False),  # a thread needs no time
+        ({}, 2, True),
+        ({"isolation": "process", "for_crashes": True}, 0, True),
+        ({"isolation": "process"}, 2, False),  # who declares a process counts its start in
+        ({"command": ("true",)}, 2, False),
+    ],
+)
+def test_the_start_of_a_process_counts_in_only_where_the_process_was_asked_for(
+    options: dict[str, Any], losses: int, free: bool
+) -> None:
+    job_type = JobType("t", timedelta(seconds=10), RetryPolicy(), **options)
+    one = Attempt(Job(1, "t", {}, attempt=3, locked_by="me", losses=losses), job_type, job_type.timeout)
+    assert (one.to_start > timedelta(0)) == free
