@@ -38,6 +38,7 @@ from cronjobs.engine.store.explaining import job_of_key
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
+from cronjobs.reserved import EXEC_PREFIX
 
 _ALIKE: Final = 4  # so many rows of a list that tell the same become one
 
@@ -155,6 +156,10 @@ def explain(
                 if facts.job is not None:
                     facts = replace(facts, job=with_obstacles(connection, facts.job, settings, types))
                 told = explain_occurrence(facts)
+                if exec_evidence(connection, evidence.name, settings, types) is not None:
+                    its_runs = safe(f"cronjobs explain {shlex.quote(EXEC_PREFIX + evidence.name)}", 300)
+                    said = f'A line of cronjobs exec has the name {safe(evidence.name, 80)}, too: "{its_runs}".'
+                    told = replace(told, sentences=(*told.sentences, said))
     if told is not None:
         as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]
         write([json_text(_object(told))] if as_json else as_text)

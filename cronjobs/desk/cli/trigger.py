@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Annotated, NoReturn
 
 import typer
+from sqlalchemy import Connection
 
 from cronjobs.desk.cli import typed
 from cronjobs.desk.cli.known_types import warn_if_unfit
@@ -22,6 +23,7 @@ from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.schedules import backfill as fill
 from cronjobs.engine.store.queues import paused_scope
+from cronjobs.engine.store.schedules import pauses_in_force
 
 FromOption = Annotated[str, typer.Option("--from", metavar="T", help="The first instant of the range.")]
 NoImportOption = Annotated[
@@ -55,11 +57,14 @@ def trigger(
         job_id = fill.trigger(connection, schedule, force=force, **by_hand())
         defined = fill.definition_in_force(connection, schedule)
         paused = paused_scope(connection, defined.queue)
+        by_name = _is_paused(connection, schedule)
     if as_json:
         echo_json({"id": job_id, "schedule": schedule})
     else:
         echo(f"job {job_id} enqueued, due now")
     say_paused(paused)
+    if by_name:
+        complain(f"schedule {schedule} is paused: it makes no jobs by itself, and this job does not wait for that")
     _leave(None if no_import else settings, defined, f"Job {job_id} waits", f"cronjobs jobs cancel {job_id}")
 
 
@@ -96,14 +101,22 @@ def backfill(
             )
             defined = fill.definition_in_force(connection, schedule)
             paused = paused_scope(connection, defined.queue) if filling.run and not dry_run else None
+            by_name = _is_paused(connection, schedule) and bool(filling.run)
     if as_json:
         runs = [instant.isoformat() for instant in filling.run]
         echo_json({"schedule": schedule, "dry_run": dry_run, "run": runs, "done_before": filling.done})
     else:
         _tell(filling, settings.timezone, dry_run=dry_run)
     say_paused(paused)
+    if by_name:
+        complain(f"schedule {schedule} is paused: it makes no jobs by itself, and these jobs do not wait for that")
     undo = "mend it before you fill" if dry_run else f"cronjobs jobs cancel --schedule {shlex.quote(schedule)}"
     _leave(None if no_import or not filling.run else settings, defined, "Its jobs wait", undo)
+
+
+def _is_paused(connection: Connection, schedule: str) -> bool:
+    """Whether it is paused by its own name; such a pause stops its clock, and no job."""
+    return any((pause.scope, pause.name) == ("schedule", schedule) for pause in pauses_in_force(connection))
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from cronjobs.desk.insight.explain_facts import (
 from cronjobs.desk.insight.explain_obstacles import settling
 from cronjobs.desk.insight.explain_phrases import enqueued_by, late, name, pause, triggered, who
 from cronjobs.desk.insight.saying import LocalTimes
+from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP
 from cronjobs.engine.rules.misfits import LEAST, MOST, OUTLIVED
 from cronjobs.engine.rules.occurrences import RAN_EARLY
@@ -124,7 +125,7 @@ def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
     tick = job.passed_over.tick
     began = f"The tick that began at {times.clock(tick.started_at)} on {name(tick.host)}"
     again = " again" if job.passed_over.again else ""
-    return [f"{began} did not start it{again}: {job.passed_over.why}."]
+    return [f"{began} did not start it{again}: {in_the_past(job.passed_over.why)}."]
 
 
 def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:

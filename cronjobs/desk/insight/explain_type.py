@@ -78,10 +78,12 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
     if life.oldest is None:
         sentences.append("No job of it waits.")
     else:
-        jobs = "1 job of it waits" if life.waiting == 1 else f"{life.waiting:,} jobs of it wait"
-        due = f"{jobs}, {life.due:,} of them due; the oldest is job {life.oldest.id}"
+        due = f"1 job of it waits: job {life.oldest.id}, due"
+        if life.waiting > 1:
+            due = f"{life.waiting:,} jobs of it wait, {life.due:,} of them due; job {life.oldest.id} is due first"
+        due += f"{',' if life.waiting > 1 else ''} {'since' if life.due else 'at'} {times.clock(life.oldest.run_at)}"
         if facts.known is False:
-            sentences.append(f"{due}, due since {times.clock(life.oldest.run_at)}.")
+            sentences.append(f"{due}.")
         else:
             sentences += [f"{due}.", *job_sentences(life.oldest, times, life.around)]
     verdict = {True: "runnable", False: "not_runnable", None: "unknown"}[facts.known]

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+_IS_BAD: Final = ' of the file is bad ("cronjobs check" says why), so that nothing of it begins'
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,17 @@ class Limit:
     def reached(self) -> str:
         """Why a job waits for this limit, as a sentence."""
         if self.most == 0:
-            return f'limit "{self.prefix}" of the file is bad ("cronjobs check" says why), so that nothing of it begins'
+            return f'limit "{self.prefix}"{_IS_BAD}'
         parts = [f"{self.most} at once"] if self.most is not None else []
         parts += [f"{self.each} at once of each key"] if self.each is not None else []
         return f'limit "{self.prefix}" is reached ({", ".join(parts)})'
+
+
+def in_the_past(reached: str) -> str:
+    """The sentence of ``Limit.reached`` that a tick recorded: the limit may have been mended, or have room, since."""
+    if reached.endswith(_IS_BAD):
+        return reached.removesuffix(_IS_BAD) + " of the file was bad, so that nothing of it began"
+    return '" was reached ('.join(reached.rsplit('" is reached (', 1)) if reached.startswith('limit "') else reached
 
 
 @dataclass(frozen=True)

@@ -349,3 +349,10 @@ def test_trigger_and_backfill_say_whether_the_schedules_payload_fits(lite: Proje
     assert lite.call("resume", "--all").code == 0
     assert lite.call("pause", "--queue", "default").code == 0
     assert lite.call("backfill", "s", *third).err.startswith("it waits: its queue is paused\n")
+    assert lite.call("pause", "s").code == 0
+    also = "schedule s is paused: it makes no jobs by itself, and this job does not wait for that\n"
+    assert lite.call("trigger", "s", "--force").err.startswith(f"it waits: its queue is paused\n{also}")
+    assert lite.call("resume", "--queue", "default").code == 0
+    assert lite.call("trigger", "s", "--force").err.startswith(also)
+    fourth = ("--from", (now - 40 * MINUTE).isoformat(), "--to", (now - 39 * MINUTE).isoformat())
+    assert "these jobs do not wait for that" in lite.call("backfill", "s", *fourth).err

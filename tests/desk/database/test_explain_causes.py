@@ -148,6 +148,47 @@ def test_the_jobs_that_come_before_a_job_are_counted(
     assert waits in world.ask(str(mine))
 
 
+@pytest.mark.parametrize(
+    ("limit", "was", "now"),
+    [
+        (
+            "0",
+            'limit "api:" of the file was bad, so that nothing of it began.',
+            'limit "api:" of the file is bad ("cronjobs check" says why), so that nothing of it begins.',
+        ),
+        ("1", 'limit "api:" was reached (1 at once).', 'limit "api:" is reached (1 at once).'),
+    ],
+)
+def test_what_a_limit_was_for_a_past_tick_is_not_said_of_now(world: World, limit: str, was: str, now: str) -> None:
+    world.file(f'limits: {{"api:": {limit}}}\n')
+    world.tick(utc("2026-03-03T01:57:00"))
+    put(world.database, job_type="t.work", concurrency_key="api:0")
+    world.leave_hanging(lease=timedelta(minutes=9))
+    job_id = put(world.database, job_type="t.work", concurrency_key="api:1")
+    world.tick(utc("2026-03-03T01:58:00"))
+    told = world.ask(str(job_id))
+    assert f"The tick that began at 01:58:00 on alpha did not start it: {was}" in told
+    assert told.steady[-1].endswith(f": {now}")
+    world.file('limits: {"api:": 2}\n')
+    world.tick(utc("2026-03-03T01:59:00"))
+    told = world.ask(str(job_id))
+    assert f"did not start it: {was}" in told
+    assert now not in told
+
+
+def test_runs_of_exec_with_the_name_of_a_schedule_are_mentioned(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick(utc("2026-03-03T01:58:10"))
+    world.tick(utc("2026-03-03T01:59:10"))
+    assert "exec" not in world.ask("s").text
+    at = world.database.clock.now()
+    ended = {"status": "succeeded", "attempts": 1, "started_at": at, "finished_at": at}
+    put(world.database, job_type="exec:s", **ended)
+    said = 'A line of cronjobs exec has the name s, too: "cronjobs explain exec:s".'
+    assert world.ask("s").steady[-1] == world.ask("s", "--at", "01:59").steady[-1] == said
+    assert "cronjobs exec s" in world.ask("exec:s")
+
+
 @pytest.mark.parametrize("asked", ["2", "s"])
 def test_the_job_of_its_schedule_that_a_job_waits_for_is_named(world: World, asked: str) -> None:
     world.file(s='cron: "* * * * *", overlap: wait')

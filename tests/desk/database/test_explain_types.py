@@ -117,6 +117,16 @@ def test_a_type_that_runs(world: World) -> None:
     ]
 
 
+def test_of_several_jobs_the_one_that_is_due_first_is_named_and_not_called_the_oldest(world: World) -> None:
+    world.file()
+    world.tick(utc("2026-03-02T09:00:10"))
+    put(world.database, job_type="t.work", run_at=utc("2026-03-02T09:30:00"), status="failed", failures=3)
+    put(world.database, job_type="t.work", run_at=utc("2026-03-02T09:20:00"))
+    assert "2 jobs of it wait, 0 of them due; job 2 is due first, at 09:20:00." in world.ask("t.work")
+    world.go(utc("2026-03-02T09:21:00"))
+    assert "2 jobs of it wait, 1 of them due; job 2 is due first, since 09:20:00." in world.ask("t.work")
+
+
 def test_a_type_that_no_host_could_load_and_since_when(world: World) -> None:
     (world.folder / "lately_broken.py").write_text("raise RuntimeError('no such table: shop')\n")
     world.file(OK)
@@ -131,7 +141,7 @@ def test_a_type_that_no_host_could_load_and_since_when(world: World) -> None:
     since = 'no host could run type "t.ok" since 09:01:10 (the last that could began at 09:00:10 on alpha)'
     assert since in told
     assert "on alpha module lately_broken cannot be imported: RuntimeError: no such table: shop" in told
-    assert told.found["sentences"][-1] == "1 job of it waits, 1 of them due; the oldest is job 2, due since 09:00:10."
+    assert told.found["sentences"][-1] == "1 job of it waits: job 2, due since 09:00:10."
     job = world.ask("--key", "k")
     assert job.verdict == "waiting"
     assert since in job
