@@ -155,6 +155,13 @@ def test_adopt_asks_nothing_where_nobody_ticks_for_those_who_have_it(migrated: F
     migrated.run("db", "adopt")
 
 
+def test_adopt_asks_nothing_for_a_tick_that_a_wrong_clock_dates_far_ahead(migrated: Folder) -> None:
+    migrated.execute(update(tables.meta).values(project="shop", environment="production"))
+    tick(migrated, SYSTEM.now() + timedelta(days=3650))
+    migrated.configure(project="shop", environment="staging")
+    migrated.run("db", "adopt")
+
+
 def test_adopt_opens_what_a_copy_closed_though_ticks_came_until_then(migrated: Folder) -> None:
     migrated.configure(project="shop", environment="production")
     migrated.run("db", "adopt")
