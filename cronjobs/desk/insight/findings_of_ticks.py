@@ -73,7 +73,10 @@ def _foreign(health: Health, settings: Settings) -> Iterator[Finding]:
         # Without a command: the first advice is an edit, and to adopt it here would open both sides.
         yield Finding("foreign", str(MovedDatabase(health.environment.removeprefix(MOVED))), Severity.CRITICAL)
         return
-    text = f"this database belongs to {_name(*theirs)}, and the configuration says {_name(*ours)}: ticks claim nothing"
+    text = (
+        f"this database belongs to {_name(*theirs)}, and the configuration says {_name(*ours)}: ticks claim nothing. "
+        "Correct the file, or adopt the database"
+    )
     yield Finding("foreign", text, Severity.CRITICAL, command="cronjobs db adopt")
 
 

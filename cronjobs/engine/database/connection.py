@@ -176,7 +176,10 @@ class Database(OutOfReach):
         number = life = None
         session: dict[str, Any] = {}
         try:
-            with (engine or self.engine).begin() as connection:
+            with (
+                (engine or self.engine).connect() as connection,
+                connection.execution_options(cronjobs_write=True).begin(),
+            ):
                 session = connection.info
                 session.pop(_UNCONFIRMED, None)
                 yield connection
@@ -377,8 +380,9 @@ _IN_THE_FUTURE: Final = "22023"  # invalid_parameter_value
 
 
 def _open_postgresql(connection: Connection) -> None:
-    opening = connection.get_execution_options().get("cronjobs_begin", _POSTGRESQL_BEGIN)
-    connection.exec_driver_sql(f"{opening}; {_IN_UTF8}; {_DURABLE}")
+    options = connection.get_execution_options()
+    opening = f"{options.get('cronjobs_begin', _POSTGRESQL_BEGIN)}; {_IN_UTF8}"
+    connection.exec_driver_sql(f"{opening}; {_DURABLE}" if options.get("cronjobs_write") else opening)
 
 
 def tell(address: Address, error: DBAPIError) -> DatabaseError:

@@ -162,11 +162,11 @@ def test_a_range_under_another_timing_is_refused_rather_than_guessed(yard: Yard)
 
 
 def test_so_is_one_under_another_timing_with_as_many_occurrences(yard: Yard) -> None:
-    yard.sync(yard.file(minutely(catch_up="none", cron="0,20,40 * * * *")))
+    yard.sync(yard.file(minutely(catch_up="none", cron="0,20,40 9 * * *")))
     yard.clock.set(at(50, hour=9))
     yard.tick()
     missed = yard.ledger()
-    yard.sync(yard.file(minutely(catch_up="none", cron="5,10,15 * * * *")))
+    yard.sync(yard.file(minutely(catch_up="none", cron="5,10,15 9 * * *")))
     with pytest.raises(UsageError, match="another definition"):
         backfill(yard, at(0, hour=9), at(50, hour=9))
     assert yard.ledger() == missed

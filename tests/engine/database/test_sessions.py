@@ -50,7 +50,7 @@ def test_a_commit_is_durable_whatever_the_role_is_set_to(postgres_migrated: str,
         for the_loops in THE_LOOPS:
             with database.write(next_in_line=the_loops) as connection:
                 assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == ours
-        with database.engine.connect().execution_options(cronjobs_begin="BEGIN; SAVEPOINT a") as connection:
+        with database.handler_transaction(5) as (connection, _):
             assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == ours
 
 
