@@ -26,4 +26,6 @@ GIVEN: Final = {
     "CRONJOBS_DEADLINE": "The instant at which its time is over, ISO 8601 in UTC.",
 }
 # Between our own processes.
-INTERNAL: Final = frozenset({"CRONJOBS_UNTIL", "CRONJOBS_PROGRESS_EVERY_S", "CRONJOBS_DRILL", "_CRONJOBS_COMPLETE"})
+INTERNAL: Final = frozenset(
+    {"CRONJOBS_UNTIL", "CRONJOBS_PROGRESS_EVERY_S", "CRONJOBS_DRILL", "CRONJOBS_PROCESS", "_CRONJOBS_COMPLETE"}
+)

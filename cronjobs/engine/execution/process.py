@@ -25,6 +25,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -55,6 +56,8 @@ LEFTOVER_GRACE_S: Final = 2.0
 LAUNCHER_GRACE_S: Final = 5.0  # the launcher gives up by itself after 3
 CHILD: Final = "cronjobs.engine.execution.child"
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
+MARK: Final = "CRONJOBS_PROCESS"  # in the environment of all that one command starts: a value of its own
+END_ROUNDS, END_PAUSE_S = 300, 0.01  # what is left after 3 s is another user's, or hangs in the kernel
 
 
 class NoRoom(Exception):
@@ -302,6 +305,32 @@ def _why_stop(child: _Child, stop: StopRequest, overdue: bool) -> str | None:
     return "too much output" if child.disk_used() > DISK_LIMIT else None
 
 
+def end_marked(mark: bytes) -> None:
+    """Kill the processes that have *mark* in their environment, until none is left: a killed launcher could not."""
+    for _ in range(END_ROUNDS if hasattr(os, "pidfd_open") else 0):
+        numbers = [int(each.name) for each in os.scandir("/proc") if each.name.isdecimal()]
+        ended = [number for number in numbers if _kill_if_marked(number, mark)]
+        if not ended:
+            return
+        time.sleep(END_PAUSE_S)
+
+
+def _kill_if_marked(pid: int, mark: bytes) -> bool:
+    try:
+        process = os.pidfd_open(pid)  # before we look: the number may go to another process
+    except OSError:
+        return False
+    try:
+        if mark not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return False
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    except OSError:  # it is another user's, or gone
+        return False
+    finally:
+        os.close(process)
+    return True
+
+
 # --- the launcher's other end ----------------------------------------------------------------------------------------
 
 
@@ -314,10 +343,11 @@ class _Child:
         self._unread = b""
         self._shown = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._mark = os.urandom(16).hex()
         spec = marshal.dumps(
             (
                 [os.fsencode(argument) for argument in command.argv],
-                {os.fsencode(name): os.fsencode(value) for name, value in command.env.items()},
+                {os.fsencode(name): os.fsencode(value) for name, value in {**command.env, MARK: self._mark}.items()},
                 os.fsencode(command.folder),
                 (command.timeout + command.grace).total_seconds() + 1,
                 command.max_memory or 0,
@@ -367,6 +397,7 @@ class _Child:
                 os.killpg(self.ending.pid, signal.SIGKILL)
             except OSError:
                 pass
+            end_marked(f"{MARK}={self._mark}".encode())
         self._output.close()
 
     def order(self, order: bytes) -> None:

@@ -161,6 +161,16 @@ def test_a_killed_launcher_takes_the_command_and_its_group_with_it(shell: Shell)
 
 
 @LINUX_ONLY
+def test_a_killed_launcher_leaves_nothing_that_went_into_a_session_of_its_own(shell: Shell) -> None:
+    runner = start_runner(shell, "setsid sleep 1000 & (setsid sh -c 'sleep 1001; :' &) ; echo busy; wait")
+    until(lambda: len(shell.alive()) == 4)
+    os.kill(launcher_of(runner.pid), signal.SIGKILL)
+    told, _ = runner.communicate(timeout=10)
+    assert "LauncherDied" in told
+    assert shell.alive() == set(), "before its end is told"
+
+
+@LINUX_ONLY
 def test_a_command_whose_runner_and_launcher_are_killed_at_once_dies(shell: Shell) -> None:
     runner = start_runner(shell, "exec sleep 1000")
     until(shell.alive)
