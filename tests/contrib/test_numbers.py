@@ -324,8 +324,10 @@ def check_first_page(right: Select, browser: Browser, found: Sequence[str]) -> N
         strip = [f"{letters[letter]} {word}" for letter, word in reversed(WORDS.items()) if letter != "."]
         there = ", ".join(text for text in strip if not text.startswith("0 ")) or "nothing was due"
         assert shown[name]["last 24 h"].endswith(f"by quarter-hours: {there}")
-        newest = right.ledger(number)[:1]
-        ended = newest and right.outcome(newest[0]) not in ("queued", "running")
+        lately = right.ledger(number)[:20]
+        at_work = [row for row in lately[:1] if right.outcome(row) == "running"]
+        newest = at_work or [row for row in lately if right.outcome(row) not in ("queued", "running")][:1]
+        ended = newest and not at_work
         seconds = right.took_s(newest[0]) if ended else None
         ran = "" if seconds is None else f", took {took(right.now, right.now + timedelta(seconds=seconds))}"
         due = newest[0].last_for.isoformat(timespec="seconds") if newest else "none yet"

@@ -982,10 +982,10 @@ MUTANTS = (
         ("tests/engine/database/test_fill.py",),
     ),
     Mutant(
-        "a dead job keeps the old name of its schedule",
-        "cronjobs/engine/store/schedules.py",
-        "WHERE j.status IN ('dead', 'cancelled') AND j.finished_at IS NOT NULL AND j.schedule = r.old",
-        "WHERE false",
+        "a job that is retried keeps the old name of its schedule",
+        "cronjobs/engine/store/operating.py",
+        "follow_renames(connection, done)",
+        "pass",
         ("tests/engine/database/test_fill.py",),
     ),
     Mutant(

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from cronjobs.contrib.books import statements as store
 from cronjobs.contrib.books.judging import Account, Book, Doubt, Period, keep
 from cronjobs.contrib.books.statements import UnnamedJob
-from cronjobs.desk.insight.schedule_history import DefinitionPeriod, Name, eras, name_now, names_of
+from cronjobs.desk.insight.schedule_history import DefinitionPeriod, Name, eras, names_of
 from cronjobs.engine.config.settings import Retention, Settings
 from cronjobs.engine.database.column_types import from_microseconds
 from cronjobs.engine.schedules.applying import silence_after
@@ -47,9 +47,9 @@ def books(
     """The books of every schedule that was due in [*begin*, *end*], by name; *only*: of this one, or once called so."""
     now = database_now(connection)
     period = _period(connection, settings.retention, begin, min(end, now), now)
-    stored, renames = schedules.all_schedules(connection), explaining.renames(connection)
+    stored, renames = schedules.all_schedules(connection), schedules.renames(connection)
     if only is not None:
-        name = only if only in {each.name for each in stored} else name_now(only, renames)
+        name = only if only in {each.name for each in stored} else schedules.name_now(only, renames)
         stored = [each for each in stored if each.name == name]
     names = {each.name: names_of(each.name, renames) for each in stored}
     subjects = sorted({name.name for several in names.values() for name in several})

@@ -166,7 +166,7 @@ def history(
         names = None
         if schedule is not None:
             known = explaining.schedule_names(connection)
-            names = names_of_its_own(schedule, explaining.renames(connection), known)
+            names = names_of_its_own(schedule, schedules.renames(connection), known)
             if names.isdisjoint(known):
                 complain(unknown_schedule(schedule, known))
         asked = _Asked(*_span(since, until, times), names, job_type, outcome)

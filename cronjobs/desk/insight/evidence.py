@@ -44,7 +44,6 @@ from cronjobs.desk.insight.schedule_history import (
     held_back,
     in_force,
     is_due,
-    name_now,
     names_of,
     pause_from,
     pauses_over_time,
@@ -57,7 +56,7 @@ from cronjobs.engine.rules.occurrences import BACKFILLED, ON_TIME_WITHIN, Range
 from cronjobs.engine.rules.pausing import of_schedule
 from cronjobs.engine.schedules.planning import Piece, occurrences, pieces_from
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
-from cronjobs.engine.store import explaining
+from cronjobs.engine.store import explaining, schedules
 from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.errors import CronjobsError
@@ -70,14 +69,14 @@ class ScheduleEvidence:
 
     def __init__(self, connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]) -> None:
         self.connection, self.settings, self.types = connection, settings, types
-        renames = explaining.renames(connection)
+        renames = schedules.renames(connection)
         stored = explaining.schedule_named(connection, name)
         if stored is None and name in settings.schedules:
             stored = explaining.schedule_named(connection, settings.schedules[name].renamed_from or "")
             stored = stored if stored is not None and renaming(settings, stored) == name else None
         self.renamed_from = name if stored is None else None
         if stored is None:
-            stored = explaining.schedule_named(connection, name_now(name, renames))
+            stored = explaining.schedule_named(connection, schedules.name_now(name, renames))
         if stored is None:
             raise NoSuchSchedule(name, explaining.schedule_names(connection))
         self.stored = stored

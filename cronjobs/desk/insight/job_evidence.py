@@ -29,7 +29,6 @@ from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.schedule_history import (
     ends_at,
     in_force,
-    name_now,
     names_of,
     pause_from,
     pauses_over_time,
@@ -41,7 +40,7 @@ from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import reached
 from cronjobs.engine.rules.pausing import of_queue
 from cronjobs.engine.rules.progress import reported_of
-from cronjobs.engine.store import explaining
+from cronjobs.engine.store import explaining, schedules
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.job_types import present_types, remembered
@@ -286,8 +285,8 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
 def _triggered_since(connection: Connection, job: JobFacts) -> list[Triggered]:
     if job.schedule is None or job.status not in NOT_DONE:
         return []
-    renames = explaining.renames(connection)
-    names = {each.name for each in names_of(name_now(job.schedule, renames), renames)}
+    renames = schedules.renames(connection)
+    names = {each.name for each in names_of(schedules.name_now(job.schedule, renames), renames)}
     return triggered_since(connection, names, job.created_at)
 
 

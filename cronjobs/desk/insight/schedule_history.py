@@ -17,7 +17,7 @@ from cronjobs.desk.insight.explain_facts import AuditEntry, DefinitionFacts, Exi
 from cronjobs.engine.crontime.timing import CronTiming, Timing, count_between
 from cronjobs.engine.schedules.decide import spread_offset
 from cronjobs.engine.schedules.planning import read
-from cronjobs.engine.store.schedules import StoredSchedule
+from cronjobs.engine.store.schedules import StoredSchedule, name_now
 from cronjobs.model import duration_text
 
 JUST_BEFORE: Final = timedelta(microseconds=1)
@@ -55,14 +55,6 @@ def names_of(name: str, renames: Sequence[tuple[datetime, str, str]]) -> list[Na
         elif old == name:  # an earlier owner of the name is another schedule
             return [*found, Name(name, at, until)]
     return [*found, Name(name, None, until)]
-
-
-def name_now(name: str, renames: Sequence[tuple[datetime, str, str]]) -> str:
-    """The present name of the schedule that was once called *name*."""
-    for _, old, new in renames:
-        if old == name:
-            name = new
-    return name
 
 
 def names_of_its_own(name: str, renames: Sequence[tuple[datetime, str, str]], known: Collection[str]) -> frozenset[str]:

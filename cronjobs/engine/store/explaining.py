@@ -77,16 +77,6 @@ def schedule_names(connection: Connection) -> list[str]:
     return list(connection.execute(select(schedules.c.name).order_by(schedules.c.name)).scalars())
 
 
-def renames(connection: Connection) -> list[tuple[datetime, str, str]]:
-    """Every renaming, oldest first: when, from, to."""
-    rows = connection.execute(select(audit).where(audit.c.action == "rename").order_by(audit.c.at, audit.c.id)).all()
-    return [
-        (row.at, str(row.detail["from"]), row.subject)
-        for row in rows
-        if isinstance(row.detail, dict) and "from" in row.detail
-    ]
-
-
 def trail(connection: Connection, actions: Collection[str], subjects: Collection[str]) -> Sequence[Row[Any]]:
     """The audit trail of these subjects, oldest first: of "define" and "retire" names, of "pause" as "queue mail"."""
     return connection.execute(

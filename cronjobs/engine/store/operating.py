@@ -23,6 +23,7 @@ from cronjobs.engine.store.counts import count_jobs
 from cronjobs.engine.store.job_rows import FACTS, LEASE_LENGTH_S, job_from
 from cronjobs.engine.store.leases import Written
 from cronjobs.engine.store.released_keys import KEY_OWNER, RELEASE_KEY, TAKE_KEY_BACK
+from cronjobs.engine.store.schedules import follow_renames
 from cronjobs.engine.store.sizes import in_bytes
 from cronjobs.engine.store.sql import AMONG_IDS, IS_STRIPPED, LOCK, database_now, is_postgresql, run
 from cronjobs.engine.store.ticks import record
@@ -85,6 +86,7 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
             done = _change(connection, ids, _CAN_RETRY, again)
     except IntegrityError:  # meanwhile somebody has committed a job with the key of one of them: the next try sees it
         return Changed()
+    follow_renames(connection, done)
     record_act(connection, act, done)
     return Changed(done)
 

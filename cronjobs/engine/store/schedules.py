@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, delete, or_, select, update
 
-from cronjobs.engine.database.tables import occurrences, pauses, schedules
+from cronjobs.engine.database.tables import audit, occurrences, pauses, schedules
 from cronjobs.engine.probe.idle_conditions import IN_FORCE, SCHEDULE_DUE, STOPS_SCHEDULE
 from cronjobs.engine.probe.sql_text import JOBS, META, NOW, OCCURRENCES, PAUSES, SCHEDULES, either
 from cronjobs.engine.store.counts import count_occurrences
@@ -294,10 +294,7 @@ def put_definitions(connection: Connection, definitions: Sequence[Definition]) -
 
 
 def rename(connection: Connection, names: Mapping[str, str]) -> None:
-    """Rename schedules (old → new); ledger and watermark refer to their ids, and jobs that may run and pauses follow.
-
-    Dead and cancelled jobs are among these: a person may retry them, beside those of the new name.
-    """
+    """Rename schedules (old → new); ledger and watermark refer to their ids, and unfinished jobs and pauses follow."""
     if not names:
         return
     rows = [{"old": old, "new": new} for old, new in names.items()]
@@ -308,15 +305,47 @@ def rename(connection: Connection, names: Mapping[str, str]) -> None:
            WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.schedule = r.old""",
         rows=rows,
     )
-    run(
-        connection,
-        f"""UPDATE {JOBS} AS j SET schedule = r.new FROM {_RENAMED_ROWS} r
-           WHERE j.status IN ('dead', 'cancelled') AND j.finished_at IS NOT NULL AND j.schedule = r.old""",
-        rows=rows,
-    )
     paused = {row.name for row in pauses_of_schedules(connection) if row.scope == "schedule"}
     for old in paused.intersection(names):
         _move_pause(connection, old, names[old])
+
+
+def renames(connection: Connection) -> list[tuple[datetime, str, str]]:
+    """Every renaming, oldest first: when, from, to."""
+    rows = connection.execute(select(audit).where(audit.c.action == "rename").order_by(audit.c.at, audit.c.id)).all()
+    return [
+        (row.at, str(row.detail["from"]), row.subject)
+        for row in rows
+        if isinstance(row.detail, dict) and "from" in row.detail
+    ]
+
+
+def name_now(name: str, renamed: Sequence[tuple[datetime, str, str]]) -> str:
+    """The present name of the schedule that was once called *name*; *renamed*: every renaming, oldest first."""
+    for _, old, new in renamed:
+        if old == name:
+            name = new
+    return name
+
+
+def follow_renames(connection: Connection, ids: Collection[int]) -> None:
+    """Give these jobs, which may run again, the present name of their schedule: by it overlap knows them."""
+    gone = run(
+        connection,
+        f"SELECT DISTINCT j.schedule FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.schedule IS NOT NULL "
+        f"AND NOT EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.name = j.schedule)",
+        ids=sorted(ids),
+    ).scalars()
+    if not (old_names := list(gone)):
+        return
+    renamed = renames(connection)
+    rows = [{"old": old, "new": name_now(old, renamed)} for old in old_names]
+    run(
+        connection,
+        f"UPDATE {JOBS} AS j SET schedule = r.new FROM {_RENAMED_ROWS} r WHERE j.id {AMONG_IDS} AND j.schedule = r.old",
+        rows=rows,
+        ids=sorted(ids),
+    )
 
 
 def _move_pause(connection: Connection, old: str, new: str) -> None:

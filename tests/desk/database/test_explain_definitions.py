@@ -12,8 +12,9 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.postgres import OWNER
 
-from cronjobs.desk.insight.schedule_history import asked_on_the_clock, name_now, names_of, names_of_its_own
+from cronjobs.desk.insight.schedule_history import asked_on_the_clock, names_of, names_of_its_own
 from cronjobs.engine.database import tables
+from cronjobs.engine.store.schedules import name_now
 from cronjobs.engine.store.ticks import record
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own

@@ -15,8 +15,10 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.schedules import backfill as fill
 from cronjobs.engine.schedules.backfill import Filling, ScheduleBusy, UnknownSchedule
+from cronjobs.engine.store import operating
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store.enqueue import NewJob, insert_jobs
+from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.errors import UsageError
 from cronjobs.testing import FakeClock
 
@@ -209,10 +211,12 @@ def test_a_job_that_is_retried_after_a_rename_is_one_of_the_schedule(yard: Yard,
         ended = {"status": status, "finished_at": yard.clock.now(), "attempts": 1}
         connection.execute(update(jobs).where(jobs.c.id == first).values(ended))
     yard.sync(yard.file(minutely(name="t", renamed_from="s")))
+    yard.sync(yard.file(minutely(name="u", renamed_from="t")))
     with yard.database.write() as connection:
-        connection.execute(update(jobs).where(jobs.c.id == first).values(status="queued", finished_at=None))
+        act = OperatorAction("retry", "ada", "h", None)
+        assert operating.retry(connection, [first], act).done == {first}
     with pytest.raises(ScheduleBusy, match=f"job {first} .*--force"):
-        trigger(yard, name="t")
+        trigger(yard, name="u")
 
 
 def test_a_renamed_schedule_keeps_its_ledger_and_watermark(yard: Yard) -> None:
