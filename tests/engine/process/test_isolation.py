@@ -411,4 +411,4 @@ def test_secrets_are_masked_and_stand_in_no_command_line_nor_environment(
         assert "canary" not in tells[what]
     assert "the token is" in tells["output"]
     # What the tick has of the file's env: it hands on, as to everything that a handler in a thread starts.
-    assert looks["result"] == [[False] * 3, ["SHOP"], os.devnull]
+    assert looks["result"] == [[False] * 3, ["CRONJOBS_PROCESS", "SHOP"], os.devnull]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import socket
@@ -141,7 +142,7 @@ def test_a_payload_that_nobody_reads_and_one_larger_than_a_pipe(shell: Shell) ->
     assert shell.run("wc", "-c", stdin=payload) == (Succeeded(), "1000000\n")
 
 
-def test_the_environment_is_exactly_the_one_given(shell: Shell) -> None:
+def test_the_environment_is_exactly_the_one_given_and_a_mark_of_ours(shell: Shell) -> None:
     _, output = shell.run("env", "-0", PYTHONPATH="/x", LC_ALL="C", LINES="a\nb", RAW="caf\udce9")
     variables = {
         f"MARK={shell.mark}",
@@ -151,7 +152,10 @@ def test_the_environment_is_exactly_the_one_given(shell: Shell) -> None:
         "LINES=a\nb",
         "RAW=caf\N{REPLACEMENT CHARACTER}",
     }
-    assert set((output or "").split(r"\x00")) - {""} == variables
+    found = set((output or "").split(r"\x00")) - {""}
+    [mark] = found - variables
+    assert re.fullmatch(r"CRONJOBS_PROCESS=[0-9a-f]{32}", mark)
+    assert found == variables | {mark}
 
 
 def test_it_runs_in_its_folder_with_our_umask(shell: Shell) -> None:
