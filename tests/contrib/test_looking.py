@@ -410,6 +410,11 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
         ({"status": "cancelled"}, {}, "was cancelled, and stays so"),
         ({"status": "dead", "last_error": "no\ndisk"}, {}, r"is dead: no\ndisk; it stays so until someone retries it"),
         (
+            {"status": "dead", "last_error": "exit status 1", "job_type": "exec:backup"},
+            {},
+            "is dead: exit status 1; cron runs its line again when that is due",
+        ),
+        (
             RUNNING | {"locked_until": NOW + timedelta(seconds=40)},
             {},
             "runs on web1, begun 12s ago (14:02:55); its lease has 40s left",

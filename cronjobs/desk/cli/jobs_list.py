@@ -52,6 +52,7 @@ from cronjobs.engine.rules.progress import reported_of, time_left
 from cronjobs.engine.store import listing, schedules
 from cronjobs.errors import CronjobsError, EffectUnknown
 from cronjobs.model import Status, rough, seconds_text
+from cronjobs.reserved import EXEC_PREFIX
 
 ATTEMPTS_SHOWN = 20
 TYPES_SHOWN: Final = 4
@@ -239,7 +240,10 @@ def next_step(
             error = safe(job["last_error"], 120)
             if job.get("error_type") == EffectUnknown.__name__:  # its text says to settle it, which is done
                 error = "the outcome of an effect was not known"
-            return f"is dead{': ' + error if error else ''}; it stays so until someone retries it"
+            again = "it stays so until someone retries it"
+            if job["job_type"].startswith(EXEC_PREFIX):
+                again = "cron runs its line again when that is due"
+            return f"is dead{': ' + error if error else ''}; {again}"
         case Status.RUNNING:
             return _running_step(job, times)
     what = f"its {ordinal(job['failures'] + 1)} try" if job["failures"] else "its turn"

@@ -57,7 +57,7 @@ WhyOption = Annotated[
         metavar="TEXT",
         callback=_reason,
         show_default=False,
-        help="The reason, for status and the audit trail.",
+        help="The reason, for the audit trail; status shows that of a pause, and of what is acknowledged.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -172,7 +172,7 @@ class ScheduleEvidence:
         return replace(self.at(self.latest()), standing=standing)
 
     def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[OccurrenceFacts], bool]:
-        """The facts from *begin* to *end*, one per ledger row, and whether older ones were left out.
+        """The newest *limit* facts from *begin* to *end*, one per ledger row, and whether older ones were left out.
 
         Besides the rows there are facts about what is too old for the ledger, what waits for a tick, and spans without
         a definition.
@@ -206,7 +206,8 @@ class ScheduleEvidence:
             if part := occurrences(when, max(piece.start, begin - JUST_BEFORE), min(piece.end, end)):
                 found.append((self._facts(self._era(part.last), part, True), None))
         found.sort(key=lambda pair: (pair[0].first_for, pair[0].last_for))
-        return self._with_rows(found), left_out
+        left_out = left_out or len(found) > limit
+        return self._with_rows(found[-limit:]), left_out
 
     # --- pieces -------------------------------------------------------------------------------------------------------
 

@@ -105,6 +105,18 @@ def test_a_range_that_begins_as_the_schedule_did_has_no_empty_span(world: World)
     assert "not yet defined" in world.say("s", "--from", "2026-03-02T08:00:20").out
 
 
+def test_what_no_tick_has_settled_counts_among_the_newest(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.ticks(utc("2026-03-02T08:01:10"), utc("2026-03-02T08:03:10"))
+    world.go(utc("2026-03-02T08:05:10"))
+    for limit in (1, 2, 3):
+        found = world.ask("s", "--since", "1d", "--limit", str(limit)).found
+        assert len(found["occurrences"]) == limit
+        assert found["occurrences"][-1]["verdict"] == "pending"
+        assert found["summary"].endswith("older ones are left out")
+
+
 @pytest.mark.slow
 def test_the_newest_of_a_long_range(world: World) -> None:
     world.file(**MINUTELY)
