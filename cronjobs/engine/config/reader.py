@@ -122,8 +122,8 @@ class Reading:
         """Report an unknown key; return the key that was probably meant, or all that it could be."""
         guessed = self.may_guess
         meant = nearest(key.text, known) if guessed else None
-        guess = f', did you mean "{meant}"?' if meant else "."
-        self.report(key, path, f"unknown key{guess} Allowed here: {', '.join(sorted(known))}")
+        guess = f', did you mean "{meant}"?' if meant else f". Allowed here: {', '.join(sorted(known))}"
+        self.report(key, path, f"unknown key{guess}")
         if not guessed:
             return known
         return [meant] if meant else []

@@ -132,7 +132,7 @@ def test_the_forms_of_a_limit() -> None:
 "smtp:": {}
     2:19: limits."smtp:": a limit says most: (of all together), each: (of one key), or both
 "smtp:": {mots: 4}
-    2:20: limits."smtp:".mots: unknown key, did you mean "most"? Allowed here: each, most
+    2:20: limits."smtp:".mots: unknown key, did you mean "most"?
 "smtp:": [4]
     2:19: limits."smtp:": write one value, not a list
 "smtp:": 4, "smtp:": 5
