@@ -54,14 +54,14 @@ class Problem:
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
-        return f"{place}: {self._where}: {self.message}" if self.path else f"{place}: {self.message}"
+        return f"{place}: {shown_path(self.path)}: {self.message}" if self.path else f"{place}: {self.message}"
 
-    @property
-    def _where(self) -> str:
-        # The key of a limit often ends with a colon itself.
-        key, colon, field = self.path.removeprefix("limits.").rpartition(":")
-        is_key = self.path.startswith("limits.") and colon and (not field or field.startswith("."))
-        return f'limits."{key}:"{field}' if is_key else self.path
+
+def shown_path(path: str) -> str:
+    """A ``Problem``'s path for people: the key of a limit, which often ends with a colon itself, is in quotes."""
+    key, colon, field = path.removeprefix("limits.").rpartition(":")
+    is_key = path.startswith("limits.") and colon and (not field or field.startswith("."))
+    return f'limits."{key}:"{field}' if is_key else path
 
 
 class ConfigError(CronjobsError):

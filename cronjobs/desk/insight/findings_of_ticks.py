@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,7 +23,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.meta import MOVED
 from cronjobs.engine.tick.not_started import LIMITED
 from cronjobs.engine.tick.result import as_noted
-from cronjobs.errors import MovedDatabase
+from cronjobs.errors import MovedDatabase, shown_path
 from cronjobs.model import rough
 
 _SHOW_CRON = "cronjobs crontab show"
@@ -132,8 +132,7 @@ def _config(
     for tick in others_at_fault(health, settings):
         alike.setdefault(frozenset(recorded_faults(tick).items()), []).append(tick)
     for ticks in alike.values():
-        wrong = tuple(f"{where}: {what}" for where, what in recorded_faults(ticks[0]).items())
-        yield _of_hosts(wrong, ticks, health, same)
+        yield _of_hosts(recorded_faults(ticks[0]), ticks, health, same)
 
 
 def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Mapping[str, Any]]) -> datetime | None:
@@ -143,7 +142,9 @@ def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Map
     return min((at for at in began if at is not None), default=None)
 
 
-def _of_hosts(wrong: tuple[str, ...], ticks: Sequence[Mapping[str, Any]], health: Health, same: SameCause) -> Finding:
+def _of_hosts(
+    faults: Mapping[str, str], ticks: Sequence[Mapping[str, Any]], health: Health, same: SameCause
+) -> Finding:
     """One finding about the hosts whose last *ticks* recorded the same faults.
 
     Its key has the host that has them longest, so that it keeps its key when others join; these are rows, so that an
@@ -155,13 +156,13 @@ def _of_hosts(wrong: tuple[str, ...], ticks: Sequence[Mapping[str, Any]], health
     hosts = (
         f"hosts {several(sorted(began))} cannot use all of their" if others else f"host {first} cannot use all of its"
     )
-    wheres = [fault.split(": ", 1)[0] for fault in wrong]
+    wrong = [f"{shown_path(where)}: {what}" for where, what in faults.items()]
     return _fault(
         f"{hosts} file: {several(wrong)}",
         (*wrong, *(f"host {host}" for host in sorted(others))),
         [job_type for host in began for job_type in same.hosts.get(host, ())],
         tuple(name for host in began for name in same.entries.get(host, ())),
-        max(_held_by_limits(tick, wheres) for tick in ticks),  # each host sees the same jobs
+        max(_held_by_limits(tick, faults) for tick in ticks),  # each host sees the same jobs
         health,
         same,
         since=min((at for host in began if (at := health.watch.misconfigured.get(host))), default=None),
@@ -169,7 +170,7 @@ def _of_hosts(wrong: tuple[str, ...], ticks: Sequence[Mapping[str, Any]], health
     )
 
 
-def _held_by_limits(tick: Mapping[str, Any], wheres: Sequence[str]) -> int:
+def _held_by_limits(tick: Mapping[str, Any], wheres: Collection[str]) -> int:
     """The due jobs that the tick left for a limit that faults there close."""
     return sum(
         entry["jobs"]

@@ -336,6 +336,7 @@ def test_jobs_that_several_hosts_leave_for_a_bad_limit_are_counted_once() -> Non
     left = {"why": "limits", "job_type": "t.a", "queue": "default", "jobs": 3, "prefix": "smtp:"}
     its = {"did": {"broken": {"limits.smtp:": "0 would let none begin"}}, "not_started": [left]}
     [found] = troubles(facts(ticks=[tick("web1") | its, tick("web2") | its]), SETTINGS)
+    assert 'limits."smtp:": 0 would let none begin; 3 due jobs wait' in found.text
     assert found.text.endswith("; 3 due jobs wait for it")
 
 
