@@ -155,6 +155,8 @@ def test_what_a_process_changes_about_itself_is_nobody_elses(sqlite_project: Pro
     assert project.tick("--workers", "1").wait() == 0
     before, before_thread, _, after, after_thread = (ran(project, job_id)["result"] for job_id in ids)
     assert project.times_ran() == {ids[2]: 1}
+    marks = {look["env"].pop("CRONJOBS_PROCESS") for look in (before, after)}
+    assert len(marks) == 2  # each process has one of its own
     assert after == before
     assert after_thread == before_thread
     assert before["cwd"] == str(project.folder)
