@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,11 @@ SCHEDULES: dict[str, list[Any]] = {
     "grace": ["5m", "1h"],
     "warn_after_failures": [1, 9],
 }
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def some(dice: random.Random, of: dict[str, list[Any]]) -> dict[str, Any]:
