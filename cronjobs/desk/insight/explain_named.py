@@ -22,9 +22,11 @@ def explain_id(
 ) -> Explanation | None:
     """None: neither the jobs nor the ledger have this id."""
     life = job_life(connection, job_id, settings, types) if 0 < job_id < 2**63 else None
-    if life is None or life.job is None:
-        return None if life is None else explain_job(life)
-    return explain_job(replace(life, job=with_obstacles(connection, life.job, settings, types)))
+    if life is None:
+        return None
+    if life.job is not None:
+        life = replace(life, job=with_obstacles(connection, life.job, settings, types))
+    return explain_job(life)
 
 
 def explain_key(

@@ -35,8 +35,10 @@ def with_obstacles(
         return job
     runnable = present_types(connection, remembered(settings.run.every))
     place = explaining.place_in_line(connection, job.id, runnable)
-    if place is None or place.first_id is not None:
-        return job if place is None else replace(job, turn_after=Turn(place.first_id, bool(place.running)))
+    if place is None:
+        return job
+    if place.first_id is not None:
+        return replace(job, turn_after=Turn(place.first_id, bool(place.running)))
     return replace(job, ahead=_ahead(connection, job, place.priority, settings, types().types, runnable))
 
 

@@ -22,7 +22,11 @@ CELL_LIMIT: Final = 300  # characters of a text that are looked at for one cell
 
 def safe(value: object, limit: int = CELL_LIMIT) -> str:
     """*value* as one line that does nothing to a terminal; "" for None."""
-    return "" if value is None else one_line(masking.hide(str(masking.hide_in(value))), limit)
+    if value is None:
+        return ""
+    # What a list or an object holds is masked before Python spells it once more.
+    text = str(masking.hide_in(value)) if isinstance(value, dict | list | tuple) else str(value)
+    return one_line(masking.hide(text), limit)
 
 
 def key_told(job: Mapping[str, Any], limit: int = CELL_LIMIT) -> str:

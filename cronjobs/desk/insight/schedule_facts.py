@@ -95,7 +95,7 @@ def p95(durations: Sequence[timedelta]) -> timedelta:
 
 
 def newest_result(runs: Sequence[RunFacts], triggered: RunFacts | None) -> RunFacts | None:
-    """*runs*: newest first."""
+    """The run that came to an end last, or failed last, of *runs*, newest first, and of the triggered one."""
     due = next((each for each in runs if each.outcome not in NO_RESULT), None)
     by_hand = triggered if triggered is not None and triggered.outcome not in NO_RESULT else None
     return max((each for each in (due, by_hand) if each is not None), key=lambda each: each.at, default=None)
