@@ -10,6 +10,7 @@ from typing import Any, Final
 from cronjobs.desk.insight.finding import Covered
 from cronjobs.desk.insight.findings import Finding, Severity
 from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.run_watch import grace_of
 from cronjobs.desk.insight.watched import FORGOTTEN, last_sign, quiet_after
 from cronjobs.engine.config.settings import AlertChannel, AlertFilter
 from cronjobs.engine.crontime.timing import next_after
@@ -217,9 +218,10 @@ def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: b
 def _grace_ends(stored: StoredSchedule, now: datetime) -> datetime | None:
     """When the next occurrence, or one that is within its grace, is to have run; None: the schedule has no grace."""
     try:
-        grace = schedule_from_definition(stored.name, stored.definition).grace
-        if grace is None or stored.status != "active":
+        schedule = schedule_from_definition(stored.name, stored.definition)
+        if schedule.grace is None or stored.status != "active":
             return None
+        grace = grace_of(schedule)
         due = next_after(read(stored.name, stored.definition).when, now - grace)
     except ValueError:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,7 +14,10 @@ from cronjobs.desk.insight.finding import Covered
 from cronjobs.desk.insight.findings import Ack, Finding, Severity
 from cronjobs.engine.config.settings import AlertChannel, AlertFilter, CommandChannel
 from cronjobs.engine.rules.repeating import HOURLY
+from cronjobs.engine.schedules.decide import spread_offset
+from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.engine.store.alerts import AlertState, DueAlert, Episode
+from cronjobs.engine.store.schedules import StoredSchedule
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -177,3 +181,16 @@ def test_what_it_does_not_stand_for_is_over(behind: Covered) -> None:
 def test_who_asks_for_what_a_finding_stands_for_is_told(only: AlertFilter, told: bool) -> None:
     finding = Finding("dead", "", covers=(Covered("failing:1"),), follows=(Covered("failing_type:t"),))
     assert decide.wants(AlertChannel("ops", CommandChannel(("true",)), only), finding) == told
+
+
+def test_a_grace_that_ends_is_a_reason_to_look_when_its_share_of_the_spread_is_over_too() -> None:
+    now = datetime(2026, 3, 2, 9, 0, 30, tzinfo=UTC)
+    minutes = timedelta(minutes=1)
+    definition = {"job": "t", "cron": "0 9 * * *", "timezone": "UTC", "grace_s": 600, "spread_s": 86400}
+    share = spread_offset(schedule_from_definition("s", definition))
+    assert share > minutes
+    stored = StoredSchedule(1, "s", definition, "f", "active", now, now)
+    assert decide._grace_ends(stored, now) == now.replace(second=0) + share + 10 * minutes
+    assert decide._grace_ends(replace(stored, status="retired"), now) is None
+    del definition["grace_s"]
+    assert decide._grace_ends(replace(stored, definition=definition), now) is None
