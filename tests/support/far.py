@@ -82,10 +82,18 @@ class Far:
         try:
             wait_until(lambda: self.project.job(job_id)["status"] == status, within_s)
         except AssertionError:
-            pytest.fail(f"{self.project.job(job_id)}\n{self.project.log()}\n{self.cluster.log('worker-1')[-2000:]}")
+            pytest.fail(f"{self.project.job(job_id)}\n{self._logs()}")
 
     def until_said(self, what: str, times: int = 1) -> None:
-        wait_until(lambda: len(self.project.effects(what)) >= times, what=self.project.log())
+        try:
+            wait_until(lambda: len(self.project.effects(what)) >= times)
+        except AssertionError:
+            pytest.fail(f"{what!r} was not said {times} times\n{self._logs()}")
+
+    def _logs(self) -> str:
+        workers = [f"worker-{number + 1}" for number in range(len(self.cluster.workers))]
+        theirs = "".join(f"\n{name}: {self.cluster.log(name)[-2000:]}" for name in ["scheduler", *workers])
+        return self.project.log() + theirs
 
 
 def end(far: Far) -> None:

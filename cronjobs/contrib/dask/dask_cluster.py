@@ -52,6 +52,7 @@ class DaskCluster:
         self._client: Client | None = None
         self._futures: dict[str, Future] = {}
         self._stopping: set[tuple[int, int]] = set()  # job and attempt, of calls to workers that are on their way
+        self._avoided: dict[str, float | None] = {}  # workers, and when the scheduler had last heard of each
         self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")  # each waits for the scheduler
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it means is reported by us
 
@@ -79,6 +80,7 @@ class DaskCluster:
         """Submit a guard under a *name* of its own; its end is heard. Raises ClusterAway."""
         try:
             assert self._client is not None
+            preferred = self._preferred()
             future = self._client.submit(
                 guard.run,
                 spec,
@@ -87,6 +89,8 @@ class DaskCluster:
                 retries=0,
                 priority=priority,
                 resources=dict(self.executor.resources) or None,
+                workers=preferred,
+                allow_other_workers=preferred is not None,
             )
             self._futures[name] = future
             future.add_done_callback(self._done)
@@ -98,6 +102,13 @@ class DaskCluster:
         future = self._futures.pop(name, None)
         if future is not None:
             self._calls.submit(_quietly, future.cancel)
+
+    def avoid(self, worker: str) -> None:
+        """Prefer other workers until the scheduler has heard of *worker* again: an attempt was lost on it.
+
+        A frozen worker stays in Dask's list for minutes (``worker-ttl``), idle as far as the scheduler knows.
+        """
+        self._avoided.setdefault(worker, None)
 
     def stop(self, worker: str, job_id: int, attempt: int, reason: str) -> None:
         """Tell the guard of an attempt that runs on *worker* to stop. It may not be reached; then call it again."""
@@ -122,8 +133,18 @@ class DaskCluster:
         client, self._client = self._client, None
         self._futures.clear()
         self._stopping.clear()
+        self._avoided.clear()
         if client is not None:
             _quietly(client.close, timeout=1)
+
+    def _preferred(self) -> list[str] | None:
+        """The workers that a task should go to; None: any."""
+        if not self._avoided:
+            return None
+        heard = {address: worker["last_seen"] for address, worker in self.workers().items()}
+        avoided = {address: before or heard.get(address) for address, before in self._avoided.items()}
+        self._avoided = {address: before for address, before in avoided.items() if before == heard.get(address, -1.0)}
+        return sorted(heard.keys() - self._avoided.keys()) if self._avoided else None
 
     # --- in threads of Dask -------------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ class FakeCluster:
     submitted: dict[str, str] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
     stopped: list[tuple[str, int, int, str]] = field(default_factory=list)
+    avoided: list[str] = field(default_factory=list)
 
     def connect(self) -> None:
         if not self.up:
@@ -55,6 +56,9 @@ class FakeCluster:
 
     def forget(self, name: str) -> None:
         self.forgotten.append(name)
+
+    def avoid(self, worker: str) -> None:
+        self.avoided.append(worker)
 
     def stop(self, worker: str, job_id: int, attempt: int, reason: str) -> None:
         self.stopped.append((worker, job_id, attempt, reason))
@@ -283,6 +287,7 @@ def test_a_guard_that_broke_off_is_named_as_why_its_attempt_is_lost(desk: Desk) 
     desk.end_permits()
     desk.round(2)
     assert desk.ended() == [Lost("its worker raised OSError: no space left on device, and its permit has run out")]
+    assert desk.cluster.avoided == [WORKER]
 
 
 def test_a_cancel_ends_what_waits_and_stops_what_runs(desk: Desk) -> None:

@@ -186,6 +186,7 @@ def test_a_frozen_worker_has_no_handler_once_its_permit_is_over_and_the_next_att
     [start] = far.project.effects("start")
     [running] = [worker for worker in far.cluster.workers if str(worker.pid) in parents(start.pid)]
     running.send_signal(signal.SIGSTOP)
+    far.until("succeeded", far.project.add("far.quick"))  # idle workers take turns: the next would be the frozen one's
     wait_until(lambda: not is_running(start.pid), LEASE_S + 5)
     gone_at = SYSTEM.monotonic()
     far.until_said("start", 2)
