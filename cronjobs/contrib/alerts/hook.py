@@ -24,7 +24,7 @@ from cronjobs.errors import CronjobsError, DatabaseBusy
 LEAST_LEFT_S: Final = 3.0  # of the tick, to look
 LEFT_FOR_MARKS_S: Final = 1.0
 OVERDUE_TICKS: Final = 2  # that had no time left to look: the next one looks before its work
-OVERDUE_SHARE: Final = 0.25  # of that tick
+OVERDUE_SHARE: Final = 0.25  # of that tick; more of a short one, in which a look would not fit into it
 AWAY: Final = "database"  # what a channel's findings: and ignore: call it
 DATABASE_TROUBLE: Final = 4  # exit code
 
@@ -42,8 +42,8 @@ class AlertHook(Hook):
             self._early.start()
 
     def look_early(self) -> None:
-        now = self.beside.clock.monotonic()
-        self._alert(None, now + OVERDUE_SHARE * (self.beside.deadline - now), due=True, anyway=False)
+        until = early_until(self.beside.clock.monotonic(), self.beside.deadline)
+        self._alert(None, until, due=True, anyway=False)
 
     def wants_handlers(self) -> bool:
         """Whether a look is due that only a process with the handlers can do."""
@@ -109,10 +109,19 @@ hook = AlertHook
 
 
 def is_overdue(look_at: datetime | None, last_tick_at: datetime | None, now: datetime, every: timedelta) -> bool:
-    """Whether ticks come, and none has had the time to look. After an outage the work goes first: it mends a lot."""
-    if look_at is None or last_tick_at is None:
+    """Whether ticks come, and none has had the time to look. After an outage the work goes first: it mends a lot.
+
+    *look_at* None: no tick has looked yet; *last_tick_at* None: none was before this one.
+    """
+    if last_tick_at is None or now - last_tick_at > OVERDUE_TICKS * every:
         return False
-    return now - look_at > OVERDUE_TICKS * every and now - last_tick_at <= OVERDUE_TICKS * every
+    return look_at is None or now - look_at > OVERDUE_TICKS * every
+
+
+def early_until(now: float, deadline: float) -> float:
+    """When a look before the work has to be done, by the monotonic clock."""
+    share_s = max(OVERDUE_SHARE * (deadline - now), LEAST_LEFT_S + LEFT_FOR_MARKS_S)
+    return min(now + share_s, deadline)
 
 
 # --- while the database is away ---------------------------------------------------------------------------------------

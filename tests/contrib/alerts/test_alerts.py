@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -476,3 +477,18 @@ def test_ticks_that_never_have_time_left_look_before_their_work(
     put(database)
     stage.minutes(1, each=HOUR)
     assert len(early) == 1, "after an outage the work goes first"
+
+
+@pytest.mark.parametrize("budget_s", [5.0, 8.0, 20.0, 50.0])
+def test_a_look_before_the_work_has_the_time_that_a_look_needs(budget_s: float) -> None:
+    until = alert_hook.early_until(100.0, 100.0 + budget_s)
+    assert until <= 100.0 + budget_s
+    assert until - 100.0 - alert_hook.LEFT_FOR_MARKS_S >= alert_hook.LEAST_LEFT_S
+
+
+def test_a_look_is_overdue_where_ticks_come_and_none_has_ever_looked() -> None:
+    now, minute = datetime(2026, 11, 24, 2, tzinfo=UTC), timedelta(minutes=1)
+    assert alert_hook.is_overdue(None, now - minute, now, minute)
+    assert not alert_hook.is_overdue(None, None, now, minute), "the first tick of all"
+    assert not alert_hook.is_overdue(None, now - HOUR, now, minute), "after an outage the work goes first"
+    assert not alert_hook.is_overdue(now - minute, now - minute, now, minute)
