@@ -45,6 +45,15 @@ def far_hopeless():
     raise GiveUp("no such thing")
 
 
+@job("far.tells", executor="cluster", timeout="30s")
+def far_tells(ctx):
+    secret = os.environ["FAR_PASSWORD"]
+    print("prints", secret)
+    ctx.progress(1, 2, "notes " + secret)
+    far_gated(ctx)
+    raise ValueError("raises " + secret)
+
+
 @job("far.booked", executor="cluster", timeout="30s")
 def far_booked(ctx):
     with ctx.transaction():

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from cronjobs import masking
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.dask.permit import HeldPermit
 from cronjobs.contrib.dask.travelling import GuardReport, Spec, versions
@@ -28,7 +29,7 @@ from cronjobs.contrib.dask.worker_home import (
 )
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.execution.command import Command
-from cronjobs.engine.execution.handler import as_stored
+from cronjobs.engine.execution.handler import as_stored, masked
 from cronjobs.engine.execution.process import run_handler
 from cronjobs.engine.jobs.context import StopSignal
 from cronjobs.engine.jobs.job_types import PROCESS_GRACE
@@ -86,6 +87,7 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
     began = SYSTEM.monotonic()
     timeout = timedelta(seconds=spec.request.timeout_s)
     request = spec.starting_at(began, this_worker(), settings)
+    secrets_ = settings.secrets_of(request.job)  # those of this worker's environment, which its supervisor cannot know
     command = Command(
         argv=(),
         folder=settings.folder,
@@ -104,11 +106,11 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
         nonlocal told_at
         if at >= told_at + TELL_S:
             told_at = at
-            tell("progress", told.done, told.of, told.note)
+            tell("progress", told.done, told.of, None if told.note is None else masking.mask(told.note, secrets_))
 
     outcome, output = run_handler(command, permit.stop, clock=SYSTEM, report=progressed)
     took = timedelta(seconds=SYSTEM.monotonic() - began)
-    return GuardReport("ended", outcome=outcome, output=as_stored(output, settings.secrets_of(request.job)), took=took)
+    return GuardReport("ended", outcome=masked(outcome, secrets_), output=as_stored(output, secrets_), took=took)
 
 
 def _teller(spec: Spec) -> Any:

@@ -13,6 +13,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.errors import CronjobsError
+from cronjobs.masking import named_secrets
 
 TOKEN_URL: Final = "CRONJOBS_TOKEN_URL"  # a role that may take tokens and confirm permits, and nothing else
 NO_DATABASE: Final = (
@@ -27,13 +28,15 @@ _lock: Final = threading.Lock()
 def settings_here(claimed: Settings) -> Settings:
     """What holds here: the worker's own configuration file, if it has one; else what the claiming host says.
 
-    Raises CronjobsError.
+    Its secrets are this worker's: those of the claiming host do not travel. Raises CronjobsError.
     """
     file = Path(os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     if file.exists():
         return load.load(file, environ=os.environ, need_database=False)
     folder = claimed.folder if claimed.folder.is_dir() else Path.cwd()
-    return replace(claimed, folder=folder, database=os.environ.get("CRONJOBS_DATABASE_URL") or "")
+    database = os.environ.get("CRONJOBS_DATABASE_URL") or ""
+    secrets = frozenset(named_secrets({**os.environ, "": database}))
+    return replace(claimed, folder=folder, database=database, secrets=secrets)
 
 
 def database_at(url: str, schema: str | None) -> Database:

@@ -54,6 +54,29 @@ def test_a_handler_runs_on_a_worker_and_its_end_comes_back(far: Far) -> None:
 
 
 @pytest.mark.either
+def test_a_secret_that_only_a_worker_has_is_stored_nowhere(project: Project) -> None:
+    secret = "only-the-worker-knows-4711"
+    here = {"CRONJOBS_DATABASE_URL": project.url, "FAR_PASSWORD": secret}
+    far = Far(project, DaskProcesses(project.folder / "dask", here))
+    try:
+        far.configure()
+        far.begin()
+        job_id = far.project.add("far.tells", max_attempts=1)
+        far.project.tick()
+        wait_until(lambda: "notes " in str(far.project.sql("SELECT * FROM cronjobs_jobs")))
+        assert "notes ***" in str(far.project.sql("SELECT * FROM cronjobs_jobs"))
+        far.project.open()
+        far.until("dead", job_id)
+        stored = str([far.project.sql(f"SELECT * FROM cronjobs_{table}") for table in ("jobs", "job_runs")])
+        shown = cli(far.project, "jobs", "show", str(job_id)) + far.project.log()
+    finally:
+        end(far)
+    for said in ("prints ***", "raises ***"):
+        assert said in stored
+    assert secret not in stored + shown
+
+
+@pytest.mark.either
 def test_a_cancel_frees_the_worker(far: Far) -> None:
     far.begin()
     job_id = far.project.add("far.gated")
