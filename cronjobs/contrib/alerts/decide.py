@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from cronjobs.desk.insight.finding import Covered
+from cronjobs.desk.insight.finding import Covered, together
 from cronjobs.desk.insight.findings import Finding, Severity
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.run_watch import grace_of
@@ -54,17 +54,7 @@ def merged(found: Iterable[Finding], host: str) -> list[Finding]:
         if finding.kind == OF_ONE_HOST and not finding.subject:
             finding = replace(finding, subject=host)
         by_key.setdefault(finding.key, []).append(finding)
-    return [_merged(group) if len(group) > 1 else group[0] for group in by_key.values()]
-
-
-def _merged(group: Sequence[Finding]) -> Finding:
-    worst = min(group, key=lambda finding: (finding.ack is not None, finding.severity.rank))
-    rows = tuple(dict.fromkeys(row for finding in group for row in finding.rows))
-    began = [finding.since for finding in group if finding.since is not None]
-    text = f"{worst.text} (and {len(group) - 1} more of this kind)"
-    covers = tuple(each for finding in group for each in finding.covers)
-    follows = tuple(each for finding in group for each in finding.follows)
-    return replace(worst, text=text, rows=rows, since=min(began, default=None), covers=covers, follows=follows)
+    return [together(group) for group in by_key.values()]
 
 
 def host_of(finding: Finding) -> str:

@@ -14,6 +14,7 @@ from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
 from cronjobs.desk.cli.output import Times, counted, safe, sentence
 from cronjobs.desk.cli.project_database import by_hand, operator, our_database
 from cronjobs.desk.insight.acking import acknowledge, take_ack_back
+from cronjobs.desk.insight.finding import together
 from cronjobs.desk.insight.findings import Finding, judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.engine.command import leaving
@@ -73,9 +74,8 @@ def _findings(database: Database, settings: Settings) -> tuple[list[Finding], da
 
 
 def _named(found: Sequence[Finding], key: str) -> Finding:
-    for finding in found:
-        if finding.key == key:
-            return finding
+    if named := [finding for finding in found if finding.key == key]:
+        return together(named)
     keys = {finding.key for finding in found}
     meant = next((each for each in sorted(keys) if each.startswith(f"{key}:")), None) or nearest(key, keys)
     guess = f', did you mean "{meant}"?' if meant else '; "cronjobs ack" lists what there is'

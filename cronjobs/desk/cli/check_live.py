@@ -29,7 +29,11 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
         health = look(connection, settings, known or JobTypes())
     kinds = {"config"} if known else {"config", "unresolved", "late"}  # config: told already
     times = Times(health.now, settings.timezone)
-    return [sentence(trouble, times) for trouble in judge(health, settings, but=kinds) if trouble.alarm]
+    # Of a fault that somebody has acknowledged, what comes of it is no news either.
+    known_faults = [each for each in judge(health, settings) if each.kind == "config" and not each.alarm]
+    quiet = [covered for fault in known_faults for covered in fault.covers]
+    troubles = [each for each in judge(health, settings, but=kinds) if each.alarm]
+    return [sentence(each, times) for each in troubles if not any(covered.is_all_of(each) for covered in quiet)]
 
 
 def ask_clusters(executors: Mapping[str, ExecutorSettings]) -> list[str]:

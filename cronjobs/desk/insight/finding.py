@@ -51,6 +51,11 @@ class Covered:
     rows: tuple[str, ...] = ()
     until: datetime | None = None
 
+    def is_all_of(self, finding: Finding) -> bool:
+        """Whether nothing of *finding* is left without this."""
+        in_time = self.until is None or (finding.since is not None and finding.since <= self.until)
+        return self.key == finding.key and in_time and (not self.rows or set(finding.rows) <= set(self.rows))
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -86,6 +91,22 @@ class Finding:
     def alarm(self) -> bool:
         """Whether somebody has to look now."""
         return self.severity is not Severity.NOTICE and self.ack is None
+
+
+def together(group: Sequence[Finding]) -> Finding:
+    """One finding for several with the same key: the worst that nobody has acknowledged, with the rows of all."""
+    if len(group) == 1:
+        return group[0]
+    worst = min(group, key=lambda finding: (finding.ack is not None, finding.severity.rank))
+    began = [finding.since for finding in group if finding.since is not None]
+    return replace(
+        worst,
+        text=f"{worst.text} (and {len(group) - 1} more of this kind)",
+        rows=tuple(dict.fromkeys(row for finding in group for row in finding.rows)),
+        since=min(began, default=None),
+        covers=tuple(each for finding in group for each in finding.covers),
+        follows=tuple(each for finding in group for each in finding.follows),
+    )
 
 
 def for_the_file_here(finding: Finding) -> Finding:

@@ -120,13 +120,16 @@ def _config(
     here = [(fault.where, fault.what, f"{fault.where}: {fault.what}") for fault in health.faults]
     here += [(problem.path, problem.message, str(problem)) for problem in settings.problems]
     types, late = same.hosts.get("", ()), dict(same.entries.get("", {}))
+    recorded, hosts = _recorded(dict(as_noted(where, what) for where, what, _ in here), health, at_work)
     closed = {limit.prefix: jobs for limit, jobs in health.limited.items() if limit.most == 0}
     for where, what, text in here:
         its = types if takes_away(where, types) else ()
         held = sum(closed.pop(prefix) for prefix in list(closed) if _names_limit(where, prefix))
         stuck = {name: late.pop(name) for name in list(late) if names_schedule([where], name)}
         since = min(stuck.values(), default=_recorded_since(where, what, health, at_work))
-        yield _fault(text, (text,), its, tuple(stuck), held, health, same, since=since)
+        known = as_noted(where, what) in recorded.items()
+        rows, subject = (_rows(dict([as_noted(where, what)]), hosts), hosts[0]) if known else ((text,), "")
+        yield _fault(text, rows, its, tuple(stuck), held, health, same, since=since, subject=subject)
         types = () if its else types
     alike: dict[frozenset[tuple[str, str]], list[Mapping[str, Any]]] = {}
     for tick in others_at_fault(health, settings):
@@ -142,6 +145,26 @@ def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Map
     return min((at for at in began if at is not None), default=None)
 
 
+def _recorded(
+    here: Mapping[str, str], health: Health, at_work: Sequence[Mapping[str, Any]]
+) -> tuple[Mapping[str, str], list[str]]:
+    """Which of the faults *here* ticks have recorded, and on which hosts, as other hosts see it: see ``_of_hosts``."""
+    ours = [tick for tick in at_work if recorded_faults(tick).items() <= here.items()]
+    most = max((recorded_faults(tick) for tick in ours), key=len, default={})
+    return most, _by_time([tick for tick in ours if most and recorded_faults(tick) == most], health)
+
+
+def _by_time(ticks: Sequence[Mapping[str, Any]], health: Health) -> list[str]:
+    """The hosts of these *ticks*, the one whose file has been at fault longest first."""
+    hosts = {tick["host"] for tick in ticks}
+    return sorted(hosts, key=lambda host: (health.watch.misconfigured.get(host) or health.now, host))
+
+
+def _rows(faults: Mapping[str, str], hosts: Sequence[str]) -> tuple[str, ...]:
+    wrong = (f"{shown_path(where)}: {what}" for where, what in faults.items())
+    return (*wrong, *(f"host {host}" for host in sorted(hosts[1:])))
+
+
 def _of_hosts(
     faults: Mapping[str, str], ticks: Sequence[Mapping[str, Any]], health: Health, same: SameCause
 ) -> Finding:
@@ -151,22 +174,23 @@ def _of_hosts(
     ack does not cover a host that joined since. It does not cover ``config:other``: only a host itself ends the alert
     about its file.
     """
-    began = {tick["host"]: health.watch.misconfigured.get(tick["host"]) or health.now for tick in ticks}
-    first, *others = sorted(began, key=lambda host: (began[host], host))
-    hosts = (
-        f"hosts {several(sorted(began))} cannot use all of their" if others else f"host {first} cannot use all of its"
+    hosts = _by_time(ticks, health)
+    whose = (
+        f"hosts {several(sorted(hosts))} cannot use all of their"
+        if len(hosts) > 1
+        else f"host {hosts[0]} cannot use all of its"
     )
     wrong = [f"{shown_path(where)}: {what}" for where, what in faults.items()]
     return _fault(
-        f"{hosts} file: {several(wrong)}",
-        (*wrong, *(f"host {host}" for host in sorted(others))),
-        [job_type for host in began for job_type in same.hosts.get(host, ())],
-        tuple(name for host in began for name in same.entries.get(host, ())),
+        f"{whose} file: {several(wrong)}",
+        _rows(faults, hosts),
+        [job_type for host in hosts for job_type in same.hosts.get(host, ())],
+        tuple(name for host in hosts for name in same.entries.get(host, ())),
         max(_held_by_limits(tick, faults) for tick in ticks),  # each host sees the same jobs
         health,
         same,
-        since=min((at for host in began if (at := health.watch.misconfigured.get(host))), default=None),
-        subject=first,
+        since=min((at for host in hosts if (at := health.watch.misconfigured.get(host))), default=None),
+        subject=hosts[0],
     )
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from support.cases import judge
 
+from cronjobs.desk.insight import findings
 from cronjobs.desk.insight.check_config import NeverBegins
-from cronjobs.desk.insight.finding import Finding
+from cronjobs.desk.insight.finding import Finding, together
 from cronjobs.desk.insight.findings import acknowledged, troubles
 from cronjobs.desk.insight.findings_of_schedules import schedule_findings
 from cronjobs.desk.insight.findings_of_ticks import tick_findings
@@ -256,7 +257,7 @@ def test_a_module_that_cannot_be_imported_is_why_its_types_are_unknown(here: boo
     [found] = troubles(health, SETTINGS)
     why = "for want of t.a, t.b 2 due jobs wait and schedule nightly cannot run"
     assert found.text.endswith(f"{': '.join(NO_MODULE)}; {why}")
-    assert (found.key, found.severity) == ("config" if here else "config:web1", "critical")
+    assert (found.key, found.severity) == ("config:web1", "critical")
     assert texts(health, but={"config"}).keys() == {"unresolved:t.a", "unresolved:t.b"}, "for who reports no file"
 
 
@@ -289,7 +290,7 @@ def test_a_fault_here_hides_no_other_fault_of_another_host() -> None:
     found = {each.key: each for each in troubles(health, SETTINGS)}
     assert {key: (each.severity, each.since) for key, each in found.items()} == {
         "config:web1": ("critical", NOW - HOUR),
-        "config": ("warning", NOW - MINUTE),  # since a tick recorded it
+        "config:web2": ("warning", NOW - MINUTE),  # since a tick recorded it
     }
     assert "2 due jobs wait" in found["config:web1"].text
 
@@ -297,7 +298,33 @@ def test_a_fault_here_hides_no_other_fault_of_another_host() -> None:
 def test_the_same_faults_are_the_same_however_many_and_long_they_are() -> None:
     faults = tuple(Fault(f"module m{number}" + "x" * 200, "no module" * 100) for number in range(12))
     ticks = [tick("web1", *noted({each.where: each.what for each in faults[7:]}).items())]
-    assert {each.key for each in troubles(facts(ticks=ticks, faults=faults), SETTINGS)} == {"config"}
+    found = [each.key for each in troubles(facts(ticks=ticks, faults=faults), SETTINGS)]
+    assert found == ["config"] * 7 + ["config:web1"] * 5, "of many faults a tick records the first"
+
+
+def test_who_acknowledges_a_fault_on_one_host_has_done_so_on_all() -> None:
+    """Its key and its rows are the same wherever it is judged: on the host itself, on another, where no fault is."""
+
+    def case(dice: random.Random) -> None:
+        names = ["web1", "web2", "web3"][: dice.randint(1, 3)]
+        faults = {name: dice.sample(["schedules.a", "schedules.b", "limits.c"], dice.randint(0, 3)) for name in names}
+        ticks = [tick(name, *((where, "bad") for where in its)) for name, its in faults.items()]
+        since: dict[str, datetime | None] = {name: NOW - dice.randint(1, 3) * MINUTE for name in names}
+        seen = []
+        for here in [*faults.values(), []]:
+            health = facts(ticks=ticks, faults=tuple(Fault(where, "bad") for where in here))
+            seen.append(replace(health, watch=replace(health.watch, misconfigured=since)))
+        for health in seen:
+            found = troubles(health, SETTINGS)
+            for key in {each.key for each in found}:
+                assert key.startswith("config:"), "a tick of each host has recorded what its file has"
+                meant = together([each for each in found if each.key == key])
+                acks = {key: StoredAck(key, meant.severity, meant.rows, NOW + HOUR, None, None, NOW)}
+                for other in seen:
+                    its = [each for each in findings.judge(replace(other, acks=acks), SETTINGS) if each.key == key]
+                    assert all(each.ack for each in its), (faults, key)
+
+    judge(case, few=100)
 
 
 def test_where_no_tick_comes_for_another_database_that_is_one_finding() -> None:

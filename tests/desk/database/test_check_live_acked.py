@@ -1,0 +1,29 @@
+"""What ``check --live`` leaves out once somebody has acknowledged it."""
+
+from __future__ import annotations
+
+import pytest
+from support.explained import World, utc
+from support.explained import clock as clock
+from support.explained import cronjobs as cronjobs
+from support.explained import world as world
+
+pytestmark = pytest.mark.either
+
+
+def test_what_comes_of_another_hosts_fault_is_quiet_once_that_is_acknowledged(world: World) -> None:
+    world.file(nightly='cron: "* * * * *"')
+    world.tick(utc("2026-03-02T08:01:00"))
+    world.file(nightly='cron: "* * * *"')
+    for minute in range(2, 9):
+        world.tick(utc(f"2026-03-02T08:{minute:02}:00"), host="beta")
+    world.file(nightly='cron: "* * * * *"')
+    [finding] = [each for each in world.cronjobs("ack", "--json").json if each["kind"] == "config"]
+    assert finding["key"] == "config:beta"
+    before = world.cronjobs("check", "--live")
+    assert (before.code, "nightly" in before.out + before.err) == (1, True), before
+    world.cronjobs("ack", "config:beta", "--why", "a deploy is under way")
+    after = world.cronjobs("check", "--live")
+    assert (after.code, "nightly" in after.out + after.err) == (0, False), after
+    world.cronjobs("ack", "config:beta", "--remove")
+    assert world.cronjobs("check", "--live").code == 1
