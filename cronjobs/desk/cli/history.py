@@ -153,11 +153,11 @@ def history(
 
     First what broke, each in a line: jobs that died, attempts that failed, timed out, were lost, interrupted or
     cancelled, occurrences that were missed; without --outcome, who cancelled, retried, dismissed, released or
-    rescheduled jobs; and, also without --type, the times in which no tick reached the database, pauses, and deploys:
-    files that were applied, and other code on a host. If there are more than --limit, those with the same error are one
-    line. Then, counted by schedule and job type: what succeeded, was snoozed,
-    skipped or coalesced. The first line counts all; what is left out is counted on stderr. Errors in full, tracebacks
-    and outputs: "cronjobs jobs show ID".
+    rescheduled jobs, and who triggered or backfilled a schedule; and, also without --type, the times in which no
+    tick reached the database, pauses, and deploys: files that were applied, and other code on a host. If there are
+    more than --limit, those with the same error are one line. Then, counted by schedule and job type: what
+    succeeded, was snoozed, skipped or coalesced. The first line counts all; what is left out is counted on stderr.
+    Errors in full, tracebacks and outputs: "cronjobs jobs show ID".
 
     --json has an object for each, with its kind: attempt, death, occurrence, gap, pause, deploy or act; of the first
     three the columns of their tables. If there are more than --limit, it has what broke, then the newest of the others.
@@ -317,7 +317,8 @@ def _acts_on_jobs(connection: Connection, asked: _Asked, times: Times) -> list[d
 
 def _job_ids(row: Any) -> list[int]:
     """Those that an entry of the audit trail is about. Plain SQL can write any text, and any JSON."""
-    ids = row.detail.get("ids") if row.subject == "jobs" and isinstance(row.detail, dict) else None
+    detail = row.detail if isinstance(row.detail, dict) else {}
+    ids = detail.get("ids", [detail.get("job_id")] if row.action == "trigger" else None)
     if isinstance(ids, list):
         return [id_ for id_ in ids if isinstance(id_, int) and 0 < id_ < 2**63]
     number = row.subject.removeprefix("job ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice, repeat
 from typing import Final
 
 from sqlalchemy import Connection
@@ -31,6 +32,7 @@ class RunFacts:
     ``outcome``: its job's status (succeeded; failed: it will be tried again; dead, cancelled, queued, running), or
     pruned, or why there was no run of its own (missed, skipped, coalesced). ``at``: when it got there; for what is
     queued, had no run or was pruned, when it was due. ``took``: its last attempt, if that ended and is recorded.
+    ``count``: of the row's occurrences.
     """
 
     outcome: str
@@ -38,6 +40,7 @@ class RunFacts:
     due_at: datetime
     job_id: int | None
     took: timedelta | None = None
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,9 @@ class ScheduleFacts:
 
     @property
     def strip(self) -> tuple[str, ...]:
-        """The outcomes of ``runs``, oldest first."""
-        return tuple(each.outcome for each in reversed(self.runs))
+        """What became of the last occurrences, oldest first, at most STRIP: a row of several is as many of them."""
+        signs = (outcome for each in self.runs for outcome in repeat(each.outcome, min(each.count, STRIP)))
+        return tuple(reversed(list(islice(signs, STRIP))))
 
 
 def middle(durations: Sequence[timedelta]) -> timedelta:
@@ -142,4 +146,4 @@ def _facts(schedule: ScheduleRow, rows: Sequence[LedgerRun], by_hand: LedgerRun 
 def run_facts(row: LedgerRun) -> RunFacts:
     outcome = row.outcome if row.outcome != "enqueued" else row.status or PRUNED
     reached = {"running": row.started_at, "failed": row.last_failed_at}.get(outcome, row.finished_at)
-    return RunFacts(outcome, reached or row.last_for, row.last_for, row.job_id, row.took)
+    return RunFacts(outcome, reached or row.last_for, row.last_for, row.job_id, row.took, row.count)

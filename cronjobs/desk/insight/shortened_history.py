@@ -19,6 +19,8 @@ ACTS: Final = {
     "dismiss": "dismissed",
     "release": "released",
     "reschedule": "rescheduled",
+    "trigger": "triggered",
+    "backfill": "backfilled",
 }
 ONE_ACT: Final = timedelta(minutes=10)  # at most, between two jobs to which one does the same for the same reason
 

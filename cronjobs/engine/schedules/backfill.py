@@ -190,6 +190,6 @@ def backfill(
         for instant, job_id in zip(filling.run, ids, strict=True)
     ]
     store.record_occurrences(connection, [*filling.left, *rows], now)
-    detail = {"from": first.isoformat(), "to": last.isoformat(), "jobs": len(ids)}
+    detail = {"from": first.isoformat(), "to": last.isoformat(), "jobs": len(ids), "ids": ids}
     record(connection, action="backfill", subject=name, actor=actor, host=host, detail=detail, at=now)
     return filling

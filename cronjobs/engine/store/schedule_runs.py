@@ -7,7 +7,7 @@ attempts for each.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -48,7 +48,7 @@ class ScheduleRow:
 class LedgerRun:
     """A ledger row and the job that was made for it; all of the job is None if there is none, or it was pruned.
 
-    ``took``: how long the job's last attempt ran, if it ended and is still recorded.
+    ``count``: of its occurrences. ``took``: how long the job's last attempt ran, if it ended and is still recorded.
     """
 
     last_for: datetime
@@ -59,6 +59,7 @@ class LedgerRun:
     finished_at: datetime | None = None
     last_failed_at: datetime | None = None
     took: timedelta | None = None
+    count: int = 1
 
 
 def schedule_rows(connection: Connection, schedule_ids: Collection[int]) -> list[ScheduleRow]:
@@ -81,8 +82,8 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
     """The newest *rows* ledger rows of each schedule, newest first; none that a wrong clock wrote ahead."""
     ledger = run(
         connection,
-        f"SELECT c.schedule_id, c.last_for, c.outcome, c.job_id FROM {_NEWEST_OF_EACH} ORDER BY c.schedule_id, "
-        "c.last_for DESC",
+        f"SELECT c.schedule_id, c.last_for, c.outcome, c.job_id, c.count AS occurrences FROM {_NEWEST_OF_EACH} "
+        "ORDER BY c.schedule_id, c.last_for DESC",
         ids=sorted(schedule_ids),
         rows_each=rows,
     ).all()
@@ -90,7 +91,8 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
     lists: dict[int, list[LedgerRun]] = {}
     for row in ledger:
         job = jobs.get(row.job_id) if row.outcome == "enqueued" else None
-        lists.setdefault(row.schedule_id, []).append(_with_job(row.last_for, row.outcome, row.job_id, job))
+        its = _with_job(row.last_for, row.outcome, row.job_id, job)
+        lists.setdefault(row.schedule_id, []).append(replace(its, count=row.occurrences))
     return lists
 
 

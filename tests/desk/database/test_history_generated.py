@@ -450,25 +450,30 @@ def test_what_somebody_does_to_jobs_is_in_the_night(cronjobs: Cronjobs, rows: Ro
     night.act(ago(hours=3), "dismiss", "jobs", detail={"ids": "x"})
     night.act(ago(hours=3), "release", "job x")
     night.act(ago(hours=3), "trigger", "nightly", detail={"job_id": one})
+    night.act(ago(hours=2), "backfill", "other", detail={"from": "x", "to": "x", "jobs": 1, "ids": [other]})
     rows.tick()
     assert (
         cronjobs("history").out
         == """\
-since 2026-06-30 14:03:07 Europe/Berlin: 278 jobs cancelled, 2 jobs retried
+since 2026-06-30 14:03:07 Europe/Berlin: 278 jobs cancelled, 2 jobs retried, 1
+job triggered, 1 job backfilled
 
 Wednesday 2026-07-01
 08:03:07     cancelled    275 jobs of flood by ada until 08:04:07: too many
 08:03:07     cancelled    2 jobs by ada until 08:04:07: not yet
 09:03:07     cancelled    job #9999 by ada: not yet
 10:03:07     retried      2 jobs by ada
+11:03:07     triggered    reports.nightly #276 of nightly by ada
+12:03:07     backfilled   mail.send #277 of other by ada
 """
     )
     assert (
         "cancelled    reports.nightly #276 of nightly by ada: not yet\n"
         in cronjobs("history", "--type", "reports.nightly").out
     )
-    [cancelled, retried] = cronjobs("history", "--schedule", "other", "--json").json
+    [cancelled, retried, backfilled] = cronjobs("history", "--schedule", "other", "--json").json
     assert (cancelled["jobs"], cancelled["job_id"], retried["job_type"]) == (1, other, "mail.send")
+    assert (backfilled["action"], backfilled["job_id"]) == ("backfill", other)
     [cancelled] = cronjobs("history", "--type", "flood", "--json", "--until", "5h").json
     assert cancelled == {
         "kind": "act",
@@ -484,7 +489,10 @@ Wednesday 2026-07-01
         "finished_at": (at + MINUTE).isoformat(),
     }
     assert cronjobs("history", "--outcome", "cancelled", "--json").json == []
-    assert cronjobs("history", "--limit", "2").err == "left out: 2 jobs retried: --limit, or a shorter time\n"
+    assert (
+        cronjobs("history", "--limit", "2").err
+        == "left out: 2 jobs retried, 1 job triggered, 1 job backfilled: --limit, or a shorter time\n"
+    )
 
 
 def test_only_so_many_acts_on_jobs_are_counted_and_it_says_from_when_on(

@@ -47,7 +47,9 @@ class Histories:
                 dice.choice([None, 10**9 + step, self.job(name, at)]) if dice.random() < 0.2 else self.job(name, at)
             )
             row = {"schedule_id": number, "first_for": at, "last_for": at, "decided_at": at, "outcome": outcome}
-            self.ledger[number].append(row | {"job_id": job_id})
+            # Of an outage it is one row for all, which says from when.
+            count = dice.choice([1, 2, 30]) if outcome == "missed" else 1
+            self.ledger[number].append(row | {"job_id": job_id, "count": count, "first_for": at - (count - 1) * SECOND})
         if count:
             with self.rows.database.write() as connection:
                 connection.execute(insert(tables.occurrences), self.ledger[number])
@@ -92,7 +94,7 @@ class Histories:
                 durations.append(took)
             at = job.get({"running": "started_at", "failed": "last_failed_at"}.get(outcome, "finished_at"))
             if place < 20:
-                told.append((outcome, at or row["last_for"], row["last_for"], row["job_id"], took))
+                told.append((outcome, at or row["last_for"], row["last_for"], row["job_id"], took, row["count"]))
         return told, durations
 
 
@@ -108,7 +110,7 @@ def test_facts_of_random_histories_are_what_python_finds_in_the_rows(database: D
     for number in numbers:
         facts, (runs, durations) = found[number], world.expected(number)
         assert [tuple(vars(each).values()) for each in facts.runs] == runs
-        assert list(facts.strip) == [each[0] for each in reversed(runs)]
+        assert list(facts.strip) == [each[0] for each in reversed(runs) for _ in range(each[-1])][-20:]
         assert list(facts.durations) == durations
         results = [each for each in runs if each[0] not in ("queued", "running")]
         assert (None if facts.last is None else tuple(vars(facts.last).values())) == (results[0] if results else None)
