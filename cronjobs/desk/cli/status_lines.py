@@ -25,6 +25,7 @@ from cronjobs.desk.cli.output import (
     width,
     wrapped,
 )
+from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.findings import Finding, Severity, judge
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends
@@ -41,7 +42,6 @@ LABEL_WIDTH: Final = 11
 NARROW: Final = 76  # columns that a table with all of a schedule's columns needs
 COLOUR_OF: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
 FINDINGS_SHOWN: Final = 8
-WELL: Final = "ticks come, nothing is late or dead, every schedule had its runs"
 WELL_WITHOUT_PROJECT: Final = "no run of cronjobs exec failed, was missed or is dead"
 
 

@@ -14,6 +14,7 @@ from cronjobs.engine.store.given_up import GivenUp
 from cronjobs.errors import MESSAGE_LIMIT
 from cronjobs.text import one_line
 
+WELL: Final = "ticks come, nothing is late or dead, no schedule is behind"  # said where there is no finding
 NAMED: Final = 3  # of several with the same problem; the rest are counted
 
 

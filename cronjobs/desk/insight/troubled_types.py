@@ -13,13 +13,14 @@ from cronjobs.engine.store.listing import typical_runs
 from cronjobs.engine.store.misfits import waiting_misfits
 
 RUNS_ASKED: Final = 1000
+RUNS_TO_TELL: Final = 5  # one or two runs are not what is typical of a type
 RUNS_IN_A_LEASE: Final = 5  # of typical length; a long job's process exists for one run, and renews for as long
 
 
 def troubled_types(connection: Connection, run: RunSettings) -> dict[str, Any]:
     """``slow``, ``crashing`` and ``misfits`` of ``Health``."""
     return {
-        "slow": too_long(run, typical_runs(connection, RUNS_ASKED)),
+        "slow": too_long(run, typical_runs(connection, RUNS_ASKED, RUNS_TO_TELL)),
         "crashing": crashing(connection),
         "misfits": waiting_misfits(connection),
     }

@@ -247,8 +247,8 @@ def dead_counts(connection: Connection) -> dict[str, int]:
     return dict(row._mapping)
 
 
-def typical_runs(connection: Connection, last: int) -> dict[str, timedelta]:
-    """The average duration by job type, over the *last* runs that succeeded.
+def typical_runs(connection: Connection, last: int, at_least: int) -> dict[str, timedelta]:
+    """The average duration by job type, over the *last* runs that succeeded; of types with *at_least* so many of them.
 
     The type is looked up for each of them: of a join PostgreSQL may make a walk over all jobs.
     """
@@ -261,8 +261,9 @@ def typical_runs(connection: Connection, last: int) -> dict[str, timedelta]:
           FROM (
             SELECT job_id, started_at, finished_at FROM {JOB_RUNS} WHERE outcome = 'succeeded'
             ORDER BY finished_at DESC LIMIT :last) last) r
-        WHERE job_type IS NOT NULL GROUP BY job_type ORDER BY job_type""",
+        WHERE job_type IS NOT NULL GROUP BY job_type HAVING count(*) >= :at_least ORDER BY job_type""",
         last=last,
+        at_least=at_least,
         longest=LONGEST,
     )
     return {row.job_type: timedelta(seconds=float(row.seconds)) for row in rows}

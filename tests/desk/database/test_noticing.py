@@ -181,7 +181,7 @@ def test_hosts_that_carry_different_files_are_told_apart_without_an_alarm(yard: 
     assert not found.alarm
 
 
-def ran(yard: Yard, job_type: str, seconds: float, times: int = 3) -> None:
+def ran(yard: Yard, job_type: str, seconds: float, times: int = 5) -> None:
     now = yard.clock.now()
     began = now - timedelta(seconds=seconds)
     with yard.database.write() as connection:
@@ -197,6 +197,7 @@ def test_runs_that_are_long_for_the_lease_are_told_without_an_alarm(yard: Yard) 
     ran(yard, "quick", 11.9)
     ran(yard, "slow", 13)
     ran(yard, "long", 300)
+    ran(yard, "slow.seldom", 13, times=4)
     [found] = noticed(yard, "lease")
     assert found.text.startswith("slow typically runs for 13s, and run.lease is 1m: make it 5 times as long")
     assert not found.alarm

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from cronjobs.contrib.web.html import Html, h, together
 from cronjobs.contrib.web.strip import QUARTERS, first_quarter, strip, with_next
 from cronjobs.contrib.web.view import View, badge, button, status, table
+from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.findings import Finding, judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.health import Health
@@ -43,7 +44,7 @@ def overview(connection: Connection, view: View, types: JobTypes, number: int = 
 
 def findings(found: Sequence[Finding], view: View) -> Html:
     if not found:
-        return h("p", "All well: ticks come, nothing is late or dead, every schedule had its runs.", class_="well")
+        return h("p", f"All well: {WELL}.", class_="well")
     more = len(found) - FINDINGS
     rest = h("p", f"and {counted(more, 'more finding')}: cronjobs status --json") if more > 0 else None
     return h("div", h("ul", [_finding(each, view) for each in found[:FINDINGS]], class_="findings"), rest)
