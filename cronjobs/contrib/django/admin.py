@@ -20,8 +20,10 @@ from django.utils.timezone import template_localtime  # type: ignore[import-unty
 from cronjobs import masking
 from cronjobs.contrib.django.apps import import_modules_of_apps
 from cronjobs.contrib.django.connections import ours
+from cronjobs.contrib.django.instants import from_djangos, zone_name
 from cronjobs.contrib.django.models import JobModel, JobRunModel, OccurrenceModel, ScheduleModel
 from cronjobs.desk.insight.explain_named import explain_id
+from cronjobs.desk.insight.saying import LocalTimes, on_the_clock
 from cronjobs.engine.config.django_project import config_file
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
@@ -262,7 +264,8 @@ def _attempt(run: Any) -> tuple[Any, ...]:
 
 def _occurrence(row: Any) -> tuple[str, ...]:
     job = f"job {row.job_id}" if row.job_id else ""
-    return _shown(row.last_for), row.outcome, _text(row.reason), job
+    times = LocalTimes(from_djangos(row.last_for), zone_name())
+    return _shown(row.last_for), row.outcome, _text(on_the_clock(row.reason or "", times)), job
 
 
 def _shown(instant: Any) -> str:

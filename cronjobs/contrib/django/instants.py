@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 from django.conf import settings  # type: ignore[import-untyped]
 from django.utils import timezone  # type: ignore[import-untyped]
@@ -21,3 +22,9 @@ def from_djangos(instant: datetime) -> datetime:
         return instant
     aware: datetime = timezone.make_aware(instant, timezone.get_default_timezone())
     return aware
+
+
+def zone_name() -> str:
+    """The zone in which a page shows instants: the activated one, if it has a name, else the project's."""
+    current = timezone.get_current_timezone()
+    return str(current.key if settings.USE_TZ and isinstance(current, ZoneInfo) else settings.TIME_ZONE)

@@ -159,6 +159,17 @@ def test_no_value_of_a_job_shows_a_secret_that_the_process_knows(
     assert page.count("refused: ***") >= 7, "each of these is still shown"
 
 
+def test_the_reason_of_an_occurrence_is_on_the_clock_of_its_page(site: Any, rows: Rows) -> None:
+    from django.utils import timezone  # type: ignore[import-untyped]
+
+    number = rows.schedule("nightly")
+    said = "overlap: the occurrence of 2026-07-01T11:03:07+00:00 stands for it"
+    rows.occurrence(number, ago(hours=1), "skipped", reason=said)
+    with timezone.override("Asia/Tokyo"):
+        page = words(of(site, "ScheduleModel").change_view(request(BOB), str(number)))
+    assert "the occurrence of 20:03:07 stands for it" in page
+
+
 def test_no_text_of_a_row_reaches_a_page_with_control_characters(site: Any, rows: Rows) -> None:
     hostile = "x\x1b[31m\u202e\x85y"
     columns = ("job_type", "queue", "schedule", "enqueued_by", "last_error", "idempotency_key", "concurrency_key")
