@@ -42,6 +42,9 @@ ONLY = {
     "time": {"clock", "engine.probe", "engine.execution", "contrib.exec"},
     "typer": {"desk.cli", "contrib"},
     "distributed": {"contrib.dask"},
+    "werkzeug": {"contrib.web"},
+    "jinja2": {"contrib.web"},
+    "waitress": {"contrib.web"},
     "pydantic": {"engine.rules"},
     "pydantic_core": {"engine.rules"},
 }

@@ -24,6 +24,7 @@ class Mutant:
 SQL = "cronjobs/engine/store/sql.py"
 WEB = "cronjobs/contrib/web/security.py"
 PAGES = "tests/contrib/web/test_web.py"
+SERVED = "tests/contrib/web/test_serve.py"
 DJANGO_ADMIN, DJANGO_MIGRATIONS, DJANGO_SETTINGS, DJANGO_TASKS = (
     f"tests/contrib/django/test_django_{name}.py" for name in ("admin", "migrations", "settings", "tasks")
 )
@@ -1265,9 +1266,65 @@ MUTANTS = (
         ("tests/desk/unit/execution/test_reporting.py",),
     ),
     Mutant("a form without the session's token", WEB, "if not _same(given, visitor.csrf):", "if False:", (PAGES,)),
-    Mutant("any host name", WEB, "if request.host not in self.hosts:", "if False:", (PAGES,)),
+    Mutant("any host name", WEB, "if request.asked_host not in self.hosts:", "if False:", (PAGES,)),
     Mutant("a form of another site", WEB, 'ours = site in ("", "same-origin")', "ours = True", (PAGES,)),
     Mutant("the link works twice", WEB, "self._session is not None or not _same(", "not _same(", (PAGES,)),
+    Mutant(
+        "templates show secrets",
+        "cronjobs/contrib/web/templating.py",
+        "masking.hide(decoded(value) if isinstance(value, bytes) else str(value))",
+        "(decoded(value) if isinstance(value, bytes) else str(value))",
+        (PAGES,),
+    ),
+    Mutant(
+        "templates do not escape",
+        "cronjobs/contrib/web/templating.py",
+        "autoescape=True",
+        "autoescape=False",
+        (PAGES,),
+    ),
+    Mutant(
+        "the pages believe any address at which they are mounted",
+        "cronjobs/contrib/web/request.py",
+        "if not _MOUNT.fullmatch(self.root_path):",
+        "if False:",
+        ("tests/contrib/web/test_web_mounted.py",),
+    ),
+    Mutant(
+        "a form of any length is read",
+        "cronjobs/contrib/web/request.py",
+        "    max_content_length = LONGEST_FORM\n",
+        "",
+        ("tests/contrib/test_web_bodies.py",),
+    ),
+    Mutant(
+        "a request may trickle in for ever",
+        "cronjobs/contrib/web/serve.py",
+        "if channel.waits and channel.until <= SYSTEM.monotonic():",
+        "if False:",
+        (SERVED,),
+    ),
+    Mutant(
+        "those who wait keep others out",
+        "cronjobs/contrib/web/serve.py",
+        "if sum(channel.waits for channel in self.active_channels.values()) > MOST_WAITING:",
+        "if False:",
+        (SERVED,),
+    ),
+    Mutant(
+        "the server takes bodies in chunks",
+        "cronjobs/contrib/web/serve.py",
+        "if self.chunked:",
+        "if False:",
+        (SERVED,),
+    ),
+    Mutant(
+        "the server reads bodies of any length",
+        "cronjobs/contrib/web/serve.py",
+        "max_request_body_size=LONGEST_FORM + 1",
+        "max_request_body_size=1 << 40",
+        (SERVED,),
+    ),
     Mutant(
         "a page releases a job whose runner lives",
         "cronjobs/contrib/web/actions.py",

@@ -19,7 +19,7 @@ def main() -> None:
     if not PROGRAM.exists():
         sys.stderr.write("Installing cronjobs and what it needs into .venv (once; half a minute) ...\n")
         venv.create(ROOT / ".venv", with_pip=True)
-        pip = [str(PROGRAM.with_name("python")), "-m", "pip", "install", "-q", "-e", f"{ROOT}[postgres]"]
+        pip = [str(PROGRAM.with_name("python")), "-m", "pip", "install", "-q", "-e", f"{ROOT}[postgres,web]"]
         installed = subprocess.run(pip, check=False).returncode
         if installed != 0:
             sys.exit(installed)

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection
+from werkzeug.exceptions import BadRequest, NotFound
 
-from cronjobs.contrib.web.request import Refused
 from cronjobs.desk.insight.acking import acknowledge, take_ack_back
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
@@ -59,27 +59,11 @@ class Act:
         why = self.form.get("why", "").strip()
         return one_line(clean(why), 500) if why else None
 
-    def run(self, path: str) -> Done:
-        """Raises Refused for an address that does nothing, ForeignDatabase for a database that is not ours."""
+    def run(self, action: str, arguments: Mapping[str, Any]) -> Done:
+        """*action*: of ACTIONS. Raises ForeignDatabase for a database that is not ours."""
         found = require_schema(self.connection)
         is_ours(self.settings, found.project, found.environment)
-        match path.split("/")[1:]:
-            case ["jobs", job_id, verb] if job_id.isdecimal() and len(job_id) < 20 and int(job_id) < 2**63:
-                if verb == "release":
-                    return self._release(int(job_id))
-                if verb in CHANGES:
-                    return self._change(int(job_id), verb)
-            case ["findings", "ack"]:
-                return self._acknowledge()
-            case ["findings", "unack"]:
-                return self._take_ack_back()
-            case ["pause"]:
-                return self._pause()
-            case ["resume"]:
-                return self._resume()
-            case ["trigger"]:
-                return self._trigger()
-        raise Refused("404 Not Found", "there is no such action")
+        return ACTIONS[action](self, **arguments)
 
     def _change(self, job_id: int, verb: str) -> Done:
         change, done = CHANGES[verb]
@@ -106,11 +90,11 @@ class Act:
     def _target(self) -> tuple[str, str]:
         scope, name = self.form.get("scope", ""), self.form.get("name", "")
         if scope not in ("all", "queue", "schedule") or bool(name) is (scope == "all"):
-            raise Refused("400 Bad Request", "what is to be paused, or to go on?")
+            raise BadRequest("what is to be paused, or to go on?")
         if scope == "schedule":
             known = {each.name for each in schedules.all_schedules(self.connection)}
             if name not in known:
-                raise Refused("404 Not Found", "there is no such schedule")
+                raise NotFound("there is no such schedule")
         return scope, name
 
     def _pause(self) -> Done:
@@ -146,7 +130,7 @@ class Act:
         """Acknowledge the finding as it is now: its rows and its severity."""
         key, span = self.form.get("finding", ""), ACK_FOR.get(self.form.get("for", "7d"))
         if span is None:
-            raise Refused("400 Bad Request", f"for is one of {', '.join(ACK_FOR)}")
+            raise BadRequest(f"for is one of {', '.join(ACK_FOR)}")
         found = judge(look(self.connection, self.settings, self.types), self.settings)
         finding = next((each for each in found if each.key == key), None)
         if finding is None:
@@ -173,3 +157,15 @@ class Act:
             actor=self.actor,
             host=self.host,
         )
+
+
+# Where a form is sent, and what then is done.
+ACTIONS: Final[Mapping[str, Callable[..., Done]]] = {
+    f"/jobs/<id:job_id>/<any({', '.join(CHANGES)}):verb>": Act._change,
+    "/jobs/<id:job_id>/release": Act._release,
+    "/findings/ack": Act._acknowledge,
+    "/findings/unack": Act._take_ack_back,
+    "/pause": Act._pause,
+    "/resume": Act._resume,
+    "/trigger": Act._trigger,
+}

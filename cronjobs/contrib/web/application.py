@@ -2,34 +2,70 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, Final
 
+from werkzeug.exceptions import Conflict, HTTPException, InternalServerError, ServiceUnavailable
+from werkzeug.routing import BaseConverter, Map, Rule, ValidationError
+from werkzeug.utils import redirect
+from werkzeug.wrappers import Response
+
 from cronjobs import masking
-from cronjobs.contrib.web.actions import Act
-from cronjobs.contrib.web.html import document, h
+from cronjobs.contrib.web.actions import ACTIONS, Act
+from cronjobs.contrib.web.pages.hosts import hosts
+from cronjobs.contrib.web.pages.job import job
+from cronjobs.contrib.web.pages.jobs import jobs
+from cronjobs.contrib.web.pages.overview import overview
+from cronjobs.contrib.web.pages.queues import queues
+from cronjobs.contrib.web.pages.schedule import schedule
 from cronjobs.contrib.web.project import Current, Doors
-from cronjobs.contrib.web.request import PageRequest, Refused, Response, base_of, read_request
-from cronjobs.contrib.web.routes import page, static
+from cronjobs.contrib.web.request import PageRequest
 from cronjobs.contrib.web.security import HEADERS, Access, Login, Visitor, require_same_site
+from cronjobs.contrib.web.templating import PACKAGE, rendered
 from cronjobs.contrib.web.view import View, address
 from cronjobs.desk.insight.saying import Times
-from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.meta import require_schema
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseError
 
-StartResponse = Callable[..., Any]
-# By status, what the link to the first page says, where that may help.
-_GO_ON: Final = {
-    "400": "To the first page",
-    "401": "If you have just followed the link, go on to the pages.",
-    "404": "To the first page",
-    "409": "To the first page",
+HTML: Final = "text/html"
+STATIC: Final = {"style.css": "text/css", "icon.svg": "image/svg+xml"}
+PAGES: Final[dict[str, Callable[..., str]]] = {
+    "/": overview,
+    "/jobs": jobs,
+    "/jobs/<id:job_id>": job,
+    "/schedule": schedule,
+    "/queues": queues,
+    "/hosts": hosts,
 }
+# By status, what the link to the first page says, where that may help.
+_GO_ON: Final = {401: "If you have just followed the link, go on to the pages."} | dict.fromkeys(
+    (400, 404, 405, 409), "To the first page"
+)
+
+
+class JobId(BaseConverter):
+    regex = "[0-9]{1,19}"
+
+    def to_python(self, value: str) -> int:
+        if not 1 <= int(value) < 2**63:
+            raise ValidationError
+        return int(value)
+
+
+ROUTES: Final = Map(
+    [
+        *(Rule(where, endpoint=where, methods=["GET"]) for where in PAGES),
+        *(Rule(where, endpoint=where, methods=["POST"]) for where in ACTIONS),
+        *(Rule(f"/static/{name}", endpoint=name, methods=["GET"]) for name in STATIC),
+    ],
+    converters={"id": JobId},
+    merge_slashes=False,
+)
 
 
 @dataclass
@@ -41,78 +77,80 @@ class Application:
     access: Access
     host: str
 
-    def __call__(self, environ: Mapping[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        return answer(self._answer(environ), environ, start_response)
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        return self._answer(PageRequest(environ))(environ, start_response)
 
-    def _answer(self, environ: Mapping[str, Any]) -> Response:
+    def _answer(self, request: PageRequest) -> Response:
         base: str | None = None  # where the pages are mounted is not known yet
         try:
-            base = base_of(environ, trust_proxy=self.access.trust_proxy)
-            request = read_request(environ, base)
+            base = request.base
             visitor = self.access.admit(request)
             if isinstance(visitor, Login):
-                return _led_to(f"{request.base}/", visitor.cookie)
-            return self._for(visitor, request)
-        except Refused as refused:
-            headers = tuple((name.replace("_", "-"), value) for name, value in refused.headers.items())
-            return told(refused.status, str(refused), base, headers)
+                return self._with_session(led_to(f"{base}/"), request, visitor.session)
+            endpoint, arguments = ROUTES.bind("").match(request.path, request.method)
+            if endpoint in STATIC:
+                return answer(packaged(endpoint), STATIC[endpoint])
+            if endpoint in ACTIONS:
+                return self._act(visitor, request, endpoint, arguments)
+            shown = answer(self._page(visitor, request, endpoint, arguments))
+            return self._with_session(shown, request, visitor.session)
+        except HTTPException as refused:
+            return told(refused, base)
         except DatabaseError as error:
-            return told("503 Service Unavailable", str(error), base)
+            return told(ServiceUnavailable(str(error)), base)
         except CronjobsError as error:
-            return told("409 Conflict", str(error), base)
+            return told(Conflict(str(error)), base)
         except Exception as error:
             trace = "".join(traceback.format_exception(error))
-            environ["wsgi.errors"].write(masking.hide(trace))
-            return told("500 Internal Server Error", "an unexpected error; the server's log says more", base)
+            (request.environ.get("wsgi.errors") or sys.stderr).write(masking.hide(trace))
+            return told(InternalServerError("an unexpected error; the server's log says more"), base)
 
-    def _for(self, visitor: Visitor, request: PageRequest) -> Response:
+    def _page(self, visitor: Visitor, request: PageRequest, endpoint: str, arguments: Any) -> str:
         settings, types = self.current.now()
-        if request.method == "POST":
-            return self._act(visitor, request, settings, types)
-        if request.method not in ("GET", "HEAD"):
-            raise Refused("405 Method Not Allowed", "pages are read by GET, and act by POST", Allow="GET, HEAD, POST")
-        cookies = tuple(("Set-Cookie", cookie) for cookie in visitor.cookies)
-        if found := static(request.path):
-            return found
         with self.doors.read() as connection:
-            found_meta = require_schema(connection)
-            view = View(
-                settings,
-                Times(database_now(connection), settings.timezone),
-                request.base,
-                visitor,
-                request.path,
-                request.query.get("said"),
-                found_meta.project or settings.project,
-            )
-            body = page(request, connection, view, types)
-        return Response(body.encode(errors="replace"), headers=cookies)
+            project = require_schema(connection).project or settings.project
+            times = Times(database_now(connection), settings.timezone)
+            view = View(settings, times, request.base, visitor, request.path, request.query, project)
+            return PAGES[endpoint](connection, view, types, **arguments)
 
-    def _act(self, visitor: Visitor, request: PageRequest, settings: Settings, types: JobTypes) -> Response:
-        form = request.form()
+    def _act(self, visitor: Visitor, request: PageRequest, endpoint: str, arguments: Any) -> Response:
+        settings, types = self.current.now()
+        form = request.fields()
         require_same_site(request, visitor, form.get("csrf", ""))
         with self.doors.write() as connection:
-            result = Act(connection, settings, types, visitor.name, self.host, form).run(request.path)
-        return _led_to(address(request.base, result.path, **{**(result.query or {}), "said": result.said}))
+            done = Act(connection, settings, types, visitor.name, self.host, form).run(endpoint, arguments)
+        return led_to(address(request.base, done.path, **{**(done.query or {}), "said": done.said}))
+
+    def _with_session(self, response: Response, request: PageRequest, session: str | None) -> Response:
+        if session is not None:
+            name, path = self.access.cookie, request.base or "/"
+            response.set_cookie(name, session, path=path, secure=request.is_secure, httponly=True, samesite="Strict")
+        return response
 
 
-def answer(response: Response, environ: Mapping[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-    headers = [("Content-Type", response.content_type), ("Content-Length", str(len(response.body)))]
-    start_response(response.status, [*headers, *HEADERS, *response.headers])
-    return [b"" if environ.get("REQUEST_METHOD") == "HEAD" else response.body]
+def answer(body: str | bytes, kind: str = HTML) -> Response:
+    written = body.encode(errors="replace") if isinstance(body, str) else body
+    return Response(written, mimetype=kind, headers=HEADERS)
 
 
-def _led_to(where: str, cookie: str | None = None) -> Response:
+def led_to(where: str) -> Response:
     """After a POST, and from the one-time link to the address without it."""
-    cookies = () if cookie is None else (("Set-Cookie", cookie),)
-    return Response(status="303 See Other", headers=(("Location", where), *cookies))
+    response = redirect(where, 303)
+    response.data = b""
+    response.headers.update(HEADERS)
+    return response
 
 
-def told(status: str, sentence: str, base: str | None = None, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+def told(refused: HTTPException, base: str | None = None) -> Response:
     """A page for whoever may see none: without style, without anything from the database."""
-    words = _GO_ON.get(status[:3])
-    go_on = h("p", h("a", words, href=f"{base}/")) if words and base is not None else None
-    title = status.partition(" ")[2]
-    head = h("head", h("meta", charset="utf-8"), h("title", title))
-    body = document(head, h("body", h("main", h("h1", title), h("p", sentence), go_on)))
-    return Response(body.encode(errors="replace"), status, headers=headers)
+    go_on = _GO_ON.get(refused.code or 0) if base is not None else None
+    response = refused.get_response()
+    page = rendered("told.html", title=refused.name, sentence=refused.description, home=f"{base}/", go_on=go_on)
+    response.data = page.encode(errors="replace")
+    response.headers.update(HEADERS)
+    return response
+
+
+def packaged(name: str) -> bytes:
+    """A file of ours that browsers fetch."""
+    return files(PACKAGE).joinpath("static", name).read_bytes()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 from functools import partial
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from werkzeug.middleware.proxy_fix import ProxyFix
 
 from cronjobs.contrib.web.application import Application
 from cronjobs.contrib.web.project import Current, OwnDoors
@@ -45,8 +46,9 @@ def web(
 ) -> None:
     """Serve pages for the browser: what is wrong, every schedule's last day, jobs, queues, hosts.
 
-    It prints a link, which works once, in one browser, and stops at Ctrl-C or SIGTERM. Without --actions the pages only
-    show. It listens on this machine alone; from elsewhere use ssh -L 8642:127.0.0.1:8642, or a proxy with TLS.
+    It needs pip install 'cronjobs[web]'. It prints a link, which works once, in one browser, and stops at Ctrl-C or
+    SIGTERM. Without --actions the pages only show. It listens on this machine alone; from elsewhere use
+    ssh -L 8642:127.0.0.1:8642, or a proxy with TLS.
     """
     if not is_loopback(host) and not behind_proxy:
         raise UsageError(
@@ -59,16 +61,18 @@ def web(
         known_types(settings)
         current = Current(settings, partial(load_settings, source, only_database=True))
         names = [name.lower() for name in allow_host or ()]
-        access = ByLink(operator(), names, "", may_act=actions, trust_proxy=behind_proxy)
-        application = Application(current, OwnDoors(database), access, Identity.here().host)
+        access = ByLink(operator(), names, "", may_act=actions)
+        application: Any = Application(current, OwnDoors(database), access, Identity.here().host)
+        if behind_proxy:
+            application = ProxyFix(application, x_for=0, x_proto=1, x_host=0, x_prefix=1)
         try:
             server = Server(host, port, application)
         except OSError as error:
             where = one_line(f"{host}:{port}", 100)
             raise CronjobsError(f"cannot listen on {where}: {error.strerror or error}") from None
         served = f"[{host}]" if ":" in host else host
-        access.hosts = [f"{served}:{server.server_port}".lower(), *names]
-        access.cookie = f"cronjobs_{server.server_port}"  # a browser keeps one jar for all ports of a host
+        access.hosts = [f"{served}:{server.port}".lower(), *names]
+        access.cookie = f"cronjobs_{server.port}"  # a browser keeps one jar for all ports of a host
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             server.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -12,11 +12,12 @@ from threading import Lock
 from typing import Any
 
 from sqlalchemy import Connection
+from werkzeug.exceptions import ServiceUnavailable
 
 from cronjobs import masking
-from cronjobs.contrib.web.application import Application, answer, told
+from cronjobs.contrib.web.application import Application, told
 from cronjobs.contrib.web.project import Current, Doors, LentDoors, OwnDoors
-from cronjobs.contrib.web.security import ByApp
+from cronjobs.contrib.web.security import ByApp, MayAct, Viewer
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
@@ -26,8 +27,6 @@ from cronjobs.errors import CronjobsError
 from cronjobs.masking import named_secrets
 
 Connect = Callable[[], AbstractContextManager[Connection]]
-Viewer = Callable[[Mapping[str, Any]], str | None]
-MayAct = Callable[[Mapping[str, Any]], bool]
 
 
 def app(
@@ -67,7 +66,7 @@ class Mounted:
                 try:
                     self._made = self._make()
                 except CronjobsError as error:  # the next request tries again
-                    return answer(told("503 Service Unavailable", str(error)), environ, start_response)
+                    return told(ServiceUnavailable(str(error)))(environ, start_response)
         return self._made(environ, start_response)
 
     def _make(self) -> Application:

@@ -1,117 +1,66 @@
-"""A request as WSGI brings it, read strictly; an answer; and the refusals that end a request early."""
+"""A request, read strictly: what is not as browsers send it is refused, not guessed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
-from urllib.parse import parse_qsl, quote
+from functools import cached_property
+from typing import Final
+from urllib.parse import parse_qsl, quote, urlsplit
 
-from cronjobs.errors import CronjobsError
+from werkzeug.exceptions import BadRequest, UnsupportedMediaType
+from werkzeug.wrappers import Request
 
 LONGEST_FORM: Final = 16 * 1024  # bytes
 MOST_FIELDS: Final = 20
-_PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
+# Each part of an address that the pages are mounted at. Also what keeps "//evil.example" out of redirects.
+_MOUNT: Final = re.compile(r"(?:/[^/\\\s\x00-\x1f\x7f\ufffd]+)*")
 
 
-class Refused(CronjobsError):
-    """The request is not done; ``status`` is "403 Forbidden" and the like."""
+class PageRequest(Request):
+    max_content_length = LONGEST_FORM
 
-    def __init__(self, status: str, sentence: str, **headers: str) -> None:
-        super().__init__(sentence)
-        self.status, self.headers = status, headers
+    @cached_property
+    def base(self) -> str:
+        """Where the pages are mounted, "" or "/a/b". Raises BadRequest."""
+        if not _MOUNT.fullmatch(self.root_path):
+            raise BadRequest("the address at which the pages are mounted is no path")
+        return quote(self.root_path)
 
+    @cached_property
+    def query(self) -> dict[str, str]:
+        """The fields of the address, each once. Raises BadRequest."""
+        return _fields(self.query_string)
 
-@dataclass(frozen=True)
-class Response:
-    body: bytes = b""
-    status: str = "200 OK"
-    content_type: str = "text/html; charset=utf-8"
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass
-class PageRequest:
-    """``base``: where the pages are mounted, "" or "/a/b"; ``path`` begins behind it. Headers by their WSGI names."""
-
-    method: str
-    base: str
-    path: str
-    query: dict[str, str]
-    environ: Mapping[str, Any] = field(repr=False)
+    def fields(self) -> dict[str, str]:
+        """The fields of a form, each once. Raises BadRequest, RequestEntityTooLarge, UnsupportedMediaType."""
+        if self.mimetype != "application/x-www-form-urlencoded":
+            raise UnsupportedMediaType("this takes a form")
+        return _fields(self.get_data())
 
     def header(self, name: str) -> str:
         """ "" if it was not sent."""
-        return str(self.environ.get(f"HTTP_{name.upper().replace('-', '_')}", ""))
+        return self.headers.get(name, "")
 
     @property
-    def host(self) -> str:
+    def asked_host(self) -> str:
+        """What the Host header says, and nothing in its place."""
         return self.header("Host").lower()
 
-    def cookie(self, name: str) -> str:
-        for part in self.header("Cookie").split(";"):
-            found, _, value = part.strip().partition("=")
-            if found == name:
-                return value
-        return ""
-
-    def form(self) -> dict[str, str]:
-        """The fields of a POST, each once. Raises Refused."""
-        kind = str(self.environ.get("CONTENT_TYPE", "")).partition(";")[0].strip().lower()
-        if kind != "application/x-www-form-urlencoded":
-            raise Refused("415 Unsupported Media Type", "this takes a form")
+    def is_of(self, origin: str) -> bool:
+        """Whether a page of *origin* is one of this server's."""
         try:
-            length = int(self.environ.get("CONTENT_LENGTH") or 0)
+            return urlsplit(origin).netloc.lower() == self.asked_host
         except ValueError:
-            length = -1
-        if not 0 <= length <= LONGEST_FORM:
-            raise Refused("413 Content Too Large", f"a form has at most {LONGEST_FORM:,} bytes")
-        body = self.environ["wsgi.input"].read(length) if length else b""
-        try:
-            return _fields(body.decode("ascii"))
-        except UnicodeDecodeError:
-            raise Refused("400 Bad Request", "the form is not encoded as forms are") from None
+            return False
 
 
-def base_of(environ: Mapping[str, Any], *, trust_proxy: bool = False) -> str:
-    """Where the pages are mounted. *trust_proxy*: a proxy in front, which strips a prefix, names it in
-    X-Forwarded-Prefix. Raises Refused.
-    """
-    base = _decoded(str(environ.get("SCRIPT_NAME", ""))).rstrip("/")
-    if trust_proxy:
-        prefix = str(environ.get("HTTP_X_FORWARDED_PREFIX", "")).rstrip("/")
-        if not _PREFIX.fullmatch(prefix):
-            raise Refused("400 Bad Request", "the proxy's X-Forwarded-Prefix is no path")
-        base = prefix + base
-    return quote(base)
-
-
-def read_request(environ: Mapping[str, Any], base: str) -> PageRequest:
-    """Raises Refused."""
-    path = _decoded(str(environ.get("PATH_INFO", ""))) or "/"
-    query = _fields(str(environ.get("QUERY_STRING", "")))
-    return PageRequest(str(environ.get("REQUEST_METHOD", "GET")), base, path, query, environ)
-
-
-def _decoded(path: str) -> str:
-    """WSGI hands bytes over as if they were Latin-1."""
+def _fields(encoded: bytes) -> dict[str, str]:
     try:
-        found = path.encode("latin-1").decode()
-    except UnicodeError:
-        raise Refused("404 Not Found", "there is no such page") from None
-    if "\0" in found:
-        raise Refused("404 Not Found", "there is no such page")
-    return found
-
-
-def _fields(encoded: str) -> dict[str, str]:
-    try:
-        found = parse_qsl(encoded, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
+        found = parse_qsl(encoded.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
     except ValueError:  # and UnicodeDecodeError
-        raise Refused("400 Bad Request", "the address or the form cannot be read") from None
+        raise BadRequest("the address or the form cannot be read") from None
     if any("\0" in part for pair in found for part in pair):
-        raise Refused("400 Bad Request", "the address or the form cannot be read")
+        raise BadRequest("the address or the form cannot be read")
     if len(dict(found)) != len(found):
-        raise Refused("400 Bad Request", "a field comes twice")
+        raise BadRequest("a field comes twice")
     return dict(found)

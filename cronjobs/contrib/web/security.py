@@ -10,49 +10,56 @@ from hashlib import sha256
 from ipaddress import ip_address
 from threading import Lock
 from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
 
-from cronjobs.contrib.web.request import PageRequest, Refused
+from werkzeug.datastructures import Authorization, WWWAuthenticate
+from werkzeug.exceptions import Forbidden, MisdirectedRequest, Unauthorized
+
+from cronjobs.contrib.web.request import PageRequest
+from cronjobs.errors import UsageError
+from cronjobs.text import clean, one_line
+
+Viewer = Callable[[Mapping[str, Any]], "str | None"]
+MayAct = Callable[[Mapping[str, Any]], bool]
 
 # The pages need their style sheet and icon, and nothing from elsewhere; there is no script and no frame.
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-HEADERS: Final = (
-    ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
-    ("Referrer-Policy", "no-referrer"),
-    ("X-Content-Type-Options", "nosniff"),
-    ("X-Frame-Options", "DENY"),  # browsers that do not know frame-ancestors
-    ("Cross-Origin-Opener-Policy", "same-origin"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-    ("Cache-Control", "no-store"),
-)
+HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",  # browsers that do not know frame-ancestors
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 TOKEN: Final = "once"
 
 
 @dataclass(frozen=True)
 class Visitor:
-    """``name``: for the audit trail. ``csrf``: what each of their forms contains. ``cookies``: to be set now."""
+    """``name``: for the audit trail. ``csrf``: what each of their forms contains. ``session``: for a cookie, if new."""
 
     name: str
     csrf: str
     may_act: bool
-    cookies: tuple[str, ...] = ()
+    session: str | None = None
 
 
 @dataclass(frozen=True)
 class Login:
     """The one-time link was followed: set the cookie, and go on to the address without the token."""
 
-    cookie: str
+    session: str
 
 
 class Access(Protocol):
     @property
-    def trust_proxy(self) -> bool: ...
+    def cookie(self) -> str: ...
 
     def admit(self, request: PageRequest) -> Visitor | Login:
-        """Raises Refused."""
+        """Raises HTTPException."""
         ...
 
 
@@ -64,29 +71,26 @@ class ByLink:
     hosts: Collection[str]
     cookie: str
     may_act: bool = False
-    trust_proxy: bool = False
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     _session: str | None = field(default=None, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def admit(self, request: PageRequest) -> Visitor | Login:
         # A page of somebody else's whose name leads to this machine (DNS rebinding) comes with that name.
-        if request.host not in self.hosts:
-            raise Refused(
-                "421 Misdirected Request",
-                "this server does not answer to the host name of this address; cronjobs web --allow-host adds one",
+        if request.asked_host not in self.hosts:
+            raise MisdirectedRequest(
+                "this server does not answer to the host name of this address; cronjobs web --allow-host adds one"
             )
         if request.method == "GET" and request.path == "/" and TOKEN in request.query:
             session = self._log_in(request)
             if session is not None:
-                return Login(_cookie(self.cookie, session, request, self.trust_proxy))
+                return Login(session)
         session = self._session
-        if session is None or not _same(request.cookie(self.cookie), session):
-            raise Refused(
-                "401 Unauthorized",
+        if session is None or not _same(request.cookies.get(self.cookie, ""), session):
+            raise Unauthorized(
                 "follow the link that cronjobs web has printed. It works once, in one browser; stop cronjobs web and "
                 "start it again for a new one",
-                WWW_Authenticate='Link realm="cronjobs"',
+                www_authenticate=WWWAuthenticate("link", {"realm": "cronjobs"}),
             )
         return Visitor(self.name, csrf_of(session, self.name), self.may_act)
 
@@ -105,28 +109,45 @@ class ByLink:
 class ByApp:
     """Mounted in an app, which knows its users. ``viewer``: the user's name; None: this one may not see anything."""
 
-    viewer: Callable[[Mapping[str, Any]], str | None] | None
-    may_act: Callable[[Mapping[str, Any]], bool] | None = None
-    trust_proxy: bool = False
+    viewer: Viewer | None
+    may_act: MayAct | None = None
     cookie: str = "cronjobs_session"
 
     def admit(self, request: PageRequest) -> Visitor:
         if self.viewer is None:
-            raise Refused(
-                "403 Forbidden",
-                "nobody may see these pages yet: pass viewer= to cronjobs.contrib.web.app(): "
-                "a function that returns the name of the user who is logged in, or None",
+            raise Forbidden(
+                "nobody may see these pages yet: pass viewer= to cronjobs.contrib.web.app(): basic_auth(password), or "
+                "a function that returns the name of the user who is logged in, or None"
             )
         name = self.viewer(request.environ)
         if not name:
-            raise Refused("403 Forbidden", "you may not see these pages, or are not logged in")
+            raise Forbidden("you may not see these pages, or are not logged in")
         may_act = self.may_act is not None and bool(self.may_act(request.environ))
-        session = request.cookie(self.cookie)
+        session = request.cookies.get(self.cookie, "")
         if len(session) >= 32 and session.isascii():
             return Visitor(str(name), csrf_of(session, str(name)), may_act)
         session = secrets.token_urlsafe(32)
-        cookies = (_cookie(self.cookie, session, request, trust_proxy=False),)
-        return Visitor(str(name), csrf_of(session, str(name)), may_act, cookies)
+        return Visitor(str(name), csrf_of(session, str(name)), may_act, session)
+
+
+def basic_auth(password: str | None) -> Viewer:
+    """A viewer for ``app()``: browsers ask for a name and *password* (HTTP Basic); the audit trail has the name.
+
+    Passwords cross the network readable, so it is for behind TLS. Raises UsageError if there is no password.
+    """
+    if not password:
+        raise UsageError("basic_auth() has no password: is the variable set that it comes from?")
+
+    def viewer(environ: Mapping[str, Any]) -> str:
+        sent = str(environ.get("HTTP_AUTHORIZATION", ""))
+        given = Authorization.from_header(sent) if sent.isascii() else None
+        if given is None or not _same(given.get("password") or "", password):
+            raise Unauthorized(
+                "these pages ask for a password", www_authenticate=WWWAuthenticate("basic", {"realm": "cronjobs"})
+            )
+        return one_line(clean(given.get("username") or ""), 80) or "unnamed"
+
+    return viewer
 
 
 def csrf_of(session: str, name: str) -> str:
@@ -135,27 +156,20 @@ def csrf_of(session: str, name: str) -> str:
 
 
 def require_same_site(request: PageRequest, visitor: Visitor, given: str) -> None:
-    """Raise Refused unless a POST comes from one of our own forms, which this visitor was shown."""
+    """Raise Forbidden unless a POST comes from one of our own forms, which this visitor was shown."""
     site, origin = request.header("Sec-Fetch-Site"), request.header("Origin")
     ours = site in ("", "same-origin")
     if origin == "null":
         # What browsers send from pages with no-referrer, such as ours, but sandboxed frames, too.
         ours = site == "same-origin"
     elif origin:
-        ours = ours and _host_of(origin) == request.host
+        ours = ours and request.is_of(origin)
     if not ours:
-        raise Refused("403 Forbidden", "this came from another site, and nothing was done")
+        raise Forbidden("this came from another site, and nothing was done")
     if not visitor.may_act:
-        raise Refused("403 Forbidden", "these pages only show; cronjobs web --actions lets them act, too")
+        raise Forbidden("these pages only show; cronjobs web --actions lets them act, too")
     if not _same(given, visitor.csrf):
-        raise Refused("403 Forbidden", "this form is from another session: open the page again. Nothing was done")
-
-
-def _host_of(origin: str) -> str | None:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return None
+        raise Forbidden("this form is from another session: open the page again. Nothing was done")
 
 
 def is_loopback(host: str) -> bool:
@@ -167,11 +181,3 @@ def is_loopback(host: str) -> bool:
 
 def _same(given: str, expected: str) -> bool:
     return hmac.compare_digest(given.encode(errors="surrogateescape"), expected.encode())
-
-
-def _cookie(name: str, value: str, request: PageRequest, trust_proxy: bool) -> str:
-    scheme = str(request.environ.get("wsgi.url_scheme", "http"))
-    if trust_proxy:
-        scheme = request.header("X-Forwarded-Proto") or scheme
-    secure = "; Secure" if scheme == "https" else ""
-    return f"{name}={value}; HttpOnly; SameSite=Strict; Path={request.base or '/'}{secure}"

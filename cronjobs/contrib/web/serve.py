@@ -1,214 +1,152 @@
-"""The pages by the standard library's server: a few threads, and no connection keeps one before it has asked something.
+"""The pages by waitress, and what it does not promise (docs/adr/0032).
 
-Connections wait in the accepting thread until their request's head is there, for 30 seconds in all; so neither idle
-ones nor those that send a byte now and then keep anybody waiting.
+waitress reads a request whole before a thread begins with it, so that whoever sends slowly keeps no thread. Ours are
+the deadline for the whole request, however it trickles in, and who gives way when there are too many connections.
 """
 
 from __future__ import annotations
 
-import io
-import selectors
+import logging
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from queue import SimpleQueue
-from socketserver import TCPServer
 from typing import Any, Final
-from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
 from cronjobs import masking
 from cronjobs.clock import SYSTEM
+from cronjobs.contrib.web.missing import WebMissing
+from cronjobs.contrib.web.request import LONGEST_FORM
 from cronjobs.text import one_line
 
+try:
+    from waitress import wasyncore
+    from waitress.adjustments import Adjustments
+    from waitress.channel import HTTPChannel
+    from waitress.parser import HTTPRequestParser, TransferEncodingNotImplemented
+    from waitress.server import TcpWSGIServer
+except ModuleNotFoundError:
+    raise WebMissing from None
+
 THREADS: Final = 8
-TIMEOUT_S: Final = 30.0
+TIMEOUT_S: Final = 30.0  # for a request to arrive whole; for its answer to be read, and the next request to arrive
 LONGEST_HEAD: Final = 32 * 1024  # bytes
-MOST_WAITING: Final = 500  # connections without a request yet; of more than these the oldest is closed
+MOST_WAITING: Final = 500  # connections without a whole request; of more than these the oldest is closed
 LEAVING_S: Final = 3.0  # for requests that are being answered
-_END: Final = b"\r\n\r\n"
-
-ServerHandler.server_software = "cronjobs"
 
 
-@dataclass
-class WaitingConnection:
-    """A connection whose request's head is not complete yet."""
-
-    socket: socket.socket
-    address: Any
-    until: float
-    head: bytearray = field(default_factory=bytearray)
+class Parser(HTTPRequestParser):
+    def parse_header(self, header_plus: bytes) -> None:
+        super().parse_header(header_plus)
+        if self.chunked:  # no form comes so, and waitress keeps the line before a chunk, of any length, in memory
+            raise TransferEncodingNotImplemented("Transfer-Encoding requested is not supported.")
 
 
-class Handler(WSGIRequestHandler):
-    """One request. Part of it, its head, was read before."""
+class Channel(HTTPChannel):
+    """A connection; ``until``: when it is closed unless a request has arrived whole by then."""
 
-    timeout = TIMEOUT_S
-    server_version = "cronjobs"
-    sys_version = ""
-    head = b""
+    parser_class = Parser
 
-    def setup(self) -> None:
-        super().setup()
-        self.rfile = io.BufferedReader(_Continued(self.head, self.rfile))
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.until = SYSTEM.monotonic() + TIMEOUT_S
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 the library's word
-        """No line for each request: an address may hold what is nobody's business."""
+    def service(self) -> None:
+        super().service()
+        self.until = SYSTEM.monotonic() + TIMEOUT_S
 
-    def address_string(self) -> str:
-        return str(self.client_address[0])
-
-
-class _Continued(io.RawIOBase):
-    """Bytes that were read before, then the rest."""
-
-    def __init__(self, first: bytes, rest: Any) -> None:
-        self._first, self._rest = first, rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if self._first:
-            part, self._first = self._first[: len(buffer)], self._first[len(buffer) :]
-        else:
-            part = self._rest.read1(len(buffer))
-        buffer[: len(part)] = part
-        return len(part)
-
-    def close(self) -> None:
-        self._rest.close()
-        super().close()
+    @property
+    def waits(self) -> bool:
+        return not self.requests and not self.will_close
 
 
-class Server(WSGIServer):
+class Server(TcpWSGIServer):
     """``serve`` returns after ``stop``, which a signal handler may call."""
 
-    request_queue_size = 128
+    channel_class = Channel
 
     def __init__(self, host: str, port: int, application: Callable[[dict[str, Any], Any], Iterable[bytes]]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), Handler)
-        self.set_app(application)
-        self._ready: SimpleQueue[WaitingConnection | None] = SimpleQueue()
-        self._selector = selectors.DefaultSelector()
-        self._waiting: dict[socket.socket, WaitingConnection] = {}
+        """Raises OSError."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((host, port))
+        except OSError:
+            listening.close()
+            raise
+        adjustments = Adjustments(
+            sockets=[listening],
+            threads=THREADS,
+            ident="cronjobs",
+            backlog=128,
+            cleanup_interval=1,
+            connection_limit=MOST_WAITING + 100,  # those that wait, and those that are answered
+            log_socket_errors=False,
+            outbuf_overflow=1 << 26,  # bytes; a page beyond it would be written into a temporary file
+            max_request_header_size=LONGEST_HEAD,
+            max_request_body_size=LONGEST_FORM + 1,  # a longer one is refused by its length, and not read
+            clear_untrusted_proxy_headers=False,  # the application reads them only behind a proxy
+        )
+        about = (family, listening.type, listening.proto, listening.getsockname())
+        super().__init__(application, _sock=listening, adj=adjustments, sockinfo=about, bind_socket=False)
         self._stopped = False
-        self._wake, self._woken = socket.socketpair()
-        self._threads = [
-            threading.Thread(target=self._work, name=f"cronjobs-web-{n}", daemon=True) for n in range(THREADS)
-        ]
+        logging.getLogger("waitress.queue").setLevel(logging.CRITICAL)
+        logger = logging.getLogger("waitress")
+        logger.propagate, logger.handlers = False, [Told()]
 
-    def server_bind(self) -> None:
-        # Not WSGIServer's: it asks the name service for this host's name, which may take seconds.
-        self.allow_reuse_address = True
-        TCPServer.server_bind(self)
-        host, port = self.server_address[:2]
-        self.server_name, self.server_port = str(host), int(port)
-        self.setup_environ()
+    @property
+    def port(self) -> int:
+        return int(self.effective_port)
 
     def stop(self) -> None:
-        self._stopped = True
-        with suppress(OSError):
-            self._wake.send(b"x")
+        if not self._stopped:  # by the second signal the trigger may be closed, and its number another file's
+            self._stopped = True
+            self.pull_trigger()
 
     def serve(self) -> None:
-        for thread in self._threads:
-            thread.start()
-        self.socket.setblocking(False)
-        self._selector.register(self.socket, selectors.EVENT_READ)
-        self._selector.register(self._woken, selectors.EVENT_READ)
+        while not self._stopped:
+            self._turn(1.0)
+        give_up_at = SYSTEM.monotonic() + LEAVING_S
+        self.accepting = False
+        while SYSTEM.monotonic() < give_up_at and any(
+            channel.requests or channel.total_outbufs_len for channel in self.active_channels.values()
+        ):
+            self._turn(0.1)
+        self.task_dispatcher.shutdown(timeout=max(0.0, give_up_at - SYSTEM.monotonic()))
+        wasyncore.close_all(self._map)
+
+    def _turn(self, seconds: float) -> None:
+        wasyncore.loop(seconds, use_poll=True, map=self._map, count=1)
+
+    # --- what waitress calls, in the thread of serve ------------------------------------------------------------------
+
+    def maintenance(self, _now: float) -> None:
+        for channel in self.active_channels.values():
+            if channel.waits and channel.until <= SYSTEM.monotonic():
+                channel.will_close = True
+
+    def accept(self) -> Any:
         try:
-            while not self._stopped:
-                for key, _ in self._selector.select(self._patience()):
-                    if key.fileobj is self.socket:
-                        self._accept()
-                    elif key.fileobj is not self._woken:
-                        self._read(self._waiting[key.fileobj])  # type: ignore[index]
-                self._give_up()
-        finally:
-            self._leave()
-
-    # --- the accepting thread -----------------------------------------------------------------------------------------
-
-    def _patience(self) -> float | None:
-        if not self._waiting:
+            return super().accept()
+        except OSError:  # there are no more descriptors: one that waits gives way
+            self._drop_oldest()
             return None
-        return max(0.0, next(iter(self._waiting.values())).until - SYSTEM.monotonic())
 
-    def _accept(self) -> None:
-        try:
-            connection, address = self.socket.accept()
-        except OSError:  # it is gone again, or there are no more descriptors: those that wait too long free some
+    def handle_accept(self) -> None:
+        super().handle_accept()
+        if sum(channel.waits for channel in self.active_channels.values()) > MOST_WAITING:
             self._drop_oldest()
-            return
-        connection.setblocking(False)
-        self._waiting[connection] = WaitingConnection(connection, address, SYSTEM.monotonic() + TIMEOUT_S)
-        self._selector.register(connection, selectors.EVENT_READ)
-        if len(self._waiting) > MOST_WAITING:
-            self._drop_oldest()
-
-    def _read(self, waiting: WaitingConnection) -> None:
-        try:
-            part = waiting.socket.recv(LONGEST_HEAD)
-        except BlockingIOError:
-            return
-        except OSError:
-            part = b""
-        waiting.head += part
-        if not part or (_END not in waiting.head and len(waiting.head) > LONGEST_HEAD):
-            self._drop(waiting)
-        elif _END in waiting.head:
-            self._forget(waiting)
-            self._ready.put(waiting)
-
-    def _give_up(self) -> None:
-        now = SYSTEM.monotonic()
-        for waiting in [each for each in self._waiting.values() if each.until <= now]:
-            self._drop(waiting)
 
     def _drop_oldest(self) -> None:
-        if self._waiting:
-            self._drop(next(iter(self._waiting.values())))
+        waiting = [channel for channel in self.active_channels.values() if channel.waits]
+        if waiting:
+            min(waiting, key=lambda channel: channel.until).will_close = True
 
-    def _drop(self, waiting: WaitingConnection) -> None:
-        self._forget(waiting)
-        waiting.socket.close()
 
-    def _forget(self, waiting: WaitingConnection) -> None:
-        self._selector.unregister(waiting.socket)
-        del self._waiting[waiting.socket]
+class Told(logging.Handler):
+    """What waitress logs, as one line: an error, but no address, which may hold what is nobody's business."""
 
-    def _leave(self) -> None:
-        for waiting in list(self._waiting.values()):
-            self._drop(waiting)
-        self._selector.close()
-        self.server_close()
-        self._wake.close()
-        self._woken.close()
-        for _ in self._threads:
-            self._ready.put(None)
-        give_up_at = SYSTEM.monotonic() + LEAVING_S
-        for thread in self._threads:
-            thread.join(max(0.0, give_up_at - SYSTEM.monotonic()))
-
-    # --- the others ---------------------------------------------------------------------------------------------------
-
-    def _work(self) -> None:
-        while (waiting := self._ready.get()) is not None:
-            try:
-                waiting.socket.setblocking(True)
-                # A class of its own for each: the library makes the object, and handles the request, in one call.
-                handler = type("OneRequest", (Handler,), {"head": bytes(waiting.head)})
-                handler(waiting.socket, waiting.address, self)
-            except OSError:
-                pass  # whoever asked is gone, or took too long
-            except Exception as error:
-                told = one_line(masking.hide(f"{type(error).__name__}: {error}"), 500)
-                print(f"cronjobs web: {told}", file=sys.stderr)  # noqa: T201
-            finally:
-                with suppress(OSError):
-                    self.shutdown_request(waiting.socket)
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        words = record.getMessage() if error is None else f"{type(error).__name__}: {error}"
+        print(f"cronjobs web: {one_line(masking.hide(words), 500)}", file=sys.stderr)  # noqa: T201

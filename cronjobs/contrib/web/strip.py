@@ -1,17 +1,61 @@
-"""The last 24 hours of a schedule as a strip of 96 quarter-hours, as SVG: no style, no script."""
+"""The last 24 hours of a schedule as a strip of 96 quarter-hours; ``macros.html`` draws it, without style or script."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Final
 
-from cronjobs.contrib.web.html import Html, h
-from cronjobs.contrib.web.view import View
 from cronjobs.engine.rules.quarters import NOTHING, QUARTER, WAITING, WORDS, number_of
 
 QUARTERS: Final = 96
 LONGEST: Final = 8  # quarters that one link shows at most: two hours
+LEGEND: Final = ("succeeded", "coalesced", "skipped", "waiting", "running", "cancelled", "retrying", "missed", "dead")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Quarters in a row of which the same is to be said."""
+
+    word: str
+    place: int
+    count: int
+    begin: datetime
+    end: datetime
+
+    @property
+    def span(self) -> dict[str, str]:
+        """For the address of the page that shows it."""
+        return {"from": iso(self.begin), "to": iso(self.end - timedelta(seconds=1))}
+
+
+@dataclass(frozen=True)
+class Strip:
+    """``letters``: one for each quarter, from the *first* on."""
+
+    name: str
+    letters: str
+    first: int
+
+    @property
+    def pieces(self) -> list[Piece]:
+        pieces = []
+        alike = groupby(enumerate(self.letters), key=lambda each: (each[1], (self.first + each[0]) // LONGEST))
+        for (letter, _), several in alike:
+            places = [place for place, _ in several]
+            if letter != NOTHING:
+                begin, count = self.first + places[0], len(places)
+                instants = (_instant_of(begin), _instant_of(begin + count))
+                pieces.append(Piece(WORDS[letter], places[0], count, *instants))
+        return pieces
+
+    @property
+    def in_words(self) -> str:
+        """ "in the last 24 h, by quarter-hours: 94 succeeded, 2 dead": for everyone without a mouse."""
+        counts = {word: self.letters.count(letter) for letter, word in reversed(WORDS.items()) if letter != NOTHING}
+        told = [f"{count} {word}" for word, count in counts.items() if count]
+        return "in the last 24 h, by quarter-hours: " + (", ".join(told) or "nothing was due")
 
 
 def first_quarter(now: datetime) -> int:
@@ -19,53 +63,16 @@ def first_quarter(now: datetime) -> int:
     return number_of(now) - QUARTERS + 1
 
 
-def with_next(letters: str, next_at: datetime | None, first: int, now: datetime) -> str:
-    """*letters*, and the quarter of an occurrence that is due and that no tick has settled yet, as waiting."""
+def strip(name: str, letters: str, next_at: datetime | None, now: datetime) -> Strip:
+    """The quarter of an occurrence that is due and that no tick has settled yet is shown as waiting."""
+    first = first_quarter(now)
     place = QUARTERS if next_at is None or next_at > now else number_of(next_at) - first
-    if not 0 <= place < QUARTERS or letters[place] != NOTHING:
-        return letters
-    return letters[:place] + WAITING + letters[place + 1 :]
+    if 0 <= place < QUARTERS and letters[place] == NOTHING:
+        letters = letters[:place] + WAITING + letters[place + 1 :]
+    return Strip(name, letters, first)
 
 
-def strip(view: View, name: str, letters: str, first: int) -> Html:
-    """The strip, for the mouse; beside it the same in words, for everyone else."""
-    pieces = []
-    for (letter, _), several in groupby(enumerate(letters), key=lambda each: (each[1], (first + each[0]) // LONGEST)):
-        places = [place for place, _ in several]
-        if letter != NOTHING:
-            pieces.append(_piece(view, name, letter, first, places[0], len(places)))
-    svg = h(
-        "svg",
-        h("rect", class_="q-none", width=QUARTERS, height=10),
-        pieces,
-        class_="strip",
-        view_box=f"0 0 {QUARTERS} 10",
-        preserve="none",
-        aria_hidden="true",
-        focusable="false",
-    )
-    return h("div", svg, h("span", in_words(letters), class_="unseen"))
-
-
-def _piece(view: View, name: str, letter: str, first: int, place: int, count: int) -> Html:
-    begin, end = instant_of(first + place), instant_of(first + place + count)
-    word = WORDS[letter]
-    rect = h("rect", class_=f"q-{word}", x=place, width=count, height=10)
-    if view.alone:
-        return rect
-    span = f"{view.times.clock(begin)} to {view.times.clock(end)}: {word}"
-    where = view.url("/schedule", name=name, **{"from": iso(begin), "to": iso(end - timedelta(seconds=1))})
-    return h("a", h("title", span), rect, href=where, tabindex="-1")
-
-
-def in_words(letters: str) -> str:
-    """ "In the last 24 h: 94 quarter-hours succeeded, 2 dead"."""
-    counts = {word: letters.count(letter) for letter, word in reversed(WORDS.items()) if letter != NOTHING}
-    told = [f"{count} {word}" for word, count in counts.items() if count]
-    return "in the last 24 h, by quarter-hours: " + (", ".join(told) or "nothing was due")
-
-
-def instant_of(quarter: int) -> datetime:
+def _instant_of(quarter: int) -> datetime:
     return datetime.fromtimestamp(quarter * QUARTER.total_seconds(), UTC)
 
 

@@ -29,9 +29,9 @@ def report(
 ) -> None:
     """Write how things are as one HTML file, for a mail or a ticket.
 
-    It is the first pages of cronjobs web: findings, schedules with their last day, dead and latest jobs, errors,
-    queues, hosts. The file fetches nothing and leads nowhere; secrets and what job_types hide: names are left out, as
-    on the pages, and only its owner may read it.
+    It needs pip install 'cronjobs[web]'. It is the first pages of cronjobs web: findings, schedules with their last
+    day, dead and latest jobs, errors, queues, hosts. The file fetches nothing and leads nowhere; secrets and what
+    job_types hide: names are left out, as on the pages, and only its owner may read it.
     """
     pages = needed(doors.REPORT, "a report")
     with jobs_database(source, only_database=True) as (settings, database):

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode
 
 import psycopg
 import pytest
+from jinja2 import UndefinedError
 from sqlalchemy import insert, select
 from support.browsing import HOST, Browser, Reader, Reply, by_link, pages
 from support.databases import opened
@@ -28,9 +29,9 @@ from support.postgres import OWNER, READ, as_role
 
 from cronjobs import masking
 from cronjobs.contrib.web import application
-from cronjobs.contrib.web.html import Html, h
 from cronjobs.contrib.web.report import report
 from cronjobs.contrib.web.security import ByLink
+from cronjobs.contrib.web.templating import environment, shown
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
@@ -104,7 +105,7 @@ def test_the_link_works_once_and_leads_to_an_address_without_it(some: Rows, outs
     assert (reply.status, reply.header("Location")) == (303, "/")
     cookie = reply.header("Set-Cookie")
     assert cookie.startswith("cronjobs_8642=")
-    assert cookie.endswith("; HttpOnly; SameSite=Strict; Path=/")
+    assert set(cookie.split("; ")[1:]) == {"HttpOnly", "SameSite=Strict", "Path=/"}
     assert access.token not in cookie
     assert [outside.get(address).status for address in PAGES] == [200] * len(PAGES)
     assert Browser(outside.application).get(f"/?once={access.token}").status == 401
@@ -390,10 +391,11 @@ def test_a_database_of_another_project_is_shown_and_not_changed(
         "/jobs/0",
         "/jobs/01x",
         "/jobs/99999999999999999999999",
+        "/jobs/" + "0" * 20 + "1999",
         "/jobs/²",
         "/jobs/1/",
-        "/jobs/1/retry",
         "/?page=0",
+        "/?page=" + "0" * 5000 + "1",
         "/?page=x",
         "/?page=1&page=2",
         "/jobs?status=weird",
@@ -420,7 +422,22 @@ def test_an_address_that_means_nothing_is_refused_in_a_sentence(some: Rows, brow
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "post"])
 def test_other_methods_are_not_allowed(some: Rows, browser: Browser, method: str) -> None:
-    assert browser.get("/", method).status == 405
+    acting = [] if method == "post" else ["/jobs/1/retry"]  # Werkzeug reads methods in any case
+    for address in ["/", "/static/style.css", *acting]:
+        reply = browser.get(address, method)
+        assert reply.status == 405
+        assert reply.header("Allow")
+
+
+def test_what_acts_is_no_page(some: Rows, browser: Browser) -> None:
+    for address in ACTIONS:
+        reply = browser.get(address)
+        assert (reply.status, reply.header("Allow"), reply.addresses()) == (405, "POST", ["/"])
+
+
+@pytest.mark.parametrize("limit", ["0", "007", "9" * 5000, "-1", "x", "²"])
+def test_any_limit_is_a_page(some: Rows, browser: Browser, limit: str) -> None:
+    assert browser.get(f"/jobs?{urlencode({'limit': limit})}").status == 200
 
 
 # --- what rows say stays text -----------------------------------------------------------------------------------------
@@ -481,12 +498,60 @@ def test_bytes_and_json_that_nobody_can_read_break_no_page(rows: Rows, database:
         assert browser.get(address).status == 200
 
 
-def test_no_text_can_become_an_address_or_an_element() -> None:
-    assert h("p", "<b>", Html("<i></i>")).markup == "<p>&lt;b&gt;<i></i></p>"
-    assert h("p", title='"><script>').markup == '<p title="&quot;&gt;&lt;script&gt;"></p>'
-    for address in ("javascript:alert(1)", "//evil.example", "/\\evil.example", "http://evil.example", "", " /x"):
-        with pytest.raises(ValueError, match="no address of ours"):
-            h("a", "x", href=address)
+def written(template: str) -> str:
+    value = "<b title='x'>\x1b\u202e s3cret-canary </b>"
+    return environment().from_string(template).render(value=value, raw=b"a\xff<", absent=None)
+
+
+def test_what_templates_show_is_masked_visible_and_escaped() -> None:
+    masking.remember({"s3cret-canary"})
+    try:
+        harmless = "&lt;b title=&#39;x&#39;&gt;\\x1b\\u202e *** &lt;/b&gt;"
+        assert written("{{ value }}") == harmless
+        assert written('<p title="{{ value }}">') == f'<p title="{harmless}">'
+        assert written("{% macro m(x) %}<i>{{ x }}</i>{% endmacro %}{{ m(value) }}") == f"<i>{harmless}</i>"
+        assert written("{% set x %}<i>{{ value }}</i>{% endset %}{{ x }}") == f"<i>{harmless}</i>"
+        assert written("{{ raw }}{{ absent }}") == "a\ufffd&lt;"
+    finally:
+        masking.remember(())
+
+
+def test_a_template_that_names_what_is_not_there_is_an_error() -> None:
+    for template in ("{{ nothing }}", "{{ value.nothing }}", "{% if nothing %}{% endif %}"):
+        with pytest.raises(UndefinedError):
+            written(template)
+
+
+def templates() -> dict[str, str]:
+    loader = environment().loader
+    assert loader is not None
+    return {name: loader.get_source(environment(), name)[0] for name in loader.list_templates()}
+
+
+def test_every_address_of_a_template_is_one_of_ours_and_every_value_in_a_tag_is_quoted() -> None:
+    assert len(templates()) > 10
+    for name, text in templates().items():
+        addresses = re.findall(r"\b(?:href|action|src|formaction)\s*=\s*(.{13})", text)
+        ours = ('"{{ view.url(', '"{{ home }}"', '"#')
+        assert [each for each in addresses if not each.startswith(ours)] == [], name
+        # With all that Jinja does between quotes taken out, none is left inside a tag.
+        tags = re.findall(r"<[a-z][^>]*>", re.sub(r'="[^"{]*(?:\{\{.*?\}\}[^"{]*)*"', "", text))
+        assert [tag for tag in tags if "{{" in tag] == [], name
+
+
+def test_no_template_lets_text_pass_as_markup() -> None:
+    """``~`` joins markup with text before it is masked; ``safe`` as a filter, or autoescape off, escapes nothing."""
+    for name, text in templates().items():
+        code = " ".join(re.findall(r"\{[{%].*?[%}]\}", text, re.DOTALL))
+        past = r"\|\s*(?:safe|forceescape|escape|e|join|format|tojson)\b|~|autoescape|Markup"
+        assert re.findall(past, code) == [], name
+    source = "".join(file.read_text() for file in Path(application.__file__).parent.rglob("*.py"))
+    assert source.count("Markup(") == 1  # of the style sheet
+    assert "</" not in (Path(application.__file__).parent / "static/style.css").read_text()
+
+
+def test_only_markup_of_a_template_is_shown_as_it_is() -> None:
+    assert [shown(value) for value in (None, 7, "a\x1b", b"\xff")] == ["", "7", "a\\x1b", "\ufffd"]
 
 
 # --- what is hidden ---------------------------------------------------------------------------------------------------
@@ -632,12 +697,12 @@ def test_filters_choose_as_the_command_does_and_survive_odd_names(some: Rows, br
 def test_one_request_is_one_short_transaction_that_cannot_write(
     some: Rows, database: Database, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(_request: Any, connection: Any, *_: Any) -> str:
+    def write(connection: Any, *_: Any) -> str:
         connection.execute(tables.audit.insert().values(action="x", subject="y"))
         return ""
 
     with monkeypatch.context() as patch:
-        patch.setattr(application, "page", write)
+        patch.setitem(application.PAGES, "/", write)
         reply = browser.get("/")
     assert reply.status == 503
     assert len(everything(database)["cronjobs_audit"]) == 0
@@ -650,11 +715,11 @@ def test_a_statement_that_takes_too_long_is_stopped_and_told(
     monkeypatch.setattr(reading, "LIMIT_S", 0.05)
     slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000000) SELECT count(*) FROM n"
 
-    def page(_request: Any, connection: Any, *_: Any) -> str:
+    def page(connection: Any, *_: Any) -> str:
         return str(connection.exec_driver_sql(slow).scalar())
 
     with monkeypatch.context() as patch:
-        patch.setattr(application, "page", page)
+        patch.setitem(application.PAGES, "/", page)
         assert browser.get("/").status == 503
     assert browser.get("/jobs").status in (200, 503)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -73,7 +75,8 @@ def test_every_link_form_cookie_and_redirect_is_below_the_mount(
         assert reply.status == 200
         assert all(found.startswith((f"{base}/", "#")) for found in reply.addresses())
     first = Browser(pages, script_name=mount, environ={"REMOTE_USER": "root"}).get("/jobs/1")
-    assert first.header("Set-Cookie").endswith(f"; HttpOnly; SameSite=Strict; Path={base or '/'}")
+    attributes = first.header("Set-Cookie").split("; ")[1:]
+    assert set(attributes) == {"HttpOnly", "SameSite=Strict", f"Path={base or '/'}"}
     done = browser.act("/jobs/1", "/jobs/1/retry")
     assert (done.status, done.header("Location")) == (303, f"{base}/jobs/1?said=retried")
     assert statuses(database) == ["queued"]
@@ -176,3 +179,56 @@ def test_a_flask_blueprint_calls_it_inside_the_request(config: Path, engine: Eng
     assert (done.status, done.header("Location")) == (303, "/admin/jobs/jobs/1?said=retried")
     assert statuses(database) == ["queued"]
     assert seen[0] == "/admin/jobs/"
+
+
+@pytest.mark.parametrize("mount", ["//evil.example", "/a//b", "/\\evil.example", "evil", "/a b", "/a\n", "/\xff"])
+def test_an_address_that_is_no_path_of_this_server_is_nowhere_to_be_mounted(
+    config: Path, engine: Engine, database: Database, mount: str
+) -> None:
+    """Not in a link, and not where a form leads to."""
+    pages = app(engine.connect, viewer=viewer, may_act=may_act, config=config)
+    browser = Browser(pages, environ={"REMOTE_USER": "root"})
+    csrf = browser.get("/jobs/1").csrf
+    browser.script_name = mount
+    for reply in (browser.get("/"), browser.post("/jobs/1/retry", {"csrf": csrf})):
+        assert (reply.status, reply.header("Location"), reply.addresses()) == (400, "", [])
+    assert statuses(database) == ["dead"]
+
+
+def test_an_unexpected_error_is_logged_masked_also_where_the_server_has_no_log(
+    config: Path, engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: Mapping[str, Any]) -> str:
+        raise LookupError("s3cret-canary")
+
+    browser = Browser(app(engine.connect, viewer=viewer, config=config), environ={"REMOTE_USER": "ada"})
+    assert browser.get("/").status == 200
+    masking.remember({"s3cret-canary"})
+    pages = app(engine.connect, viewer=broken)
+    pages._made = browser.application._made  # type: ignore[attr-defined]
+    pages._made.access = pages.access
+    environ: dict[str, Any] = {"REQUEST_METHOD": "GET", "PATH_INFO": "/"}
+    started: list[str] = []
+    body = b"".join(pages(environ, lambda status, _: started.append(status)))
+    assert started == ["500 INTERNAL SERVER ERROR"]
+    assert b"canary" not in body
+    written = capsys.readouterr().err
+    assert "LookupError: ***" in written
+    assert "canary" not in written
+
+
+@pytest.mark.parametrize("library", ["werkzeug", "jinja2", "waitress"])
+def test_without_the_extra_a_line_says_what_to_install(library: str, tmp_path: Path) -> None:
+    needed = "the pages need Werkzeug, Jinja2 and waitress: pip install 'cronjobs[web]'\n"
+    commands = [["web"]] if library == "waitress" else [["web"], ["report", "--out", "x.html"]]
+    for words in commands:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", WITHOUT.format(library), *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", needed)
+
+
+WITHOUT = "import sys; sys.modules['{}'] = None\nfrom cronjobs.desk.cli.main import run\nrun()"

@@ -1,0 +1,53 @@
+"""Templates, and what becomes of each value that they show.
+
+Text from rows is written by anybody: secrets are hidden, control characters are made visible, markup is escaped. A
+template that names something that is not there is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from cronjobs import masking
+from cronjobs.desk.insight import saying
+from cronjobs.model import rough, seconds_text
+from cronjobs.text import decoded, visible
+
+PACKAGE = "cronjobs.contrib.web"
+
+
+@cache
+def environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader(PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    words: list[Callable[..., object]] = [
+        *(saying.counted, saying.died_lost, saying.host_of, saying.key_told, saying.ordinal, saying.ran_for),
+        *(saying.safe, saying.status_word, saying.took, saying.tries, rough, seconds_text),
+    ]
+    made.globals |= {word.__name__: word for word in words}
+    return made
+
+
+def shown(value: Any) -> Any:
+    """*value* as text that may be shown; markup of a template's own macro stays what it is."""
+    if value is None:
+        return ""
+    if hasattr(value, "__html__"):
+        return value
+    # SQLite keeps any type in any column.
+    return visible(masking.hide(decoded(value) if isinstance(value, bytes) else str(value)))
+
+
+def rendered(template: str, **values: Any) -> str:
+    return environment().get_template(template).render(**values)
