@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.urls import include, re_path  # type: ignore[import-untyped]
+from django.urls import include, path, re_path  # type: ignore[import-untyped]
 from sqlalchemy import Engine, select
 from support.browsing import Browser
 from support.django_site import site
@@ -17,6 +17,7 @@ from contrib.web.test_web_mounted import PAGES, statuses
 from contrib.web.test_web_mounted import clock as clock
 from contrib.web.test_web_mounted import config as config
 from contrib.web.test_web_mounted import engine as engine
+from cronjobs import masking
 from cronjobs.contrib.django.views import pages
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
@@ -56,3 +57,54 @@ def test_what_django_knows_of_its_place_is_kept(view: Any) -> None:
     assert reply.status == 200
     assert all(found.startswith(("/caf%C3%A9/admin/jobs/", "#")) for found in reply.addresses())
     assert reply.header("Content-Security-Policy").startswith("default-src 'none'")
+
+
+def nowhere(_: Any) -> Any:
+    raise AssertionError("only its address is asked for")
+
+
+@pytest.mark.parametrize(
+    ("login_url", "others", "leads_to"),
+    [
+        ("/accounts/login/", [], "/accounts/login/"),  # nothing better is known
+        ("/accounts/login/", ["admin"], "/admin/login/"),
+        ("/accounts/login/", ["admin", "accounts"], "/accounts/login/"),
+        ("login", ["admin", "accounts"], "/accounts/login/"),
+        ("login", ["admin"], "/admin/login/"),
+        ("/accounts/login/?by=mail", ["accounts"], "/accounts/login/?by=mail"),
+        ("https://sso.example/in", ["admin"], "https://sso.example/in"),
+    ],
+)
+def test_who_is_not_logged_in_is_sent_to_a_login_that_there_is(
+    config: Path, engine: Engine, login_url: str, others: list[str], leads_to: str
+) -> None:
+    there = {
+        "admin": path("admin/", include(([path("login/", nowhere, name="login")], "admin"))),
+        "accounts": path("accounts/login/", nowhere, name="login"),
+    }
+    inner = [re_path(r"^(?P<path>.*)$", pages(engine.connect, config=config))]
+    with site([re_path(r"^jobs/", include(inner)), *(there[name] for name in others)], LOGIN_URL=login_url) as made:
+        reply = Browser(made).get("/jobs/queues")
+        assert (reply.status, reply.header("Location")) == (302, f"{leads_to}?next=/jobs/queues")
+        below = Browser(made, environ={"SCRIPT_NAME": "/shop"}).get("/jobs/queues").header("Location")
+        by_name = login_url == "login"
+        assert below == f"{f'/shop{leads_to}' if by_name else login_url}?next=/shop/jobs/queues"
+
+
+def test_an_unexpected_error_is_logged_masked(config: Path, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    """Django's view has no log of the server's to hand on."""
+
+    def may_act(request: Any) -> bool:
+        if request.GET:
+            raise LookupError("s3cret-canary")
+        return False
+
+    inner = [re_path(r"^(?P<path>.*)$", pages(engine.connect, config=config, may_act=may_act))]
+    with site([re_path(r"^jobs/", include(inner))]) as made:
+        browser = Browser(made, environ={"REMOTE_USER": "ada"})
+        assert browser.get("/jobs/").status == 200
+        masking.remember({"s3cret-canary"})
+        assert browser.get("/jobs/?x=1").status == 500
+    written = capsys.readouterr().err
+    assert "LookupError: ***" in written
+    assert "canary" not in written.replace('LookupError("s3cret-canary")', "")  # the line of code above

@@ -9,11 +9,13 @@ from typing import Any
 import httpx
 import pytest
 from support.browsing import Browser, Reader
+from support.django_project import django_project
 from support.django_site import site
 from support.pages import ROOT, Page
 from support.ticking import Project, cli
 
 from cronjobs import masking
+from cronjobs.errors import UsageError
 
 PAGE = Page("docs/web.md")
 
@@ -37,7 +39,7 @@ def example(shop: Project, says: str) -> dict[str, Any]:
 
 
 def test_no_block_of_the_page_is_left_out_no_link_is_dead_and_images_are_small() -> None:
-    assert PAGE.counts() == {"console": 3, "yaml": 1, "python": 4}
+    assert PAGE.counts() == {"console": 6, "yaml": 1, "python": 5}
     assert PAGE.dead_links() == []
     images = list((ROOT / "docs/images").glob("web-*.png"))
     assert images
@@ -83,8 +85,8 @@ def test_the_report_goes_to_stdout_or_says_why_it_cannot_be_written(shop: Projec
         assert f"{place} cannot be written: " in cli(shop, "report", "--out", place, code=1)
 
 
-def test_the_flask_example_asks_its_session(shop: Project) -> None:
-    made = example(shop, "# site.py")
+def test_the_flask_example_with_users_asks_its_session(shop: Project) -> None:
+    made = example(shop, "# site.py with users")
     client = made["site"].test_client()
     assert client.get("/admin/jobs/").status_code == 403
     with client.session_transaction() as session:
@@ -92,12 +94,27 @@ def test_the_flask_example_asks_its_session(shop: Project) -> None:
     assert client.get("/admin/jobs/").status_code == 200
 
 
-def test_the_django_example_knows_djangos_users(shop: Project) -> None:
-    patterns = example(shop, "# urls.py")["urlpatterns"]
-    with site(patterns, CRONJOBS_CONFIG=shop.folder / "cronjobs.yaml") as made:
-        answers = [Browser(made, environ={"REMOTE_USER": name}).get("/admin/jobs/jobs/1") for name in ("ada", "bob")]
-    assert [answer.status for answer in answers] == [200, 403]
+def test_the_flask_example_asks_for_a_password(shop: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOBS_PASSWORD", "right")
+    client = example(shop, "# site.py\n")["site"].test_client()
+    asked = client.get("/admin/jobs/")
+    assert (asked.status_code, asked.headers["WWW-Authenticate"]) == (401, ASKS)
+    assert client.get("/admin/jobs/", auth=("ada", "wrong")).status_code == 401
+    page = client.get("/admin/jobs/", auth=("ada", "right"))
+    assert page.status_code == 200
+    assert 'href="/admin/jobs/queues"' in page.text
+
+
+def test_the_django_example_knows_djangos_users_and_the_admin_takes_none_of_its_addresses(shop: Project) -> None:
+    with django_project(shop.url, admin=True):
+        patterns = example(shop, "# urls.py")["urlpatterns"]
+        with site(patterns, CRONJOBS_CONFIG=shop.folder / "cronjobs.yaml") as made:
+            answers = [
+                Browser(made, environ={"REMOTE_USER": name}).get("/admin/jobs/jobs/1") for name in ("ada", "bob", "")
+            ]
+    assert [answer.status for answer in answers] == [200, 403, 302]
     assert "4111" not in answers[0].body
+    assert answers[2].header("Location") == "/admin/login/?next=/admin/jobs/jobs/1"
 
 
 def test_the_fastapi_example_asks_for_a_password(shop: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,11 +122,29 @@ def test_the_fastapi_example_asks_for_a_password(shop: Project, monkeypatch: pyt
     api = example(shop, "# api.py")["api"]
 
     async def ask() -> list[Any]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://shop") as client:
+        transport = httpx.ASGITransport(api)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop", follow_redirects=True) as client:
             answers = [await client.get("/admin/jobs/jobs/1", auth=("ada", word)) for word in ("right", "wrong")]
-            answers.append(await client.get("/admin/jobs/", headers={"Authorization": "Basic ???"}))
-            return answers
+            # What a browser does first, with the address as people type it.
+            return [*answers, await client.get("/admin/jobs")]
 
-    right, wrong, broken = asyncio.run(ask())
-    assert [right.status_code, wrong.status_code, broken.status_code] == [200, 403, 403]
+    right, wrong, first = asyncio.run(ask())
+    assert right.status_code == 200
     assert 'href="/admin/jobs/queues"' in right.text
+    for answer in (wrong, first):
+        assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, ASKS)
+
+
+@pytest.mark.parametrize("says", ["# api.py", "# site.py\n"])
+@pytest.mark.parametrize("given", [None, ""])
+def test_without_a_password_the_examples_do_not_start(
+    shop: Project, monkeypatch: pytest.MonkeyPatch, says: str, given: str | None
+) -> None:
+    monkeypatch.delenv("JOBS_PASSWORD", raising=False)
+    if given is not None:
+        monkeypatch.setenv("JOBS_PASSWORD", given)
+    with pytest.raises(UsageError, match="has no password"):
+        example(shop, says)
+
+
+ASKS = 'Basic realm="cronjobs pages"'

@@ -1270,6 +1270,20 @@ MUTANTS = (
     Mutant("a form of another site", WEB, 'ours = site in ("", "same-origin")', "ours = True", (PAGES,)),
     Mutant("the link works twice", WEB, "self._session is not None or not _same(", "not _same(", (PAGES,)),
     Mutant(
+        "any password is the right one",
+        WEB,
+        'if given is None or not _same(given.get("password") or "", password):',
+        "if given is None:",
+        ("tests/contrib/web/test_web_mounted.py",),
+    ),
+    Mutant(
+        "an empty password is one",
+        WEB,
+        "    if not password:\n",
+        "    if password is None:\n",
+        ("tests/contrib/web/test_web_mounted.py",),
+    ),
+    Mutant(
         "templates show secrets",
         "cronjobs/contrib/web/templating.py",
         "masking.hide(decoded(value) if isinstance(value, bytes) else str(value))",

@@ -41,6 +41,10 @@ ATTEMPTS: Final = 20
 LONGEST: Final = 20_000  # characters of a value
 
 
+if admin.site.index_template is None:  # a site's own is left alone
+    admin.site.index_template = "cronjobs/admin_index.html"  # as admin/index.html, with a link to the pages
+
+
 class CappedPaginator(Paginator):
     """Counts no further than somebody would turn pages."""
 

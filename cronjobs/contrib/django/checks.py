@@ -6,12 +6,13 @@ import os
 from typing import Any, Final
 
 from django.conf import settings  # type: ignore[import-untyped]
-from django.core.checks import Error, register  # type: ignore[import-untyped]
+from django.core.checks import Error, Tags, register  # type: ignore[import-untyped]
 from django.core.checks import Warning as CheckWarning
 from django.db import connections, router  # type: ignore[import-untyped]
+from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse  # type: ignore[import-untyped]
 
 from cronjobs.contrib.django.connections import VENDORS
-from cronjobs.engine.config.django_project import alias, config_file, database_url
+from cronjobs.engine.config.django_project import APP, alias, config_file, database_url
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.database.address import Address, parse_url
@@ -19,6 +20,7 @@ from cronjobs.errors import CronjobsError
 
 KEYS: Final = ("config", "database")
 LABEL: Final = "cronjobs"
+PAGES: Final = "cronjobs"  # the name of their address, in urls.py
 
 
 @register
@@ -70,3 +72,23 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
         )
         found.append(CheckWarning(said, hint=hint, id="cronjobs.W002"))
     return found
+
+
+@register(Tags.urls)
+def pages_are_reached(app_configs: Any, **_: Any) -> list[CheckWarning]:
+    """Whether the address of the pages leads to them: the admin takes every address below its own."""
+    if not getattr(settings, "ROOT_URLCONF", None):
+        return []
+    try:
+        place = reverse(PAGES, kwargs={"path": ""})
+    except NoReverseMatch:
+        return []
+    try:
+        found = resolve("/" + place.removeprefix(get_script_prefix()))
+    except Resolver404:
+        return []
+    if found.url_name == PAGES:
+        return []
+    said = f"the pages of cronjobs cannot be reached: {place} is taken by {found.route!r}"
+    hint = f"In urlpatterns, the path of {APP}.urls is to stand before the one that takes it, such as the admin's"
+    return [CheckWarning(said, hint=hint, id="cronjobs.W003")]

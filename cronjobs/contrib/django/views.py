@@ -11,6 +11,13 @@ from urllib.parse import quote
 from django.conf import settings  # type: ignore[import-untyped]
 from django.http import HttpResponse  # type: ignore[import-untyped]
 from django.shortcuts import redirect, resolve_url  # type: ignore[import-untyped]
+from django.urls import (  # type: ignore[import-untyped]
+    NoReverseMatch,
+    Resolver404,
+    get_script_prefix,
+    resolve,
+    reverse,
+)
 from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-untyped]
 from sqlalchemy import Connection
 
@@ -38,7 +45,8 @@ def pages(
     may_act: Asked = is_superuser,
     config: str | Path | None = None,
 ) -> Any:
-    """The pages as a view for ``re_path(r"^jobs/(?P<path>.*)$", pages())``; who is not logged in is sent to do so.
+    """The pages as a view for ``re_path(r"^jobs/(?P<path>.*)$", pages())``; who is not logged in is sent to do so:
+    to LOGIN_URL, or to the admin's login in a site that has only that.
 
     *may_see* and *may_act* get Django's request. *connect*: as for ``cronjobs.contrib.web.app``. *config*:
     cronjobs.yaml; None: the setting CRONJOBS["config"] of the Django project, else $CRONJOBS_CONFIG, else
@@ -50,7 +58,7 @@ def pages(
 
     def show(request: Any, path: str = "") -> Any:
         if not request.user.is_authenticated:
-            return redirect(f"{resolve_url(settings.LOGIN_URL)}?next={quote(request.get_full_path())}")
+            return redirect(f"{_login(request)}?next={quote(request.get_full_path())}")
         if not made:  # settings are there by the first request
             made.append(_mounted(connect, may_see, may_act, config))
         answer = HttpResponse()
@@ -64,6 +72,21 @@ def pages(
         return answer
 
     return csrf_exempt(show)
+
+
+def _login(request: Any) -> str:
+    """LOGIN_URL; the admin's login if the site has nothing at that address."""
+    prefix = get_script_prefix()
+    try:
+        place = str(resolve_url(settings.LOGIN_URL))
+        if place.startswith(prefix):  # else it is not this site's to know
+            resolve("/" + place.partition("?")[0].removeprefix(prefix), getattr(request, "urlconf", None))
+    except (NoReverseMatch, Resolver404):
+        try:
+            return str(reverse("admin:login"))
+        except NoReverseMatch:
+            return str(settings.LOGIN_URL)
+    return place
 
 
 def _mounted(connect: Connect | None, may_see: Asked, may_act: Asked, config: str | Path | None) -> Any:

@@ -35,6 +35,9 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 TOKEN: Final = "once"
+REALM: Final[dict[str, str | None]] = {
+    "realm": "cronjobs pages"
+}  # with a space Werkzeug quotes it, as the standard wants a realm
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class ByLink:
             raise Unauthorized(
                 "follow the link that cronjobs web has printed. It works once, in one browser; stop cronjobs web and "
                 "start it again for a new one",
-                www_authenticate=WWWAuthenticate("link", {"realm": "cronjobs"}),
+                www_authenticate=WWWAuthenticate("link", REALM),
             )
         return Visitor(self.name, csrf_of(session, self.name), self.may_act)
 
@@ -142,9 +145,7 @@ def basic_auth(password: str | None) -> Viewer:
         sent = str(environ.get("HTTP_AUTHORIZATION", ""))
         given = Authorization.from_header(sent) if sent.isascii() else None
         if given is None or not _same(given.get("password") or "", password):
-            raise Unauthorized(
-                "these pages ask for a password", www_authenticate=WWWAuthenticate("basic", {"realm": "cronjobs"})
-            )
+            raise Unauthorized("these pages ask for a password", www_authenticate=WWWAuthenticate("basic", REALM))
         return one_line(clean(given.get("username") or ""), 80) or "unnamed"
 
     return viewer

@@ -13,8 +13,8 @@ import pytest
 from django.contrib.messages.storage.fallback import FallbackStorage  # type: ignore[import-untyped]
 from django.core.exceptions import PermissionDenied  # type: ignore[import-untyped]
 from django.core.management import call_command  # type: ignore[import-untyped]
-from django.test import RequestFactory  # type: ignore[import-untyped]
-from django.urls import path  # type: ignore[import-untyped]
+from django.test import RequestFactory, override_settings  # type: ignore[import-untyped]
+from django.urls import clear_url_caches, include, path  # type: ignore[import-untyped]
 from sqlalchemy import select
 from support.django_project import django_project
 from support.lookingrows import Rows, ago
@@ -22,6 +22,7 @@ from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
 from cronjobs import masking
+from cronjobs.contrib.django.checks import pages_are_reached
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
@@ -343,3 +344,41 @@ def test_a_list_counts_no_further_than_somebody_turns_pages(
     for _ in range(5):
         rows.job(status="queued")
     assert "3 jobs" in listed(site, BOB)
+
+
+# --- the pages --------------------------------------------------------------------------------------------------------
+
+
+def with_pages(*, first: bool) -> None:
+    """The addresses of the admin, and those of the pages below them."""
+    [admins] = urlpatterns
+    pages = path("admin/jobs/", include("cronjobs.contrib.django.urls"))
+    urlpatterns[:] = [pages, admins] if first else [admins, pages]
+    clear_url_caches()
+
+
+def test_the_index_of_the_admin_leads_to_the_pages_if_they_have_an_address(site: Any) -> None:
+    call_command("migrate", "admin", verbosity=0)  # its log is on that page, too
+
+    def index() -> str:
+        return str(site.index(request(ADA), {"user": ADA}).rendered_content)
+
+    assert "every schedule's last day" not in index()
+    with_pages(first=True)
+    assert '<a href="/admin/jobs/">Jobs: what is wrong' in index()
+    assert "Site administration" in index()
+
+
+def test_djangos_check_warns_of_pages_behind_the_admin(site: Any) -> None:
+    """Whose last pattern takes every address below its own."""
+    assert pages_are_reached(None) == []
+    with_pages(first=True)
+    assert pages_are_reached(None) == []
+    with override_settings(FORCE_SCRIPT_NAME="/shop"):
+        assert pages_are_reached(None) == []
+    urlpatterns.reverse()
+    clear_url_caches()
+    [warning] = pages_are_reached(None)
+    assert warning.id == "cronjobs.W003"
+    assert "/admin/jobs/ is taken by 'admin/" in warning.msg
+    assert "before" in warning.hint

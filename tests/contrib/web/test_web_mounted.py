@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -18,10 +19,11 @@ from support.lookingrows import YAML, Rows, ago
 from support.lookingrows import rows as rows
 
 from cronjobs import masking
-from cronjobs.contrib.web import app, flask_blueprint
+from cronjobs.contrib.web import app, basic_auth, flask_blueprint
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
+from cronjobs.errors import UsageError
 from cronjobs.testing import FakeClock
 
 PAGES = ["/", "/jobs", "/jobs/1", "/schedule?name=nightly-report", "/queues", "/hosts", "/static/style.css"]
@@ -215,6 +217,52 @@ def test_an_unexpected_error_is_logged_masked_also_where_the_server_has_no_log(
     written = capsys.readouterr().err
     assert "LookupError: ***" in written
     assert "canary" not in written
+
+
+def by_basic(sent: str) -> str:
+    return f"Basic {b64encode(sent.encode()).decode()}"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        *("", "Basic", "Basic ", "Basic ???", "Basic \xe9", "basic", "Bearer right", "Digest username=ada", "\xff\x00"),
+        *(by_basic(each) for each in ("", ":", "ada", "ada:", "ada:wrong", "ada:right ", "right", "ada:RIGHT", "é:é")),
+        "Basic " + b64encode(b"ada:\xff").decode(),
+        by_basic("ada:right").replace("Basic", "Bearer"),
+    ],
+)
+def test_who_does_not_know_the_password_is_asked_for_it(
+    config: Path, engine: Engine, database: Database, sent: str
+) -> None:
+    pages = app(engine.connect, viewer=basic_auth("right"), may_act=lambda _: True, config=config)
+    stranger = Browser(pages, environ={"HTTP_AUTHORIZATION": sent} if sent else {})
+    for reply in (*(stranger.get(address) for address in PAGES), stranger.post("/jobs/1/retry")):
+        assert (reply.status, reply.header("WWW-Authenticate")) == (401, 'Basic realm="cronjobs pages"')
+        assert reply.header("Content-Security-Policy").startswith("default-src 'none'")
+        assert "nightly" not in reply.body
+    assert statuses(database) == ["dead"]
+
+
+@pytest.mark.parametrize(
+    ("name", "recorded"), [("ada", "ada"), ("", "unnamed"), ("a\0\n", "a\\x00\\n"), ("é" * 100, "é" * 79 + "…")]
+)
+@pytest.mark.parametrize("password", ["right", "a:b", "pässwörd"])
+def test_who_knows_the_password_looks_and_acts_under_the_name_they_gave(
+    config: Path, engine: Engine, database: Database, password: str, name: str, recorded: str
+) -> None:
+    pages = app(engine.connect, viewer=basic_auth(password), may_act=lambda _: True, config=config)
+    browser = Browser(pages, environ={"HTTP_AUTHORIZATION": by_basic(f"{name}:{password}")})
+    assert {browser.get(address).status for address in PAGES} == {200}
+    assert browser.act("/jobs/1", "/jobs/1/retry").status == 303
+    with database.read() as connection:
+        assert connection.execute(select(tables.audit.c.actor)).scalar() == recorded
+
+
+@pytest.mark.parametrize("password", ["", None])
+def test_an_empty_password_is_refused(password: str | None) -> None:
+    with pytest.raises(UsageError, match="is the variable set that it comes from"):
+        basic_auth(password)
 
 
 @pytest.mark.parametrize("library", ["werkzeug", "jinja2", "waitress"])
