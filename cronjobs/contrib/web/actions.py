@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest, NotFound
 
 from cronjobs.desk.insight.acking import acknowledge, take_ack_back
+from cronjobs.desk.insight.finding import together
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.releasing import Holders
@@ -132,12 +133,12 @@ class Act:
         if span is None:
             raise BadRequest(f"for is one of {', '.join(ACK_FOR)}")
         found = judge(look(self.connection, self.settings, self.types), self.settings)
-        finding = next((each for each in found if each.key == key), None)
-        if finding is None:
+        named = [each for each in found if each.key == key]
+        if not named:
             return Done("/", "gone")
         now = database_now(self.connection)
         who = {"by": self.actor, "host": self.host, "why": self.why}
-        acknowledge(self.connection, finding, until=now + span, now=now, **who)
+        acknowledge(self.connection, together(named), until=now + span, now=now, **who)
         return Done("/", "acked")
 
     def _take_ack_back(self) -> Done:
