@@ -25,7 +25,7 @@ from cronjobs.desk.insight.explain_facts import (
 from cronjobs.desk.insight.explain_job import brief_job, job_sentences, row_gone
 from cronjobs.desk.insight.explain_phrases import between, capital, enqueued_by, late, name, pause, triggered, who
 from cronjobs.desk.insight.saying import LocalTimes
-from cronjobs.engine.rules.occurrences import NOT_MADE_UP, ON_TIME_WITHIN, RAN_EARLY, ran_early
+from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, NOT_MADE_UP, ON_TIME_WITHIN, RAN_EARLY, ran_early
 from cronjobs.model import duration_text, rough
 from cronjobs.text import one_line
 
@@ -166,10 +166,11 @@ def _applied(definition: DefinitionFacts, times: LocalTimes) -> str:
 
 
 def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
-    if (row.reason or "").startswith("backfill"):
-        by = one_line(row.reason or "", 200)
-        said = f"It did not run at its time: a {by}, at {times.clock(row.decided_at)}, made job {row.job_id} for it."
-        return [said, *_fate(facts, row, times)]
+    if (row.reason or "").startswith(BACKFILLED):
+        by, _, before = one_line(row.reason or "", 400).partition(BEFORE)
+        first = f"It did not run at its time: {before}." if before else "It did not run at its time."
+        said = f"A {by}, at {times.clock(row.decided_at)}, made job {row.job_id} for it."
+        return [*_outage(facts, times), first, said, *_fate(facts, row, times)]
     if (row.reason or "").startswith(RAN_EARLY):
         said = f"Job {row.job_id} of it {one_line(row.reason or '', 200)}: a clock was ahead then, and was set back."
         then = (
@@ -228,6 +229,16 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     if before.last_sign_at > facts.last_for:
         return [f"No tick began {between(before.started_at, until, times)}."]
     return [f"No tick reached the database {between(before.last_sign_at, until, times)}."]
+
+
+def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
+    """That no tick came when it was due; what was decided later, by a person, says nothing of that time."""
+    before, after = facts.tick_before, facts.tick_after
+    if before is None or after is None or after.started_at - facts.last_for <= ON_TIME_WITHIN:
+        return []
+    if before.last_sign_at > facts.last_for:
+        return []
+    return [f"No tick reached the database {between(before.last_sign_at, after.started_at, times)}."]
 
 
 def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
@@ -492,7 +503,11 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
             ended = brief_job(facts.job) if facts.job else "its row is gone"
             if _ran_early(facts, row):
                 return f"job {row.job_id}, ran early, by a clock that was ahead: {ended}"
-            return f"job {row.job_id}, {late(row.decided_at - facts.last_for)}: {ended}"
+            if row.reason is not None and row.reason.startswith(BACKFILLED):
+                return f"job {row.job_id}, {one_line(row.reason, 200)}: {ended}"
+            why = next(iter(_why_late(facts, row, times)), "")
+            delay = f" ({why[:1].lower()}{why[1:].rstrip('.')})" if why else ""
+            return f"job {row.job_id}, {late(row.decided_at - facts.last_for)}{delay}: {ended}"
         case "coalesced" if row is not None:
             made = row.decided_at if not _joined(facts, row) else facts.job.created_at if facts.job else None
             at = f", made at {times.clock(made)}," if made else ""

@@ -24,6 +24,7 @@ RAN_EARLY: Final = "ran early at"  # prefix of the ledger's reason for what a wr
 UP_TO_ATTEMPT: Final = ", up to attempt"  # and so many attempts: a later one is in time
 NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"  # and for what that run does not make up for
 BACKFILLED: Final = "backfill by"  # and for what a person ran afterwards
+BEFORE: Final = "; before: "  # in it: what had become of the occurrence by then
 
 
 def ran_early(reason: str | None, attempts: int | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import takewhile
@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from cronjobs.engine.config.settings import ScheduleSettings
 from cronjobs.engine.crontime.timing import Timing, count_between, timing
-from cronjobs.engine.rules.occurrences import BACKFILLED, overlap
+from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, overlap
 from cronjobs.engine.schedules.decide import job_for
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.engine.schedules.pauses import owed_by
@@ -101,13 +101,15 @@ def _job(
 class Filling:
     """What a backfill would do: ``run`` these, oldest first; ``done`` had run, or another run stood for them.
 
-    ``gone`` are ledger rows that lose occurrences to the backfill, ``left`` what remains of them.
+    ``gone`` are ledger rows that lose occurrences to the backfill, ``left`` what remains of them; ``was``: the row that
+    each of ``run`` had, if it had one.
     """
 
     run: tuple[datetime, ...]
     done: int
     gone: tuple[LedgerRow, ...]
     left: tuple[LedgerRow, ...]
+    was: Mapping[datetime, LedgerRow]
 
 
 def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first: datetime, last: datetime) -> Filling:
@@ -124,13 +126,14 @@ def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first:
     instants = list(takewhile(last.__ge__, when.after(first - MICROSECOND)))
     spent = [row for row in ledger if row.outcome in ("enqueued", "coalesced")]
     run = tuple(instant for instant in instants if not any(row.first_for <= instant <= row.last_for for row in spent))
-    gone, left = [], []
+    gone, left, was = [], [], dict[datetime, LedgerRow]()
     for row in ledger:
         taken = [instant for instant in run if row.first_for <= instant <= row.last_for]
         if row.outcome in ("missed", "skipped") and taken:
             gone.append(row)
+            was |= dict.fromkeys(taken, row)
             left += _remains(when, row, taken)
-    return Filling(run, len(instants) - len(run), tuple(gone), tuple(left))
+    return Filling(run, len(instants) - len(run), tuple(gone), tuple(left), was)
 
 
 def _remains(when: Timing, row: LedgerRow, taken: list[datetime]) -> list[LedgerRow]:
@@ -142,6 +145,12 @@ def _remains(when: Timing, row: LedgerRow, taken: list[datetime]) -> list[Ledger
     before = occurrences(when, row.first_for - MICROSECOND, taken[0] - MICROSECOND)
     after = occurrences(when, taken[-1], row.last_for)
     return [replace(row, first_for=it.first, last_for=it.last, count=it.count) for it in (before, after) if it]
+
+
+def _reason(actor: str, was: LedgerRow | None) -> str:
+    if was is None:
+        return f"{BACKFILLED} {actor}"
+    return f"{BACKFILLED} {actor}{BEFORE}{was.outcome}" + (f" ({was.reason})" if was.reason else "")
 
 
 def backfill(
@@ -186,7 +195,7 @@ def backfill(
     ids = insert_jobs(connection, jobs)
     store.forget_occurrences(connection, filling.gone)
     rows = [
-        LedgerRow(stored.id, instant, instant, 1, "enqueued", f"{BACKFILLED} {actor}", job_id)
+        LedgerRow(stored.id, instant, instant, 1, "enqueued", _reason(actor, filling.was.get(instant)), job_id)
         for instant, job_id in zip(filling.run, ids, strict=True)
     ]
     store.record_occurrences(connection, [*filling.left, *rows], now)

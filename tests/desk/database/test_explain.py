@@ -397,11 +397,14 @@ def test_made_up_for_by_a_backfill(world: World, monkeypatch: pytest.MonkeyPatch
     told = world.ask("s", "--at", "02:15")
     assert told.verdict == "enqueued"
     assert told.steady[1:] == [
-        "It did not run at its time: a backfill by ada, at 02:31:12, made job 4 for it.",
+        "No tick reached the database between 01:58:00 and 02:31:12.",
+        "It did not run at its time: missed (no tick fired it in time (catch_up: none)).",
+        "A backfill by ada, at 02:31:12, made job 4 for it.",
         "Attempt 1 succeeded at 02:31:13 on alpha, after a moment.",
     ]
     found = world.ask("s", "--from", "2026-03-03T01:55").found
     assert found["summary"] == "35 occurrences: 4 enqueued, 30 missed, 1 coalesced"
+    assert "job 4, backfill by ada; before: missed" in world.say("s", "--from", "2026-03-03T01:55").out
 
 
 def test_skipped_for_a_job_that_somebody_triggered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
