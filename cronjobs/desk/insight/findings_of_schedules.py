@@ -118,7 +118,7 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
         names = tuple(sorted(failed, key=lambda name: (failed[name].since, name)))
         last = "the last run" if most == 1 else f"the last {most} runs"
         waits = tuple(name for name in names if name in same.waiting)
-        why = [_why_not(each, health.watch.not_run[each], health.now) for each in waits[:1]]
+        why = [_why_not(each, health.watch.not_run[each], health) for each in waits[:1]]
         yield Finding(
             "failing",
             "; ".join([f"{last} of {several(names)} failed", *why]),
@@ -172,17 +172,19 @@ def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Find
     yield Finding(
         "not_run",
         f"{several([name, *(each for each in names if each != name)])} {have} not run since {was} due: "
-        f"{_why_not(name, found[name], health.now)}",
+        f"{_why_not(name, found[name], health)}",
         since=since,
         command=typed("cronjobs explain", name),
         rows=names,
     )
 
 
-def _why_not(schedule: str, found: NotRun, now: datetime) -> str:
-    job = found.job
+def _why_not(schedule: str, found: NotRun, health: Health) -> str:
+    job, now = found.job, health.now
     if job is None:
-        return f"the queue of {schedule} was full"
+        stored = next((each for each in health.watch.schedules if each.name == schedule), None)
+        queue = stored.definition.get("queue") if stored and isinstance(stored.definition, dict) else None
+        return f"queue {queue if isinstance(queue, str) else 'default'} was full when {schedule} was due"
     its = f"job {job.id} of {schedule}"
     match found.why:
         case "put off":

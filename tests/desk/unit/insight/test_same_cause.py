@@ -225,6 +225,18 @@ def texts(health: Health, **how: Any) -> dict[str, str]:
 JOB = JobNow(7, "failed", "t.a", "default", NOW + HOUR, failures=3)
 
 
+@pytest.mark.parametrize(
+    ("definition", "queue"), [({"job": "t.a", "queue": "mail"}, "mail"), ({"job": "t.a"}, "default")]
+)
+def test_a_full_queue_for_which_a_schedule_did_not_run_is_named(definition: dict[str, str], queue: str) -> None:
+    health = facts()
+    stored = replace(health.watch.schedules[0], definition=definition)
+    full = {"nightly": NotRun(NOW - HOUR, "full")}
+    health = replace(health, watch=replace(health.watch, schedules=[stored], not_run=full))
+    said = f"nightly has not run since it was due: queue {queue} was full when nightly was due"
+    assert texts(health) == {"not_run": said}
+
+
 def test_the_dead_job_of_a_schedule_is_one_finding_that_names_it() -> None:
     health = facts(replace(JOB, status="dead"))
     why = "nightly has not run within its grace"
