@@ -554,6 +554,42 @@ def test_only_markup_of_a_template_is_shown_as_it_is() -> None:
     assert [shown(value) for value in (None, 7, "a\x1b", b"\xff")] == ["", "7", "a\\x1b", "\ufffd"]
 
 
+# --- what is long -----------------------------------------------------------------------------------------------------
+
+
+def test_long_text_ends_in_an_ellipsis_with_the_whole_in_its_title_and_on_the_page_of_the_job(
+    rows: Rows, browser: Browser
+) -> None:
+    kind, queue, schedule = (f"{word}-{'x' * 180}-end" for word in ("type", "queue", "schedule"))
+    error = f"error {'y ' * 400}end"
+    job = rows.job(status="dead", job_type=kind, queue=queue, schedule=schedule, last_error=error, error_type="E")
+    rows.job(job_type=kind, queue=queue)
+    rows.schedule(schedule, next_at=NOW)
+    for address, whole in {
+        "/jobs": [kind, schedule, f"queue {queue[:79]}…: {error}"],
+        "/": [schedule],
+        "/queues": [queue],
+    }.items():
+        page = browser.get(address)
+        titles = {str(given["title"]) for _, given in page.elements if given.get("title")}
+        assert set(whole) <= titles, address
+        cells = [cell for table in page.tables.values() for row in table for cell in row.values()]
+        assert max(len(cell) for cell in cells) < 420
+        for text in whole:
+            assert any(cell.endswith("…") and cell[:60] == text[:60] for cell in cells), text[:20]
+    words = browser.get(f"/jobs/{job}").words
+    for text in (kind, queue, error):
+        assert text in words
+    assert schedule in browser.get(f"/schedule?name={schedule}").words
+
+
+def test_the_style_breaks_no_word_of_a_table() -> None:
+    """What a browser makes of it was looked at, 1200 and 390 pixels wide."""
+    sheet = (Path(application.__file__).parent / "static/style.css").read_text()
+    assert not re.findall(r"overflow-wrap:\s*anywhere|word-break|hyphens", sheet)
+    assert "text-overflow: ellipsis" in sheet
+
+
 # --- what is hidden ---------------------------------------------------------------------------------------------------
 
 
