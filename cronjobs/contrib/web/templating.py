@@ -43,7 +43,7 @@ def shown(value: Any) -> Any:
     """*value* as text that may be shown; markup of a template's own macro stays what it is."""
     if value is None:
         return ""
-    if hasattr(value, "__html__"):
+    if isinstance(value, int) or hasattr(value, "__html__"):
         return value
     # SQLite keeps any type in any column.
     return visible(masking.hide(decoded(value) if isinstance(value, bytes) else str(value)))
