@@ -435,11 +435,12 @@ def death_line(event: Event, config: Path) -> str:
 
 
 def death_cause(event: Event) -> str:
-    """What deaths of one cause have in common: the job type, and the error without numbers, ids and quoted values."""
-    from cronjobs.engine.rules.error_groups import normalised
+    """What deaths of one cause have in common, in a line."""
+    from cronjobs.engine.rules.causes import cause_of
 
-    error = normalised(str(event.facts.get("error") or ""))
-    return f"{one_line(str(event.facts['job_type']), VALUE_LIMIT)} dies: {one_line(error, VALUE_LIMIT)}"
+    facts = event.facts
+    cause = cause_of(str(facts["job_type"]), facts.get("error_type"), str(facts.get("error") or ""))
+    return f"{one_line(cause.job_type, VALUE_LIMIT)} dies: {one_line(cause.error, VALUE_LIMIT)}"
 
 
 def json_line(event: Event, at: datetime) -> str:

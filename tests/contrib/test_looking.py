@@ -48,6 +48,9 @@ TROUBLE    - critical unresolved:os:system: 1 due job waits: no handler or
              the ticks do not keep up, since 14:01:07: "cronjobs jobs list
              --status queued"
 
+causes     2 × (no message) - mail.send, 2026-06-28 14:03:07 to 2026-07-01
+             13:54:07: "cronjobs jobs list --cause 701927dc53c7"
+
 schedule        last      ago  took  usual  last 20               next in
 nightly-report  retrying   6h    4m  1m30s  ▁▁▁▁▁▁▁▁▁▁▁▁▁░▁▁▁▁▁▄  18h
 refresh-cache   none yet                                          6m53s
@@ -107,7 +110,7 @@ def test_status_says_how_things_stand_on_one_screen_of_80_columns(
     assert "".join(line[11:] for line in told.splitlines()) == str(database.address)
     assert answer.code == 0
     assert all(len(line) <= 80 for line in answer.out.splitlines())
-    assert len(answer.out.splitlines()) <= 31
+    assert len(answer.out.splitlines()) <= 34
 
 
 def test_status_as_json_is_one_object_with_the_columns_names(cronjobs: Cronjobs, rows: Rows) -> None:
@@ -117,8 +120,19 @@ def test_status_as_json_is_one_object_with_the_columns_names(cronjobs: Cronjobs,
     rows.schedule("nightly-report", next_at=NOW + timedelta(hours=1))
     seen = cronjobs("status", "--json").json
     assert list(seen) == [
-        *("database", "project", "environment", "schema_revision", "config", "now", "timezone", "findings", "ticks"),
-        *("running", "waiting", "unresolved", "more_unresolved", "dead", "pauses", "schedules", "run_by_cron"),
+        *("database", "project", "environment", "schema_revision", "config", "now", "timezone", "findings", "causes"),
+        *(
+            "causes_are_of_newest",
+            "ticks",
+            "running",
+            "waiting",
+            "unresolved",
+            "more_unresolved",
+            "dead",
+            "pauses",
+            "schedules",
+            "run_by_cron",
+        ),
     ]
     assert set(seen["ticks"][0]) == set(tables.ticks.c.keys())
     assert seen["ticks"][0]["started_at"] == ago(seconds=6).isoformat() == "2026-07-01T12:03:01.200000+00:00"

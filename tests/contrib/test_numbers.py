@@ -271,6 +271,7 @@ def check_status(right: Select, settings: Settings, types: JobTypes) -> list[str
     assert (told["running"]["total"], told["running"]["overdue"]) == (len(right.running), overdue)
     assert [job["id"] for job in told["running"]["jobs"]] == longest_first(right)
     assert told["dead"] == {"total": len(right.dead), "last_24h": died(right, DAY), "last_1h": died(right, DAY / 24)}
+    assert sum(cause["jobs"] for cause in told["causes"]) == len(right.open_dead)
     assert len(told["pauses"]) == len(right.pauses)
     assert [tick["id"] for tick in told["ticks"]] == [tick.id for tick in last_ticks(right)]
     facts = {each["name"]: each for each in told["schedules"]}

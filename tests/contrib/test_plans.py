@@ -40,7 +40,7 @@ from cronjobs.engine.database.tables import SCHEMA_REVISION
 from cronjobs.engine.probe.idle_conditions import LOOK, MANY_QUEUES, VERDICT
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.schedules.materialise import materialise
-from cronjobs.engine.store import claims, expiry, explaining, listing, not_started, quarters, trends
+from cronjobs.engine.store import causes, claims, expiry, explaining, listing, not_started, quarters, trends
 from cronjobs.engine.store.claims import ClaimFilter
 from cronjobs.engine.store.counts import fold
 from cronjobs.engine.store.listing import Filter
@@ -290,6 +290,12 @@ def what_status_adds(world: World) -> Counted:
     return world.reading(add)
 
 
+def find_causes_before_now(connection: Connection) -> None:
+    causes.newest_deaths(connection, 100)
+    causes.file_changed_at(connection)
+    causes.deaths_until(connection, database_now(connection), 100)
+
+
 OPERATIONS: dict[str, Callable[[World], Counted]] = {
     "probe": probe,
     "look again": lambda world: probe(world, LOOK),
@@ -304,6 +310,7 @@ OPERATIONS: dict[str, Callable[[World], Counted]] = {
         lambda connection: look(connection, world.settings, known_types(world.settings))
     ),
     "what status adds": what_status_adds,
+    "why jobs died": lambda world: world.reading(find_causes_before_now),
     "facts of schedules": lambda world: world.reading(lambda connection: schedule_facts(connection, range(1, 12))),
     "first page": first_page,
     "hosts page": lambda world: world.reading(lambda connection: explaining.newest_ticks(connection, 1)),

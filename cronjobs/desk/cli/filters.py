@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Annotated, Final
 
@@ -9,7 +10,9 @@ import typer
 
 from cronjobs.desk.cli.options import schedule_names, type_names
 from cronjobs.desk.cli.output import Times, since_instant, status_word
+from cronjobs.engine.rules.causes import KEY_DIGITS
 from cronjobs.engine.store.listing import Filter
+from cronjobs.errors import UsageError
 from cronjobs.model import Status
 
 TypeOption = Annotated[
@@ -53,6 +56,24 @@ ErrorTypeOption = Annotated[
 ]
 
 
+def _cause(text: str) -> str:
+    key = text.strip().lower()
+    if not re.fullmatch(rf"[0-9a-f]{{{KEY_DIGITS}}}", key):
+        raise typer.BadParameter(f"{text!r} is no cause: {KEY_DIGITS} hexadecimal digits, as status prints them")
+    return key
+
+
+CauseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cause",
+        metavar="KEY",
+        parser=_cause,
+        help="Only dead jobs of this cause, as status prints it, that nobody has retried, cancelled or dismissed.",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class Filters:
     """The options as they were typed; None: not given."""
@@ -63,6 +84,7 @@ class Filters:
     schedule: ScheduleOption = None
     since: SinceOption = None
     error_type: ErrorTypeOption = None
+    cause: CauseOption = None
 
     @property
     def given(self) -> dict[str, str]:
@@ -70,6 +92,8 @@ class Filters:
         return {name: str(value) for name, value in asdict(self).items() if value is not None}
 
     def wanted(self, times: Times) -> Filter:
+        if self.cause is not None and self.status not in (None, Status.DEAD):
+            raise UsageError(f"--cause is one of dead jobs: none of them is {status_word(str(self.status))}")
         since = None if self.since is None else since_instant(self.since, times.now, times.timezone)
         return Filter(**(asdict(self) | {"since": since}))
 

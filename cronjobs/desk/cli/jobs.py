@@ -25,7 +25,7 @@ class JobsGroup(LazyGroup):
         "retry": CommandRow(
             "jobs_change:retry",
             "Requeue dead, cancelled or retrying jobs: due now, with all their tries again.",
-            epilog="For example: cronjobs jobs retry 17 18, jobs retry --status dead --type mail.send",
+            epilog="For example: cronjobs jobs retry 17 18, jobs retry --cause 234d9b42d381",
         ),
         "cancel": CommandRow(
             "jobs_change:cancel",
@@ -40,7 +40,7 @@ class JobsGroup(LazyGroup):
         "dismiss": CommandRow(
             "jobs_change:dismiss",
             'Acknowledge dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.',
-            epilog="For example: cronjobs jobs dismiss 17, jobs dismiss --type mail.send --since 24h",
+            epilog="For example: cronjobs jobs dismiss 17, jobs dismiss --cause 234d9b42d381",
         ),
     }
 

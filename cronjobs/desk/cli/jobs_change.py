@@ -196,6 +196,8 @@ def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool)
         *first, last = [status_word(status) for status in verb.takes]
         takes = f"{', '.join(first)} and {last}" if first else last
         raise UsageError(f"jobs {verb.name} is for {takes} jobs, not for {status_word(filters.status)} ones")
+    if filters.cause is not None and Status.DEAD not in verb.takes:
+        raise UsageError(f"--cause is one of dead jobs: retry or dismiss them; there is nothing to {verb.name}")
 
 
 def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:

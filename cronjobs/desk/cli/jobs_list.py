@@ -50,7 +50,7 @@ from cronjobs.engine.rules.error_groups import ROWS_AT_MOST, grouped
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of, time_left
 from cronjobs.engine.store import listing, schedules
-from cronjobs.errors import CronjobsError, EffectUnknown
+from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
 from cronjobs.model import Status, rough, seconds_text
 from cronjobs.reserved import EXEC_PREFIX
 
@@ -88,6 +88,8 @@ def list_jobs(
     with snapshot(source, only_database=True) as (settings, connection, times):
         wanted = filters.wanted(times)
         if group_by is GroupBy.ERROR:
+            if wanted.cause is not None:
+                raise UsageError("--group-by error is for jobs with several errors, and a cause has one")
             statuses = FAILED if wanted.status is None else (wanted.status,)
             rows_of_errors = listing.error_groups(connection, wanted, statuses, ROWS_AT_MOST)
             groups = [asdict(group) for group in grouped(rows_of_errors)]

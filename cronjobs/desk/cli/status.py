@@ -14,7 +14,8 @@ from cronjobs.desk.cli.loading import load_settings, runs_in_spool
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import Times, write
 from cronjobs.desk.cli.status_json import all_of_it
-from cronjobs.desk.cli.status_lines import head_lines, schedule_lines, work_lines
+from cronjobs.desk.cli.status_lines import cause_lines, head_lines, schedule_lines, work_lines
+from cronjobs.desk.insight.causes import causes_of
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.queue_trends import queue_trends
 from cronjobs.desk.insight.worst_first import run_by_cron, schedules_shown
@@ -46,6 +47,7 @@ def status(
     dead jobs that were not retried, cancelled or dismissed; schedules whose last three runs failed, that missed runs
     in an outage (until one succeeds, or you trigger one), or that ticks do not settle; pauses that hold something back
     or are a day old; files that are refused, or differ between hosts for 15 minutes.
+    Then why jobs died, the commonest cause first, each with a key for "jobs list", "jobs retry" and "jobs dismiss".
     Then schedules, the worst first: the last result, how long it took and how long it usually takes (the median; from
     20 runs on), the last 20 runs. It needs the database only, and works while the file is broken.
     It only reads: the exit code is 0 whatever it finds. Times are the database's.
@@ -85,6 +87,7 @@ def status_lines(
     health = look(connection, settings, types)
     times = Times(health.now, settings.timezone)
     head = head_lines(health, settings, address, times, everything=everything)
+    head += cause_lines(causes_of(connection, health), times, everything=everything)
     work = work_lines(health, settings, types, times, queue_trends(connection, health))
     room = IN_A_PIPE
     if is_terminal():

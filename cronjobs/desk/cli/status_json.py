@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from cronjobs.desk.cli.output import columns_of
+from cronjobs.desk.insight.causes import NONE, READ, Causes, cause_object, causes_of
 from cronjobs.desk.insight.findings import Finding, judge
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends, queue_trends
@@ -25,9 +26,10 @@ def all_of_it(
     facts: Sequence[ScheduleFacts],
     by_cron: Sequence[ScheduleFacts] = (),
 ) -> dict[str, Any]:
-    """With what ``status_object`` is not given: trends, and every active schedule."""
+    """With what ``status_object`` is not given: trends, why jobs died, and every active schedule."""
     trends = queue_trends(connection, health)
-    return status_object(health, settings, address, trends, facts, active_schedules(connection), by_cron)
+    why = causes_of(connection, health)
+    return status_object(health, settings, address, trends, facts, active_schedules(connection), by_cron, why)
 
 
 def status_object(
@@ -38,6 +40,7 @@ def status_object(
     facts: Sequence[ScheduleFacts] = (),
     active: Sequence[Any] = (),
     by_cron: Sequence[ScheduleFacts] = (),
+    why: Causes = NONE,
 ) -> dict[str, Any]:
     """*facts* of the schedules that are shown, which go into their rows; *active*: rows of all of them."""
     shown = {each.name: facts_object(each) for each in facts}
@@ -56,6 +59,8 @@ def status_object(
         "now": health.now,
         "timezone": settings.timezone,
         "findings": [_finding(found) for found in judge(health, settings)],
+        "causes": [cause_object(cause) for cause in why.found],
+        "causes_are_of_newest": READ if why.unread else None,
         "ticks": [dict(tick) for tick in health.ticks],
         "running": {
             "total": health.running_total,

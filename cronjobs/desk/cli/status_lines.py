@@ -25,6 +25,7 @@ from cronjobs.desk.cli.output import (
     width,
     wrapped,
 )
+from cronjobs.desk.insight.causes import READ, Causes, cause_text
 from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.findings import Finding, Severity, judge
 from cronjobs.desk.insight.health import Health
@@ -42,6 +43,7 @@ LABEL_WIDTH: Final = 11
 NARROW: Final = 76  # columns that a table with all of a schedule's columns needs
 COLOUR_OF: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
 FINDINGS_SHOWN: Final = 8
+CAUSES_SHOWN: Final = 10
 WELL_WITHOUT_PROJECT: Final = "no run of cronjobs exec failed, was missed or is dead"
 
 
@@ -82,6 +84,23 @@ def _finding_lines(found: Sequence[Finding], times: Times, room: int, most: int)
     if len(found) > most:
         lines.append(f"… and {len(found) - most} more: --all")
     return lines
+
+
+def cause_lines(why: Causes, times: Times, *, everything: bool) -> list[str]:
+    """Why jobs died, and what to type: a sentence for each cause."""
+    if not why.found:
+        return []
+    room = (width() if is_cut() else UNCUT) - LABEL_WIDTH
+    shown = why.found if everything else why.found[:CAUSES_SHOWN]
+    lines = []
+    for cause in shown:
+        text = f'{cause_text(cause, times)}: "cronjobs jobs list --cause {cause.key}"'
+        lines += [coloured(line, "red") for line in wrapped(text, room, "  ")]
+    if len(why.found) > len(shown):
+        lines.append(f"… and {len(why.found) - len(shown):,} more: --all")
+    if why.unread:
+        lines += wrapped(f"These are the causes of the {READ:,} jobs that died last; more are dead.", room)
+    return [*labelled("causes", lines, "red"), ""]
 
 
 # --- schedules --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from cronjobs.masking import hide
 GROUPS_AT_MOST: Final = 5000  # in memory; the most frequent errors come first, so the rest are rare
 ROWS_AT_MOST: Final = 20_000  # kinds and texts of errors that are read; the rest is counted
 TYPES_AT_MOST: Final = 50  # of one group, the most frequent ones
+ERROR_READ: Final = 400  # characters of an error; they are enough to tell it from others
 OTHERS: Final = "(other errors)"
 
 _HTTP_OR_SMTP: Final = r"^[45]\d\d\b"
@@ -39,9 +40,11 @@ def normalised(error: str) -> str:
     """*error* without its numbers, ids and quoted values: "503 for invoice <n>", "no user <id>", "no key <…>".
 
     A number that names the error stays: an HTTP or SMTP status at the beginning, an exit status, an error code. Secrets
-    go first: what this leaves of one is not found any more.
+    go first: what this leaves of one is not found any more. It reads ERROR_READ characters, so one more is enough to
+    ask for; the mark of the cut lets ``hide`` find the beginning of a secret.
     """
-    return _normalised(hide(error.strip().partition("\n")[0]))
+    beginning = error if len(error) <= ERROR_READ else f"{error[:ERROR_READ]}…"
+    return _normalised(hide(beginning.strip().partition("\n")[0]))
 
 
 @lru_cache(maxsize=4096)

@@ -6,9 +6,11 @@ statement's shape; a test checks the plans on both databases.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -30,7 +32,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from cronjobs.engine.database.tables import audit, job_runs, jobs, occurrences, schedules
+from cronjobs.engine.database.tables import UNSETTLED_DEAD_SQL, audit, job_runs, jobs, occurrences, schedules
 from cronjobs.engine.probe.idle_conditions import IS_EXEC, WAITING
 from cronjobs.engine.probe.sql_text import (
     AUDIT,
@@ -46,6 +48,8 @@ from cronjobs.engine.probe.sql_text import (
     either,
     shifted,
 )
+from cronjobs.engine.rules.causes import cause_of
+from cronjobs.engine.rules.error_groups import ERROR_READ
 from cronjobs.engine.store.claims import PLAIN, TIMED
 from cronjobs.engine.store.shown import LONGEST, beginning, columns_shown, fetched, shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
@@ -53,7 +57,6 @@ from cronjobs.model import FINAL, Status
 
 HOSTS_AT_MOST: Final = 200  # if every tick has its own host name (containers), the newest tick has to do
 STREAM_BATCH: Final = 2000  # rows in memory at once
-ERROR_SHOWN: Final = 400  # characters that are enough to tell errors apart
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced")
 
 
@@ -296,7 +299,10 @@ def last_ticks(connection: Connection) -> list[Row[Any]]:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which jobs to list; None: any. ``since``: created, begun, failed or ended no earlier."""
+    """Which jobs to list; None: any. ``since``: created, begun, failed or ended no earlier.
+
+    ``cause``: the key of why they died; of dead jobs that nobody has dealt with.
+    """
 
     job_type: str | None = None
     status: Status | None = None
@@ -304,6 +310,7 @@ class Filter:
     schedule: str | None = None
     since: datetime | None = None
     error_type: str | None = None
+    cause: str | None = None
 
 
 def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Row[Any]]:
@@ -312,11 +319,45 @@ def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Ro
     Status and ``since`` use the indexes of waiting, running and ended jobs; for the other filters it reads back from
     the newest until *limit* are found.
     """
+    if wanted.cause is not None:
+        return _list_of_cause(connection, wanted, limit)
 
     def query(with_json: bool) -> Select[Any]:
         return _filtered(wanted, shown(connection, jobs.c, with_json=with_json), limit).limit(limit)
 
     return fetched(connection, query)
+
+
+def _list_of_cause(connection: Connection, wanted: Filter, limit: int) -> list[Row[Any]]:
+    with closing(_of_cause(connection, wanted, jobs.c.id)) as rows:
+        ids = [row.id for row in islice(rows, limit)]
+    found: dict[int, Row[Any]] = {}
+    for first in range(0, len(ids), STREAM_BATCH):
+        batch = ids[first : first + STREAM_BATCH]
+
+        def query(with_json: bool, batch: Sequence[int] = batch) -> Select[Any]:
+            return select(*shown(connection, jobs.c, with_json=with_json)).where(jobs.c.id.in_(batch))
+
+        found |= {row.id: row for row in fetched(connection, query)}
+    return [found[id_] for id_ in ids if id_ in found]
+
+
+def _of_cause(connection: Connection, wanted: Filter, *columns: ColumnElement[Any]) -> Generator[Any]:
+    """Dead jobs of the cause that nobody has dealt with, the last to die first.
+
+    Only a program can tell the cause, so all that are dead and pass the other filters are read, one after another.
+    """
+    since = [] if wanted.since is None else [jobs.c.finished_at >= wanted.since]
+    why = [each.label(f"why_{each.name}") for each in shown(connection, (jobs.c.job_type, jobs.c.error_type))]
+    query = (
+        select(*columns, *why, _ERROR)
+        .where(text(UNSETTLED_DEAD_SQL), *since, *_plainly(wanted))
+        .order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
+    )
+    with closing(connection.execute(query, execution_options={"yield_per": STREAM_BATCH})) as rows:
+        for row in rows:
+            if cause_of(row.why_job_type, row.why_error_type, row.error).key == wanted.cause:
+                yield row
 
 
 def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int) -> Select[Any]:
@@ -368,6 +409,8 @@ def choose(connection: Connection, wanted: Filter, statuses: Collection[Status])
         connection,
         (jobs.c.id, jobs.c.job_type, jobs.c.status, jobs.c.locked_by, jobs.c.finished_at, jobs.c.dismissed_at),
     )
+    if wanted.cause is not None:
+        return _of_cause(connection, wanted, *columns)
     return _stream(connection, _of_statuses(wanted, statuses, *columns))
 
 
@@ -379,16 +422,18 @@ def error_groups(
     At most *limit* rows; ``all_jobs``: how many there are in all.
     """
     seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
-    # Only the beginning, which shows what went wrong; kilobytes do not belong in a grouping key.
-    error = cast(func.substr(jobs.c.last_error, 1, ERROR_SHOWN), Text).label("error")
     kind = shown(connection, (jobs.c.id, jobs.c.job_type, jobs.c.error_type))
-    each = _of_statuses(wanted, statuses, *kind, error, seen_at).subquery()
+    each = _of_statuses(wanted, statuses, *kind, _ERROR, seen_at).subquery()
     key = (each.c.error_type, each.c.error, each.c.job_type)
     count = func.count().label("jobs")
     first, last = func.min(each.c.seen_at).label("first_seen_at"), func.max(each.c.seen_at).label("last_seen_at")
     in_all = func.sum(func.count()).over().label("all_jobs")
     grouped = select(*key, count, in_all, first, last, func.max(each.c.id).label("sample_job_id")).group_by(*key)
     return _stream(connection, grouped.order_by(count.desc(), literal_column("sample_job_id").desc()).limit(limit))
+
+
+# Only the beginning, which shows what went wrong; kilobytes do not belong in a grouping key.
+_ERROR: Final = cast(func.substr(jobs.c.last_error, 1, ERROR_READ + 1), Text).label("error")
 
 
 def _of_statuses(wanted: Filter, statuses: Collection[Status], *columns: ColumnElement[Any]) -> CompoundSelect[Any]:

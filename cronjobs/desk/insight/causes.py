@@ -1,0 +1,57 @@
+"""Why jobs died, the commonest cause first: of the dead jobs that nobody has retried, cancelled or dismissed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.saying import LocalTimes, safe
+from cronjobs.engine.rules.causes import Cause, causes
+from cronjobs.engine.store import causes as store
+
+READ: Final = 2000  # dead jobs, the last to die: each costs 50 µs, also where no two errors are the same
+READ_BEFORE: Final = 1000  # that had died before the file was changed
+MESSAGE: Final = 200  # characters
+
+
+@dataclass(frozen=True)
+class Causes:
+    """``found``: the largest first. ``unread``: there are more dead jobs than the READ that were read."""
+
+    found: Sequence[Cause] = ()
+    unread: bool = False
+
+
+NONE: Final = Causes()
+
+
+def causes_of(connection: Connection, health: Health) -> Causes:
+    """Those of the deaths that *health* reports."""
+    return find_causes(connection) if health.watch.deaths.count else NONE
+
+
+def find_causes(connection: Connection) -> Causes:
+    """Read the last READ jobs to die; not for a tick that has nothing to tell."""
+    deaths = store.newest_deaths(connection, READ + 1)
+    if not deaths:
+        return NONE
+    changed_at = store.file_changed_at(connection)
+    before = [] if changed_at is None else store.deaths_until(connection, changed_at, READ_BEFORE)
+    return Causes(causes(deaths[:READ], changed_at, before), len(deaths) > READ)
+
+
+def cause_text(cause: Cause, times: LocalTimes) -> str:
+    """ "24 × GiveUp: there is no invoice <n> - billing.send_invoice, 02:17:03 to 02:18:44 (new)"."""
+    when = times.span(cause.first_died_at, cause.last_died_at)
+    new = " (new)" if cause.new else ""
+    return f"{cause.jobs:,} × {safe(cause.name.error, MESSAGE)} - {safe(cause.name.job_type, 60)}, {when}{new}"
+
+
+def cause_object(cause: Cause) -> dict[str, Any]:
+    """For JSON."""
+    facts = {name: value for name, value in vars(cause).items() if name not in ("name", "key")}
+    return {"key": cause.key, **cause.name._asdict(), **facts}

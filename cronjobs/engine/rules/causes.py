@@ -1,0 +1,82 @@
+"""Why jobs died. One cause: one job type, one class of error, and one text but for its numbers, ids and quoted values.
+
+This is the only rule for that: commands, alerts and cron's mail group by it. Pure, and linear in the number of rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+from cronjobs.engine.rules.error_groups import normalised
+
+KEY_DIGITS: Final = 12  # hexadecimal
+
+
+class CauseName(NamedTuple):
+    """What deaths of one cause have in common. ``message``: the error's first line, masked and ``normalised``."""
+
+    job_type: str
+    error_type: str | None
+    message: str
+
+    @property
+    def key(self) -> str:
+        """A short name to type: the same in every process that hides the same secrets."""
+        return sha256(json.dumps(self).encode()).hexdigest()[:KEY_DIGITS]
+
+    @property
+    def error(self) -> str:
+        """ "GiveUp: there is no invoice <n>"."""
+        return ": ".join(filter(None, (self.error_type, self.message))) or "(no message)"
+
+
+def cause_of(job_type: str, error_type: str | None, error: str | None) -> CauseName:
+    """The cause of a death; *error*: its text, or the beginning that ``normalised`` reads."""
+    return CauseName(job_type, error_type, normalised(error or ""))
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Dead jobs of one cause that nobody has retried, cancelled or dismissed.
+
+    The first and the last id are the smallest and the largest. ``sample_job_id``: the job that died last. ``new``: no
+    job that is kept had died of it when the file in force was changed.
+    """
+
+    name: CauseName
+    key: str
+    jobs: int
+    first_died_at: datetime
+    last_died_at: datetime
+    first_job_id: int
+    last_job_id: int
+    sample_job_id: int
+    new: bool
+
+
+def causes(deaths: Iterable[Any], changed_at: datetime | None, before: Iterable[Any] = ()) -> list[Cause]:
+    """Group *deaths*, rows of the store's ``newest_deaths``, by cause, the largest first.
+
+    *changed_at*: when the file in force was changed; None: it never was, and nothing is new. *before*: deaths up to
+    then, also those that somebody has dealt with.
+    """
+    groups: dict[CauseName, list[Any]] = {}
+    for row in deaths:
+        groups.setdefault(cause_of(row.job_type, row.error_type, row.error), []).append(row)
+    known = {cause_of(row.job_type, row.error_type, row.error) for row in before}
+    found = [_cause(name, rows, changed_at, is_known=name in known) for name, rows in groups.items()]
+    found.sort(key=lambda cause: (-cause.jobs, -cause.last_died_at.timestamp(), cause.key))
+    return found
+
+
+def _cause(name: CauseName, rows: list[Any], changed_at: datetime | None, *, is_known: bool) -> Cause:
+    first = min(row.finished_at for row in rows)
+    last = max(rows, key=lambda row: (row.finished_at, row.id))
+    ids = [row.id for row in rows]
+    is_new = changed_at is not None and first > changed_at and not is_known
+    return Cause(name, name.key, len(rows), first, last.finished_at, min(ids), max(ids), last.id, is_new)

@@ -1,0 +1,45 @@
+"""What is read to say why jobs died: a bounded number of the newest dead jobs, by index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row
+
+from cronjobs.engine.probe.sql_text import AUDIT, JOBS
+from cronjobs.engine.rules.error_groups import ERROR_READ
+from cronjobs.engine.store.shown import columns_shown
+from cronjobs.engine.store.sql import run
+from cronjobs.engine.store.status_facts import UNDEALT
+
+_DEATH: Final = f"""SELECT j.id, {columns_shown("job_type", "error_type")},
+      CAST(substr(j.last_error, 1, {ERROR_READ + 1}) AS text) AS error, j.finished_at FROM {JOBS} j"""
+
+
+def newest_deaths(connection: Connection, most: int) -> Sequence[Row[Any]]:
+    """The last *most* jobs to die with which nobody has dealt, newest first: id, type, error, when."""
+    return run(connection, f"{_DEATH} WHERE {UNDEALT} ORDER BY j.finished_at DESC LIMIT :most", most=most).all()
+
+
+def deaths_until(connection: Connection, until: datetime, most: int) -> Sequence[Row[Any]]:
+    """Likewise the last ones to die up to *until*, also those that somebody has dismissed."""
+    return run(
+        connection,
+        f"{_DEATH} WHERE j.status = 'dead' AND j.finished_at IS NOT NULL AND j.finished_at <= :until "
+        "ORDER BY j.finished_at DESC LIMIT :most",
+        until=until,
+        most=most,
+    ).all()
+
+
+def file_changed_at(connection: Connection) -> datetime | None:
+    """When the file in force replaced another one; None: it is the only one that the audit trail knows."""
+    # "+ 0" makes it use the index on action, rather than read back through everything recorded since.
+    last = f"(SELECT l.subject FROM {AUDIT} l WHERE l.action = 'sync' ORDER BY l.id + 0 DESC LIMIT 1)"
+    other = f"(SELECT max(o.id + 0) FROM {AUDIT} o WHERE o.action = 'sync' AND o.subject <> {last})"
+    at: datetime | None = run(
+        connection, f"SELECT min(a.at) AS at FROM {AUDIT} a WHERE a.action = 'sync' AND a.id > {other}"
+    ).scalar()
+    return at
