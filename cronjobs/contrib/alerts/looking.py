@@ -13,12 +13,14 @@ from sqlalchemy import Connection
 from cronjobs import events
 from cronjobs.contrib.alerts import decide, texts
 from cronjobs.contrib.alerts.deliver import CHANNEL_S, LEAST_S, deliver
+from cronjobs.desk.insight.causes import find_causes
 from cronjobs.desk.insight.findings import Finding, judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.health import Health
 from cronjobs.engine.config.settings import AlertChannel, Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.causes import Cause
 from cronjobs.engine.rules.repeating import HOURLY
 from cronjobs.engine.store import alerts as store
 from cronjobs.engine.store.alerts import DueAlert, Episode, FailedJob
@@ -173,8 +175,11 @@ class Alerting:
             return {}
         with self.database.read() as connection:
             now = database_now(connection)
+            lasting = {each.episode.kind for due in leased.values() for each in due if not each.state.over}
+            why = find_causes(connection).found if texts.DEAD in lasting else []
+            found = {name: jobs_behind(connection, due[: texts.MOST], why) for name, due in leased.items()}
             return {
-                name: texts.message(due, jobs_behind(connection, due[: texts.MOST]), self.settings, self.host, now)
+                name: texts.message(due, found[name], self.settings, self.host, now, why)
                 for name, due in leased.items()
             }
 
@@ -195,19 +200,22 @@ class Alerting:
                     store.mark_failed(connection, alert, self.me, now, next_at=again, error=error)
 
 
-def jobs_behind(connection: Connection, alerts: Sequence[DueAlert]) -> dict[int, list[FailedJob]]:
-    """By the episode's id, a few of the jobs that it is about."""
+def jobs_behind(connection: Connection, alerts: Sequence[DueAlert], why: Sequence[Cause]) -> dict[int, list[FailedJob]]:
+    """By the episode's id, a few of the jobs that it is about; of those that died, one of each cause in *why*."""
     ids: dict[int, list[int]] = {}
     for alert in alerts:
         if not alert.state.over:
-            ids[alert.episode.id] = _job_ids(connection, alert.episode)
+            ids[alert.episode.id] = _job_ids(connection, alert.episode, why)
     jobs = {job.id: job for job in store.failed_jobs(connection, {id_ for found in ids.values() for id_ in found})}
     return {episode: [jobs[id_] for id_ in found if id_ in jobs] for episode, found in ids.items()}
 
 
-def _job_ids(connection: Connection, episode: Episode) -> list[int]:
+def _job_ids(connection: Connection, episode: Episode, why: Sequence[Cause]) -> list[int]:
     match episode.kind:
-        case "dead" | "threshold":
+        case texts.DEAD:
+            lately = sorted(why, key=lambda cause: cause.last_died_at, reverse=True)
+            return [cause.sample_job_id for cause in lately[:JOBS_SHOWN]]
+        case "threshold":
             return store.newest_dead(connection, JOBS_SHOWN)
         case "failing" | "missed" | "schedule":
             return store.newest_failed(connection, episode.rows, JOBS_SHOWN)

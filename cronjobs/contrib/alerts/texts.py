@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
-from cronjobs.desk.insight.saying import in_full
+from cronjobs.desk.insight.causes import cause_object, cause_text
+from cronjobs.desk.insight.saying import LocalTimes, in_full
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.rules.causes import Cause
 from cronjobs.engine.rules.failed_job import LINE, absolute, described, error_line, last_own_line
 from cronjobs.engine.store.alerts import DueAlert, FailedJob
 from cronjobs.errors import MESSAGE_LIMIT
@@ -16,8 +18,10 @@ from cronjobs.masking import mask
 from cronjobs.model import rough
 from cronjobs.text import one_line, visible
 
+DEAD: Final = "dead"  # the kind of finding of which a message says the causes
 MOST: Final = 20  # findings in one message; the rest is counted
 OUTPUT_LINES: Final = 5
+CAUSES: Final = 5  # of one finding
 SUBJECT: Final = 180
 
 
@@ -34,6 +38,8 @@ class Told:
     ended_at: datetime | None = None
     jobs: tuple[dict[str, Any], ...] = ()
     times: int = 0  # it was told before
+    causes: tuple[dict[str, Any], ...] = ()  # of dead jobs, the commonest first
+    more_causes: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,14 +71,23 @@ def message(
     settings: Settings,
     host: str,
     now: datetime,
+    why: Sequence[Cause] = (),
 ) -> Message:
-    """What one channel is told of *alerts*, the worst first, then what is over; *jobs* are by the episode's id."""
+    """What one channel is told of *alerts*, the worst first, then what is over; *jobs* are by the episode's id.
+
+    *why*: the causes of what the finding ``dead`` counts.
+    """
     ranks = ["critical", "warning", "notice"]
     ordered = sorted(
         alerts,
         key=lambda alert: (alert.state.over, ranks.index(alert.episode.severity), alert.episode.began_at),
     )
+    causes = tuple(_of_cause(cause, settings, now) for cause in why[:CAUSES])
     told = [_told(alert, jobs.get(alert.episode.id, []), settings) for alert in ordered[:MOST]]
+    told = [
+        replace(each, causes=causes, more_causes=len(why) - len(causes)) if _counts_dead(each) else each
+        for each in told
+    ]
     return Message(
         settings.project,
         settings.environment,
@@ -98,6 +113,21 @@ def _told(alert: DueAlert, jobs: Sequence[FailedJob], settings: Settings) -> Tol
         tuple(_of_job(job, settings) for job in jobs) if not alert.state.over else (),
         alert.state.sent,
     )
+
+
+def _counts_dead(each: Told) -> bool:
+    return each.kind == DEAD and each.ended_at is None
+
+
+def _of_cause(cause: Cause, settings: Settings, now: datetime) -> dict[str, Any]:
+    def masked(text: str | None) -> str | None:
+        return None if text is None else one_line(mask(text, settings.secrets), MESSAGE_LIMIT)
+
+    facts = cause_object(cause)
+    facts |= {name: masked(facts[name]) for name in ("job_type", "error_type", "message")}
+    facts |= {name: facts[name].isoformat() for name in ("first_died_at", "last_died_at")}
+    text = masked(cause_text(cause, LocalTimes(now, settings.timezone)))
+    return {"text": text, **facts, "command": absolute(f"cronjobs jobs list --cause {cause.key}", settings.file)}
 
 
 def note(text: str, settings: Settings, host: str, now: datetime) -> Message:
@@ -157,6 +187,8 @@ def body(message: Message) -> str:
 def _finding_lines(each: Told, zone: str) -> list[str]:
     again = f", told {each.times} times before" if each.times > 1 else ", told before" if each.times else ""
     lines = [f"{each.severity.upper()} since {in_full(each.began_at, zone)}{again}", each.text]
+    lines += [f"  {cause['text']}" for cause in each.causes]
+    lines += [f"  … and {each.more_causes:,} more causes: cronjobs status"] if each.more_causes else []
     for job in each.jobs:
         of = f", schedule {job['schedule']}" if job["schedule"] else ""
         lines.append(f"  job {job['id']} {job['job_type']}{of}, failed {job['failures']} times")
@@ -190,6 +222,7 @@ def as_json(message: Message) -> dict[str, Any]:
                 "ended_at": None if each.ended_at is None else each.ended_at.isoformat(),
                 "over": each.ended_at is not None,
                 "told_before": each.times,
+                "causes": list(each.causes),
                 "jobs": list(each.jobs),
             }
             for each in message.told

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, update
 from support.alerted import HOUR, MINUTE, TYPES, Stage, alerting, mail, webhook
 from support.databases import until
 from support.hosts import Host, put
@@ -21,6 +22,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.contrib.alerts import deliver, looking
 from cronjobs.contrib.alerts import hook as alert_hook
 from cronjobs.contrib.alerts.texts import note
+from cronjobs.desk.insight.causes import Causes, find_causes
 from cronjobs.engine.config.settings import (
     AlertChannel,
     AlertFilter,
@@ -362,6 +364,39 @@ def test_a_channel_gets_what_it_asks_for(database: Database, tmp_path: Path, web
     stage.kill_a_job()
     stage.minutes(2)
     assert set(web.paths) == {"/all"}
+
+
+def test_a_message_about_deaths_says_why_they_died_and_names_a_job_of_each_cause(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Connection] = []
+
+    def find(connection: Connection) -> Causes:
+        looked.append(connection)
+        return find_causes(connection)
+
+    monkeypatch.setattr("cronjobs.contrib.alerts.looking.find_causes", find)
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    put(database, job_type="t.say")
+    stage.minutes(3)
+    assert looked == [], "only for a message about deaths"
+    ids = [stage.kill_a_job() for _ in range(4)]
+    stage.tick()
+    for number in range(6):
+        other = stage.kill_a_job()
+        values: dict[str, Any] = {"error_type": "OSError", "last_error": "no disk " + "x" * number, "status": "dead"}
+        values["finished_at"] = stage.clock.now()
+        with database.write() as connection:
+            connection.execute(update(tables.jobs).where(tables.jobs.c.id == other).values(values))
+    stage.minutes(70)
+    [told] = web.messages[-1]["findings"]
+    first, *others = told["causes"]
+    assert first["text"].startswith("4 × ")
+    assert (first["job_type"], first["jobs"], first["first_job_id"]) == ("t.fail", 4, ids[0])
+    assert f"jobs list --cause {first['key']}" in first["command"]
+    assert [each["jobs"] for each in others] == [1] * 4
+    assert len({job["error"] for job in told["jobs"]}) == 3
+    assert len(looked) == len(web.got)
 
 
 def test_more_than_twenty_findings_are_counted(database: Database, tmp_path: Path, web: Web) -> None:
