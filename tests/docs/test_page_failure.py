@@ -1,0 +1,86 @@
+"""docs/failure.md: what becomes of a job, by what its handler raises, and the figures of its text."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.pages import Page
+from support.project import Project
+
+from cronjobs import RetryPolicy
+from cronjobs.engine.config.settings import RunSettings
+from cronjobs.engine.rules.retry import backoff
+
+PAGE = Page("docs/failure.md")
+
+RAISING = """
+from cronjobs import GiveUp, RetryLater, Snooze, job
+
+@job("first")
+def first():
+    raise RuntimeError("anything")
+
+@job("give-up")
+def give_up():
+    raise @GiveUp@
+
+@job("later")
+def later():
+    raise @RetryLater@
+
+@job("snooze")
+def snooze():
+    raise @Snooze@
+
+@job("slow", timeout="100ms")
+def slow(ctx):
+    while True:
+        ctx.check()
+"""
+
+
+def test_what_a_handler_raises_decides_as_the_table_says(tmp_path: Path) -> None:
+    means = {row["raised"].strip("`"): row["means"] for row in PAGE.table("What becomes of a job")}
+    assert len(means) == 5
+    handlers = RAISING
+    for name in ("GiveUp", "RetryLater", "Snooze"):
+        [code] = [shown for shown in means if shown.startswith(name)]
+        handlers = handlers.replace(f"@{name}@", code)
+    project = Project(tmp_path, f"sqlite:///{tmp_path}/cronjobs.db")
+    project.write(handlers=handlers)
+    for job_type in ("first", "give-up", "later", "snooze", "slow"):
+        assert project.run("enqueue", job_type).code == 0
+    assert project.run("run-due", "--fail-on", "never").code == 0
+
+    jobs = {job["job_type"]: job for job in project.jobs()}
+    ended = {run["job_id"]: run for run in project.rows("job_runs")}
+    state = {name: (job["status"], job["failures"], ended[job["id"]]["outcome"]) for name, job in jobs.items()}
+    assert state == {
+        "first": ("failed", 1, "failed"),  # "failed; retried by the policy"
+        "give-up": ("dead", 1, "failed"),  # "permanent: dead at once"
+        "later": ("failed", 1, "failed"),  # "failed; retried after that long"
+        "snooze": ("queued", 0, "snoozed"),  # "not a failure: comes back then, uncharged"
+        "slow": ("failed", 1, "timed_out"),  # "timed out; retried"
+    }
+    for name, delay in (("later", timedelta(seconds=90)), ("snooze", timedelta(minutes=10))):
+        waits = jobs[name]["run_at"] - ended[jobs[name]["id"]]["finished_at"]
+        assert abs(waits - delay) < timedelta(seconds=2)
+
+
+def test_the_figures_of_the_text_are_those_of_the_code() -> None:
+    text = " ".join(PAGE.text.split())
+    policy = RetryPolicy()
+    [tries, minutes, jitter] = re.findall(
+        r"By default a job is tried (\d+) times: after ([\d, a-z]+) minutes, each ±(\d+) %", text
+    )[0]
+    delays = [timedelta(minutes=int(minute)) for minute in re.findall(r"\d+", minutes)]
+    assert policy.max_attempts == int(tries)
+    assert [backoff(policy, failures, 0) for failures in range(1, len(delays) + 1)] == delays
+    assert backoff(policy, policy.max_attempts, 0) == delays[-1]
+    assert policy.jitter * 100 == pytest.approx(int(jitter))
+    assert "Not declared: 30 s, or a third of the budget if that is less" in text
+    assert RunSettings().default_timeout == min(timedelta(seconds=30), RunSettings().budget / 3)
+    assert RunSettings(budget=timedelta(minutes=5)).default_timeout == timedelta(seconds=30)

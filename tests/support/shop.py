@@ -1,0 +1,89 @@
+"""The project of the pages' examples: a folder with a file and handlers, and programs that a host may lack."""
+
+from __future__ import annotations
+
+import shlex
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.pages import Page
+from support.project import BARE, CRONJOBS, Answer, Project
+
+PAGE = Page("docs/first-job.md")
+JOBS = PAGE.block("python", "# jobs.py")
+YAML = PAGE.block("yaml", "# cronjobs.yaml")
+FAKE = (
+    '#!/bin/sh\necho "$0 $*" >> "$(dirname "$0")/calls"\n'  # of programs that a host may lack, or should not be given
+)
+
+
+class Shop(Project):
+    """The README's project; the programs it names are on the PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, f"sqlite:///{folder}/cronjobs.db")
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.program("sqlite3", FAKE)
+        self.program("cronjobs", f'#!/bin/sh\nexec {shlex.join(CRONJOBS)} "$@"\n')
+        self.program("crontab", FAKE + '[ "$1" != -l ] || { echo "no crontab for shop" >&2; exit 1; }\n')
+        (folder / "jobs.py").write_text(JOBS)
+        (folder / "cronjobs.yaml").write_text(f"{YAML}env: {{PATH: '{self.path}'}}\n")
+
+    @property
+    def path(self) -> str:
+        return f"{self.bin}:/usr/bin:/bin"
+
+    def program(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def shell(self, script: str, folder: Path | None = None) -> Answer:
+        """As typed into a shell, in an environment that knows nothing else."""
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=folder or self.folder,
+            env=BARE | {"PATH": self.path, "HOME": str(self.folder), "LC_ALL": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def calls(self) -> list[str]:
+        file = self.bin / "calls"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def does(self, *arguments: str, code: int = 0) -> Answer:
+        answer = self.run(*arguments)
+        assert answer.code == code, answer
+        return answer
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+@pytest.fixture
+def busy_shop(shop: Shop) -> Shop:
+    """With a job 17 that waits, and one that has the key invoice:42."""
+    shop.does("run-due")
+    with sqlite3.connect(shop.folder / "cronjobs.db") as connection:
+        insert = "INSERT INTO cronjobs_jobs (job_type, payload) VALUES ('billing.send_invoice', '{\"invoice_id\": 1}')"
+        for _ in range(17):
+            connection.execute(insert)
+        connection.execute("UPDATE cronjobs_jobs SET idempotency_key = 'invoice:42' WHERE id = 1")
+    connection.close()
+    return shop
+
+
+def commands(page: Page, heading: str) -> list[str]:
+    """What follows the prompts of a section, comments and all: a shell reads them too."""
+    lines = [line for one in page.blocks("console") if one.heading == heading for line in one.text.splitlines()]
+    assert all(line.startswith("$ ") for line in lines)
+    return [line.removeprefix("$ ") for line in lines]
