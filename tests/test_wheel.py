@@ -66,6 +66,10 @@ def test_the_wheel_holds_the_package_its_types_and_the_migrations(wheel: Path) -
     migrations = {f"cronjobs/{file.relative_to(ROOT)}" for file in ROOT.glob("alembic/versions/*.py")}
     assert names >= {"cronjobs/py.typed", "cronjobs/alembic/env.py", "cronjobs/alembic/script.py.mako"} | migrations
     assert names >= {"cronjobs/contrib/web/static/style.css", "cronjobs/contrib/web/static/icon.svg"}
+    assert names >= {
+        "cronjobs/contrib/web/templates/base.html",
+        "cronjobs/contrib/django/templates/cronjobs/admin_index.html",
+    }
     folders = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert folders == {"cronjobs"}
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".db"))]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
 
-from werkzeug.exceptions import Conflict, HTTPException, InternalServerError, ServiceUnavailable
+from werkzeug.exceptions import Conflict, HTTPException, InternalServerError, NotFound, ServiceUnavailable
 from werkzeug.routing import BaseConverter, Map, Rule, ValidationError
 from werkzeug.utils import redirect
 from werkzeug.wrappers import Response
@@ -78,7 +78,11 @@ class Application:
     host: str
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        return self._answer(PageRequest(environ))(environ, start_response)
+        try:
+            request = PageRequest(environ)
+        except UnicodeError:  # what is no address in WSGI's spelling
+            return told(NotFound("there is no such page"))(environ, start_response)
+        return self._answer(request)(environ, start_response)
 
     def _answer(self, request: PageRequest) -> Response:
         base: str | None = None  # where the pages are mounted is not known yet

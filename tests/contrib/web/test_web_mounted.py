@@ -197,6 +197,12 @@ def test_an_address_that_is_no_path_of_this_server_is_nowhere_to_be_mounted(
     assert statuses(database) == ["dead"]
 
 
+def test_an_address_in_no_spelling_of_wsgis_is_nowhere(config: Path, engine: Engine) -> None:
+    pages = app(engine.connect, viewer=viewer, config=config)
+    for browser, address in ((Browser(pages), "/\u20ac"), (Browser(pages, script_name="/\u20ac"), "/")):
+        assert (browser.get(address).status, browser.post(address).status) == (404, 404)
+
+
 def test_an_unexpected_error_is_logged_masked_also_where_the_server_has_no_log(
     config: Path, engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
