@@ -55,6 +55,7 @@ EXEC_NAMES = "tests/contrib/exec/test_names_of_exec.py"
 MIGRATION = "alembic/versions/0012_first.py"
 QUEUE_RIGHTS = "tests/engine/database/test_back_pressure_rights.py"
 LINEAR = "tests/engine/unit/test_linear.py"
+WEB_CAUSES = "tests/contrib/web/test_web_causes.py"
 FENCE = "tests/engine/database/test_fence.py"
 ALERTS = "tests/contrib/alerts/test_alerts_races.py"
 ALERT = "tests/contrib/alerts/test_alerts.py"
@@ -1439,6 +1440,20 @@ MUTANTS = (
         "EXCEPTION WHEN lock_not_available THEN",
         "EXCEPTION WHEN division_by_zero THEN",
         (f"{QUEUE_RIGHTS}::test_the_function_says_so_too_and_a_savepoint_keeps_the_transaction",),
+    ),
+    Mutant(
+        "a retry by cause meets again what died while it went on",
+        "cronjobs/engine/store/causes.py",
+        "AND j.finished_at <= :at AND (j.finished_at < :at OR j.id < :job_id) ",
+        "AND (:at = :at OR :job_id = 0) ",
+        (f"{WEB_CAUSES}::test_many_are_done_in_steps_each_of_which_commits_and_goes_on_by_a_button",),
+    ),
+    Mutant(
+        "a cause is retried with all that is dead",
+        "cronjobs/contrib/web/actions.py",
+        "if is_of(death, key):",
+        "if key:",
+        (f"{WEB_CAUSES}::test_all_jobs_of_a_cause_and_no_other_are_changed_by_one_click_and_the_audit_names_who",),
     ),
     Mutant(
         "a word of an error is read again from each of its letters",

@@ -15,7 +15,8 @@ from werkzeug.utils import redirect
 from werkzeug.wrappers import Response
 
 from cronjobs import masking
-from cronjobs.contrib.web.actions import ACTIONS, Act
+from cronjobs.contrib.web.actions import ACTIONS, CHOOSES, NOTHING, Act, Chosen, Unfinished
+from cronjobs.contrib.web.pages.cause import cause
 from cronjobs.contrib.web.pages.hosts import hosts
 from cronjobs.contrib.web.pages.job import job
 from cronjobs.contrib.web.pages.jobs import jobs
@@ -28,6 +29,7 @@ from cronjobs.contrib.web.security import HEADERS, Access, Login, Visitor, requi
 from cronjobs.contrib.web.templating import PACKAGE, rendered
 from cronjobs.contrib.web.view import View, address
 from cronjobs.desk.insight.saying import Times
+from cronjobs.engine.rules.causes import KEY_DIGITS
 from cronjobs.engine.store.meta import require_schema
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseError
@@ -38,6 +40,7 @@ PAGES: Final[dict[str, Callable[..., str]]] = {
     "/": overview,
     "/jobs": jobs,
     "/jobs/<id:job_id>": job,
+    "/cause/<cause:key>": cause,
     "/schedule": schedule,
     "/queues": queues,
     "/hosts": hosts,
@@ -57,13 +60,17 @@ class JobId(BaseConverter):
         return int(value)
 
 
+class CauseKey(BaseConverter):
+    regex = f"[0-9a-f]{{{KEY_DIGITS}}}"
+
+
 ROUTES: Final = Map(
     [
         *(Rule(where, endpoint=where, methods=["GET"]) for where in PAGES),
         *(Rule(where, endpoint=where, methods=["POST"]) for where in ACTIONS),
         *(Rule(f"/static/{name}", endpoint=name, methods=["GET"]) for name in STATIC),
     ],
-    converters={"id": JobId},
+    converters={"id": JobId, "cause": CauseKey},
     merge_slashes=False,
 )
 
@@ -121,8 +128,16 @@ class Application:
         settings, types = self.current.now()
         form = request.fields()
         require_same_site(request, visitor, form.get("csrf", ""))
+        chosen = NOTHING
+        if endpoint in CHOOSES:  # before a writer's turn begins: it may take a second
+            with self.doors.read() as connection:
+                chosen = Chosen.by(connection, form, arguments["key"])
         with self.doors.write() as connection:
-            done = Act(connection, settings, types, visitor.name, self.host, form).run(endpoint, arguments)
+            done = Act(connection, settings, types, visitor.name, self.host, form, chosen).run(endpoint, arguments)
+            times = Times(database_now(connection), settings.timezone)
+        if isinstance(done, Unfinished):
+            view = View(settings, times, request.base, visitor, request.path, project=settings.project)
+            return answer(view.page("go_on.html", **vars(done)))
         return led_to(address(request.base, done.path, **{**(done.query or {}), "said": done.said}))
 
     def _with_session(self, response: Response, request: PageRequest, session: str | None) -> Response:

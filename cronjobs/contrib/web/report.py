@@ -25,7 +25,7 @@ LATELY: Final = 200
 
 
 def report(connection: Connection, settings: Settings, types: JobTypes) -> str:
-    """Findings, schedules, what died, the last jobs, errors, queues and hosts, as HTML."""
+    """Findings, why jobs died, schedules, what died, the last jobs, errors, queues and hosts, as HTML."""
     health = look(connection, settings, types)
     sheet = packaged("style.css").decode()
     view = View(settings, Times(health.now, settings.timezone), project=health.project, sheet=sheet)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.saying import LocalTimes, safe
-from cronjobs.engine.rules.causes import Cause, causes
+from cronjobs.engine.rules.causes import Cause, cause_of, causes
 from cronjobs.engine.store import causes as store
 
 READ: Final = 2000  # dead jobs, the last to die: each costs 50 µs, also where no two errors are the same
@@ -36,7 +36,22 @@ def causes_of(connection: Connection, health: Health) -> Causes:
 
 def find_causes(connection: Connection) -> Causes:
     """Read the last READ jobs to die; not for a tick that has nothing to tell."""
+    return _causes(connection, store.newest_deaths(connection, READ + 1))
+
+
+def find_cause(connection: Connection, key: str) -> tuple[Cause | None, list[int]]:
+    """One of ``find_causes``, and the ids of its jobs, the last to die first."""
     deaths = store.newest_deaths(connection, READ + 1)
+    cause = next((each for each in _causes(connection, deaths).found if each.key == key), None)
+    return cause, [row.id for row in deaths[:READ] if is_of(row, key)]
+
+
+def is_of(death: Any, key: str) -> bool:
+    """Whether a row of the store's deaths is of this cause."""
+    return cause_of(death.job_type, death.error_type, death.error).key == key
+
+
+def _causes(connection: Connection, deaths: Sequence[Any]) -> Causes:
     if not deaths:
         return NONE
     changed_at = store.file_changed_at(connection)

@@ -331,6 +331,11 @@ def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Ro
 def _list_of_cause(connection: Connection, wanted: Filter, limit: int) -> list[Row[Any]]:
     with closing(_of_cause(connection, wanted, jobs.c.id)) as rows:
         ids = [row.id for row in islice(rows, limit)]
+    return jobs_by_id(connection, ids)
+
+
+def jobs_by_id(connection: Connection, ids: Sequence[int]) -> list[Row[Any]]:
+    """Those of these jobs that there are, in this order."""
     found: dict[int, Row[Any]] = {}
     for first in range(0, len(ids), STREAM_BATCH):
         batch = ids[first : first + STREAM_BATCH]

@@ -35,16 +35,19 @@ from cronjobs.contrib.web.templating import environment, shown
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.rules.causes import cause_of
 from cronjobs.engine.store import reading
 from cronjobs.engine.store.quarters import NEVER
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 
-PAGES = ["/", "/jobs", "/jobs/1", "/schedule?name=nightly-report", "/queues", "/hosts"]
+CAUSE = cause_of("mail.send", "HTTPError", "503").key
+PAGES = ["/", "/jobs", "/jobs/1", "/schedule?name=nightly-report", "/queues", "/hosts", f"/cause/{CAUSE}"]
 STATIC = ["/static/style.css", "/static/icon.svg"]
 ACTIONS = [
     *(f"/jobs/1/{verb}" for verb in ("retry", "cancel", "release", "dismiss")),
+    *(f"/cause/{CAUSE}/{verb}" for verb in ("retry", "dismiss")),
     *("/pause", "/resume", "/trigger", "/findings/ack", "/findings/unack"),
 ]
 

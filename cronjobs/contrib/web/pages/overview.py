@@ -7,8 +7,10 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from werkzeug.exceptions import NotFound
 
+from cronjobs.contrib.web.pages.cause import causes_section
 from cronjobs.contrib.web.strip import LEGEND, QUARTERS, first_quarter, strip
 from cronjobs.contrib.web.view import View
+from cronjobs.desk.insight.causes import causes_of
 from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
@@ -34,13 +36,17 @@ def overview(connection: Connection, view: View, types: JobTypes) -> str:
 
 
 def first_sections(connection: Connection, health: Health, view: View, number: int = 1) -> dict[str, Any]:
-    """What "findings.html", "figures.html" and "schedules.html" show. *number*: which fifty of the schedules."""
+    """What "findings.html", "causes.html", "figures.html" and "schedules.html" show.
+
+    *number*: which fifty of the schedules.
+    """
     begin = (number - 1) * SCHEDULES
     ids = worst_first(connection, health, view.settings.run.every, number * SCHEDULES)[begin:]
     by_id = {row.id: row for row in schedule_rows(connection, ids)}
     now, last = view.times.now, last_runs(connection, ids)
     letters = quarters.strips(connection, ids, first_quarter(now), QUARTERS)
     return {
+        **causes_section(causes_of(connection, health)),
         "findings": judge(health, view.settings),
         "most_findings": FINDINGS,
         "ack_for": ACK_FOR,

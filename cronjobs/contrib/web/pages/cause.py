@@ -1,0 +1,46 @@
+"""One cause of deaths: its jobs, from when to when, a traceback, and what to do about all of them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.contrib.web.pages.jobs import SHOWN, listed
+from cronjobs.contrib.web.view import View
+from cronjobs.desk.insight.causes import READ, Causes, find_cause
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.causes import Cause
+from cronjobs.engine.store import listing
+from cronjobs.reserved import EXEC_PREFIX
+
+CAUSES: Final = 10
+
+
+def cause(connection: Connection, view: View, _types: JobTypes, key: str) -> str:
+    """Also of a cause of which nothing is dead any more: there one is led when all is done."""
+    found, ids = find_cause(connection, key)
+    _, runs = (0, ()) if found is None else listing.attempts_of(connection, found.sample_job_id, 1)
+    return view.page(
+        "cause.html",
+        cause=found,
+        verbs=[] if found is None else verbs(found),
+        read=READ,
+        jobs=listed(listing.jobs_by_id(connection, ids[:SHOWN]), view),
+        more=len(ids) > SHOWN,
+        run=runs[0] if runs else None,
+    )
+
+
+def verbs(cause: Cause) -> list[str]:
+    """What can be done with its jobs: cron's line runs what exec ran."""
+    return ["dismiss"] if cause.name.job_type.startswith(EXEC_PREFIX) else ["retry", "dismiss"]
+
+
+def causes_section(why: Causes) -> dict[str, Any]:
+    """What "causes.html" shows."""
+    return {
+        "causes": [(each, verbs(each)) for each in why.found[:CAUSES]],
+        "more_causes": max(0, len(why.found) - CAUSES),
+        "deaths_read": READ if why.unread else None,
+    }
