@@ -28,6 +28,7 @@ def queues_sections(connection: Connection, health: Health, view: View) -> dict[
         "queues": shown,
         "more_queues": len(health.queues) + health.more_queues - len(shown),
         "limits": _limits(health, view, running_by_key(connection)),
+        "reached": health.limited,
         "pauses": [(pause, pausing.what(pause["scope"], pause["name"])) for pause in health.pauses],
         "paused": {(pause["scope"], pause["name"]) for pause in health.pauses},
         "all_paused": any(pause["scope"] == "all" for pause in health.pauses),
