@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 import psycopg
 import pytest
-from jinja2 import UndefinedError
+from jinja2 import UndefinedError, meta, nodes
 from sqlalchemy import insert, select
 from support.browsing import HOST, Browser, Reader, Reply, by_link, pages
 from support.databases import opened
@@ -28,7 +28,7 @@ from support.lookingrows import rows as rows
 from support.postgres import OWNER, READ, as_role
 
 from cronjobs import masking
-from cronjobs.contrib.web import application
+from cronjobs.contrib.web import application, templating, view
 from cronjobs.contrib.web.report import report
 from cronjobs.contrib.web.security import ByLink
 from cronjobs.contrib.web.templating import environment, shown
@@ -313,6 +313,19 @@ def test_each_pause_has_a_button_that_ends_it_and_no_other(some: Rows, browser: 
     assert "Pause everything" in page.words
 
 
+def test_the_page_of_the_queues_shows_each_limit_and_who_waits_for_it(
+    rows: Rows, database: Database, database_url: str, tmp_path: Path
+) -> None:
+    access = by_link()
+    yaml = YAML + "limits: {mail: {most: 1}, pay: {most: 2, each: 1}}\n"
+    browser = Browser(pages(database, database_url, tmp_path, access, yaml)).log_in(access)
+    rows.job(status="running", concurrency_key="mail:1")
+    rows.job(concurrency_key="mail:2", run_at=ago(minutes=1))
+    mail, pay = (tuple(row.values()) for row in browser.get("/queues").tables["Limits"])
+    assert mail == ("mail", "1", "1 reached", "1")
+    assert pay == ("pay", "2, 1 of each key", "0", "0")
+
+
 def test_a_running_job_shows_what_it_has_printed_so_far(some: Rows, browser: Browser) -> None:
     printed = "line 1\n<b>line 2</b>\n"
     job = some.job(status="running", progress={"output_end": len(printed)}, live_output=printed)
@@ -529,6 +542,38 @@ def templates() -> dict[str, str]:
     loader = environment().loader
     assert loader is not None
     return {name: loader.get_source(environment(), name)[0] for name in loader.list_templates()}
+
+
+def needed_by(template: str) -> set[str]:
+    """Names that a template, and all that it is made of, reads in some branch and does not make itself."""
+    parsed = environment().parse(templates()[template])
+    names = set(meta.find_undeclared_variables(parsed))
+    for other in meta.find_referenced_templates(parsed):
+        names |= needed_by(str(other)) if other != "macros.html" else {"view"}
+    made = {name.name for name in parsed.find_all(nodes.Name) if name.ctx == "store"}
+    made |= {macro.name for macro in parsed.find_all(nodes.Macro)} | {
+        each.target for each in parsed.find_all(nodes.Import)
+    }
+    return names - made - environment().globals.keys()
+
+
+def test_each_page_gives_its_template_all_names_also_those_of_branches_not_taken_here(
+    some: Rows, database: Database, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, set[str]] = {}
+
+    def rendered(template: str, **values: Any) -> str:
+        given[template] = set(values)
+        return templating.rendered(template, **values)
+
+    monkeypatch.setattr(view, "rendered", rendered)
+    for address in PAGES:
+        browser.get(address)
+    assert isinstance(browser.application, application.Application)
+    with database.read() as connection:
+        report(connection, *browser.application.current.now())
+    assert len(given) == len(PAGES) + 1
+    assert {template: missing for template in given if (missing := needed_by(template) - given[template])} == {}
 
 
 def test_every_address_of_a_template_is_one_of_ours_and_every_value_in_a_tag_is_quoted() -> None:

@@ -28,19 +28,19 @@ def queues_sections(connection: Connection, health: Health, view: View) -> dict[
         "queues": shown,
         "more_queues": len(health.queues) + health.more_queues - len(shown),
         "limits": _limits(health, view, running_by_key(connection)),
-        "reached": health.limited,
         "pauses": [(pause, pausing.what(pause["scope"], pause["name"])) for pause in health.pauses],
         "paused": {(pause["scope"], pause["name"]) for pause in health.pauses},
         "all_paused": any(pause["scope"] == "all" for pause in health.pauses),
     }
 
 
-def _limits(health: Health, view: View, running: Mapping[str, int]) -> list[tuple[Any, str, int, int]]:
-    """The limit, the most it allows, how many run, how many wait for it."""
+def _limits(health: Health, view: View, running: Mapping[str, int]) -> list[tuple[str, str, int, bool, int]]:
+    """What its keys begin with, the most it allows, how many run, whether it is reached, how many wait for it."""
     rows = []
     for limit in view.settings.limits:
         most = [f"{limit.most:,}"] if limit.most is not None else []
         most += [f"{limit.each:,} of each key"] if limit.each is not None else []
         at_work = sum(count for key, count in running.items() if limit.counts(key))
-        rows.append((limit, ", ".join(most), at_work, health.limited.get(limit, 0)))
+        waiting = health.limited.get(limit)
+        rows.append((limit.prefix, ", ".join(most), at_work, waiting is not None, waiting or 0))
     return rows
