@@ -1,7 +1,8 @@
-"""What ``jobs tail`` reads, again and again: one job by its id, and one of its attempts."""
+"""What running jobs have reported so far: how far they have come, and the end of their output."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row
@@ -9,7 +10,7 @@ from sqlalchemy import Connection, Row
 from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, NOW
 from cronjobs.engine.store.shown import columns_shown
 from cronjobs.engine.store.sizes import if_not_too_large
-from cronjobs.engine.store.sql import run
+from cronjobs.engine.store.sql import AMONG_IDS, run
 
 JOB_PROGRESS: Final = if_not_too_large("j.progress")
 
@@ -24,6 +25,18 @@ def job_row(connection: Connection, job_id: int) -> Row[Any] | None:
         FROM {JOBS} j WHERE j.id = :id""",
         id=job_id,
     ).first()
+
+
+def progress_of(connection: Connection, ids: Collection[int]) -> dict[int, Any]:
+    """By id, what the running attempts of these jobs have reported, as their rows have it."""
+    if not ids:
+        return {}
+    rows = run(
+        connection,
+        f"SELECT j.id, {JOB_PROGRESS} AS progress FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.status = 'running'",
+        ids=sorted(ids),
+    )
+    return {row.id: row.progress for row in rows}
 
 
 def ended_attempt(connection: Connection, job_id: int, attempt: int | None) -> Row[Any] | None:

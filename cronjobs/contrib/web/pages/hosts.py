@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.contrib.web.progress import progress_by_id
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.saying import safe
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store import explaining, listing, trail
+from cronjobs.engine.store import explaining, listing, tailing, trail
 from cronjobs.engine.store.trail import TrailFilter
 from cronjobs.engine.tick.result import did_in_words
 
@@ -23,10 +24,12 @@ AT_WORK: Final = timedelta(minutes=2)  # a tick's budget is under a minute; its 
 
 def hosts(connection: Connection, view: View, _types: JobTypes) -> str:
     now = view.times.now
+    running = listing.running_jobs(connection, RUNNING)
     return view.page(
         "hosts.html",
         hosts=last_ticks(connection, view),
-        running=[(job, job.locked_until - now) for job in listing.running_jobs(connection, RUNNING)],
+        running=[(job, job.locked_until - now) for job in running],
+        progress=progress_by_id(running, tailing.progress_of(connection, [job.id for job in running]), now),
         ticks=[_tick(row, view) for row in explaining.newest_ticks(connection, TICKS)],
         entries=trail.entries(connection, TrailFilter(), ENTRIES),
     )

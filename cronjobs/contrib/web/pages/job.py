@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from werkzeug.exceptions import NotFound
 
 from cronjobs import masking
-from cronjobs.contrib.web.pages.jobs import is_dismissed
+from cronjobs.contrib.web.pages.jobs import how_far, is_dismissed
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.explain_named import explain_id
 from cronjobs.desk.insight.missing_job import missing_job
@@ -47,6 +47,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
             "result": _json(row.result) if row.result is not None else "",
         },
         so_far=row.live_output if so_far else None,
+        progress=how_far(row, view),
         runs=runs,
         left_out=count - len(runs),
     )

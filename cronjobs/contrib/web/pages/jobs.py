@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest
 
+from cronjobs.contrib.web.progress import Progress, progress_of
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.saying import counted, host_of, safe, status_word, took, tries
 from cronjobs.engine.jobs.job_types import JobTypes
@@ -63,9 +64,13 @@ def _with_key(connection: Connection, key: str, wanted: Filter) -> Sequence[Any]
     return [row] if row is not None and all(row._mapping[name] == value for name, value in asked.items()) else []
 
 
-def listed(rows: Sequence[Any], view: View) -> list[tuple[Any, bool, str]]:
-    """Rows of "jobs_table.html": the job, whether it is dismissed, a note."""
-    return [(row, is_dismissed(row), _note(row, view)) for row in rows]
+def listed(rows: Sequence[Any], view: View) -> list[tuple[Any, bool, str, Progress | None]]:
+    """Rows of "jobs_table.html": the job, whether it is dismissed, a note, how far it has come."""
+    return [(row, is_dismissed(row), _note(row, view), how_far(row, view)) for row in rows]
+
+
+def how_far(row: Any, view: View) -> Progress | None:
+    return progress_of(row.progress, row.started_at, view.times.now) if row.status == Status.RUNNING else None
 
 
 def is_dismissed(row: Any) -> bool:

@@ -1,0 +1,41 @@
+"""How far running jobs have come, for a bar with words beside it, and when they are through at that pace. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from cronjobs.desk.insight.saying import safe
+from cronjobs.engine.rules.progress import in_words, reported_of, time_left
+
+
+@dataclass(frozen=True)
+class Progress:
+    """``of`` None: nobody knows of how many, so that there is no bar. ``end_at`` None: nobody could honestly tell."""
+
+    words: str
+    done: float
+    of: float | None
+    end_at: datetime | None
+
+
+def progress_of(column: Any, started_at: datetime | None, now: datetime) -> Progress | None:
+    """What a running attempt has reported, by the row's *column*; None: nothing. Its end is never before *now*."""
+    reported = reported_of(column)
+    if reported is None or reported.progress.done is None:
+        return None
+    done, of = reported.progress.done, reported.progress.of
+    left = time_left(reported, started_at, now) if started_at is not None else None
+    try:
+        end_at = None if left is None else now + left
+    except OverflowError:  # at its pace so far it takes thousands of years
+        end_at = None
+    return Progress(safe(in_words(reported.progress)), done if of is None else min(done, of), of, end_at)
+
+
+def progress_by_id(rows: Iterable[Any], columns: Mapping[int, Any], now: datetime) -> dict[int, Progress]:
+    """Of those *rows* of running jobs that have reported something."""
+    found = {row.id: progress_of(columns.get(row.id), row.started_at, now) for row in rows}
+    return {job_id: progress for job_id, progress in found.items() if progress is not None}
