@@ -35,7 +35,7 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseError
 
 HTML: Final = "text/html"
-STATIC: Final = {"style.css": "text/css", "icon.svg": "image/svg+xml"}
+STATIC: Final = {"style.css": "text/css", "icon.svg": "image/svg+xml", "reload.js": "text/javascript"}
 PAGES: Final[dict[str, Callable[..., str]]] = {
     "/": overview,
     "/jobs": jobs,

@@ -21,9 +21,11 @@ from cronjobs.text import clean, one_line
 Viewer = Callable[[Mapping[str, Any]], "str | None"]
 MayAct = Callable[[Mapping[str, Any]], bool]
 
-# The pages need their style sheet and icon, and nothing from elsewhere; there is no script and no frame.
+# The pages need their style sheet, icon and script, which fetches the page it is on, and nothing from elsewhere. No
+# script or style is in a page, and no frame.
 CONTENT_SECURITY_POLICY: Final = (
-    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS: Final = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.either  # what is shown and typed; statements have test
 
 CAUSE = cause_of("mail.send", "HTTPError", "503").key
 PAGES = ["/", "/jobs", "/jobs/1", "/schedule?name=nightly-report", "/queues", "/hosts", f"/cause/{CAUSE}"]
-STATIC = ["/static/style.css", "/static/icon.svg"]
+STATIC = ["/static/style.css", "/static/icon.svg", "/static/reload.js"]
 ACTIONS = [
     *(f"/jobs/1/{verb}" for verb in ("retry", "cancel", "release", "dismiss")),
     *(f"/cause/{CAUSE}/{verb}" for verb in ("retry", "dismiss")),
@@ -145,22 +145,45 @@ def test_every_answer_forbids_what_browsers_could_do_with_it(some: Rows, browser
     stranger = Browser(outside.application)
     for reply in [*(browser.get(address) for address in [*PAGES, *STATIC, "/nothing"]), stranger.get("/")]:
         policy = reply.header("Content-Security-Policy")
-        assert "default-src 'none'" in policy
-        assert "frame-ancestors 'none'" in policy
-        assert "unsafe" not in policy
-        assert "script-src" not in policy
+        assert dict(each.split(" ", 1) for each in policy.split("; ")) == {
+            **dict.fromkeys(("default-src", "base-uri", "frame-ancestors"), "'none'"),
+            **dict.fromkeys(("script-src", "connect-src", "style-src", "img-src", "form-action"), "'self'"),
+        }
         assert reply.header("Referrer-Policy") == "no-referrer"
         assert reply.header("X-Content-Type-Options") == "nosniff"
         assert reply.header("Cache-Control") == "no-store"
         assert reply.header("Content-Length") == str(len(reply.body.encode()))
 
 
-def test_pages_ask_nobody_else_and_have_no_script_and_no_inline_style(some: Rows, browser: Browser) -> None:
+def test_pages_ask_nobody_else_and_have_one_script_of_ours_and_nothing_inline(some: Rows, browser: Browser) -> None:
     for address in PAGES:
         reply = browser.get(address)
+        assert reply.body.count("<script") == 1
+        assert '<script src="/static/reload.js" defer></script>' in reply.body
         assert all(found.startswith(("/", "#")) and not found.startswith("//") for found in reply.addresses())
-        assert not [tag for tag, _ in reply.elements if tag in ("script", "style", "iframe", "object", "base", "img")]
+        assert not [tag for tag, _ in reply.elements if tag in ("style", "iframe", "object", "base", "img")]
         assert not [name for _, given in reply.elements for name in given if name == "style" or name.startswith("on")]
+
+
+def test_the_script_makes_no_markup_of_text_and_runs_none() -> None:
+    text = (Path(application.__file__).parent / "static/reload.js").read_text()
+    past = (
+        r"innerHTML\s*\+?=[^=]|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(|createElement\(.script"
+    )
+    assert re.findall(past, text) == []
+    assert re.findall(r"https?:|//\w+\.", text) == []
+    # It asks for the page that it is on, and follows no redirect away from it.
+    assert re.findall(r"fetch\((.*)", text) == ['location.href.split("#")[0], {']
+    assert 'redirect: "error"' in text
+
+
+def test_a_page_that_is_told_and_a_report_have_no_script(some: Rows, database: Database, browser: Browser) -> None:
+    assert "<script" not in browser.get("/jobs/0").body
+    application: Any = browser.application
+    with database.read() as reader:
+        written = report(reader, *application.current.now())
+    assert "<script" not in written
+    assert 'id="reload"' not in written
 
 
 # --- who may act ------------------------------------------------------------------------------------------------------
@@ -488,7 +511,9 @@ def test_names_errors_and_payloads_that_are_markup_stay_text(rows: Rows, browser
         assert reply.status == 200, address
         links |= {found for tag, given in reply.elements if tag == "a" and (found := str(given["href"]))[0] == "/"}
         tags = {tag for tag, _ in reply.elements}
-        assert "script" not in tags
+        assert [given for tag, given in reply.elements if tag == "script"] == [
+            {"src": "/static/reload.js", "defer": None}
+        ]
         assert tags & {"textarea", "b"} == set()
         assert not [each for _, given in reply.elements for each in given if each.startswith("on") or "<" in each]
         assert "\x1b" not in reply.body
