@@ -32,7 +32,7 @@ from cronjobs.desk.insight.explain_type import type_life
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.job_evidence import job_life
 from cronjobs.desk.insight.schedule_facts import schedule_facts
-from cronjobs.desk.insight.worst_first import schedules_shown, worst_first
+from cronjobs.desk.insight.worst_first import run_by_cron, schedules_shown, worst_first
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.database.connection import Database
@@ -40,13 +40,24 @@ from cronjobs.engine.database.tables import SCHEMA_REVISION
 from cronjobs.engine.probe.idle_conditions import LOOK, MANY_QUEUES, VERDICT
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.schedules.materialise import materialise
-from cronjobs.engine.store import causes, claims, expiry, explaining, listing, not_started, quarters, trends
+from cronjobs.engine.store import (
+    causes,
+    claims,
+    exec_runs,
+    expiry,
+    explaining,
+    listing,
+    not_started,
+    quarters,
+    tailing,
+    trends,
+)
 from cronjobs.engine.store.claims import ClaimFilter
 from cronjobs.engine.store.counts import fold
 from cronjobs.engine.store.listing import Filter
 from cronjobs.engine.store.misfits import give_up_outlived, outlived, waiting_misfits
 from cronjobs.engine.store.quarters import close_hour
-from cronjobs.engine.store.schedule_runs import newest_runs
+from cronjobs.engine.store.schedule_runs import active_names, newest_runs
 from cronjobs.engine.store.sql import database_now, run
 from cronjobs.engine.tick.pruner import Before, Pruner
 from cronjobs.model import Status
@@ -78,6 +89,7 @@ GROWS = {
     ("status", "schedules"): (130, 7),  # the newest row of each one's ledger, and its job
     ("status", "future"): (20, 0.6),  # it counts what waits
     ("first page", "schedules"): (120, 10),  # more are shown; the newest row of each one's ledger, and its job
+    ("search", "schedules"): (15, 0.3),  # it reads their names
     ("metrics", "schedules"): (220, 11),  # each has ten occurrences here, and it reads an index of the ledger
     ("metrics", "future"): (40, 1.2),  # it counts what waits
     ("what status adds", "schedules"): (40, 0.3),  # the next ones are looked for among all
@@ -274,8 +286,16 @@ def first_page(world: World) -> Counted:
         ids = worst_first(connection, health, world.settings.run.every, 50)
         quarters.strips(connection, ids, first_quarter(now), QUARTERS)
         newest_runs(connection, ids, 1)
+        tailing.progress_of(connection, [1, 2, 3])
+        run_by_cron(connection, now, 10)
+        exec_runs.quarters_lately(connection, "exec:backup", first_quarter(now), QUARTERS)
 
     return world.reading(look_at_it)
+
+
+def search(world: World) -> Counted:
+    """What is added where schedules are looked for by name."""
+    return world.reading(active_names)
 
 
 def what_status_adds(world: World) -> Counted:
@@ -314,6 +334,7 @@ OPERATIONS: dict[str, Callable[[World], Counted]] = {
     "why jobs died": lambda world: world.reading(find_causes_before_now),
     "facts of schedules": lambda world: world.reading(lambda connection: schedule_facts(connection, range(1, 12))),
     "first page": first_page,
+    "search": search,
     "hosts page": lambda world: world.reading(lambda connection: explaining.newest_ticks(connection, 1)),
     "jobs list": jobs_list,
     "jobs list dead": lambda world: jobs_list(world, status=Status.DEAD),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
@@ -14,9 +14,12 @@ from cronjobs.engine.store.exec_runs import LatestRun
 from cronjobs.model import Status
 
 
-def rows(connection: Connection, now: datetime, limit: int | None) -> tuple[list[ScheduleFacts], int]:
-    """The first *limit* names (None: all), the worst first, then by their next run; and how many there are."""
-    latest = sorted(exec_runs.latest(connection).values(), key=lambda runs: _worst_first(runs[0], now))
+def rows(
+    connection: Connection, now: datetime, limit: int | None, chosen: Callable[[str], bool] = lambda _name: True
+) -> tuple[list[ScheduleFacts], int]:
+    """The first *limit* names that are *chosen* (None: all), the worst first, then by their next run; how many are."""
+    named = (runs for name, runs in exec_runs.latest(connection).items() if chosen(name))
+    latest = sorted(named, key=lambda runs: _worst_first(runs[0], now))
     names = [runs[0].job_type for runs in latest[:limit]]
     lately = (exec_runs.begun_between(connection, name, None, None, STRIP) for name in names)
     return [_facts(runs) for runs in lately if runs], len(latest)

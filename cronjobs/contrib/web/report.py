@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from cronjobs.contrib.web.application import packaged
 from cronjobs.contrib.web.pages.hosts import last_ticks
 from cronjobs.contrib.web.pages.jobs import errors, listed
-from cronjobs.contrib.web.pages.overview import first_sections
+from cronjobs.contrib.web.pages.overview import IN_REPORT, first_sections
 from cronjobs.contrib.web.pages.queues import queues_sections
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.gathering import look
@@ -31,7 +31,7 @@ def report(connection: Connection, settings: Settings, types: JobTypes) -> str:
     view = View(settings, Times(health.now, settings.timezone), project=health.project, sheet=sheet)
     return view.page(
         "report.html",
-        **first_sections(connection, health, view),
+        **first_sections(connection, health, view, most=IN_REPORT),
         **queues_sections(connection, health, view),
         dead=listed(listing.list_jobs(connection, Filter(status=Status.DEAD), DEAD), view),
         lately=listed(listing.list_jobs(connection, Filter(), LATELY), view),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Final
 
+from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.quarters import NOTHING, QUARTER, WAITING, WORDS, number_of
 
 QUARTERS: Final = 96
@@ -61,6 +62,16 @@ class Strip:
 def first_quarter(now: datetime) -> int:
     """The number of the first of the 96; the last one is that of *now*."""
     return number_of(now) - QUARTERS + 1
+
+
+def hours_below(first: int, times: LocalTimes) -> list[tuple[float, str]]:
+    """Where on the strip every sixth hour of the local clock begins, in per cent of its width, and which it is."""
+    found = []
+    for place in range(QUARTERS):
+        local = times.local(_instant_of(first + place))
+        if local.hour % 6 == 0 and local.minute < QUARTER.total_seconds() / 60:
+            found.append((round(100 * place / QUARTERS, 2), f"{local:%H:%M}"))
+    return found
 
 
 def strip(name: str, letters: str, next_at: datetime | None, now: datetime) -> Strip:

@@ -29,7 +29,7 @@ from cronjobs.desk.insight.causes import READ, Causes, cause_text
 from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.findings import Finding, Severity, judge
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.queue_trends import QueueTrends
+from cronjobs.desk.insight.queue_trends import QueueTrends, trend_of
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.schedule_facts import STRIP, ScheduleFacts
 from cronjobs.engine.command.printing import coloured
@@ -271,15 +271,6 @@ def _queue_lines(health: Health, times: Times, trends: QueueTrends, room: int) -
     lines = table(rows, ["queue", ">due", ">oldest", "trend"], room=room, at_most={0: 24 if room >= 69 else 10, 1: 11})
     lines += [f"… and {len(due) - 5:,} more with due jobs: --json"] if len(due) > 5 else []
     return lines + ([f"… and {health.more_queues:,} smaller queues"] if health.more_queues else [])
-
-
-def trend_of(due: int, change: int | None, span: timedelta) -> str:
-    """In words; a change by less than a twentieth is none. *change* None: not known."""
-    if change is None:
-        return ""
-    if abs(change) * 20 < due or not change:
-        return "steady"
-    return f"{'growing' if change > 0 else 'shrinking'}: {change:+,} in {rough(span)}"
 
 
 def _pause_text(pause: Mapping[str, Any], times: Times) -> str:

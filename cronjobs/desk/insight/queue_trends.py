@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.health import Health
 from cronjobs.engine.store import trends
+from cronjobs.model import rough
 
 QUEUES: Final = 50
 
@@ -23,10 +24,20 @@ class QueueTrends:
     changes: Mapping[str, int] = field(default_factory=dict)
 
 
-def queue_trends(connection: Connection, health: Health) -> QueueTrends:
-    """Of QUEUES queues that are not paused and in which something is due."""
-    due = sorted(name for name, queue in health.queues.items() if queue.due and not queue.paused)[:QUEUES]
+def queue_trends(connection: Connection, health: Health, among: Collection[str] | None = None) -> QueueTrends:
+    """Of QUEUES queues, or those *among* them, that are not paused and in which something is due."""
+    names = health.queues.keys() if among is None else among
+    due = sorted(name for name in names if health.queues[name].due and not health.queues[name].paused)[:QUEUES]
     if not due:
         return QueueTrends(health.now)
     since = trends.compared_with(connection)
     return QueueTrends(since, trends.changes(connection, due, since))
+
+
+def trend_of(due: int, change: int | None, span: timedelta) -> str:
+    """In words; a change by less than a twentieth is none. *change* None: not known."""
+    if change is None:
+        return ""
+    if abs(change) * 20 < due or not change:
+        return "steady"
+    return f"{'growing' if change > 0 else 'shrinking'}: {change:+,} in {rough(span)}"

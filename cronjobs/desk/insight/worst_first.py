@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -29,10 +29,15 @@ def schedules_shown(connection: Connection, health: Health, every: timedelta, li
     return [found[each] for each in ids if each in found]
 
 
-def run_by_cron(connection: Connection, now: datetime, limit: int | None) -> tuple[list[ScheduleFacts], int]:
-    """Likewise the first *limit* lines that cron itself runs, if there is an extra that records them; and how many."""
+def run_by_cron(
+    connection: Connection, now: datetime, limit: int | None, chosen: Callable[[str], bool] = lambda _name: True
+) -> tuple[list[ScheduleFacts], int]:
+    """Likewise the first *limit* lines that cron itself runs, if there is an extra that records them; and how many.
+
+    Only those whose names are *chosen*.
+    """
     there = if_installed(doors.RUN_BY_CRON)
-    return ([], 0) if there is None else there.rows(connection, now, limit)
+    return ([], 0) if there is None else there.rows(connection, now, limit, chosen)
 
 
 def worst_first(connection: Connection, health: Health, every: timedelta, limit: int | None) -> list[int]:

@@ -13,8 +13,10 @@ from sqlalchemy import Connection
 from cronjobs.engine.probe.idle_conditions import IS_EXEC
 from cronjobs.engine.probe.sql_text import JOBS, after_now, either
 from cronjobs.engine.rules.lease import Finish
+from cronjobs.engine.rules.quarters import NOTHING, QUARTER, Became, painted
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.engine.store import leases
+from cronjobs.engine.store.quarters import quarter_sql
 from cronjobs.engine.store.sql import AMONG_IDS, JSON_TYPE, run
 from cronjobs.model import Status
 
@@ -140,6 +142,7 @@ class LatestRun:
     meta: Mapping[str, str]
 
 
+MOST_IN_STRIP: Final = 1500
 MOST_NAMES: Final = 1000  # whose runs are looked at; that there are more is a finding
 # Only exec writes rows that have begun. As the predicate of the index, or the planner may not use it.
 _BEGAN_BY_EXEC: Final = f"({IS_EXEC} AND j.started_at IS NOT NULL)"
@@ -184,6 +187,25 @@ def begun_between(
         limit=limit,
     ).scalars()
     return _by_type(connection, list(ids)).get(job_type, [])
+
+
+_LATELY: Final = f"""
+  SELECT q.quarter, q.status FROM (
+    SELECT {quarter_sql("j.run_at")} AS quarter, j.status FROM {JOBS} j
+    WHERE {_BEGAN_BY_EXEC} AND j.job_type = :job_type AND j.run_at >= :begin
+    ORDER BY j.run_at DESC LIMIT :most) q
+  GROUP BY q.quarter, q.status"""
+
+
+def quarters_lately(connection: Connection, job_type: str, first: int, count: int) -> str:
+    """What became of the runs of one name, a letter for each of *count* quarters from the one numbered *first*.
+
+    Of the newest MOST_IN_STRIP runs: one a minute for a day, and some.
+    """
+    begin = datetime.fromtimestamp(first * QUARTER.total_seconds(), UTC)
+    rows = run(connection, _LATELY, job_type=job_type, begin=begin, most=MOST_IN_STRIP)
+    became = [Became(0, row.quarter, row.quarter, "enqueued", row.status) for row in rows]
+    return painted(became, first, count).get(0, NOTHING * count)
 
 
 def _by_type(connection: Connection, ids: list[int]) -> dict[str, list[LatestRun]]:

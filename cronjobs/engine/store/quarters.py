@@ -39,14 +39,15 @@ SECONDS: Final = int(QUARTER.total_seconds())
 LATEST: Final = timedelta(minutes=5)  # after its end an hour is left alone so long: its last jobs are still at work
 
 
-def _quarter(instant: str) -> str:
+def quarter_sql(instant: str) -> str:
+    """The number of the quarter that an *instant* of SQL is in."""
     return either(
         postgresql=f"CAST(floor(extract(epoch FROM {instant}) / 900) AS bigint)", sqlite=f"({instant} / 900000000)"
     )
 
 
-_QUARTER_OF_FIRST: Final = _quarter("c.first_for")
-_QUARTER_OF_LAST: Final = _quarter("c.last_for")
+_QUARTER_OF_FIRST: Final = quarter_sql("c.first_for")
+_QUARTER_OF_LAST: Final = quarter_sql("c.last_for")
 # Of an occurrence that made a job: its status. Not a join: PostgreSQL might read all jobs for it.
 _STATUS_OF_JOB: Final = (
     f"CASE WHEN c.outcome = 'enqueued' THEN (SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id) END"

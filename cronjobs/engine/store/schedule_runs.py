@@ -78,6 +78,12 @@ def next_due(connection: Connection, limit: int | None) -> list[int]:
     return list(run(connection, statement, limit=2**31 - 1 if limit is None else limit).scalars())
 
 
+def active_names(connection: Connection) -> dict[int, str]:
+    """The names of all active schedules, by id."""
+    rows = run(connection, f"SELECT j.id, j.name FROM {SCHEDULES} j WHERE j.status = 'active'")
+    return {row.id: row.name for row in rows}
+
+
 def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[LedgerRun]]:
     """The newest *rows* ledger rows of each schedule, newest first; none that a wrong clock wrote ahead."""
     ledger = run(

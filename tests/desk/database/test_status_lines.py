@@ -16,7 +16,7 @@ from support.lookingrows import rows as rows
 from cronjobs.desk.cli import output
 from cronjobs.desk.cli.last_runs import BLOCKS, LETTERS, legend, strip
 from cronjobs.desk.cli.output import _columns, wrapped
-from cronjobs.desk.cli.status_lines import trend_of
+from cronjobs.desk.insight.queue_trends import trend_of
 from cronjobs.engine.command import printing
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database

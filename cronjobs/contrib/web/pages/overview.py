@@ -1,29 +1,36 @@
-"""The first page: what is wrong, and the schedules, the worst first."""
+"""The first page: what is wrong, what runs, waits and comes next, and the schedules, the worst first."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from sqlalchemy import Connection
 from werkzeug.exceptions import NotFound
 
 from cronjobs.contrib.web.pages.cause import causes_section
-from cronjobs.contrib.web.strip import LEGEND, QUARTERS, first_quarter, strip
+from cronjobs.contrib.web.pages.now import now_sections
+from cronjobs.contrib.web.strip import LEGEND, QUARTERS, Strip, first_quarter, hours_below, strip
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.causes import causes_of
 from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.schedule_facts import NO_RESULT, PRUNED, last_runs
-from cronjobs.desk.insight.worst_first import worst_first
+from cronjobs.desk.insight.schedule_facts import NO_RESULT, PRUNED, ScheduleFacts, last_runs
+from cronjobs.desk.insight.worst_first import run_by_cron, worst_first
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store import quarters
-from cronjobs.engine.store.schedule_runs import schedule_rows
+from cronjobs.engine.store import exec_runs, quarters
+from cronjobs.engine.store.schedule_runs import active_names, schedule_rows
 
-SCHEDULES: Final = 50
+SCHEDULES: Final = 20  # on a page; a report has more
+IN_REPORT: Final = 50
+BY_CRON: Final = 10
+ALL_BY_CRON: Final = 200
 FINDINGS: Final = 50
+OPEN_FINDINGS: Final = 5  # those below are folded
 MOST_PAGES: Final = 10_000
+LONGEST_SEARCH: Final = 200  # characters
 ACK_FOR: Final = {"8h": "8 hours", "1d": "a day", "7d": "7 days"}
 
 
@@ -32,23 +39,33 @@ def overview(connection: Connection, view: View, types: JobTypes) -> str:
     if not (number.isascii() and number.isdecimal() and len(number) < 6 and 1 <= int(number) <= MOST_PAGES):
         raise NotFound("there is no such page")
     health = look(connection, view.settings, types)
-    return view.page("overview.html", **first_sections(connection, health, view, int(number)))
+    return view.page(
+        "overview.html",
+        **first_sections(connection, health, view, int(number)),
+        **now_sections(connection, health, view),
+        **_by_cron(connection, health, view),
+    )
 
 
-def first_sections(connection: Connection, health: Health, view: View, number: int = 1) -> dict[str, Any]:
+def first_sections(
+    connection: Connection, health: Health, view: View, number: int = 1, most: int = SCHEDULES
+) -> dict[str, Any]:
     """What "findings.html", "causes.html", "figures.html" and "schedules.html" show.
 
-    *number*: which fifty of the schedules.
+    *number*: which *most* of the schedules.
     """
-    begin = (number - 1) * SCHEDULES
-    ids = worst_first(connection, health, view.settings.run.every, number * SCHEDULES)[begin:]
+    begin = (number - 1) * most
+    sought = view.query.get("find", "")[:LONGEST_SEARCH]
+    ids, total = _chosen(connection, health, view, sought, number * most)
+    ids = ids[begin:]
     by_id = {row.id: row for row in schedule_rows(connection, ids)}
-    now, last = view.times.now, last_runs(connection, ids)
-    letters = quarters.strips(connection, ids, first_quarter(now), QUARTERS)
+    now, last, first = view.times.now, last_runs(connection, ids), first_quarter(view.times.now)
+    letters = quarters.strips(connection, ids, first, QUARTERS)
     return {
         **causes_section(causes_of(connection, health)),
         "findings": judge(health, view.settings),
         "most_findings": FINDINGS,
+        "open_findings": OPEN_FINDINGS,
         "ack_for": ACK_FOR,
         "well": WELL,
         "health": health,
@@ -59,13 +76,50 @@ def first_sections(connection: Connection, health: Health, view: View, number: i
             (row, last.get(row.id), strip(row.name, letters[row.id], row.next_at, now))
             for row in (by_id[each] for each in ids if each in by_id)
         ],
+        "sought": sought,
+        "total": total,
         "number": number,
         "begin": begin,
-        "fifty": SCHEDULES,
+        "at_once": most,
         "pruned": PRUNED,
         "no_result": NO_RESULT,
         "legend": LEGEND,
+        "hours": hours_below(first, view.times),
     }
+
+
+def named(sought: str) -> Callable[[str], bool]:
+    """Whether a name has all words of *sought* in it, in any order, small or capital."""
+    words = sought.casefold().split()
+    return lambda name: all(word in name.casefold() for word in words)
+
+
+def _chosen(connection: Connection, health: Health, view: View, sought: str, limit: int) -> tuple[list[int], int]:
+    """The first *limit* ids of the active schedules that are sought, and how many there are."""
+    every = view.settings.run.every
+    if not sought.strip():
+        return worst_first(connection, health, every, limit), health.schedules.active
+    fits = named(sought)
+    found = {schedule_id for schedule_id, name in active_names(connection).items() if fits(name)}
+    ids = [each for each in worst_first(connection, health, every, None) if each in found]
+    return ids[:limit], len(ids)
+
+
+def _by_cron(connection: Connection, health: Health, view: View) -> dict[str, Any]:
+    """What "by_cron.html" shows: the lines that cron runs under ``cronjobs exec``, likewise with their last day."""
+    most = ALL_BY_CRON if view.query.get("by_cron") == "all" else BY_CRON
+    facts, count = run_by_cron(connection, health.now, most, named(view.query.get("find", "")[:LONGEST_SEARCH]))
+    return {
+        "by_cron": [(each, each.running or each.last, _strip_of(connection, each, view)) for each in facts],
+        "more_by_cron": count - len(facts),
+        "all_by_cron": most == ALL_BY_CRON,
+    }
+
+
+def _strip_of(connection: Connection, facts: ScheduleFacts, view: View) -> Strip:
+    first = first_quarter(view.times.now)
+    letters = exec_runs.quarters_lately(connection, facts.name, first, QUARTERS)
+    return Strip(facts.name, letters, first)
 
 
 def _figures(health: Health) -> list[tuple[str, int, str]]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest, NotFound
 
-from cronjobs.contrib.web.strip import LEGEND, QUARTERS, first_quarter, iso, strip
+from cronjobs.contrib.web.strip import LEGEND, QUARTERS, first_quarter, hours_below, iso, strip
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
 from cronjobs.desk.insight.explain_facts import Explanation
@@ -46,6 +46,7 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
         stored=stored,
         strip=strip(stored.name, letters, stored.next_at, now),
         legend=LEGEND,
+        hours=hours_below(first_quarter(now), view.times),
         definition=_definition(stored, view),
         begin=begin,
         end=end,

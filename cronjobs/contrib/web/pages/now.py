@@ -1,0 +1,54 @@
+"""What runs, what waits and whether it grows, what comes next: the middle of the first page."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from cronjobs.contrib.web.progress import progress_by_id
+from cronjobs.contrib.web.view import View
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.queue_trends import queue_trends, trend_of
+from cronjobs.desk.insight.waiting import Queue
+from cronjobs.engine.store import tailing
+
+RUNNING: Final = 5
+QUEUES: Final = 5
+
+
+class Waits(NamedTuple):
+    """A queue in which something is due. ``trend``: "growing: +12 in 10m", "steady", "paused", "" if not known."""
+
+    name: str
+    queue: Queue
+    trend: str
+
+
+def now_sections(connection: Connection, health: Health, view: View) -> dict[str, Any]:
+    """What "now.html" shows: the jobs that run longest, the queues that wait longest, the schedules that are next."""
+    running = [SimpleNamespace(**each) for each in health.running[:RUNNING]]
+    reported = tailing.progress_of(connection, [job.id for job in running])
+    waiting = _waiting(connection, health)
+    return {
+        "running": running,
+        "more_running": health.running_total - len(running),
+        "progress": progress_by_id(running, reported, view.times.now),
+        "waiting": waiting,
+        "more_waiting": health.total("due") - sum(each.queue.due for each in waiting),
+        "coming": health.next,
+    }
+
+
+def _waiting(connection: Connection, health: Health) -> list[Waits]:
+    due = [(queue.oldest_due_at, name) for name, queue in health.queues.items() if queue.due and queue.oldest_due_at]
+    names = [name for _, name in sorted(due)[:QUEUES]]
+    trends = queue_trends(connection, health, names)
+    span = health.now - trends.since
+    found = []
+    for name in names:
+        queue = health.queues[name]
+        words = "paused" if queue.paused else trend_of(queue.due, trends.changes.get(name), span)
+        found.append(Waits(name, queue, words))
+    return found

@@ -1,0 +1,218 @@
+"""The first page: what runs, waits and comes next; schedules that are looked for; what cron runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from support.browsing import Browser, by_link, pages
+from support.lookingrows import NOW, Rows, ago
+from support.lookingrows import rows as rows
+
+from cronjobs import masking
+from cronjobs.contrib.web.pages.overview import BY_CRON, OPEN_FINDINGS, SCHEDULES, named
+from cronjobs.contrib.web.strip import QUARTERS, first_quarter, hours_below
+from cronjobs.desk.insight.saying import LocalTimes
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store import exec_runs
+from cronjobs.engine.store.schedule_runs import active_names
+from cronjobs.testing import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW)
+
+
+@pytest.fixture
+def browser(database: Database, database_url: str, tmp_path: Path) -> Iterator[Browser]:
+    access = by_link()
+    yield Browser(pages(database, database_url, tmp_path, access)).log_in(access)
+    masking.remember(())
+
+
+# --- now --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_runs_is_shown_with_how_far_it_has_come(rows: Rows, browser: Browser) -> None:
+    column = {"done": 60, "of": 120, "ran_s": 100, "first": 0, "first_s": 0}
+    oldest = rows.job(status="running", started_at=ago(seconds=100), progress=column)
+    over = rows.job(status="running", started_at=ago(seconds=90), locked_until=ago(seconds=5))
+    rows.job(status="running", started_at=ago(seconds=80), cancel_requested_at=ago(seconds=5))
+    for _ in range(4):
+        rows.job(status="running", started_at=ago(seconds=1))
+    reply = browser.get("/")
+    [bar] = [given for tag, given in reply.elements if tag == "progress"]
+    assert bar["aria-label"] == f"progress of job {oldest}"
+    assert f"Running {oldest} mail.send for 1m40s on web1 60 of 120 (50 %) about 1m40s left" in reply.words
+    assert f"{over} mail.send for 1m30s on web1 lease ended" in reply.words
+    assert "asked to stop" in reply.words
+    assert "and 2 more" in reply.words
+    assert "/jobs?status=running" in reply.addresses()
+
+
+def test_what_waits_is_shown_with_whether_it_grows(rows: Rows, browser: Browser) -> None:
+    for _ in range(3):
+        rows.job(run_at=ago(minutes=1))
+    rows.job(queue="old", run_at=ago(hours=1))
+    rows.job(queue="stopped", run_at=ago(hours=2))
+    rows.pause("queue", "stopped")
+    words = browser.get("/").words
+    assert "Waiting stopped 1 due , for 2h at most paused old 1 due , for 1h at most steady default 3 due" in words
+    assert "growing: +3 in 10m" in words
+
+
+def test_of_many_queues_the_rest_is_counted(rows: Rows, browser: Browser) -> None:
+    for number in range(7):
+        rows.job(queue=f"q{number}", run_at=ago(minutes=10 - number))
+    assert "and 2 more in other queues" in browser.get("/").words
+
+
+def test_what_comes_next_is_shown_in_order(rows: Rows, browser: Browser) -> None:
+    rows.schedule("second", next_at=NOW + timedelta(minutes=2))
+    rows.schedule("first", next_at=NOW + timedelta(minutes=1))
+    assert "Next first in 1m second in 2m" in browser.get("/").words
+
+
+def test_where_nothing_goes_on_the_page_says_so(rows: Rows, browser: Browser) -> None:
+    words = browser.get("/").words
+    for nothing in ("nothing runs", "nothing is due", "no schedule is to fire", "no active schedule"):
+        assert nothing in words
+    assert "Run by cron" not in words
+
+
+def test_of_many_findings_the_first_are_open_and_all_are_there(rows: Rows, browser: Browser) -> None:
+    for number in range(OPEN_FINDINGS + 3):
+        rows.job(job_type=f"nobody.{number}", run_at=ago(hours=1))
+        rows.tick(host=f"web{number}", began=ago(minutes=1, seconds=number), did={"refused": "bad file"})
+    body = browser.get("/").body
+    found = body.count('class="finding ')
+    assert found > OPEN_FINDINGS
+    assert f"{found - OPEN_FINDINGS} more findings</summary>" in body
+    assert body[: body.index("more findings</summary>")].count('class="finding ') == OPEN_FINDINGS
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_schedules_on_screen_have_strips(rows: Rows, browser: Browser) -> None:
+    for number in range(2 * SCHEDULES + 5):
+        rows.schedule(f"s-{number:02}", next_at=NOW + timedelta(minutes=number + 1))
+    seen = []
+    for page in ("/", "/?page=2", "/?page=3"):
+        reply = browser.get(page)
+        shown = reply.tables["Schedules"]
+        assert reply.body.count('<svg class="strip"') == len(shown)
+        seen += [row["schedule"] for row in shown]
+    assert seen == [f"s-{number:02}" for number in range(2 * SCHEDULES + 5)]
+    assert "/?page=3" in browser.get("/?page=2").addresses()
+    assert "/" in browser.get("/?page=2").addresses()
+
+
+def test_schedules_are_found_by_parts_of_their_names(rows: Rows, browser: Browser) -> None:
+    for number in range(SCHEDULES + 3):
+        rows.schedule(f"Billing-import-{number:02}", next_at=NOW + timedelta(minutes=number + 1))
+    rows.schedule("счёт-ФАКТУРА", next_at=NOW + timedelta(hours=5))
+    rows.schedule("old-billing", status="retired")
+    reply = browser.get("/?find=IMPORT%20bill")
+    assert len(reply.tables["Schedules"]) == SCHEDULES
+    assert f"of {SCHEDULES + 3} active schedules with this in the name" in reply.words
+    assert "/?find=IMPORT%20bill&page=2" in reply.addresses()
+    assert len(browser.get("/?find=IMPORT%20bill&page=2").tables["Schedules"]) == 3
+    assert [row["schedule"] for row in browser.get(f"/?find={quote('фактура')}").tables["Schedules"]] == [
+        "счёт-ФАКТУРА"
+    ]
+    assert "no active schedule has this in its name" in browser.get("/?find=old").words
+    [field] = [given for tag, given in browser.get("/?find=%3Cb%3E%22").elements if given.get("name") == "find"]
+    assert field["value"] == '<b>"'
+
+
+def test_all_words_have_to_be_in_a_name() -> None:
+    fits = named(" Straße  A ")
+    assert fits("a-STRASSE")
+    assert not fits("strasse-b".replace("a", ""))
+    assert named("")("anything")
+
+
+def test_names_of_retired_schedules_are_not_looked_at(rows: Rows, database: Database) -> None:
+    active = rows.schedule("a")
+    rows.schedule("b", status="retired")
+    with database.read() as connection:
+        assert active_names(connection) == {active: "a"}
+
+
+@pytest.mark.parametrize(
+    ("zone", "clocks"),
+    [
+        ("Europe/Berlin", ["18:00", "00:00", "06:00", "12:00"]),
+        ("Asia/Kathmandu", ["18:00", "00:00", "06:00", "12:00"]),  # five hours and three quarters from UTC
+        ("UTC", ["18:00", "00:00", "06:00", "12:00"]),
+    ],
+)
+def test_the_hours_below_a_strip_are_those_of_the_local_clock(zone: str, clocks: list[str]) -> None:
+    now = datetime(2026, 7, 1, 12, 3, tzinfo=UTC)
+    first, times = first_quarter(now), LocalTimes(now, zone)
+    found = hours_below(first, times)
+    assert sorted(clock for _, clock in found) == sorted(clocks)
+    for place, clock in found:
+        at = datetime.fromtimestamp((first + round(place * QUARTERS / 100)) * 900, UTC)
+        assert f"{times.local(at):%H:%M}" == clock
+        assert 0 <= place < 100
+
+
+def test_a_day_of_25_hours_has_each_hour_where_it_was() -> None:
+    now = datetime(2026, 10, 25, 12, 0, tzinfo=UTC)  # in the night before, Berlin's clocks were set back
+    assert [clock for _, clock in hours_below(first_quarter(now), LocalTimes(now, "Europe/Berlin"))] == [
+        *("18:00", "00:00", "06:00", "12:00")
+    ]
+
+
+# --- what cron runs ---------------------------------------------------------------------------------------------------
+
+
+def by_cron(rows: Rows, name: str, began: datetime, status: str = "succeeded") -> int:
+    ended = {} if status == "running" else {"finished_at": began + timedelta(seconds=3)}
+    return rows.job(f"exec:{name}", status, run_at=began, started_at=began, **ended)
+
+
+def test_lines_that_cron_runs_have_rows_like_schedules(rows: Rows, browser: Browser) -> None:
+    by_cron(rows, "backup", ago(minutes=50))
+    dead = by_cron(rows, "backup", ago(minutes=20), "dead")
+    by_cron(rows, "rotate", ago(minutes=5))
+    reply = browser.get("/")
+    backup, rotate = reply.tables["Run by cron"]
+    assert backup["name"] == "exec:backup"
+    assert backup["last"].startswith("dead")
+    assert backup["last 24 h"].endswith("in the last 24 h, by quarter-hours: 1 dead, 1 succeeded")
+    assert rotate["last 24 h"].endswith("in the last 24 h, by quarter-hours: 1 succeeded")
+    assert f"/jobs/{dead}" in reply.addresses()
+    assert "/jobs?type=exec%3Abackup" in reply.addresses()
+    assert [row["name"] for row in browser.get("/?find=rot").tables["Run by cron"]] == ["exec:rotate"]
+
+
+def test_of_many_lines_the_rest_is_a_click_away(rows: Rows, browser: Browser) -> None:
+    for number in range(BY_CRON + 2):
+        by_cron(rows, f"line-{number:02}", ago(minutes=5))
+    reply = browser.get("/")
+    assert len(reply.tables["Run by cron"]) == BY_CRON
+    assert "/?by_cron=all" in reply.addresses()
+    assert len(browser.get("/?by_cron=all").tables["Run by cron"]) == BY_CRON + 2
+
+
+def test_the_strip_of_a_name_is_of_its_own_runs_in_its_quarters(rows: Rows, database: Database) -> None:
+    first = first_quarter(NOW)
+    by_cron(rows, "a", ago(hours=25))
+    by_cron(rows, "a", ago(hours=2))
+    by_cron(rows, "a", ago(hours=2), "dead")
+    by_cron(rows, "a", ago(seconds=1), "running")
+    by_cron(rows, "b", ago(hours=3))
+    with database.read() as connection:
+        letters = exec_runs.quarters_lately(connection, "exec:a", first, QUARTERS)
+        assert exec_runs.quarters_lately(connection, "exec:none", first, QUARTERS) == "." * QUARTERS
+    assert len(letters) == QUARTERS
+    assert letters.strip(".").replace(".", "") == "dr"
+    assert letters[QUARTERS - 1 - 8] == "d"
+    assert letters[-1] == "r"
