@@ -23,6 +23,7 @@ from support.rounds import rounds
 
 from cronjobs.contrib.books.evidence import books
 from cronjobs.contrib.metrics.families import gather
+from cronjobs.contrib.web.charts import first_hour
 from cronjobs.contrib.web.strip import QUARTERS, first_quarter
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.insight.evidence import ScheduleEvidence
@@ -53,7 +54,7 @@ from cronjobs.engine.store import (
     trends,
 )
 from cronjobs.engine.store.claims import ClaimFilter
-from cronjobs.engine.store.counts import fold
+from cronjobs.engine.store.counts import by_hour, fold
 from cronjobs.engine.store.listing import Filter
 from cronjobs.engine.store.misfits import give_up_outlived, outlived, waiting_misfits
 from cronjobs.engine.store.quarters import close_hour
@@ -288,6 +289,7 @@ def first_page(world: World) -> Counted:
         newest_runs(connection, ids, 1)
         tailing.progress_of(connection, [1, 2, 3])
         run_by_cron(connection, now, 10)
+        by_hour(connection, first_hour(now, "24h"))
         exec_runs.quarters_lately(connection, "exec:backup", first_quarter(now), QUARTERS)
 
     return world.reading(look_at_it)

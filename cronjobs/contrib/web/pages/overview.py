@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from werkzeug.exceptions import NotFound
 
+from cronjobs.contrib.web.charts import axis, bars, charts, first_hour
 from cronjobs.contrib.web.pages.cause import causes_section
 from cronjobs.contrib.web.pages.now import now_sections
 from cronjobs.contrib.web.strip import LEGEND, QUARTERS, Strip, first_quarter, hours_below, strip
@@ -21,6 +22,7 @@ from cronjobs.desk.insight.schedule_facts import NO_RESULT, PRUNED, ScheduleFact
 from cronjobs.desk.insight.worst_first import run_by_cron, worst_first
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import exec_runs, quarters
+from cronjobs.engine.store.counts import by_hour
 from cronjobs.engine.store.schedule_runs import active_names, schedule_rows
 
 SCHEDULES: Final = 20  # on a page; a report has more
@@ -43,6 +45,7 @@ def overview(connection: Connection, view: View, types: JobTypes) -> str:
         "overview.html",
         **first_sections(connection, health, view, int(number)),
         **now_sections(connection, health, view),
+        **_charts(connection, view),
         **_by_cron(connection, health, view),
     )
 
@@ -103,6 +106,13 @@ def _chosen(connection: Connection, health: Health, view: View, sought: str, lim
     found = {schedule_id for schedule_id, name in active_names(connection).items() if fits(name)}
     ids = [each for each in worst_first(connection, health, every, None) if each in found]
     return ids[:limit], len(ids)
+
+
+def _charts(connection: Connection, view: View) -> dict[str, Any]:
+    """What "charts.html" shows."""
+    span = "30d" if view.query.get("charts") == "30d" else "24h"
+    found = bars(by_hour(connection, first_hour(view.times.now, span)), view.times, span)
+    return {"span": span, "bars": found, "charts": charts(found, span), "axis": axis(found, span)}
 
 
 def _by_cron(connection: Connection, health: Health, view: View) -> dict[str, Any]:

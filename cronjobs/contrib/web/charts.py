@@ -1,0 +1,167 @@
+"""What ended and how long it had waited, by hour or by day: bars for the eye, and the same as a table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+from cronjobs.desk.insight.saying import LocalTimes, counted
+from cronjobs.engine.store.counts import HourSum
+from cronjobs.model import rough
+
+HOUR: Final = timedelta(hours=1)
+SPANS: Final = {"24h": 24, "30d": 30}  # bars
+
+
+@dataclass
+class Bar:
+    """An hour or a day, *name* on the local clock: jobs that ended, attempts that failed, and how long jobs waited."""
+
+    name: str
+    succeeded: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    timed: int = 0
+    micros: float = 0.0
+    longest: timedelta | None = None
+
+    @property
+    def ended(self) -> int:
+        return self.succeeded + self.dead + self.cancelled
+
+    @property
+    def waited(self) -> timedelta | None:
+        """On average; None: nothing began."""
+        return timedelta(microseconds=self.micros / self.timed) if self.timed else None
+
+    def add(self, row: HourSum) -> None:
+        self.succeeded += row.succeeded
+        self.dead += row.dead
+        self.cancelled += row.cancelled
+        self.failed += row.failed
+        self.timed += row.timed
+        self.micros += row.micros
+        if row.longest is not None:
+            longest = timedelta(microseconds=row.longest)
+            self.longest = longest if self.longest is None else max(self.longest, longest)
+
+
+@dataclass(frozen=True)
+class Rect:
+    """A part of a bar, in per cent of the chart."""
+
+    kind: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    """``about``: all of it in a sentence. ``top``: what the height of the chart stands for."""
+
+    name: str
+    about: str
+    top: str
+    rects: tuple[Rect, ...]
+
+
+def first_hour(now: datetime, span: str) -> int:
+    """The first hour (since 1970) that is read for a *span*: a day more than 30, as days begin by the local clock."""
+    hours = 24 if span == "24h" else 31 * 24
+    return _hour_of(now) - hours + 1
+
+
+def bars(rows: Collection[HourSum], times: LocalTimes, span: str) -> list[Bar]:
+    """The hours of the last 24, or the last 30 days of the local clock, the oldest first; each is there."""
+    if span == "24h":
+        last = _hour_of(times.about)
+        hours = range(last - SPANS[span] + 1, last + 1)
+        found: Mapping[int | date, Bar] = {hour: Bar(f"{times.local(_instant(hour)):%H:%M}") for hour in hours}
+        return _filled(found, [(row.at_hour, row) for row in rows])
+    today = times.local(times.about).date()
+    days = [today - timedelta(days=ago) for ago in reversed(range(SPANS[span]))]
+    by_day = [(times.local(_instant(row.at_hour)).date(), row) for row in rows]
+    return _filled({day: Bar(f"{day:%Y-%m-%d}") for day in days}, by_day)
+
+
+def _filled(found: Mapping[int | date, Bar], rows: Sequence[tuple[int | date, HourSum]]) -> list[Bar]:
+    for place, row in rows:
+        if place in found:
+            found[place].add(row)
+    return list(found.values())
+
+
+def charts(found: Sequence[Bar], span: str) -> list[Chart]:
+    each, over = ("hour", "24 hours") if span == "24h" else ("day", "30 days")
+    ended, failed = sum(bar.ended for bar in found), sum(bar.failed for bar in found)
+    dead = sum(bar.dead for bar in found)
+    most_ended, most_failed = max(bar.ended for bar in found), max(max(bar.failed, bar.dead) for bar in found)
+    waits = [bar.waited or timedelta(0) for bar in found]
+    longest = max((bar.longest for bar in found if bar.longest is not None), default=None)
+    waited = "nothing began" if longest is None else f"{rough(max(waits))} on average in the worst {each}"
+    return [
+        Chart(
+            "Jobs that ended",
+            f"{counted(ended, 'job')} ended in {over}, at most {most_ended:,} in one {each}",
+            f"{most_ended:,} in a {each}",
+            _stacked(found, most_ended),
+        ),
+        Chart(
+            "Failures",
+            f"{counted(failed, 'attempt')} failed in {over}, and {counted(dead, 'job')} died",
+            f"{most_failed:,} in a {each}",
+            _drawn([("retrying", bar.failed) for bar in found], most_failed)
+            + _drawn([("dead", bar.dead) for bar in found], most_failed),
+        ),
+        Chart(
+            "Waiting time",
+            f"from due to begun: {waited}" + ("" if longest is None else f", {rough(longest)} at most"),
+            rough(max(waits)) if longest is not None else "",
+            _drawn([("waiting", wait.total_seconds()) for wait in waits], max(waits).total_seconds()),
+        ),
+    ]
+
+
+def _stacked(found: Sequence[Bar], most: int) -> tuple[Rect, ...]:
+    rects = []
+    for number, bar in enumerate(found):
+        below = 0.0
+        for kind, value in (("succeeded", bar.succeeded), ("cancelled", bar.cancelled), ("dead", bar.dead)):
+            if value:
+                rects.append(_rect(kind, number, len(found), value, most, below))
+                below += value
+    return tuple(rects)
+
+
+def _drawn(values: Sequence[tuple[str, float]], most: float) -> tuple[Rect, ...]:
+    return tuple(_rect(kind, number, len(values), value, most) for number, (kind, value) in enumerate(values) if value)
+
+
+def _rect(kind: str, number: int, count: int, value: float, most: float, below: float = 0.0) -> Rect:
+    width, height = 100 / count, 100 * value / most
+    return Rect(
+        kind, _round(number * width), _round(100 - 100 * below / most - height), _round(0.8 * width), _round(height)
+    )
+
+
+def axis(found: Sequence[Bar], span: str) -> list[tuple[float, str]]:
+    """Which bars are named below, and where they begin."""
+    step, cut = (6, 0) if span == "24h" else (7, len("2026-"))
+    return [(_round(100 * place / len(found)), found[place].name[cut:]) for place in range(0, len(found), step)]
+
+
+def _round(number: float) -> float:
+    return round(number, 2)
+
+
+def _hour_of(instant: datetime) -> int:
+    return int(instant.timestamp() // HOUR.total_seconds())
+
+
+def _instant(hour: int) -> datetime:
+    return datetime.fromtimestamp(hour * HOUR.total_seconds(), UTC)
