@@ -62,12 +62,12 @@ class Rect:
 
 @dataclass(frozen=True)
 class Chart:
-    """``about``: all of it in a sentence. ``top``: what the height of the chart stands for."""
+    """``about``: all of it in a sentence. ``keys``: what each colour stands for, if there are several."""
 
     name: str
     about: str
-    top: str
     rects: tuple[Rect, ...]
+    keys: tuple[tuple[str, str], ...] = ()
 
 
 def first_hour(now: datetime, span: str) -> int:
@@ -108,20 +108,19 @@ def charts(found: Sequence[Bar], span: str) -> list[Chart]:
         Chart(
             "Jobs that ended",
             f"{counted(ended, 'job')} ended in {over}, at most {most_ended:,} in one {each}",
-            f"{most_ended:,} in a {each}",
             _stacked(found, most_ended),
+            tuple((word, word) for word in ("succeeded", "cancelled", "dead")),
         ),
         Chart(
             "Failures",
             f"{counted(failed, 'attempt')} failed in {over}, and {counted(dead, 'job')} died",
-            f"{most_failed:,} in a {each}",
             _drawn([("retrying", bar.failed) for bar in found], most_failed)
             + _drawn([("dead", bar.dead) for bar in found], most_failed),
+            (("retrying", "attempts that failed"), ("dead", "jobs that died")),
         ),
         Chart(
             "Waiting time",
             f"from due to begun: {waited}" + ("" if longest is None else f", {rough(longest)} at most"),
-            rough(max(waits)) if longest is not None else "",
             _drawn([("waiting", wait.total_seconds()) for wait in waits], max(waits).total_seconds()),
         ),
     ]

@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from cronjobs import masking
+from cronjobs.contrib.web.lines import beside
 from cronjobs.desk.insight import saying
 from cronjobs.model import rough, seconds_text
 from cronjobs.text import decoded, visible
@@ -33,7 +34,7 @@ def environment() -> Environment:
     )
     words: list[Callable[..., object]] = [
         *(saying.counted, saying.died_lost, saying.host_of, saying.key_told, saying.ordinal, saying.ran_for),
-        *(saying.safe, saying.status_word, saying.took, saying.tries, rough, seconds_text),
+        *(saying.safe, saying.status_word, saying.took, saying.tries, rough, seconds_text, beside),
     ]
     made.globals |= {word.__name__: word for word in words}
     return made

@@ -65,7 +65,8 @@ class Finding:
     ``since`` and ``command`` (what to type) are set if they are known and not in the text. ``subject``: which host,
     queue or job type it is about, if there may be several of a kind. ``rows``: the ids or names behind it; an ack
     covers these. ``ack``: who acknowledged it, while that holds. ``covers``: findings that it stands for, as it has the
-    same cause: see ``same_cause``; ``follows``: what there is no more because this came of it.
+    same cause: see ``same_cause``; ``follows``: what there is no more because this came of it. ``job_id``: the job that
+    it is about, if that is one.
     """
 
     kind: str
@@ -78,6 +79,7 @@ class Finding:
     ack: Ack | None = None
     covers: tuple[Covered, ...] = ()
     follows: tuple[Covered, ...] = ()
+    job_id: int | None = None
 
     def __post_init__(self) -> None:
         # The text quotes names that anyone may have written.

@@ -50,6 +50,7 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
             command=typed("cronjobs explain", name),
             subject=name,
             covers=(Covered("not_run", (name,)), *missed_too, *covered_failing([name] if fails else [], same)),
+            job_id=found.job_id,
         )
     yield from _failing(health, same)
     if missing:
@@ -78,7 +79,9 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         text = f"{run.schedule} {runs} {rough(run.took)}; usual is {rough(run.usual)}"
         severity = Severity.WARNING if run.running else Severity.NOTICE
         command = f"cronjobs jobs show {run.job_id}" if run.job_id else typed("cronjobs explain", run.schedule)
-        yield Finding("slower", text, severity, since=run.since, command=command, subject=run.schedule)
+        yield Finding(
+            "slower", text, severity, since=run.since, command=command, subject=run.schedule, job_id=run.job_id
+        )
     yield from _held_back(health.watch, health.pauses, health.now)
 
 
@@ -176,6 +179,7 @@ def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Find
         since=since,
         command=typed("cronjobs explain", name),
         rows=names,
+        job_id=None if (job := found[name].job) is None else job.id,
     )
 
 

@@ -96,11 +96,12 @@ def silent_hosts(
 
 @dataclass(frozen=True)
 class WithoutRun:
-    """``since``: when the grace ended; None: its definition cannot be read."""
+    """``since``: when the grace ended; None: its definition cannot be read. ``job_id``: the occurrence's own job."""
 
     why: str
     since: datetime | None = None
     jobs: tuple[JobNow, ...] = ()  # those that there are of what was due since then
+    job_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     if by_hand is not None and by_hand >= last[0]:
         return None
     due = f"due {in_full(last[0], schedule.timezone)}"
+    job_id = None
     if not rows:
         why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"
     else:
@@ -259,8 +261,9 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
         became = _BECAME.get(state or "", f"is {state}")
         if row.job_id in early & succeeded:
             became = "ran before that, by a clock that was ahead"
-        why = f"job {row.job_id} {became}" if row.outcome == "enqueued" else f"{row.outcome} ({row.reason})"
+        job_id = row.job_id if row.outcome == "enqueued" else None
+        why = f"job {job_id} {became}" if job_id is not None else f"{row.outcome} ({row.reason})"
     last_run = store.last_succeeded_for(connection, stored.id)
     after = max(at for at in (began, by_hand, last_run) if at is not None)
     first = next_after(when, after) or last[0]
-    return WithoutRun(f"{due}: {why}", min(first, last[0]) + grace, tuple(jobs.values()))
+    return WithoutRun(f"{due}: {why}", min(first, last[0]) + grace, tuple(jobs.values()), job_id)

@@ -61,7 +61,7 @@ def test_what_waits_is_shown_with_whether_it_grows(rows: Rows, browser: Browser)
     rows.job(queue="stopped", run_at=ago(hours=2))
     rows.pause("queue", "stopped")
     words = browser.get("/").words
-    assert "Waiting stopped 1 due , for 2h at most paused old 1 due , for 1h at most steady default 3 due" in words
+    assert "Waiting stopped 1 due , for 2h at most paused old 1 due , for 1h at most , steady default 3 due" in words
     assert "growing: +3 in 10m" in words
 
 

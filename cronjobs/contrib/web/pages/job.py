@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from werkzeug.exceptions import NotFound
 
 from cronjobs import masking
+from cronjobs.contrib.web.lines import in_lines
 from cronjobs.contrib.web.pages.jobs import how_far, is_dismissed
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.explain_named import explain_id
@@ -30,10 +31,12 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
     row = listing.one_job(connection, job_id)
     if told is None and row is None:
         raise NotFound(missing_job(connection, job_id, view.settings.retention))
-    about = {"job_id": job_id, "sentences": told.sentences if told else (), "job": row}
+    about: dict[str, Any] = {"job_id": job_id, "sentences": told.sentences if told else (), "job": row}
     if row is None:
         return view.page("job.html", **about)
     count, runs = listing.attempts_of(connection, job_id, ATTEMPTS)
+    errors = [row.last_error, *(run.error for run in runs)]
+    about["sentences"] = [in_lines(each, errors) for each in about["sentences"]]
     payload = view.settings.shown_payload(row.job_type, row.payload, masking.keys_of_meta(row.meta))
     so_far = row.status == Status.RUNNING and row.live_output and reported_of(row.progress) is not None
     return view.page(

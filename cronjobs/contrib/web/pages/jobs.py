@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest
 
+from cronjobs.contrib.web.lines import beside
 from cronjobs.contrib.web.progress import Progress, progress_of
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.saying import counted, host_of, safe, status_word, took, tries
@@ -91,7 +92,7 @@ def _note(row: Any, view: View) -> str:
             parts = [f"on {host_of(row.locked_by)}", lease, failed, queue]
         case _:
             parts = [failed, lost, queue]
-            error = safe(row.last_error, LONGEST_NOTE)
+            error = safe(beside(row.last_error), LONGEST_NOTE)
     told = ", ".join(part for part in parts if part)
     return ": ".join(part for part in (told, error) if part)
 

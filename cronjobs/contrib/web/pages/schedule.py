@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any, Final
@@ -10,16 +10,17 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest, NotFound
 
+from cronjobs.contrib.web.lines import errors_of, in_lines
 from cronjobs.contrib.web.strip import LEGEND, QUARTERS, first_quarter, hours_below, iso, strip
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
 from cronjobs.desk.insight.explain_facts import Explanation
 from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
-from cronjobs.desk.insight.saying import safe
+from cronjobs.desk.insight.saying import safe, status_word
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.quarters import strips
 from cronjobs.masking import hidden_json
-from cronjobs.model import duration_text
+from cronjobs.model import Status, duration_text
 
 SHOWN: Final = 50
 LONGEST: Final = timedelta(days=31)
@@ -54,7 +55,25 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
         earlier={"from": iso(begin - (end - begin)), "to": iso(begin)},
         week={"from": iso(now - timedelta(days=7))},
         told=_alike(told),
+        badge=badge,
+        in_lines=lambda each, line: in_lines(line, errors_of(each.facts)),
     )
+
+
+def badge(told: Explanation) -> tuple[str, str]:
+    """What became of an occurrence, and the name of its colour: of one that made a job, how that stands now.
+
+    "enqueued" is only said of a job that is not there any more and of which nothing is known.
+    """
+    job, facts = told.facts.get("job"), told.facts
+    if told.verdict != "enqueued":
+        return told.verdict, told.verdict
+    if not isinstance(job, Mapping):
+        return ("dead, and pruned", "dead") if facts.get("pruned_dead") else ("done, and pruned", "gone")
+    if job["status"] == Status.DEAD and job.get("dismissed"):
+        return "dead, dismissed", "dismissed"
+    word = status_word(job["status"])
+    return word, word
 
 
 def _instant(text: str | None) -> datetime | None:

@@ -1,0 +1,124 @@
+"""No badge contradicts its row, a finding leads to the job of its own occurrence, and newlines of errors are lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.browsing import Browser, by_link, pages
+from support.lookingrows import NOW, Rows, ago
+from support.lookingrows import rows as rows
+
+from cronjobs import masking
+from cronjobs.contrib.web.lines import beside, in_lines
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.testing import FakeClock
+from cronjobs.text import one_line
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW)
+
+
+@pytest.fixture
+def browser(database: Database, database_url: str, tmp_path: Path) -> Iterator[Browser]:
+    access = by_link()
+    yield Browser(pages(database, database_url, tmp_path, access)).log_in(access)
+    masking.remember(())
+
+
+@pytest.mark.parametrize(
+    ("status", "badge", "more"),
+    [
+        ("dead", ("dead", "dead"), {}),
+        ("dead", ("dismissed", "dead, dismissed"), {"dismissed_at": NOW}),
+        ("failed", ("retrying", "retrying"), {"failures": 1, "attempts": 1}),
+        ("queued", ("queued", "queued"), {}),
+        ("running", ("running", "running"), {}),
+        ("cancelled", ("cancelled", "cancelled"), {}),
+        ("succeeded", ("succeeded", "succeeded"), {}),
+        (None, ("gone", "done, and pruned"), {}),
+    ],
+)
+def test_the_badge_of_an_occurrence_is_how_its_job_stands(
+    rows: Rows, browser: Browser, status: str | None, badge: tuple[str, str], more: dict[str, Any]
+) -> None:
+    job = 999 if status is None else rows.job(status=status, schedule="nightly-report", **more)
+    rows.occurrence(rows.schedule("nightly-report"), ago(hours=6), job_id=job)
+    body = browser.get("/schedule?name=nightly-report").body
+    assert re.findall(r'<li><p>\s*<span class="badge ([\w-]+)">([^<]+)</span>', body) == [badge]
+    assert '"badge enqueued"' not in body
+
+
+def test_what_made_no_job_keeps_its_verdict(rows: Rows, browser: Browser) -> None:
+    schedule = rows.schedule("nightly-report")
+    rows.occurrence(schedule, ago(hours=6), "missed")
+    rows.occurrence(schedule, ago(hours=5), "skipped", reason="overlap", job_id=rows.job(status="dead"))
+    body = browser.get("/schedule?name=nightly-report").body
+    assert re.findall(r'<li><p>\s*<span class="badge ([\w-]+)">', body) == ["skipped", "missed"]
+
+
+def test_a_finding_leads_to_the_job_of_its_own_occurrence(rows: Rows, browser: Browser) -> None:
+    """Of two that died (and were dismissed) it names the one that is past its grace, and leads there."""
+    hourly = {"cron": "0 * * * *", "timezone": "UTC", "job": "reports.nightly", "grace_s": 3600}
+    schedule = rows.schedule("nightly-report", definition=hourly, next_at=NOW + timedelta(minutes=57))
+    rows.put(tables.audit, action="define", subject="nightly-report", at=ago(days=2))
+    older, newer = (
+        rows.job(status="dead", schedule="nightly-report", scheduled_for=due, dismissed_at=NOW)
+        for due in (ago(hours=1, minutes=3, seconds=7.2), ago(minutes=3, seconds=7.2))
+    )
+    rows.occurrence(schedule, ago(hours=1, minutes=3, seconds=7.2), job_id=older)
+    rows.occurrence(schedule, ago(minutes=3, seconds=7.2), job_id=newer)
+    rows.tick()
+    body = browser.get("/").body
+    [finding] = re.findall(r'<li class="finding critical">(?:(?!</li>).)*within its grace.*?</li>', body, re.DOTALL)
+    assert f"due 2026-07-01 11:00:00 UTC: job {older} is dead" in finding
+    assert re.findall(r'href="(/jobs/[^"]*)"', finding) == [f"/jobs/{older}"]
+    assert 'href="/schedule?name=nightly-report"' in finding
+
+
+def test_the_finding_of_dead_jobs_leads_to_them(rows: Rows, browser: Browser) -> None:
+    rows.job(status="dead")
+    assert browser.get("/").addresses().count("/jobs?status=dead") == 3  # and two figures
+
+
+ERROR = "no route to host\n  rsync: connection unexpectedly closed\n\nC:\\new is \\n fine"
+
+
+def test_lines_of_errors_are_lines(rows: Rows, browser: Browser) -> None:
+    job = rows.job(status="dead", last_error=ERROR, error_type="OSError", failures=1, schedule="nightly-report")
+    rows.attempt(job, "failed", error=ERROR, error_type="OSError")
+    rows.occurrence(rows.schedule("nightly-report"), ago(hours=6), job_id=job)
+    for page in (f"/jobs/{job}", "/schedule?name=nightly-report"):
+        body = browser.get(page).body
+        assert "no route to host\n  rsync: connection unexpectedly closed\n\nC:\\new is \\n fine" in body, page
+        assert "host\\n" not in body, page
+    listed = browser.get("/jobs").tables["Jobs"][0]["note"]
+    assert "no route to host / rsync: connection unexpectedly closed / C:\\new is \\n fine" in listed
+
+
+def test_only_newlines_that_the_text_has_become_lines() -> None:
+    said = f"It failed: {one_line(ERROR, 300)}; C:\\new stays."
+    assert in_lines(said, [ERROR, None, "other"]) == f"It failed: {ERROR}; C:\\new stays."
+    assert in_lines("C:\\new", ["C:\\new"]) == "C:\\new"
+    assert in_lines("", ["a\nb"]) == ""
+    assert in_lines(r"a\nb: a\nb", ["a\nb"]) == "a\nb: a\nb"
+    assert in_lines(r"a\nbe…", ["a\nbeyond\nc"]) == "a\nbe…"
+
+
+def test_a_secret_over_two_lines_of_an_error_stays_hidden(rows: Rows, browser: Browser) -> None:
+    masking.remember({"s3cret-canary"})
+    job = rows.job(status="dead", last_error="a s3cret-canary\nb s3cret-canary", failures=1)
+    for page in (f"/jobs/{job}", "/jobs"):
+        assert "s3cret-canary" not in browser.get(page).body
+
+
+def test_lines_beside_each_other_leave_out_empty_ones() -> None:
+    assert beside("a\r\n\n  b\n") == "a / b"
+    assert beside(None) == ""
