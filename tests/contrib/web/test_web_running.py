@@ -124,3 +124,14 @@ def test_progress_is_read_of_running_jobs_only(rows: Rows, database: Database) -
     with database.read() as connection:
         assert tailing.progress_of(connection, [runs, ended, silent, 999]) == {runs: HALF, silent: None}
         assert tailing.progress_of(connection, []) == {}
+
+
+def test_the_last_lines_of_what_a_running_job_prints_are_open(rows: Rows, browser: Browser) -> None:
+    printed = "".join(f"line {number}\n" for number in range(50))
+    job = rows.job(status="running", progress={"output_end": len(printed)}, live_output=printed)
+    body = browser.get(f"/jobs/{job}").body
+    folded, shown = body.split("earlier lines</summary>")[1].split("</details>")
+    assert "line 29\n" in folded
+    assert "line 30" not in folded
+    assert shown.split("</pre>")[0].count("line ") == 20
+    assert "line 49\n</pre>" in shown

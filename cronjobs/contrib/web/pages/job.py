@@ -21,6 +21,7 @@ from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
 
 ATTEMPTS: Final = 20
+LAST_LINES: Final = 20  # of a running job's output that are open
 LONGEST_JSON: Final = 20_000  # characters
 CAN_RETRY: Final = (Status.DEAD, Status.CANCELLED, Status.FAILED)
 CAN_CANCEL: Final = (Status.QUEUED, Status.FAILED, Status.RUNNING)
@@ -38,7 +39,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
     errors = [row.last_error, *(run.error for run in runs)]
     about["sentences"] = [in_lines(each, errors) for each in about["sentences"]]
     payload = view.settings.shown_payload(row.job_type, row.payload, masking.keys_of_meta(row.meta))
-    so_far = row.status == Status.RUNNING and row.live_output and reported_of(row.progress) is not None
+    earlier, so_far = _so_far(row)
     return view.page(
         "job.html",
         **about,
@@ -49,11 +50,20 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
             "meta": _json(row.meta) if row.meta != {} else "",
             "result": _json(row.result) if row.result is not None else "",
         },
-        so_far=row.live_output if so_far else None,
+        earlier=earlier,
+        so_far=so_far,
         progress=how_far(row, view),
         runs=runs,
         left_out=count - len(runs),
     )
+
+
+def _so_far(row: Any) -> tuple[str, str]:
+    """What a running attempt has printed: what came before its last lines, and these."""
+    if row.status != Status.RUNNING or not row.live_output or reported_of(row.progress) is None:
+        return "", ""
+    lines = str(row.live_output).splitlines(keepends=True)
+    return "".join(lines[:-LAST_LINES]), "".join(lines[-LAST_LINES:])
 
 
 def _verbs(row: Any) -> list[str]:
