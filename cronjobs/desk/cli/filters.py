@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from cronjobs.desk.cli.options import schedule_names, type_names
 from cronjobs.desk.cli.output import Times, since_instant, status_word
-from cronjobs.engine.rules.causes import KEY_DIGITS
+from cronjobs.desk.insight.searching import STATUS_WORDS, read_cause, read_status
 from cronjobs.engine.store.listing import Filter
 from cronjobs.errors import UsageError
 from cronjobs.model import Status
@@ -18,14 +18,17 @@ from cronjobs.model import Status
 TypeOption = Annotated[
     str | None, typer.Option("--type", metavar="TYPE", autocompletion=type_names, help="Only of this job type.")
 ]
-STATUS_WORDS: Final = [status_word(status) for status in Status]
 
 
-def _status(text: str) -> Status:
-    try:
-        return Status("failed" if text == "retrying" else text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(STATUS_WORDS)}") from None
+def _parsed(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parser(text: str) -> Any:
+        try:
+            return read(text)
+        except UsageError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    parser.__name__ = read.__name__
+    return parser
 
 
 StatusOption = Annotated[
@@ -33,7 +36,7 @@ StatusOption = Annotated[
     typer.Option(
         "--status",
         metavar="STATUS",
-        parser=_status,
+        parser=_parsed(read_status),
         autocompletion=lambda: STATUS_WORDS,
         help=f"Only in this state: {', '.join(STATUS_WORDS)}. A command that changes jobs says which it does not take.",
     ),
@@ -56,19 +59,12 @@ ErrorTypeOption = Annotated[
 ]
 
 
-def _cause(text: str) -> str:
-    key = text.strip().lower()
-    if not re.fullmatch(rf"[0-9a-f]{{{KEY_DIGITS}}}", key):
-        raise typer.BadParameter(f"{text!r} is no cause: {KEY_DIGITS} hexadecimal digits, as status prints them")
-    return key
-
-
 CauseOption = Annotated[
     str | None,
     typer.Option(
         "--cause",
         metavar="KEY",
-        parser=_cause,
+        parser=_parsed(read_cause),
         help="Only dead jobs of this cause, as status prints it, that nobody has retried, cancelled or dismissed.",
     ),
 ]

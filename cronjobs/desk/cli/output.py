@@ -10,12 +10,12 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from zoneinfo import ZoneInfo
 
 from cronjobs import masking
+from cronjobs.desk.insight.instants import iso_instant as iso_instant
+from cronjobs.desk.insight.instants import since_instant as since_instant
 from cronjobs.desk.insight.saying import Times as Times
 from cronjobs.desk.insight.saying import counted as counted
 from cronjobs.desk.insight.saying import died_lost as died_lost
@@ -29,9 +29,8 @@ from cronjobs.desk.insight.saying import took as took
 from cronjobs.desk.insight.saying import tries as tries
 from cronjobs.engine.command.printing import coloured, complain, is_terminal, json_text
 from cronjobs.engine.rules.progress import HowFar, in_words
-from cronjobs.errors import CronjobsError, UsageError
-from cronjobs.model import duration
-from cronjobs.text import one_line, visible
+from cronjobs.errors import CronjobsError
+from cronjobs.text import visible
 
 if TYPE_CHECKING:
     from cronjobs.desk.insight.findings import Finding
@@ -71,29 +70,6 @@ def sentence(trouble: Finding, times: Times) -> str:
     since = f", since {times.clock(trouble.since)}" if trouble.since else ""
     command = f': "{safe(trouble.command)}"' if trouble.command else ""
     return f"{safe(trouble.text, 400)}{since}{command}"
-
-
-def iso_instant(text: str, timezone: str) -> datetime:
-    """An ISO time in UTC; without an offset it is meant in *timezone*. Raises ValueError or OverflowError."""
-    read = datetime.fromisoformat(text.strip())
-    return (read if read.tzinfo is not None else read.replace(tzinfo=ZoneInfo(timezone))).astimezone(UTC)
-
-
-def since_instant(text: str, now: datetime, timezone: str, option: str = "--since") -> datetime:
-    """Read *option*: a duration back from *now*, or an ISO instant, in *timezone* unless it says another."""
-    try:
-        return now - duration(text)
-    except (ValueError, OverflowError):
-        pass
-    try:
-        found = iso_instant(text, timezone)
-    except (ValueError, OverflowError):
-        raise UsageError(
-            f"{option}: {one_line(text, 60)!r} is neither a duration (90m, 24h, 7d) nor an instant (2026-03-29T02:00)"
-        ) from None
-    if found > now and option in ("--since", "--from"):
-        raise UsageError(f"{option}: {one_line(text, 60)} lies in the future, and nothing has happened there yet")
-    return found
 
 
 # --- text for people --------------------------------------------------------------------------------------------------

@@ -301,7 +301,8 @@ def last_ticks(connection: Connection) -> list[Row[Any]]:
 class Filter:
     """Which jobs to list; None: any. ``since``: created, begun, failed or ended no earlier.
 
-    ``cause``: the key of why they died; of dead jobs that nobody has dealt with.
+    ``cause``: the key of why they died; of dead jobs that nobody has dealt with. The parts, the key and the ids are for
+    ``walking``, which looks at a bounded number of jobs.
     """
 
     job_type: str | None = None
@@ -311,6 +312,10 @@ class Filter:
     since: datetime | None = None
     error_type: str | None = None
     cause: str | None = None
+    type_part: str | None = None
+    error_part: str | None = None
+    key: str | None = None
+    ids: tuple[int, ...] = ()
 
 
 def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Row[Any]]:

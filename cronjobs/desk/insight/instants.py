@@ -1,0 +1,34 @@
+"""Instants and spans as people type them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from cronjobs.errors import UsageError
+from cronjobs.model import duration
+from cronjobs.text import one_line
+
+
+def since_instant(text: str, now: datetime, timezone: str, option: str = "--since") -> datetime:
+    """Read *option*: a duration back from *now*, or an ISO instant, in *timezone* unless it says another."""
+    option = option if option.endswith(":") else f"{option}:"
+    try:
+        return now - duration(text)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        found = iso_instant(text, timezone)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{option} {one_line(text, 60)!r} is neither a duration (90m, 24h, 7d) nor an instant (2026-03-29T02:00)"
+        ) from None
+    if found > now and option in ("--since:", "--from:", "since:"):
+        raise UsageError(f"{option} {one_line(text, 60)} lies in the future, and nothing has happened there yet")
+    return found
+
+
+def iso_instant(text: str, timezone: str) -> datetime:
+    """An ISO time in UTC; without an offset it is meant in *timezone*. Raises ValueError or OverflowError."""
+    read = datetime.fromisoformat(text.strip())
+    return (read if read.tzinfo is not None else read.replace(tzinfo=ZoneInfo(timezone))).astimezone(UTC)
