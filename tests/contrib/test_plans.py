@@ -314,7 +314,6 @@ def what_status_adds(world: World) -> Counted:
 
 def find_causes_before_now(connection: Connection) -> None:
     causes.newest_deaths(connection, 100)
-    causes.deaths_before(connection, causes.LAST, 100)
     causes.file_changed_at(connection)
     causes.deaths_until(connection, database_now(connection), 100)
 

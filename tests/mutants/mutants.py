@@ -55,6 +55,8 @@ EXEC_NAMES = "tests/contrib/exec/test_names_of_exec.py"
 MIGRATION = "alembic/versions/0012_first.py"
 QUEUE_RIGHTS = "tests/engine/database/test_back_pressure_rights.py"
 LINEAR = "tests/engine/unit/test_linear.py"
+WEB_BULK = "tests/contrib/web/test_web_bulk.py"
+WEB_SEARCH = "tests/contrib/web/test_web_search.py"
 WEB_CAUSES = "tests/contrib/web/test_web_causes.py"
 FENCE = "tests/engine/database/test_fence.py"
 ALERTS = "tests/contrib/alerts/test_alerts_races.py"
@@ -1442,18 +1444,53 @@ MUTANTS = (
         (f"{QUEUE_RIGHTS}::test_the_function_says_so_too_and_a_savepoint_keeps_the_transaction",),
     ),
     Mutant(
-        "a retry by cause meets again what died while it went on",
-        "cronjobs/engine/store/causes.py",
-        "AND j.finished_at <= :at AND (j.finished_at < :at OR j.id < :job_id) ",
-        "AND (:at = :at OR :job_id = 0) ",
-        (f"{WEB_CAUSES}::test_many_are_done_in_steps_each_of_which_commits_and_goes_on_by_a_button",),
+        "a change of many takes what came later",
+        "cronjobs/engine/store/walking.py",
+        "jobs.c.id + 0 <= below,",
+        "jobs.c.id + 0 <= below + (1 << 40),",
+        (f"{WEB_BULK}::test_a_retry_of_5000_goes_on_after_a_kill_and_beside_a_second_operator",),
     ),
     Mutant(
-        "a cause is retried with all that is dead",
-        "cronjobs/contrib/web/actions.py",
-        "if is_of(death, key):",
-        "if key:",
-        (f"{WEB_CAUSES}::test_all_jobs_of_a_cause_and_no_other_are_changed_by_one_click_and_the_audit_names_who",),
+        "a change of many takes again what died since",
+        "cronjobs/engine/store/walking.py",
+        "return [c.finished_at <= bulk.as_of, *dealt]",
+        "return [*dealt]",
+        (f"{WEB_BULK}::test_what_was_retried_and_has_failed_since_is_not_retried_again",),
+    ),
+    Mutant(
+        "a request changes as many as there are",
+        "cronjobs/contrib/web/bulk.py",
+        "step.bulk(times), step.below, AT_MOST)",
+        "step.bulk(times), step.below, 1 << 40)",
+        (f"{WEB_BULK}::test_a_retry_of_5000_goes_on_after_a_kill_and_beside_a_second_operator",),
+    ),
+    Mutant(
+        "who may only look changes many",
+        WEB,
+        "    if not visitor.may_act:\n",
+        "    if False:\n",
+        (f"{WEB_BULK}::test_nothing_changes_many_but_a_form_of_ours_by_somebody_who_may",),
+    ),
+    Mutant(
+        "a change of many needs no token",
+        WEB,
+        "    if not _same(given, visitor.csrf):\n",
+        "    if False:\n",
+        (f"{WEB_BULK}::test_nothing_changes_many_but_a_form_of_ours_by_somebody_who_may",),
+    ),
+    Mutant(
+        "a search finds a secret by its letters",
+        "cronjobs/engine/store/walking.py",
+        "return part in masking.hide(whole).casefold()",
+        "return True",
+        (f"{WEB_SEARCH}::test_a_secret_is_not_found_by_its_letters",),
+    ),
+    Mutant(
+        "a search walks through all jobs",
+        "cronjobs/engine/store/walking.py",
+        "if read == READ or len(found) == limit:",
+        "if len(found) == limit:",
+        (f"{WEB_SEARCH}::test_no_more_jobs_than_so_many_are_looked_at_and_the_page_says_how_far",),
     ),
     Mutant(
         "a word of an error is read again from each of its letters",

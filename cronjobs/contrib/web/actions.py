@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest, NotFound
 
+from cronjobs.contrib.web.bulk import CHANGES
 from cronjobs.desk.insight.acking import acknowledge, take_ack_back
-from cronjobs.desk.insight.causes import is_of
 from cronjobs.desk.insight.finding import together
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
@@ -19,23 +19,14 @@ from cronjobs.desk.insight.releasing import Holders
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.schedules.backfill import find, trigger
-from cronjobs.engine.store import causes, operating, schedules
-from cronjobs.engine.store.causes import Place
+from cronjobs.engine.store import operating, schedules
 from cronjobs.engine.store.meta import is_ours, require_schema
-from cronjobs.engine.store.operating import Changed, OperatorAction
+from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import record
 from cronjobs.errors import UsageError
 from cronjobs.text import clean, one_line
 
-# What one statement does to a job, and the word for it when it is done.
-CHANGES: Final[Mapping[str, tuple[Callable[..., Changed], str]]] = {
-    "retry": (operating.retry, "retried"),
-    "cancel": (operating.cancel, "cancelled"),
-    "dismiss": (operating.dismiss, "dismissed"),
-}
-AT_ONCE: Final = 2_000  # jobs that one request changes
-DEATHS_READ: Final = 10_000  # to find these
 ACK_FOR: Final = {"8h": timedelta(hours=8), "1d": timedelta(days=1), "7d": timedelta(days=7)}
 
 
@@ -49,64 +40,8 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Unfinished:
-    """A page with a button that goes on: ``action`` is where it leads, ``fields`` what it sends."""
-
-    key: str
-    action: str
-    word: str  # what became of the jobs so far
-    changed: int
-    left: int
-    fields: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Jobs of a cause. ``place``: that of the last death that was read; None: there are no further ones."""
-
-    ids: Sequence[int] = ()
-    place: Place | None = None
-
-    @classmethod
-    def by(cls, connection: Connection, form: Mapping[str, str], key: str) -> Chosen:
-        """The next AT_ONCE of the cause, from where the *form* goes on."""
-        deaths = causes.deaths_before(connection, _place(form), DEATHS_READ + 1)
-        ids: list[int] = []
-        for nth, death in enumerate(deaths[:DEATHS_READ], 1):
-            if is_of(death, key):
-                ids.append(death.id)
-            if len(ids) == AT_ONCE or nth == DEATHS_READ:
-                return cls(ids, Place(death.finished_at, death.id) if nth < len(deaths) else None)
-        return cls(ids)
-
-
-NOTHING: Final = Chosen()
-
-
-def _place(form: Mapping[str, str]) -> Place:
-    """Raises BadRequest."""
-    at, job_id = form.get("died_at", ""), form.get("job_id", "")
-    if not at and not job_id:
-        return causes.LAST
-    try:
-        found = Place(datetime.fromisoformat(at), number(job_id))
-    except ValueError:
-        raise BadRequest("from which job is this to go on?") from None
-    if found.at.tzinfo is None:
-        raise BadRequest("from which job is this to go on?")
-    return found
-
-
-def number(text: str) -> int:
-    """A number of a form. Raises ValueError."""
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < 2**63):
-        raise ValueError("no number")
-    return int(text)
-
-
-@dataclass(frozen=True)
 class Act:
-    """One POST: who does it, at which host, with which fields; ``chosen``: for an action of CHOOSES."""
+    """One POST: who does it, at which host, with which fields."""
 
     connection: Connection
     settings: Settings
@@ -114,14 +49,13 @@ class Act:
     actor: str
     host: str
     form: Mapping[str, str]
-    chosen: Chosen = NOTHING
 
     @property
     def why(self) -> str | None:
         why = self.form.get("why", "").strip()
         return one_line(clean(why), 500) if why else None
 
-    def run(self, action: str, arguments: Mapping[str, Any]) -> Done | Unfinished:
+    def run(self, action: str, arguments: Mapping[str, Any]) -> Done:
         """*action*: of ACTIONS. Raises ForeignDatabase for a database that is not ours."""
         found = require_schema(self.connection)
         is_ours(self.settings, found.project, found.environment)
@@ -132,28 +66,6 @@ class Act:
         changed = change(self.connection, [job_id], OperatorAction(verb, self.actor, self.host, self.why))
         said = "asked" if changed.asked else "unchanged"
         return Done(f"/jobs/{job_id}", done if changed.done else said)
-
-    def _change_all(self, key: str, verb: str) -> Done | Unfinished:
-        """At most AT_ONCE jobs of the cause; what is left is for the next request."""
-        change, word = CHANGES[verb]
-        act = OperatorAction(verb, self.actor, self.host, self.why, {"cause": key})
-        ids, changed, left = self.chosen.ids, self._so_far("changed"), self._so_far("left")
-        for begin in range(0, len(ids), operating.BATCH):
-            batch = ids[begin : begin + operating.BATCH]
-            done = len(change(self.connection, batch, act).done)
-            changed, left = changed + done, left + len(batch) - done
-        if self.chosen.place is None:
-            said = "some_left" if left else f"all_{word}" if changed else "unchanged"
-            return Done(f"/cause/{key}", said)
-        fields = {"died_at": self.chosen.place.at.isoformat(), "job_id": str(self.chosen.place.job_id)}
-        fields |= {"changed": str(changed), "left": str(left), "why": self.why or ""}
-        return Unfinished(key, f"/cause/{key}/{verb}", word, changed, left, fields)
-
-    def _so_far(self, what: str) -> int:
-        try:
-            return number(self.form.get(what, "0"))
-        except ValueError:
-            raise BadRequest("how many jobs are done?") from None
 
     def _release(self, job_id: int) -> Done:
         """Only where its runner is certainly gone, as seen from the host that serves the pages."""
@@ -244,10 +156,7 @@ class Act:
 
 
 # Where a form is sent, and what then is done.
-_ALL: Final = "/cause/<cause:key>/<any(retry, dismiss):verb>"
-CHOOSES: Final = frozenset({_ALL})  # actions for which the jobs are read first
-ACTIONS: Final[Mapping[str, Callable[..., Done | Unfinished]]] = {
-    _ALL: Act._change_all,
+ACTIONS: Final[Mapping[str, Callable[..., Done]]] = {
     f"/jobs/<id:job_id>/<any({', '.join(CHANGES)}):verb>": Act._change,
     "/jobs/<id:job_id>/release": Act._release,
     "/findings/ack": Act._acknowledge,

@@ -15,7 +15,8 @@ from werkzeug.utils import redirect
 from werkzeug.wrappers import Response
 
 from cronjobs import masking
-from cronjobs.contrib.web.actions import ACTIONS, CHOOSES, NOTHING, Act, Chosen, Unfinished
+from cronjobs.contrib.web.actions import ACTIONS, Act
+from cronjobs.contrib.web.bulk import CHANGES, bulk, do_step
 from cronjobs.contrib.web.pages.cause import cause
 from cronjobs.contrib.web.pages.hosts import hosts
 from cronjobs.contrib.web.pages.job import job
@@ -40,11 +41,13 @@ PAGES: Final[dict[str, Callable[..., str]]] = {
     "/": overview,
     "/jobs": jobs,
     "/jobs/<id:job_id>": job,
+    "/bulk": bulk,
     "/cause/<cause:key>": cause,
     "/schedule": schedule,
     "/queues": queues,
     "/hosts": hosts,
 }
+BULK: Final = f"/bulk/<any({', '.join(CHANGES)}):verb>"  # one step of a change of many jobs
 # By status, what the link to the first page says, where that may help.
 _GO_ON: Final = {401: "If you have just followed the link, go on to the pages."} | dict.fromkeys(
     (400, 404, 405, 409), "To the first page"
@@ -67,7 +70,7 @@ class CauseKey(BaseConverter):
 ROUTES: Final = Map(
     [
         *(Rule(where, endpoint=where, methods=["GET"]) for where in PAGES),
-        *(Rule(where, endpoint=where, methods=["POST"]) for where in ACTIONS),
+        *(Rule(where, endpoint=where, methods=["POST"]) for where in (*ACTIONS, BULK)),
         *(Rule(f"/static/{name}", endpoint=name, methods=["GET"]) for name in STATIC),
     ],
     converters={"id": JobId, "cause": CauseKey},
@@ -101,7 +104,7 @@ class Application:
             endpoint, arguments = ROUTES.bind("").match(request.path, request.method)
             if endpoint in STATIC:
                 return answer(packaged(endpoint), STATIC[endpoint])
-            if endpoint in ACTIONS:
+            if endpoint in ACTIONS or endpoint == BULK:
                 return self._act(visitor, request, endpoint, arguments)
             shown = answer(self._page(visitor, request, endpoint, arguments))
             return self._with_session(shown, request, visitor.session)
@@ -128,16 +131,11 @@ class Application:
         settings, types = self.current.now()
         form = request.fields()
         require_same_site(request, visitor, form.get("csrf", ""))
-        chosen = NOTHING
-        if endpoint in CHOOSES:  # before a writer's turn begins: it may take a second
-            with self.doors.read() as connection:
-                chosen = Chosen.by(connection, form, arguments["key"])
+        if endpoint == BULK:
+            step = do_step(self.doors, settings, visitor.name, self.host, form, **arguments)
+            return led_to(address(request.base, "/bulk", **step.query))
         with self.doors.write() as connection:
-            done = Act(connection, settings, types, visitor.name, self.host, form, chosen).run(endpoint, arguments)
-            times = Times(database_now(connection), settings.timezone)
-        if isinstance(done, Unfinished):
-            view = View(settings, times, request.base, visitor, request.path, project=settings.project)
-            return answer(view.page("go_on.html", **vars(done)))
+            done = Act(connection, settings, types, visitor.name, self.host, form).run(endpoint, arguments)
         return led_to(address(request.base, done.path, **{**(done.query or {}), "said": done.said}))
 
     def _with_session(self, response: Response, request: PageRequest, session: str | None) -> Response:

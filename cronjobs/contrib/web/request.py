@@ -12,6 +12,8 @@ from werkzeug.wrappers import Request
 
 LONGEST_FORM: Final = 16 * 1024  # bytes
 MOST_FIELDS: Final = 20
+TICKED: Final = "job"  # the one field that comes more than once: of a checkbox for each job
+MOST_TICKED: Final = 500
 # Each part of an address that the pages are mounted at. Also what keeps "//evil.example" out of redirects.
 _MOUNT: Final = re.compile(r"(?:/[^/\\\s\x00-\x1f\x7f\ufffd]+)*")
 
@@ -28,7 +30,7 @@ class PageRequest(Request):
 
     @cached_property
     def query(self) -> dict[str, str]:
-        """The fields of the address, each once. Raises BadRequest."""
+        """The fields of the address, each once; TICKED has all its values. Raises BadRequest."""
         return _fields(self.query_string)
 
     def fields(self) -> dict[str, str]:
@@ -56,11 +58,17 @@ class PageRequest(Request):
 
 def _fields(encoded: bytes) -> dict[str, str]:
     try:
-        found = parse_qsl(encoded.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
+        found = parse_qsl(
+            encoded.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS + MOST_TICKED, errors="strict"
+        )
     except ValueError:  # and UnicodeDecodeError
         raise BadRequest("the address or the form cannot be read") from None
     if any("\0" in part for pair in found for part in pair):
         raise BadRequest("the address or the form cannot be read")
-    if len(dict(found)) != len(found):
+    ticked = [value for name, value in found if name == TICKED]
+    others = [pair for pair in found if pair[0] != TICKED]
+    if len(others) > MOST_FIELDS:
+        raise BadRequest("the address or the form cannot be read")
+    if len(dict(others)) != len(others):
         raise BadRequest("a field comes twice")
-    return dict(found)
+    return dict(others) | ({TICKED: ",".join(ticked)} if ticked else {})

@@ -22,9 +22,6 @@ SAID: Final = {
     "cancelled": "The job is cancelled.",
     "asked": "The job is running: it is asked to stop at its runner's next heartbeat.",
     "dismissed": "The job is dismissed: it stays dead, and is no longer reported.",
-    "all_retried": "The jobs of this cause are queued again, due now.",
-    "all_dismissed": "The jobs of this cause are dismissed: they stay dead, and are no longer reported.",
-    "some_left": "Some jobs were left as they are: locked by somebody, or in another state by now.",
     "released": "The job is queued again, due now: its runner is gone.",
     "held": "Nothing was changed: the job's runner is alive, or cannot be seen from the host that serves these pages. "
     '"cronjobs jobs release", typed on its host, says more.',

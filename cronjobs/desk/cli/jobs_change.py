@@ -177,10 +177,10 @@ _retry = _plainly(operating.retry, "is queued again, due now")
 _cancel = _plainly(operating.cancel, "is cancelled")
 _dismiss = _plainly(operating.dismiss, "is dismissed: it stays dead")
 
-RETRY: Final = Verb("retry", "retried", (Status.DEAD, Status.CANCELLED, Status.FAILED), _retry)
-CANCEL: Final = Verb("cancel", "cancelled", (Status.QUEUED, Status.FAILED, Status.RUNNING), _cancel)
-RELEASE: Final = Verb("release", "released", (Status.RUNNING,), _release)
-DISMISS: Final = Verb("dismiss", "dismissed", (Status.DEAD,), _dismiss)
+RETRY: Final = Verb("retry", "retried", operating.TAKES["retry"], _retry)
+CANCEL: Final = Verb("cancel", "cancelled", operating.TAKES["cancel"], _cancel)
+RELEASE: Final = Verb("release", "released", operating.TAKES["release"], _release)
+DISMISS: Final = Verb("dismiss", "dismissed", operating.TAKES["dismiss"], _dismiss)
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
-LONGEST: Final = 4_000  # characters
+LONGEST: Final = 6_000  # characters
 MOST_IDS: Final = 500
 STATUS_WORDS: Final = [status_word(status) for status in Status]
 _NAME: Final = re.compile(r"([A-Za-z_]+):")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from datetime import datetime
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
@@ -18,34 +18,10 @@ _DEATH: Final = f"""SELECT j.id, {columns_shown("job_type", "error_type")},
       CAST(substr(j.last_error, 1, {ERROR_READ + 1}) AS text) AS error, j.finished_at FROM {JOBS} j"""
 
 
-class Place(NamedTuple):
-    """A death among all deaths, in the order in which they are read."""
-
-    at: datetime
-    job_id: int
-
-
-LAST: Final = Place(datetime(9999, 1, 1, tzinfo=UTC), 2**63 - 1)
-
-
 def newest_deaths(connection: Connection, most: int) -> Sequence[Row[Any]]:
     """The last *most* jobs to die with which nobody has dealt, newest first: id, type, error, when."""
     # Not by id, too, which the index does not have: without statistics PostgreSQL would sort all of them.
     return run(connection, f"{_DEATH} WHERE {UNDEALT} ORDER BY j.finished_at DESC LIMIT :most", most=most).all()
-
-
-def deaths_before(connection: Connection, place: Place, most: int) -> Sequence[Row[Any]]:
-    """Likewise the last ones to die before *place*.
-
-    What dies after a first reading is before no place of it, so whoever goes on from place to place meets each once.
-    """
-    return run(
-        connection,
-        f"{_DEATH} WHERE {UNDEALT} AND j.finished_at <= :at AND (j.finished_at < :at OR j.id < :job_id) "
-        "ORDER BY j.finished_at DESC, j.id DESC LIMIT :most",
-        most=most,
-        **place._asdict(),
-    ).all()
 
 
 def deaths_until(connection: Connection, until: datetime, most: int) -> Sequence[Row[Any]]:

@@ -373,7 +373,7 @@ def _of_cause(connection: Connection, wanted: Filter, *columns: ColumnElement[An
 def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int) -> Select[Any]:
     chosen: Select[Any] = select(*columns).where(*_plainly(wanted))
     if wanted.status in FINAL:
-        ended = [*_in_status(wanted.status, wanted.since), *_plainly(wanted)]
+        ended = [*in_status(wanted.status, wanted.since), *_plainly(wanted)]
         # The index has no id: from ``since`` on there are few rows to sort. Without statistics PostgreSQL sorted all.
         last = select(jobs.c.finished_at).where(*ended).order_by(jobs.c.finished_at.desc()).limit(limit).subquery()
         since = select(func.min(last.c.finished_at)).scalar_subquery()
@@ -398,7 +398,7 @@ def _plainly(wanted: Filter) -> list[ColumnElement[bool]]:
     ]
 
 
-def _in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool]]:
+def in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool]]:
     """In *status*, and active or ended since, by the index of waiting, running or ended jobs."""
     # Literal, never bound: a bound value hides a partial index from the planner.
     exactly = jobs.c.status == literal_column(f"'{status}'")
@@ -448,9 +448,7 @@ _ERROR: Final = cast(func.substr(jobs.c.last_error, 1, ERROR_READ + 1), Text).la
 
 def _of_statuses(wanted: Filter, statuses: Collection[Status], *columns: ColumnElement[Any]) -> CompoundSelect[Any]:
     meant = [status for status in statuses if wanted.status in (None, status)]
-    return union_all(
-        *(select(*columns).where(*_in_status(status, wanted.since), *_plainly(wanted)) for status in meant)
-    )
+    return union_all(*(select(*columns).where(*in_status(status, wanted.since), *_plainly(wanted)) for status in meant))
 
 
 def _stream(connection: Connection, query: Executable) -> Iterator[Row[Any]]:
@@ -559,7 +557,7 @@ def deaths_since(
             beginning(jobs.c.last_error).label("error"),
             dismissed.label("dismissed"),
         )
-        .where(*_in_status(Status.DEAD, since), *_plainly(Filter(job_type=job_type)), *_of_schedule(names))
+        .where(*in_status(Status.DEAD, since), *_plainly(Filter(job_type=job_type)), *_of_schedule(names))
         .order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
         .limit(limit)
     )

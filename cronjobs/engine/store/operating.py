@@ -5,7 +5,7 @@ No statement waits for a locked row: it skips the row, and the caller tries agai
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -31,6 +31,13 @@ from cronjobs.model import Job, Status
 from cronjobs.reserved import EXEC_PREFIX
 
 BATCH: Final = 500  # rows in one transaction, so few that ticks hardly notice
+# Which states each action is for; what else decides stands in the statements.
+TAKES: Final[Mapping[str, tuple[Status, ...]]] = {
+    "retry": (Status.DEAD, Status.CANCELLED, Status.FAILED),
+    "cancel": (Status.QUEUED, Status.FAILED, Status.RUNNING),
+    "release": (Status.RUNNING,),
+    "dismiss": (Status.DEAD,),
+}
 CANCELLED: Final = f"status = 'cancelled', finished_at = {NOW}, last_error = :error, error_type = NULL, {RELEASE_KEY}"
 
 # A row from before these limits existed may stay, but must not become a waiting job again.

@@ -43,11 +43,20 @@ from cronjobs.testing import FakeClock
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 
 CAUSE = cause_of("mail.send", "HTTPError", "503").key
-PAGES = ["/", "/jobs", "/jobs/1", "/schedule?name=nightly-report", "/queues", "/hosts", f"/cause/{CAUSE}"]
+PAGES = [
+    "/",
+    "/jobs",
+    "/jobs/1",
+    "/schedule?name=nightly-report",
+    "/queues",
+    "/hosts",
+    f"/cause/{CAUSE}",
+    "/bulk?verb=retry&all=1",
+]
 STATIC = ["/static/style.css", "/static/icon.svg", "/static/reload.js"]
 ACTIONS = [
     *(f"/jobs/1/{verb}" for verb in ("retry", "cancel", "release", "dismiss")),
-    *(f"/cause/{CAUSE}/{verb}" for verb in ("retry", "dismiss")),
+    *(f"/bulk/{verb}" for verb in ("retry", "cancel", "dismiss")),
     *("/pause", "/resume", "/trigger", "/findings/ack", "/findings/unack"),
 ]
 
@@ -437,10 +446,20 @@ def test_a_database_of_another_project_is_shown_and_not_changed(
         "/?page=" + "0" * 5000 + "1",
         "/?page=x",
         "/?page=1&page=2",
-        "/jobs?status=weird",
+        "/jobs?after=x",
+        "/jobs?after=1,2026-01-01T00:00:00Z",
+        "/jobs?q=status:dead&after=1",
+        "/jobs?q=status:dead&after=1,2026-01-01T00:00:00",
+        "/jobs?after=9223372036854775808",
+        "/bulk?verb=release&all=1",
+        "/bulk?verb=retry&all=1&upper=-1",
+        "/bulk?verb=retry&all=1&upper=1&as_of=yesterday",
+        "/bulk?verb=retry&all=1&upper=1&as_of=2026-07-01T12:00:00",
+        "/bulk?verb=retry&all=1&upper=1&as_of=2036-07-01T12:00:00Z",
         "/jobs?type=%00",
         "/jobs?type=%ff",
         "/jobs?" + "&".join(f"f{n}=1" for n in range(50)),
+        "/bulk?verb=retry&" + "&".join("job=1" for _ in range(600)),
         "/schedule",
         "/schedule?name=nobody",
         "/schedule?name=nightly-report&from=x",

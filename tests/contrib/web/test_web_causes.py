@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
-from support.browsing import HOST, Browser, Reply, by_link, pages
+from sqlalchemy import select
+from support.browsing import Browser, Reply, by_link, pages
 from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
 
 from cronjobs import masking
-from cronjobs.contrib.web import actions
 from cronjobs.contrib.web.report import report
 from cronjobs.contrib.web.security import ByLink
 from cronjobs.engine.database import tables
@@ -76,7 +74,8 @@ def form_of(reply: Reply, action: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     ours = False
     for tag, given in reply.elements:
-        ours = given.get("action") == action if tag == "form" else ours
+        if tag == "form":
+            ours = given.get("action") == action and not fields
         if ours and tag == "input":
             fields[str(given["name"])] = str(given.get("value") or "")
     assert "csrf" in fields
@@ -95,8 +94,7 @@ def test_the_first_page_says_why_jobs_died_before_anything_else_but_the_findings
     assert words.index("Findings") < words.index("Why jobs died") < words.index("Schedules")
     assert words.index("8 × GiveUp") < words.index("4 × ProviderError: 503 for <n>")
     assert {f"/cause/{key}" for key in (INVOICE, PROVIDER)} <= set(reply.addresses())
-    for verb in ("retry", "dismiss"):
-        assert f"/cause/{INVOICE}/{verb}" in reply.addresses()
+    assert {"/bulk/retry", "/bulk/dismiss"} <= set(reply.addresses())
 
 
 def test_where_nothing_is_dead_there_is_no_section(rows: Rows, browser: Browser) -> None:
@@ -125,137 +123,33 @@ def test_the_report_says_it_too_and_leads_nowhere(night: list[int], database: Da
 
 def test_a_run_of_exec_is_dismissed_and_not_retried(rows: Rows, browser: Browser) -> None:
     rows.job("exec:backup", "dead", last_error="exit status 3", error_type="CommandFailed")
-    addresses = [each for each in browser.get("/").addresses() if each.startswith("/cause/")]
-    assert [each.rpartition("/")[2] for each in addresses if each.count("/") == 3] == ["dismiss"]
+    assert [each for each in browser.get("/").addresses() if each.startswith("/bulk/")] == ["/bulk/dismiss"]
 
 
 # --- what is done -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("verb", "status", "said"), [("retry", "queued", "retried"), ("dismiss", "dead", "dismissed")])
+@pytest.mark.parametrize(("verb", "status", "word"), [("retry", "queued", "retried"), ("dismiss", "dead", "dismissed")])
+@pytest.mark.parametrize("page", ["/", f"/cause/{INVOICE}"])
 def test_all_jobs_of_a_cause_and_no_other_are_changed_by_one_click_and_the_audit_names_who(
-    night: list[int], database: Database, browser: Browser, verb: str, status: str, said: str
+    night: list[int], rows: Rows, database: Database, browser: Browser, verb: str, status: str, word: str, page: str
 ) -> None:
+    fields = form_of(browser.get(page), f"/bulk/{verb}")
+    later = died(rows, 0)
     before = statuses(database)
-    page = f"/cause/{INVOICE}"
-    reply = browser.act(page, f"{page}/{verb}", why="the invoices are back")
-    assert (reply.status, reply.header("Location")) == (303, f"{page}?said=all_{said}")
-    assert statuses(database) == before | dict.fromkeys(night, status)
+    reply = browser.post(f"/bulk/{verb}", fields | {"why": "the invoices are back"})
+    assert reply.status == 303
+    assert statuses(database) == before | dict.fromkeys(night, status) | {later: "dead"}
     [entry] = audit(database)
     assert (entry.action, entry.actor, entry.host, entry.why) == (verb, "ada", "here", "the invoices are back")
-    assert entry.detail == {"filter": {"cause": INVOICE}, "ids": night}
-    assert said in browser.get(f"{page}?said=all_{said}").words.replace("queued again", "retried")
-    assert browser.get("/").body.count('class="cause"') == 1
-    assert browser.act("/", f"{page}/{verb}").header("Location") == f"{page}?said=unchanged"
-
-
-def test_many_are_done_in_steps_each_of_which_commits_and_goes_on_by_a_button(
-    night: list[int], rows: Rows, database: Database, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(actions, "AT_ONCE", 3)
-    before, action = statuses(database), f"/cause/{INVOICE}/retry"
-    reply, steps = browser.act("/", action, why="<mended>"), 1
-    assert "3 jobs are retried so far" in reply.words
-    assert sorted(statuses(database)[id_] for id_ in night) == ["dead"] * 5 + ["queued"] * 3
-    # One dies later, and one that was retried dies again: neither is taken.
-    later = died(rows, 0)
-    again = next(id_ for id_ in night if statuses(database)[id_] == "queued")
-    with database.write() as connection:
-        values = {"status": "dead", "finished_at": NOW + timedelta(seconds=1)}
-        connection.execute(update(tables.jobs).where(tables.jobs.c.id == again).values(values))
-    while reply.status == 200:
-        reply, steps = browser.post(action, form_of(reply, action)), steps + 1
-    assert (steps, reply.header("Location")) == (3, f"/cause/{INVOICE}?said=all_retried")
-    assert statuses(database) == before | dict.fromkeys(night, "queued") | {later: "dead", again: "dead"}
-    assert [(row.actor, row.why, len(row.detail["ids"])) for row in audit(database)] == [
-        ("ada", "<mended>", 3),
-        ("ada", "<mended>", 3),
-        ("ada", "<mended>", 2),
-    ]
-
-
-def test_no_more_than_so_many_deaths_are_read_by_one_request(
-    night: list[int], database: Database, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(actions, "DEATHS_READ", 4)
-    action = f"/cause/{PROVIDER}/dismiss"
-    reply, steps = browser.act("/", action), 1
-    while reply.status == 200:
-        reply, steps = browser.post(action, form_of(reply, action)), steps + 1
-    assert steps >= 3
-    assert sum(len(row.detail["ids"]) for row in audit(database)) == 4
-
-
-def test_whoever_closes_the_page_leaves_the_rest_and_another_can_go_on(
-    night: list[int], database: Database, browser: Browser, database_url: str, tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(actions, "AT_ONCE", 3)
-    action = f"/cause/{INVOICE}/retry"
-    left = browser.act("/", action)
-    access = ByLink("grace", [HOST], "cronjobs_8642", may_act=True)
-    other = Browser(pages(database, database_url, tmp_path, access)).log_in(access)
-    monkeypatch.setattr(actions, "AT_ONCE", 2_000)
-    assert other.act("/", action).header("Location").endswith("said=all_retried")
-    reply = browser.post(action, form_of(left, action))  # the first one, after all: each job was retried once
-    assert reply.header("Location").endswith("said=all_retried")
-    done = [(row.actor, len(row.detail["ids"])) for row in audit(database)]
-    assert done == [("ada", 3), ("grace", 5)]
-    assert {statuses(database)[id_] for id_ in night} == {"queued"}
-
-
-def test_what_could_not_be_changed_is_said(
-    night: list[int], database: Database, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pruned but for its key, so there is nothing to run."""
-    with database.write() as connection:
-        values = {"meta": {"cronjobs.stripped": True}}
-        connection.execute(update(tables.jobs).where(tables.jobs.c.id == night[0]).values(values))
-    reply = browser.act("/", f"/cause/{INVOICE}/retry")
-    assert reply.header("Location") == f"/cause/{INVOICE}?said=some_left"
-    assert "Some jobs were left as they are" in browser.get(f"/cause/{INVOICE}?said=some_left").words
+    assert entry.detail["filter"]["search"] == f"cause:{INVOICE}"
+    assert entry.detail["ids"] == night
+    words = browser.get(reply.header("Location")).words
+    assert f"8 jobs are {word} so far" in words
+    assert "Nothing is left to do" in words
 
 
 # --- who may ----------------------------------------------------------------------------------------------------------
-
-
-def test_nothing_acts_on_a_cause_but_a_form_of_ours_in_this_session(
-    night: list[int], database: Database, browser: Browser
-) -> None:
-    action = f"/cause/{INVOICE}/retry"
-    csrf = browser.get("/").csrf
-    before = statuses(database)
-    post, form = browser.post, {"csrf": csrf}
-    refused = {
-        "no csrf": post(action),
-        "wrong csrf": post(action, {"csrf": "0" * 64}),
-        "csrf in the address": post(f"{action}?csrf={csrf}"),
-        "no cookie": Browser(browser.application).post(action, form),
-        "another origin": post(action, form, origin="http://evil.example"),
-        "a sandboxed frame": post(action, form, origin="null"),
-        "cross-site": post(action, form, sec_fetch_site="cross-site"),
-        "same-site": post(action, form, sec_fetch_site="same-site"),
-        "as text": post(action, form, CONTENT_TYPE="text/plain"),
-        "by get": browser.get(f"{action}?csrf={csrf}"),
-        "huge": post(action, form | {"why": "x" * 20_000}),
-        "another verb": post(f"/cause/{INVOICE}/cancel", form),
-        "no cause": post("/cause/everything/retry", form),
-        "no instant": post(action, form | {"died_at": "yesterday", "job_id": "1"}),
-        "no zone": post(action, form | {"died_at": "2026-07-01T12:00:00", "job_id": "1"}),
-        "no job": post(action, form | {"died_at": NOW.isoformat(), "job_id": "-1"}),
-        "half a place": post(action, form | {"job_id": "1"}),
-    }
-    assert {name: reply.status for name, reply in refused.items() if not 400 <= reply.status < 500} == {}
-    assert statuses(database) == before
-    assert audit(database) == []
-    assert post(action, form, origin="null", sec_fetch_site="same-origin").status == 303
-
-
-@pytest.mark.parametrize("count", ["x", "-1", "9" * 30, "²"])
-def test_a_count_that_is_none_changes_nothing(
-    night: list[int], database: Database, browser: Browser, count: str
-) -> None:
-    assert browser.act("/", f"/cause/{INVOICE}/retry", changed=count).status == 400
-    assert "queued" not in statuses(database).values()
 
 
 def test_who_may_only_look_sees_why_and_has_no_button(

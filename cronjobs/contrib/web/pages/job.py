@@ -17,14 +17,13 @@ from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of
 from cronjobs.engine.store import listing
+from cronjobs.engine.store.operating import TAKES
 from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
 
 ATTEMPTS: Final = 20
 LAST_LINES: Final = 20  # of a running job's output that are open
 LONGEST_JSON: Final = 20_000  # characters
-CAN_RETRY: Final = (Status.DEAD, Status.CANCELLED, Status.FAILED)
-CAN_CANCEL: Final = (Status.QUEUED, Status.FAILED, Status.RUNNING)
 
 
 def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str:
@@ -69,9 +68,9 @@ def _so_far(row: Any) -> tuple[str, str]:
 def _verbs(row: Any) -> list[str]:
     by_exec = row.job_type.startswith(EXEC_PREFIX)  # cron's to run, and to stop
     possible = {
-        "retry": row.status in CAN_RETRY and not by_exec,
+        "retry": row.status in TAKES["retry"] and not by_exec,
         "dismiss": row.status == Status.DEAD and not is_dismissed(row),
-        "cancel": row.status in CAN_CANCEL and not by_exec,
+        "cancel": row.status in TAKES["cancel"] and not by_exec,
         "release": row.status == Status.RUNNING,
     }
     return [verb for verb, can in possible.items() if can]

@@ -1,68 +1,117 @@
-"""Jobs by filter, and what went wrong with those that failed, grouped by error."""
+"""Jobs by one search field, what can be done to them, and what went wrong with those that failed, grouped by error."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest
 
+from cronjobs.contrib.web.bulk import verbs_for
 from cronjobs.contrib.web.lines import beside
 from cronjobs.contrib.web.progress import Progress, progress_of
 from cronjobs.contrib.web.view import View
-from cronjobs.desk.insight.saying import counted, host_of, safe, status_word, took, tries
+from cronjobs.desk.insight.saying import counted, host_of, safe, took, tries
+from cronjobs.desk.insight.searching import STATUS_WORDS, Search, search
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.error_groups import grouped
-from cronjobs.engine.store import explaining, listing
+from cronjobs.engine.store import listing, walking
 from cronjobs.engine.store.listing import Filter
+from cronjobs.engine.store.walking import Looked, Place
+from cronjobs.errors import UsageError
 from cronjobs.model import Status, rough
 
 SHOWN: Final = 50
 MOST_SHOWN: Final = 500
 GROUPS_SHOWN: Final = 10
 GROUPED_ROWS: Final = 2_000  # kinds and texts of errors that are read, the most frequent ones; the rest is counted
-STATUS_WORDS: Final = {status_word(each): each for each in Status}
-FIELDS: Final = {"type": "type", "queue": "queue", "schedule": "schedule", "key": "idempotency key"}
 LONGEST_NOTE: Final = 2_000  # characters, of which a line shows as many as there is room for
+FIELDS: Final = ("type", "status", "error", "queue", "schedule", "key")  # of addresses without a search
+SORTS: Final = {
+    "-id": "newest first",
+    "id": "oldest first",
+    "-ended": "last ended first",
+    "ended": "first ended first",
+    "due": "first due first",
+    "-due": "last due first",
+}
 
 
 def jobs(connection: Connection, view: View, _types: JobTypes) -> str:
     query = view.query
-    asked = "retrying" if query.get("status") == "failed" else query.get("status", "")
-    if asked and asked not in STATUS_WORDS:
-        raise BadRequest(f"a status is one of {', '.join(STATUS_WORDS)}")
     text = query.get("limit", "")
     limit = max(1, min(MOST_SHOWN, int(text[:4]))) if text.isascii() and text.isdecimal() else SHOWN
-    wanted = Filter(
-        status=STATUS_WORDS.get(asked),
-        job_type=query.get("type") or None,
-        queue=query.get("queue") or None,
-        schedule=query.get("schedule") or None,
-        error_type=query.get("error") or None,
-    )
-    key = query.get("key")
-    rows = _with_key(connection, key, wanted) if key else listing.list_jobs(connection, wanted, limit + 1)
+    typed, wrong = typed_in(query), ""
+    asked, wanted = Search(), Filter()
+    try:
+        asked = search(typed)
+        wanted = asked.wanted(view.times)
+    except UsageError as error:
+        wrong = str(error)
+    sorts = walking.sorts_of(wanted)
+    sort = query.get("sort", "") if query.get("sort") in sorts else sorts[0]
+    after = _place(query.get("after", ""), sort)
+    looked = Looked() if wrong else walking.look(connection, wanted, sort, after, limit)
     return view.page(
         "jobs.html",
-        statuses=STATUS_WORDS,
-        asked=asked,
-        fields=FIELDS,
-        given={name: value for name, value in query.items() if name in ("status", "error", *FIELDS)},
-        jobs=listed(rows[:limit], view),
-        more=len(rows) > limit,
-        limit=limit,
-        most=MOST_SHOWN,
-        errors=None if key else errors(connection, wanted),
+        typed=typed,
+        wrong=wrong,
+        statuses=_other_statuses(asked, wrong),
+        asked_status=asked.status or "",
+        sorts={} if wrong else {each: SORTS[each] for each in sorts},
+        sort=sort,
+        usual=sorts[0],
+        limit=limit if limit != SHOWN else None,
+        jobs=listed(looked.jobs, view),
+        looked=looked,
+        onward=None if looked.place is None else _written(looked.place),
+        began=after is None,
+        verbs=[] if wrong else verbs_for(wanted),
+        errors=None if wrong or not _is_plain(wanted) else errors(connection, wanted),
     )
 
 
-def _with_key(connection: Connection, key: str, wanted: Filter) -> Sequence[Any]:
-    """The one job with this idempotency key, if the other filters choose it, too."""
-    job_id = explaining.job_of_key(connection, key)
-    row = None if job_id is None else listing.one_job(connection, job_id)
-    asked = {name: value for name, value in vars(wanted).items() if value is not None}
-    return [row] if row is not None and all(row._mapping[name] == value for name, value in asked.items()) else []
+def typed_in(query: Mapping[str, str]) -> str:
+    """What stands in the field; an address may also name its words one by one."""
+    if "q" in query:
+        return query["q"]
+    given: dict[str, Any] = {name: query[name] for name in FIELDS if query.get(name, "").strip()}
+    return str(Search(**given))
+
+
+def _other_statuses(asked: Search, wrong: str) -> dict[str, str]:
+    """The same search with each status, and with none."""
+    if wrong or asked.cause is not None:
+        return {}
+    with_each = {word: vars(asked) | {"status": word} for word in STATUS_WORDS}
+    return {word: str(Search(**given)) for word, given in ({"": vars(asked) | {"status": None}} | with_each).items()}
+
+
+def _is_plain(wanted: Filter) -> bool:
+    return not (wanted.type_part or wanted.error_part or wanted.cause or wanted.key or wanted.ids)
+
+
+def _written(place: Place) -> str:
+    return f"{place.job_id}" if place.at is None else f"{place.job_id},{place.at.isoformat()}"
+
+
+def _place(text: str, sort: str) -> Place | None:
+    """Raises BadRequest."""
+    if not text:
+        return None
+    number, _, at = text.partition(",")
+    by_id = sort.lstrip("-") == "id"
+    try:
+        if bool(at) is by_id or not (number.isascii() and number.isdecimal() and len(number) < 20):
+            raise ValueError
+        place = Place(datetime.fromisoformat(at) if at else None, int(number))
+        if place.job_id >= 2**63 or (place.at is not None and place.at.tzinfo is None):
+            raise ValueError
+    except ValueError:
+        raise BadRequest("from which job is this to go on?") from None
+    return place
 
 
 def listed(rows: Sequence[Any], view: View) -> list[tuple[Any, bool, str, Progress | None]]:

@@ -65,7 +65,7 @@ def first_sections(
     now, last, first = view.times.now, last_runs(connection, ids), first_quarter(view.times.now)
     letters = quarters.strips(connection, ids, first, QUARTERS)
     return {
-        **causes_section(causes_of(connection, health)),
+        **causes_section(connection, causes_of(connection, health), view),
         "findings": judge(health, view.settings),
         "most_findings": FINDINGS,
         "open_findings": OPEN_FINDINGS,

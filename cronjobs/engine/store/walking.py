@@ -1,0 +1,321 @@
+"""Jobs for somebody who looks for them, or changes many: never more than so many rows are read at once.
+
+An index finds the status, ``since`` and ids; all else of a Filter is asked of each row by the program. So a part of a
+word that few jobs have cannot walk through a million rows: the reader learns how far it came, and goes on from there.
+Texts are compared as they are shown, masked: otherwise whoever may only look could guess a secret letter by letter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select, text, union_all
+
+from cronjobs import masking
+from cronjobs.engine.database.tables import UNSETTLED_DEAD_SQL, audit, jobs
+from cronjobs.engine.rules.causes import cause_of
+from cronjobs.engine.rules.error_groups import ERROR_READ
+from cronjobs.engine.store.explaining import job_of_key
+from cronjobs.engine.store.listing import Filter, in_status, jobs_by_id
+from cronjobs.engine.store.operating import TAKES
+from cronjobs.engine.store.shown import shown
+from cronjobs.model import FINAL, Status
+from cronjobs.reserved import EXEC_PREFIX
+
+READ: Final = 10_000  # rows at once
+COUNTED: Final = 20_000  # rows that are read to say how many jobs are meant, where a program has to ask each
+BATCH: Final = 2_000  # rows in memory
+
+_FINAL_SORTS: Final = ("-ended", "ended")
+_WAITING_SORTS: Final = ("-id", "id", "due", "-due")
+_COLUMNS: Final = {"id": jobs.c.id, "ended": jobs.c.finished_at, "due": jobs.c.run_at}
+
+
+class Place(NamedTuple):
+    """A row in the order that was asked for; ``at`` None: by id alone."""
+
+    at: datetime | None
+    job_id: int
+
+
+@dataclass(frozen=True)
+class Looked:
+    """Jobs that pass, in order; ``read``: how many were asked; ``place``: of the last that was, if there are more."""
+
+    jobs: Sequence[Row[Any]] = ()
+    read: int = 0
+    place: Place | None = None
+    found_all: bool = True  # those of the rows that were read; False: the limit was reached
+
+
+def sorts_of(wanted: Filter) -> tuple[str, ...]:
+    """The orders that an index serves, the usual one first; "-" is downwards."""
+    status = Status.DEAD if wanted.cause is not None else wanted.status
+    if status is None or wanted.ids or wanted.key is not None:
+        return ("-id", "id")
+    if status in FINAL:
+        return _FINAL_SORTS
+    return ("-id", "id") if status is Status.RUNNING else _WAITING_SORTS
+
+
+def look(connection: Connection, wanted: Filter, sort: str, after: Place | None, limit: int) -> Looked:
+    """The first *limit* jobs after a place, of the next READ that an index finds. *sort*: of ``sorts_of``."""
+    wanted = _with_ids(connection, wanted)
+    if wanted.ids == NOBODY:
+        return Looked()
+    column = _COLUMNS[sort.lstrip("-")]
+    found: list[int] = []
+    last: Any = None
+    read = 0
+    with closing(_rows(connection, wanted, sort, after, READ + 1)) as rows:
+        for row in rows:
+            if read == READ or len(found) == limit:
+                at = None if column is jobs.c.id else getattr(last, column.name)
+                return Looked(jobs_by_id(connection, found), read, Place(at, last.id), len(found) < limit)
+            read, last = read + 1, row
+            if passes(wanted, row):
+                found.append(row.id)
+    return Looked(jobs_by_id(connection, found), read)
+
+
+NOBODY: Final = (0,)  # ids that no job has
+
+
+def _with_ids(connection: Connection, wanted: Filter) -> Filter:
+    """A key is the id of the job that has it, or gave it back last."""
+    if wanted.key is None:
+        return wanted
+    found = job_of_key(connection, wanted.key)
+    return replace(
+        wanted, key=None, ids=NOBODY if found is None or (wanted.ids and found not in wanted.ids) else (found,)
+    )
+
+
+def _rows(connection: Connection, wanted: Filter, sort: str, after: Place | None, most: int) -> Generator[Any]:
+    columns = _needed(connection, wanted)
+    status = Status.DEAD if wanted.cause is not None else wanted.status
+    query: Select[Any]
+    order: ColumnElement[Any]
+    number: ColumnElement[Any]
+    if status in FINAL and not wanted.ids:
+        query = select(*columns).where(*_indexed(wanted, status))
+        order = _COLUMNS[sort.lstrip("-")]
+        number = jobs.c.id
+    elif status is None and wanted.since is None:
+        query = select(*columns).where(*_among(wanted))
+        order = number = jobs.c.id
+    else:
+        statuses = list(Status) if status is None else [status]
+        each = union_all(*(select(*columns).where(*_indexed(wanted, one), *_among(wanted)) for one in statuses))
+        found = each.subquery()
+        query = select(found)
+        # "+ 0": given both an order by id and such a condition, either database may walk the whole table.
+        number = found.c.id + 0
+        order = number if sort.lstrip("-") == "id" else found.c[_COLUMNS[sort.lstrip("-")].name]
+    down = sort.startswith("-")
+    if after is not None:
+        query = query.where(_behind(order, number, after, down))
+    ways = [each.desc() if down else each.asc() for each in ([number] if order is number else [order, number])]
+    result = connection.execute(query.order_by(*ways).limit(most), execution_options={"yield_per": BATCH})
+    with closing(result) as rows:
+        yield from rows
+
+
+def _behind(order: ColumnElement[Any], number: ColumnElement[Any], place: Place, down: bool) -> ColumnElement[bool]:
+    beyond = number < place.job_id if down else number > place.job_id
+    if place.at is None or order is number:
+        return beyond
+    if down:
+        return and_(order <= place.at, or_(order < place.at, beyond))
+    return and_(order >= place.at, or_(order > place.at, beyond))
+
+
+def _needed(connection: Connection, wanted: Filter) -> list[ColumnElement[Any]]:
+    """What ``passes`` asks for: errors are long, and mostly nobody asks."""
+    c = jobs.c
+    plain = [c.id, c.job_type, c.status, c.queue, c.schedule, c.error_type, c.run_at, c.finished_at]
+    columns = [*shown(connection, plain)]
+    if wanted.error_part is not None or wanted.cause is not None:
+        columns.append(func.substr(c.last_error, 1, ERROR_READ + 1).label("error"))
+    return columns
+
+
+def _indexed(wanted: Filter, status: Status) -> list[ColumnElement[bool]]:
+    dead = [] if wanted.cause is None else [text(UNSETTLED_DEAD_SQL)]
+    return [*in_status(status, wanted.since), *dead]  # type: ignore[list-item]  # a text is a condition, too
+
+
+def _among(wanted: Filter) -> list[ColumnElement[bool]]:
+    return [jobs.c.id.in_(wanted.ids)] if wanted.ids else []
+
+
+def passes(wanted: Filter, row: Any) -> bool:
+    """Whether a row of an index's part also is what the rest of the filter asks for."""
+    exactly = (
+        (wanted.status, row.status),
+        (wanted.queue, row.queue),
+        (wanted.schedule, row.schedule),
+        (wanted.job_type, row.job_type),
+        (wanted.error_type, row.error_type),
+    )
+    if any(asked is not None and asked != found for asked, found in exactly):
+        return False
+    if wanted.type_part is not None and not _has(row.job_type, wanted.type_part):
+        return False
+    if wanted.error_part is not None:
+        error = ": ".join(part for part in (row.error_type, row.error) if part)
+        if not _has(error, wanted.error_part):
+            return False
+    return wanted.cause is None or cause_of(row.job_type, row.error_type, row.error).key == wanted.cause
+
+
+def _has(whole: str, part: str) -> bool:
+    part = part.casefold()
+    if masking.MASK not in part and part not in whole.casefold():
+        return False
+    return part in masking.hide(whole).casefold()
+
+
+# --- for a change of many ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bulk:
+    """Jobs to change: of those up to an id, as they were at an instant. Nothing that came later is of them."""
+
+    verb: str
+    wanted: Filter
+    upper: int
+    as_of: datetime
+
+
+@dataclass
+class Kinds:
+    """How many jobs a change is about, by type and status; ``read``: rows were asked one by one, and there are more."""
+
+    jobs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    read: int | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Ids, the largest first; ``below``: where the next step begins; 0: nothing is left."""
+
+    ids: Sequence[int]
+    below: int
+
+
+def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> Chosen:
+    """The next *limit* jobs with an id up to *below*, of the next READ that an index finds."""
+    wanted = _with_ids(connection, bulk.wanted)
+    ids: list[int] = []
+    read = 0
+    last = 0
+    with closing(_changeable(connection, bulk, wanted, min(below, bulk.upper), READ + 1)) as rows:
+        for row in rows:
+            if len(ids) == limit or read == READ:
+                return Chosen(ids, last - 1)
+            read, last = read + 1, row.id
+            if _can(bulk.verb, row) and passes(wanted, row):
+                ids.append(row.id)
+    return Chosen(ids, 0)
+
+
+def kinds(connection: Connection, bulk: Bulk, below: int) -> Kinds:
+    """Count what is left of a change: all of it, or of the next COUNTED rows if a program has to ask each."""
+    wanted = _with_ids(connection, bulk.wanted)
+    below = min(below, bulk.upper)
+    if wanted.cause is None and wanted.type_part is None and wanted.error_part is None:
+        each = _all_changeable(connection, bulk, wanted, below).subquery()
+        plain = {"queue": wanted.queue, "schedule": wanted.schedule}
+        count = (
+            select(each.c.job_type, each.c.status, func.count().label("jobs"))
+            .where(*(each.c[name] == value for name, value in plain.items() if value is not None))
+            .group_by(each.c.job_type, each.c.status)
+        )
+        counted = [row for row in connection.execute(count) if _can(bulk.verb, row)]
+        return Kinds(Counter({(row.job_type, row.status): row.jobs for row in counted}))
+    found = Kinds()
+    with closing(_changeable(connection, bulk, wanted, below, COUNTED + 1)) as rows:
+        for row in islice(rows, COUNTED):
+            if _can(bulk.verb, row) and passes(wanted, row):
+                found.jobs[row.job_type, row.status] += 1
+        found.read = COUNTED if next(rows, None) is not None else None
+    return found
+
+
+def _can(verb: str, row: Any) -> bool:
+    """No tick runs what exec ran, or can stop it."""
+    by_exec = row.job_type.startswith(EXEC_PREFIX)
+    return not by_exec or verb == "dismiss" or (verb == "cancel" and row.status != Status.RUNNING)
+
+
+def _changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: int, most: int) -> Generator[Any]:
+    found = _all_changeable(connection, bulk, wanted, below).subquery()
+    query = select(found).order_by((found.c.id + 0).desc()).limit(most)
+    with closing(connection.execute(query, execution_options={"yield_per": BATCH})) as rows:
+        yield from rows
+
+
+def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: int) -> Any:
+    columns = _needed(connection, wanted)
+    meant = [status for status in _taken(bulk.verb) if wanted.status in (None, status)]
+    if wanted.cause is not None:
+        meant = [status for status in meant if status is Status.DEAD]
+    parts = [
+        select(*columns).where(
+            *_indexed(wanted, status),
+            *_among(wanted),
+            *_unchanged(bulk, status),
+            jobs.c.id + 0 <= below,  # "+ 0": by the index of the status, not through the whole table
+        )
+        for status in meant
+    ]
+    return union_all(*parts) if parts else select(*columns).where(jobs.c.id.in_(NOBODY))
+
+
+def _taken(verb: str) -> Collection[Status]:
+    return TAKES[verb]
+
+
+def _unchanged(bulk: Bulk, status: Status) -> list[ColumnElement[bool]]:
+    """What was retried, and has failed or died since, was changed once already."""
+    c = jobs.c
+    if status in FINAL:
+        dealt = [text(UNSETTLED_DEAD_SQL)] if bulk.verb == "dismiss" else []
+        return [c.finished_at <= bulk.as_of, *dealt]  # type: ignore[list-item]
+    if status is Status.FAILED:
+        return [func.coalesce(c.last_failed_at, c.created_at) <= bulk.as_of]
+    if status is Status.RUNNING:
+        return [c.cancel_requested_at.is_(None)]  # asked already
+    return []
+
+
+ACTS_READ: Final = 5_000  # rows of the audit trail, each of up to operating.BATCH jobs
+
+
+def done_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Counter[str]:
+    """How many jobs a change has changed, by who did it: what the audit trail has of the filter *of*."""
+    rows = connection.execute(
+        select(audit.c.actor, audit.c.detail)
+        .where(audit.c.action == bulk.verb, audit.c.subject == "jobs", audit.c.at >= bulk.as_of)
+        .order_by(audit.c.at)
+        .limit(ACTS_READ)
+    )
+    done: Counter[str] = Counter()
+    for row in rows:
+        if isinstance(row.detail, dict) and row.detail.get("filter") == of:
+            done[row.actor] += len(row.detail.get("ids", ()))
+    return done
+
+
+def newest_id(connection: Connection) -> int:
+    """0 if there are no jobs."""
+    newest: int = connection.execute(select(func.coalesce(func.max(jobs.c.id), 0))).scalar_one()
+    return newest
