@@ -29,7 +29,6 @@ from cronjobs.model import FINAL, Status
 from cronjobs.reserved import EXEC_PREFIX
 
 READ: Final = 10_000  # rows at once
-COUNTED: Final = 20_000  # rows that are read to say how many jobs are meant, where a program has to ask each
 BATCH: Final = 2_000  # rows in memory
 
 _FINAL_SORTS: Final = ("-ended", "ended")
@@ -228,7 +227,7 @@ def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> C
 
 
 def kinds(connection: Connection, bulk: Bulk, below: int) -> Kinds:
-    """Count what is left of a change: all of it, or of the next COUNTED rows if a program has to ask each."""
+    """Count what is left of a change: all of it, or of the next READ rows if a program has to ask each."""
     wanted = _with_ids(connection, bulk.wanted)
     below = min(below, bulk.upper)
     if wanted.cause is None and wanted.type_part is None and wanted.error_part is None:
@@ -242,11 +241,11 @@ def kinds(connection: Connection, bulk: Bulk, below: int) -> Kinds:
         counted = [row for row in connection.execute(count) if _can(bulk.verb, row)]
         return Kinds(Counter({(row.job_type, row.status): row.jobs for row in counted}))
     found = Kinds()
-    with closing(_changeable(connection, bulk, wanted, below, COUNTED + 1)) as rows:
-        for row in islice(rows, COUNTED):
+    with closing(_changeable(connection, bulk, wanted, below, READ + 1)) as rows:
+        for row in islice(rows, READ):
             if _can(bulk.verb, row) and passes(wanted, row):
                 found.jobs[row.job_type, row.status] += 1
-        found.read = COUNTED if next(rows, None) is not None else None
+        found.read = READ if next(rows, None) is not None else None
     return found
 
 

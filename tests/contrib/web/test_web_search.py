@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from sqlalchemy import event
+from support.bigtables import fill, whole_table_read
 from support.browsing import Browser, by_link, pages
 from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
+from support.postgres import OWNER
 
 from cronjobs import masking
+from cronjobs.desk.insight.saying import Times
+from cronjobs.desk.insight.searching import search
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.causes import cause_of
 from cronjobs.engine.store import walking
+from cronjobs.engine.store.walking import Bulk
 from cronjobs.testing import FakeClock
 
 EITHER = pytest.mark.either  # what is shown and typed
@@ -187,3 +194,36 @@ def test_who_may_only_look_has_no_boxes(some: Rows, database: Database, database
     reply = browser.get("/jobs")
     assert "tick" not in reply.tables["Jobs"][0]
     assert not [each for each in reply.addresses() if each.startswith("/bulk")]
+
+
+@pytest.mark.connects_as(OWNER)  # who may ANALYZE
+def test_no_search_and_no_change_of_many_reads_a_big_table_from_end_to_end(database: Database, rows: Rows) -> None:
+    fill(database)
+    sent: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+        if statement.startswith("SELECT"):
+            sent.append((statement, parameters))
+
+    texts = ["", "mail", "status:dead", "status:dead error:x", "status:queued", "since:2h", "17 18", "key:x", "queue:x"]
+    event.listen(database.engine, "before_cursor_execute", note)
+    with database.read() as connection:
+        times = Times(NOW, "UTC")
+        for text in texts:
+            wanted = search(text).wanted(times)
+            for sort in walking.sorts_of(wanted):
+                walking.look(connection, wanted, sort, None, 20)
+            for verb in ("retry", "cancel", "dismiss"):
+                bulk = Bulk(verb, wanted, 20_000, NOW)
+                walking.kinds(connection, bulk, 20_000)
+                assert len(walking.choose_some(connection, bulk, 20_000, 7).ids) <= 7
+                walking.done_so_far(connection, bulk, {})
+        walking.newest_id(connection)
+    event.remove(database.engine, "before_cursor_execute", note)
+    assert len(sent) > 60
+    bad = {statement: lines for statement, given in sent if (lines := whole_table_read(database, statement, given))}
+    # Without a status, the newest first: the primary key, of which LIMIT leaves the beginning.
+    bad = {
+        statement: lines for statement, lines in bad.items() if not re.search(r"ORDER BY cronjobs_jobs\.id", statement)
+    }
+    assert not bad
