@@ -9,7 +9,9 @@ from cronjobs.desk import doors
 from cronjobs.desk.cli.output import Times, sentence
 from cronjobs.desk.cli.project_database import missing_file
 from cronjobs.desk.insight.findings import judge
+from cronjobs.desk.insight.findings_of_ticks import row_of, wrong
 from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.same_cause import faults_here
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.config.settings import ExecutorSettings, Settings
 from cronjobs.engine.jobs.job_types import JobTypes
@@ -27,13 +29,16 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     with closing(open_database(settings)) as database, database.read() as connection:
         require_schema(connection)
         health = look(connection, settings, known or JobTypes())
-    kinds = {"config"} if known else {"config", "unresolved", "late"}  # config: told already
+    found = judge(health, settings)
+    ours = {row_of(*fault) for fault in faults_here(health, settings)}
+    elsewhere = [each for each in found if each.kind == "config" and each.subject and not ours.issuperset(wrong(each))]
+    # What comes of a fault of the file is told with that fault, or is no news once somebody has acknowledged it.
+    known_faults = [*elsewhere, *(each for each in found if each.kind == "config" and not each.alarm)]
+    told = [covered for fault in known_faults for covered in fault.covers]
+    kinds = {"config"} if known else {"config", "unresolved", "late"}  # of the file here: told already
+    troubles = [each for each in judge(health, settings, but=kinds) if not any(by.is_all_of(each) for by in told)]
     times = Times(health.now, settings.timezone)
-    # Of a fault that somebody has acknowledged, what comes of it is no news either.
-    known_faults = [each for each in judge(health, settings) if each.kind == "config" and not each.alarm]
-    quiet = [covered for fault in known_faults for covered in fault.covers]
-    troubles = [each for each in judge(health, settings, but=kinds) if each.alarm]
-    return [sentence(each, times) for each in troubles if not any(covered.is_all_of(each) for covered in quiet)]
+    return [sentence(each, times) for each in (*elsewhere, *troubles) if each.alarm]
 
 
 def ask_clusters(executors: Mapping[str, ExecutorSettings]) -> list[str]:

@@ -28,6 +28,7 @@ from cronjobs.model import rough
 
 _SHOW_CRON = "cronjobs crontab show"
 _HISTORY = "cronjobs history --since 1h"
+_ALSO = "host "  # begins a row that names another host with the same faults
 _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 
 
@@ -160,9 +161,19 @@ def _by_time(ticks: Sequence[Mapping[str, Any]], health: Health) -> list[str]:
     return sorted(hosts, key=lambda host: (health.watch.misconfigured.get(host) or health.now, host))
 
 
+def row_of(where: str, what: str) -> str:
+    """A fault of a file as it stands in the rows of ``config``."""
+    where, what = as_noted(where, what)
+    return f"{shown_path(where)}: {what}"
+
+
+def wrong(config: Finding) -> list[str]:
+    """The faults of that finding, by their rows."""
+    return [row for row in config.rows if not row.startswith(_ALSO)]
+
+
 def _rows(faults: Mapping[str, str], hosts: Sequence[str]) -> tuple[str, ...]:
-    wrong = (f"{shown_path(where)}: {what}" for where, what in faults.items())
-    return (*wrong, *(f"host {host}" for host in sorted(hosts[1:])))
+    return (*(row_of(*fault) for fault in faults.items()), *(f"{_ALSO}{host}" for host in sorted(hosts[1:])))
 
 
 def _of_hosts(
@@ -180,9 +191,8 @@ def _of_hosts(
         if len(hosts) > 1
         else f"host {hosts[0]} cannot use all of its"
     )
-    wrong = [f"{shown_path(where)}: {what}" for where, what in faults.items()]
     return _fault(
-        f"{whose} file: {several(wrong)}",
+        f"{whose} file: {several([row_of(*fault) for fault in faults.items()])}",
         _rows(faults, hosts),
         [job_type for host in hosts for job_type in same.hosts.get(host, ())],
         tuple(name for host in hosts for name in same.entries.get(host, ())),

@@ -1,4 +1,4 @@
-"""What ``check --live`` leaves out once somebody has acknowledged it."""
+"""What ``check --live`` says of the files of other hosts, and leaves out once somebody has acknowledged it."""
 
 from __future__ import annotations
 
@@ -27,3 +27,19 @@ def test_what_comes_of_another_hosts_fault_is_quiet_once_that_is_acknowledged(wo
     assert (after.code, "nightly" in after.out + after.err) == (0, False), after
     world.cronjobs("ack", "config:beta", "--remove")
     assert world.cronjobs("check", "--live").code == 1
+
+
+def test_a_fault_of_another_hosts_file_is_reported_though_nothing_comes_of_it(world: World) -> None:
+    """Who monitors one host by it heard nothing of another whose deploy was broken."""
+    world.file(nightly='cron: "0 3 * * *"')
+    world.ticks(utc("2026-03-02T08:01:00"), utc("2026-03-02T08:03:00"))
+    assert world.cronjobs("check", "--live").code == 0
+    world.file(nightly='cron: "0 3 * *"')
+    world.tick(utc("2026-03-02T08:03:30"), host="beta")
+    here = world.cronjobs("check", "--live")
+    assert "host beta cannot use" not in here.out + here.err, "the file here has the same fault, and is told of itself"
+    world.file(nightly='cron: "0 3 * * *"')
+    there = world.cronjobs("check", "--live")
+    assert (there.code, (there.out + there.err).count("host beta cannot use all of its file")) == (1, 1), there
+    world.cronjobs("ack", "config:beta")
+    assert world.cronjobs("check", "--live").code == 0
