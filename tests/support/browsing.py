@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import pytest
+
+from cronjobs import masking
 from cronjobs.contrib.web.application import Application
 from cronjobs.contrib.web.project import Current, OwnDoors
 from cronjobs.contrib.web.security import Access, ByLink
 from cronjobs.engine.config.load import load
 from cronjobs.engine.database.connection import Database
-from support.lookingrows import YAML
+from cronjobs.testing import FakeClock
+from support.lookingrows import NOW, YAML
 
 HOST = "127.0.0.1:8642"
 Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
@@ -171,3 +175,16 @@ def pages(database: Database, url: str, folder: Path, access: Access | None = No
 
 def by_link(*, may_act: bool = False) -> ByLink:
     return ByLink("ada", [HOST], "cronjobs_8642", may_act=may_act)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW)
+
+
+@pytest.fixture
+def browser(database: Database, database_url: str, tmp_path: Path) -> Iterator[Browser]:
+    """Of somebody who may look, and not act."""
+    access = by_link()
+    yield Browser(pages(database, database_url, tmp_path, access)).log_in(access)
+    masking.remember(())

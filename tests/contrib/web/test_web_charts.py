@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import insert
-from support.browsing import Browser, by_link, pages
+from support.browsing import Browser
+from support.browsing import browser as browser
+from support.browsing import clock as clock
 from support.lookingrows import NOW, Rows
 from support.lookingrows import rows as rows
 
-from cronjobs import masking
 from cronjobs.contrib.web.charts import axis, bars, charts, first_hour
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.store.counts import HourSum, by_hour, fold
-from cronjobs.testing import FakeClock
 
 BERLIN = LocalTimes(NOW, "Europe/Berlin")
 THIS_HOUR = int(NOW.timestamp() // 3600)
 SECOND = 1_000_000
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(NOW)
-
-
-@pytest.fixture
-def browser(database: Database, database_url: str, tmp_path: Path) -> Iterator[Browser]:
-    access = by_link()
-    yield Browser(pages(database, database_url, tmp_path, access)).log_in(access)
-    masking.remember(())
 
 
 def ended(hours_ago: int, succeeded: int = 0, waited_s: int = 2, **more: int) -> HourSum:

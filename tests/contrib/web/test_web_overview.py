@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from support.browsing import Browser, by_link, pages
+from support.browsing import Browser
+from support.browsing import browser as browser
+from support.browsing import clock as clock
 from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
 
-from cronjobs import masking
 from cronjobs.contrib.web.pages.overview import BY_CRON, OPEN_FINDINGS, SCHEDULES, named
 from cronjobs.contrib.web.strip import QUARTERS, first_quarter, hours_below
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.store import exec_runs
 from cronjobs.engine.store.schedule_runs import active_names
-from cronjobs.testing import FakeClock
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(NOW)
-
-
-@pytest.fixture
-def browser(database: Database, database_url: str, tmp_path: Path) -> Iterator[Browser]:
-    access = by_link()
-    yield Browser(pages(database, database_url, tmp_path, access)).log_in(access)
-    masking.remember(())
-
 
 # --- now --------------------------------------------------------------------------------------------------------------
 
@@ -157,9 +142,9 @@ def test_the_hours_below_a_strip_are_those_of_the_local_clock(zone: str, clocks:
     first, times = first_quarter(now), LocalTimes(now, zone)
     found = hours_below(first, times)
     assert sorted(clock for _, clock in found) == sorted(clocks)
-    for place, clock in found:
+    for place, wall in found:
         at = datetime.fromtimestamp((first + round(place * QUARTERS / 100)) * 900, UTC)
-        assert f"{times.local(at):%H:%M}" == clock
+        assert f"{times.local(at):%H:%M}" == wall
         assert 0 <= place < 100
 
 

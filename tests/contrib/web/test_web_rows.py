@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browsing import Browser, by_link, pages
+from support.browsing import Browser
+from support.browsing import browser as browser
+from support.browsing import clock as clock
 from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
 
 from cronjobs import masking
 from cronjobs.contrib.web.lines import beside, in_lines
 from cronjobs.engine.database import tables
-from cronjobs.engine.database.connection import Database
-from cronjobs.testing import FakeClock
 from cronjobs.text import one_line
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(NOW)
-
-
-@pytest.fixture
-def browser(database: Database, database_url: str, tmp_path: Path) -> Iterator[Browser]:
-    access = by_link()
-    yield Browser(pages(database, database_url, tmp_path, access)).log_in(access)
-    masking.remember(())
 
 
 @pytest.mark.parametrize(

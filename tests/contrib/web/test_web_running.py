@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browsing import Browser, by_link, pages
+from support.browsing import Browser
+from support.browsing import browser as browser
+from support.browsing import clock as clock
 from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
 
-from cronjobs import masking
 from cronjobs.contrib.web.progress import progress_of
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.store import tailing
-from cronjobs.testing import FakeClock
 
 HALF = {"done": 60, "of": 120, "note": "Berlin", "ran_s": 100, "first": 0, "first_s": 0}
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(NOW)
-
-
-@pytest.fixture
-def browser(database: Database, database_url: str, tmp_path: Path) -> Iterator[Browser]:
-    access = by_link()
-    yield Browser(pages(database, database_url, tmp_path, access)).log_in(access)
-    masking.remember(())
 
 
 # --- pure -------------------------------------------------------------------------------------------------------------
