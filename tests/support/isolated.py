@@ -45,6 +45,7 @@ def ran(project: Project, job_id: int) -> dict[str, Any]:
     found = dict(zip(names.split(", "), row, strict=True))
     if isinstance(found["result"], str) and project.is_sqlite:
         found["result"] = json.loads(found["result"])
+    found["waits_s"] = max(0.0, float(found["waits_s"]))  # of a job that has ended it says how long it had waited
     return found
 
 

@@ -184,7 +184,10 @@ def test_with_long_jobs_0_no_long_job_begins_and_explain_says_why(longs: LongJob
     longs.configure("long_jobs: 0")
     job_id = longs.project.add("l.gated")
     quick, of_row = longs.project.add("t.quick"), longs.project.add("t.quick", timeout_s=600)
-    assert longs.tick().process.returncode == 0
+    for _ in range(5):  # on a slow host a short tick may find no time for it
+        assert longs.tick().process.returncode == 0
+        if longs.project.job(quick)["status"] != "queued":
+            break
     assert longs.project.job(quick)["status"] == "succeeded"
     for each in (job_id, of_row):
         assert (longs.project.job(each)["status"], longs.project.job(each)["attempts"]) == ("queued", 0)
