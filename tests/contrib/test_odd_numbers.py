@@ -138,7 +138,7 @@ def test_rows_that_have_them_are_dead_in_one_tick_and_hold_nobody_up(
     put_bombs(postgres_migrated, column, number)
     before, began = peak(), SYSTEM.monotonic()
     tick(postgres_migrated)
-    assert SYSTEM.monotonic() - began < 30  # as text they take two minutes
+    assert SYSTEM.monotonic() - began < 60  # as text they take two minutes
     assert peak() - before < 60 * 1024  # KiB
     reason = f"{column} is unreadable: it has a number beyond ±1e400, or of over 400 decimals"
     with opened(postgres_migrated) as database, database.read() as connection:
@@ -159,7 +159,7 @@ def test_who_looks_at_rows_that_have_them_pays_nothing_for_them(postgres_migrate
     slow, before = [], peak()
 
     def timed(what: str, began: float) -> None:
-        if (took := SYSTEM.monotonic() - began) > 15:
+        if (took := SYSTEM.monotonic() - began) > 40:
             slow.append((what, took))
 
     for words in (

@@ -71,7 +71,7 @@ def test_a_tick_that_is_stopped_gives_its_job_back_and_ends_with_128_and_the_sig
         assert tick.poll() is None
         os.sched_yield()
     tick.terminate()
-    tick.communicate(timeout=20)
+    tick.communicate(timeout=60)
     assert tick.returncode == 128 + 15
     assert [job["status"] for job in shop.jobs()] == ["queued"]
 

@@ -102,7 +102,7 @@ def marked_shell(folder: Path) -> Iterator[Shell]:
     assert not left
 
 
-def until(condition: Callable[[], object], within_s: float = 10) -> None:
+def until(condition: Callable[[], object], within_s: float = 60) -> None:
     deadline = SYSTEM.monotonic() + within_s
     while not condition():
         assert SYSTEM.monotonic() < deadline, "it did not come true in time"

@@ -30,7 +30,7 @@ def in_psql(url: str, *statements: str) -> None:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for something that another connection or thread is about to do."""
-    give_up_at = SYSTEM.monotonic() + 20
+    give_up_at = SYSTEM.monotonic() + 60
     while not condition():
         assert SYSTEM.monotonic() < give_up_at, "it never came"
         sleep(0.005)

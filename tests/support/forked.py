@@ -169,7 +169,7 @@ class Forker:
 
     def close(self) -> None:
         self._line.close()
-        self._process.wait(10)
+        self._process.wait(60)
 
 
 _made: dict[str, Forker] = {}

@@ -221,7 +221,7 @@ def test_a_command_that_hangs_is_killed(tmp_path: Path) -> None:
     )
     assert name == "page"
     assert error is not None
-    assert SYSTEM.monotonic() - began < 10
+    assert SYSTEM.monotonic() - began < 50  # the command sleeps for 60
 
 
 def delivered(folder: Path, timeout_s: float, *channels: AlertChannel) -> list[tuple[str, str | None]]:

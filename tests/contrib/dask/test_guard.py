@@ -88,7 +88,7 @@ def test_a_guard_that_breaks_off_confirms_its_permit_no_more(spec: Spec, monkeyp
         guard.run(spec.encode())
     for thread in threading.enumerate():
         if thread.name == "cronjobs-permit":
-            thread.join(5)
+            thread.join(60)
             assert not thread.is_alive()
     assert not guard.stop(*spec.key[:2], "cancelled")
 

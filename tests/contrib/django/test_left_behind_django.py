@@ -71,7 +71,7 @@ def run(database: Database, folder: Path, workers: int = 1) -> Any:
     for loop in loops:
         loop.workers.dismiss()
         for thread in loop.workers._threads:
-            thread.join(10)
+            thread.join(60)
     assert (result.fault, result.trouble, result.stuck) == (None, None, False)
     assert SYSTEM.monotonic() - began < TICK_S
     return result

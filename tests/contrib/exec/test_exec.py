@@ -365,7 +365,7 @@ def test_a_locked_database_delays_the_end_by_two_seconds_and_gets_the_run_once(b
         holder.execute("BEGIN EXCLUSIVE")
         began = SYSTEM.monotonic()
         assert box.run("second", "-c", "exit 3")[0] == 3
-        assert 1.5 < SYSTEM.monotonic() - began < 10
+        assert 1.5 < SYSTEM.monotonic() - began < 40
         assert "second" in {json.loads(file.read_text())["name"] for file in box.spooled()}
         holder.execute("ROLLBACK")
     until(lambda: len(box.statuses()) == 2)

@@ -20,7 +20,7 @@ from support.ticking import Project, cli
 from cronjobs.clock import SYSTEM
 
 IDLE = 30
-SOON_S = 5.0  # far below the 30 s that an idle connection may stay
+SOON_S = 20.0  # far below the 30 s that an idle connection may stay
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Served:
     cookies: dict[str, str] = field(default_factory=dict)
 
     def ask(self, method: str, address: str, fields: Any = None, **headers: str) -> tuple[int, str]:
-        with closing(http.client.HTTPConnection(*self.address, timeout=20)) as connection:
+        with closing(http.client.HTTPConnection(*self.address, timeout=60)) as connection:
             body = urlencode(fields or {})
             if method == "POST":
                 headers |= {"Content-Type": "application/x-www-form-urlencoded"}
@@ -81,7 +81,7 @@ def test_the_printed_link_opens_the_pages_and_a_click_on_retry_retries(project: 
         assert served.ask("POST", f"/jobs/{job_id}/retry", {"csrf": csrf})[0] == 303
         assert project.statuses() == {"queued": 1}
         served.process.send_signal(signal.SIGTERM)
-        out, err = served.process.communicate(timeout=20)
+        out, err = served.process.communicate(timeout=60)
     assert (served.process.returncode, out, err) == (0, "", "")
 
 
@@ -145,7 +145,7 @@ def test_behind_a_proxy_that_strips_a_prefix_every_address_has_it(sqlite_project
         assert (link.scheme, link.netloc) == ("https", "jobs.example.com")
         served.address = ("127.0.0.1", port)
         by_proxy = {"Host": "jobs.example.com", "X-Forwarded-Prefix": "/a/b", "X-Forwarded-Proto": "https"}
-        with closing(http.client.HTTPConnection(*served.address, timeout=20)) as connection:
+        with closing(http.client.HTTPConnection(*served.address, timeout=60)) as connection:
             connection.request("GET", f"/?{link.query}", headers=by_proxy)
             answer = connection.getresponse()
         assert (answer.status, answer.headers["Location"]) == (303, "/a/b/")

@@ -514,7 +514,7 @@ class Terminal:
             while select.select([self.master], [], [], 30)[0]:
                 self.seen += os.read(self.master, 4096).decode()
         os.close(self.master)
-        return self.process.wait(10)
+        return self.process.wait(60)
 
 
 def test_the_debugger_works_on_a_terminal(lite: Project) -> None:

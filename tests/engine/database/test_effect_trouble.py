@@ -197,7 +197,7 @@ def test_rows_that_a_foreign_session_holds_do_not_block_for_ever(
         began = SYSTEM.monotonic()
         with pytest.raises(DatabaseBusy), jobs.context(job, timeout=timedelta(seconds=0.5)).effect(KEY):
             pytest.fail("the body ran")
-        assert SYSTEM.monotonic() - began < 10
+        assert SYSTEM.monotonic() - began < 60
         foreign.rollback()
     engine.dispose()
     with jobs.context(job).effect(KEY) as effect:

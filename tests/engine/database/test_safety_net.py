@@ -139,7 +139,7 @@ def broken_tick(host: Host, database: Database, broken: Broken) -> None:
     started = SYSTEM.monotonic()
     with broken:
         result = host.tick()
-    assert SYSTEM.monotonic() - started < 12
+    assert SYSTEM.monotonic() - started < 40  # of a budget of 50
     assert rows(database, select(jobs_table.c.id).where(jobs_table.c.locked_by.is_not(None))) == []
     if broken.raised:
         assert isinstance(result.fault, KeyError)
@@ -202,7 +202,7 @@ def test_what_runs_is_waited_for_and_recorded_and_what_waits_goes_back(
     @registry.job("t.slow", timeout="15s")
     def slow(ctx: Any) -> str:
         begun.set()
-        opened.wait(10)
+        opened.wait(60)
         ran[ctx.job_id] += 1
         return "done"
 

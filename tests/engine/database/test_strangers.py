@@ -38,7 +38,7 @@ from cronjobs.testing import tick
 BATCH = 30  # rows of a case
 HEALTHY = 3
 TICK_S = 60.0
-READER_S = 20.0  # a command that looks at these few rows: a fraction of a second
+READER_S = 40.0  # a command that looks at these few rows: a fraction of a second
 MEMORY = 300 * 1024  # KiB that all cases together may add
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 

@@ -258,7 +258,7 @@ def test_at_its_limit_the_next_writer_goes_on_while_the_handler_still_sleeps(sho
     def act(connection: Connection) -> None:
         connection.execute(WORK)
         thread.start()
-        assert other_wrote.wait(10)  # while the block is still open
+        assert other_wrote.wait(60)  # while the block is still open
 
     job = short.claimed()
     in_transaction(short, job, act, match=r"rolled back after 0\.1s, as it holds the only write lock")

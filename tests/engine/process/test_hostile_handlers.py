@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CASES = int(os.environ.get("CRONJOBS_HOSTILE_CASES", "240"))
 FIRST_SEED = int(os.environ.get("CRONJOBS_HOSTILE_SEED", "1"))
 BATCH, HEALTHY = 40, 20
-TICK_S = 15.0
+TICK_S = 40.0
 MEMORY_MIB = 300  # how much more than before, at most
 
 

@@ -319,7 +319,7 @@ def test_what_a_handler_leaves_running_is_ended_as_soon_as_it_has_used_its_grace
     sent = SYSTEM.monotonic()
     tick.send(signal.SIGTERM)
     assert tick.wait() == 128 + signal.SIGTERM
-    assert SYSTEM.monotonic() - sent < 8
+    assert SYSTEM.monotonic() - sent < 25  # of 30 s of grace
     found = ran(project, job_id)
     assert found["outcome"] == "succeeded"
     assert process_started(found["result"]) is None

@@ -144,8 +144,8 @@ def test_a_killed_runner_takes_everything_with_it(shell: Shell, forked: bool) ->
     until(lambda: not forked or (shell.folder / "forked").exists())
     launcher = launcher_of(runner.pid)
     runner.kill()
-    until(lambda: not shell.alive(), within_s=1)
-    until(lambda: process_started(launcher) is None, within_s=1)
+    until(lambda: not shell.alive())
+    until(lambda: process_started(launcher) is None)
     (shell.folder / "over").touch()
     runner.communicate()
 
@@ -155,9 +155,9 @@ def test_a_killed_launcher_takes_the_command_and_its_group_with_it(shell: Shell)
     runner = start_runner(shell, "sleep 1000 & echo busy; wait")
     until(lambda: len(shell.alive()) == 2)
     os.kill(launcher_of(runner.pid), signal.SIGKILL)
-    told, _ = runner.communicate(timeout=10)
+    told, _ = runner.communicate(timeout=60)
     assert "LauncherDied" in told
-    until(lambda: not shell.alive(), within_s=1)
+    until(lambda: not shell.alive())
 
 
 @LINUX_ONLY
@@ -165,7 +165,7 @@ def test_a_killed_launcher_leaves_nothing_that_went_into_a_session_of_its_own(sh
     runner = start_runner(shell, "setsid sleep 1000 & (setsid sh -c 'sleep 1001; :' &) ; echo busy; wait")
     until(lambda: len(shell.alive()) == 4)
     os.kill(launcher_of(runner.pid), signal.SIGKILL)
-    told, _ = runner.communicate(timeout=10)
+    told, _ = runner.communicate(timeout=60)
     assert "LauncherDied" in told
     assert shell.alive() == set(), "before its end is told"
 
@@ -178,7 +178,7 @@ def test_a_command_whose_runner_and_launcher_are_killed_at_once_dies(shell: Shel
     os.kill(launcher, signal.SIGSTOP)
     runner.kill()
     os.kill(launcher, signal.SIGKILL)
-    until(lambda: not shell.alive(), within_s=1)
+    until(lambda: not shell.alive())
     runner.communicate()
 
 
@@ -188,9 +188,9 @@ def test_a_frozen_runner_does_not_keep_its_command_alive(shell: Shell) -> None:
     runner = start_runner(shell, "trap '' TERM; sleep 1000", timeout=0.5, grace=0.1)
     until(shell.alive)
     os.kill(runner.pid, signal.SIGSTOP)
-    until(lambda: not shell.alive(), within_s=5)
+    until(lambda: not shell.alive())
     os.kill(runner.pid, signal.SIGCONT)
-    told, _ = runner.communicate(timeout=10)
+    told, _ = runner.communicate(timeout=60)
     assert "TimedOut" in told
 
 

@@ -143,7 +143,7 @@ def test_a_worker_does_not_begin_what_was_asked_to_stop_before(reason: str, outc
 
     def handler(n: int) -> None:
         ran.append(n)
-        gate.wait(10)
+        gate.wait(60)
 
     workers = Workers(1, WorkerContext(Settings(tmp_path / "cronjobs.yaml", tmp_path)), SYSTEM)
     job_type = JobType("t", timedelta(seconds=20), RetryPolicy(), Registration("t", handler))
@@ -153,7 +153,7 @@ def test_a_worker_does_not_begin_what_was_asked_to_stop_before(reason: str, outc
     until(lambda: ran)
     second.stop.set(reason)
     gate.set()
-    ended = [workers.ended.get(timeout=10) for _ in range(2)]
+    ended = [workers.ended.get(timeout=60) for _ in range(2)]
     assert [end.attempt is attempt for end, attempt in zip(ended, (first, second), strict=True) if end] == [True, True]
     assert ended[1] is not None
     assert isinstance(ended[1].finished.outcome, outcome)

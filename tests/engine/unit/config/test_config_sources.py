@@ -230,7 +230,7 @@ def test_a_pipe_that_nobody_writes_to_is_refused_and_one_with_a_writer_is_read(t
     try:
         assert load(Path(f"/dev/fd/{reading}"), environ={}, database_url="sqlite:////c.db").project == "piped"
     finally:
-        writer.join(10)
+        writer.join(60)
         os.close(reading)
 
 
@@ -288,10 +288,10 @@ def test_a_hundred_schedules_are_read_quickly(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_file_full_of_mistakes_is_told_in_bounded_time_and_length() -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     text = DATABASE + "".join(f"unknown{n}: 1\n" for n in range(20_000))
     assert refusal(text)[-1] == "cronjobs.yaml: and 19800 more problems"
-    assert time.perf_counter() - began < 20  # 20,000 guesses at what was meant would take minutes
+    assert time.thread_time() - began < 20  # 20,000 guesses at what was meant would take minutes
 
 
 def test_reading_a_file_imports_nothing_that_an_idle_tick_must_not() -> None:

@@ -42,7 +42,7 @@ def test_the_loop_goes_before_threads_that_came_earlier(turns: Turns) -> None:
         loop.start()
         until(lambda: turns._loops == 1)
     for thread in [*threads, loop]:
-        thread.join(10)
+        thread.join(60)
     assert order[0] == "loop"
     assert sorted(order) == ["loop", "worker 0", "worker 1", "worker 2"]
 
@@ -63,8 +63,8 @@ def test_the_loop_uses_the_turn_that_its_worker_was_waiting_for(turns: Turns, tm
         loop = threading.Thread(target=write, args=("loop", True))
         loop.start()
         until(lambda: turns._loops == 1)
-    worker.join(10)
-    loop.join(10)
+    worker.join(60)
+    loop.join(60)
     assert order == ["loop", "worker"]
 
 
@@ -86,7 +86,7 @@ def test_after_a_worker_another_process_has_its_turn(turns: Turns, tmp_path: Pat
             thread.start()
         until(lambda: turns._others == 3)
     for thread in [rival, *threads]:
-        thread.join(10)
+        thread.join(60)
     assert order[0] == "rival"
     other.close()
 

@@ -113,7 +113,7 @@ def test_what_a_thread_says_after_its_attempt_reaches_nobody() -> None:
     def later() -> None:
         print("in time")
         said.set()
-        ended.wait(10)
+        ended.wait(60)
         for _ in range(1000):
             print("too late")
         logging.getLogger("shop").warning("too late")
@@ -122,7 +122,7 @@ def test_what_a_thread_says_after_its_attempt_reaches_nobody() -> None:
 
     def work() -> None:
         thread.start()
-        said.wait(10)
+        said.wait(60)
 
     def next_one() -> None:
         ended.set()

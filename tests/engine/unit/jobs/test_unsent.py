@@ -57,14 +57,14 @@ def once() -> Iterator[int]:
     def serve() -> None:
         taken, _ = server.accept()
         server.close()
-        over.wait(10)
+        over.wait(60)
         taken.close()
 
     thread = threading.Thread(target=serve)
     thread.start()
     yield int(server.getsockname()[1])
     over.set()
-    thread.join(10)
+    thread.join(60)
 
 
 def error_of(work: Callable[[], Any]) -> Exception:
