@@ -9,13 +9,11 @@ import subprocess
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
 
 from cronjobs.contrib.alerts.texts import Message, as_json
 from cronjobs.engine.config.settings import CommandChannel
+from cronjobs.masking import mask
 from cronjobs.model import rough
-
-SAID: Final = 4096  # bytes of its output that are looked at
 
 
 class CommandRefused(OSError):
@@ -41,7 +39,9 @@ def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Pa
     finally:
         _reap(process)
     if process.returncode:
-        last = next((line for line in reversed(said[-SAID:].decode(errors="replace").splitlines()) if line.strip()), "")
+        # Mask before taking a line: a secret may have several.
+        shown = mask(said.decode(errors="replace"), message.secrets)
+        last = next((line for line in reversed(shown.splitlines()) if line.strip()), "")
         raise CommandRefused(f"exit status {process.returncode}" + (f": {last.strip()}" if last else ""))
 
 

@@ -289,7 +289,7 @@ def test_a_projects_runs_are_in_its_database_while_they_run_and_after(project: P
     with (project.folder / "go").open("w") as gate:
         gate.write("go\n")
     assert process.communicate(timeout=30) == (b"begun\n", b"")
-    assert project.statuses() == {"succeeded": 1}
+    until(lambda: project.statuses() == {"succeeded": 1})
     assert project.sql("SELECT job_type, attempts, queue FROM cronjobs_jobs") == [("exec:backup", 1, "default")]
     assert project.sql("SELECT outcome, output FROM cronjobs_job_runs") == [("succeeded", "begun\n")]
     assert project.job(job_id)["result"] is not None

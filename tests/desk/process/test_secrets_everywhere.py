@@ -5,34 +5,27 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+import support.spellings
 from support.commands import until
 from support.inboxes import Web
 from support.inboxes import web as web
 from support.project import Project
+from support.spellings import ODD, SPELLINGS, seen_in
 
 from cronjobs.masking import remember
 
-ODD = "qzv\"w'\\jx%+/=é kh-7391-Tail"
 LIMIT = 1024  # of an error's message
 HANDLERS = r"""
-import json, os, sys
-from base64 import b64encode
-from urllib.parse import quote, quote_plus
-from cronjobs import GiveUp, RetryPolicy, job
-
-SPELLINGS = {
-    "plain": str, "percent": lambda text: quote(text, safe=""), "plus": quote_plus, "repr": repr, "json": json.dumps,
-    "utf8": lambda text: json.dumps(text, ensure_ascii=False), "bytes": lambda text: repr(text.encode()),
-    "base64": lambda text: b64encode(text.encode()).decode(),
-    "basic": lambda text: b64encode(b"u:" + text.encode()).decode(),
-    "basic2": lambda text: b64encode(b"x" + text.encode()).decode(),
-}
+import os, sys
+from cronjobs import GiveUp, job
+from spellings import SPELLINGS
 
 def said(spelling, secret, before=""):
     return before + SPELLINGS[spelling](secret)
@@ -84,13 +77,6 @@ def _forget() -> Iterator[None]:
     remember(())
 
 
-def seen_in(text: str, spellings: dict[str, str]) -> set[str]:
-    """The spellings of which eight characters stand somewhere in *text*."""
-    return {
-        name for name, spelt in spellings.items() if any(spelt[at : at + 8] in text for at in range(len(spelt) - 7))
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("log", ["cronjobs.log", "cronjobs.jsonl"])
 def test_no_surface_shows_a_secret_in_any_spelling(
@@ -101,9 +87,8 @@ def test_no_surface_shows_a_secret_in_any_spelling(
     env = {"SHOP_TOKEN": ODD, "XDG_STATE_HOME": str(tmp_path / "state"), "LANG": "C.UTF-8"}
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    spell: dict[str, object] = {}
-    exec(compile(HANDLERS.partition("def said")[0], "handlers", "exec"), spell)
-    spellings = {name: str(way(ODD)) for name, way in spell["SPELLINGS"].items()}  # type: ignore[attr-defined]
+    shutil.copy(support.spellings.__file__, tmp_path)
+    spellings = {name: spell(ODD) for name, spell in SPELLINGS.items()}
     assert project.run("sync", env=env).code == 0
     payloads = [{"spelling": name, "cut": cut} for name in spellings for cut in CUTS]
     with closing(sqlite3.connect(sqlite_migrated)) as connection, connection:
