@@ -104,7 +104,7 @@ class Tick:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def wait(self, within_s: float = 30) -> int:
+    def wait(self, within_s: float = 50) -> int:
         """Its exit code as Python tells it: -14 is "ended by SIGALRM", which a shell calls 142."""
         code = self.process.wait(within_s)
         if self.gone_at is None:

@@ -100,7 +100,7 @@ lease.heartbeat_s = lambda lease_s: 1000.0
 """
 )
 
-SHORT_LEASE = "run: {workers: 2, lease: 2s}\n"
+SHORT_LEASE = "run: {workers: 2, lease: 4s}\n"
 
 
 # --- real ticks, killed at every point --------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from support import forked
 from support.commands import until
 from support.ticking import CRONS, Project
 
-LEASE = "run: {workers: 2, lease: 2s}\n"
+LEASE = "run: {workers: 2, lease: 4s}\n"
 HANDLERS = """
 SECRET = "correct-horse-battery"
 

@@ -54,7 +54,7 @@ job_types:
 
 @pytest.fixture
 def project(project: Ticking) -> Ticking:
-    return project.configure(f"run: {{workers: 2, lease: 2s}}\n{COMMAND}", HANDLERS)
+    return project.configure(f"run: {{workers: 2, lease: 4s}}\n{COMMAND}", HANDLERS)
 
 
 def audit(project: Ticking) -> list[tuple[Any, ...]]:
