@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Final
 
 from cronjobs.desk.insight.saying import LocalTimes
-from cronjobs.engine.rules.quarters import NOTHING, QUARTER, WAITING, WORDS, number_of
+from cronjobs.engine.rules.quarters import NOTHING, QUARTER, WAITING, WORDS, number_of, worse
 
 QUARTERS: Final = 96
 LONGEST: Final = 8  # quarters that one link shows at most: two hours
@@ -78,8 +78,8 @@ def strip(name: str, letters: str, next_at: datetime | None, now: datetime) -> S
     """The quarter of an occurrence that is due and that no tick has settled yet is shown as waiting."""
     first = first_quarter(now)
     place = QUARTERS if next_at is None or next_at > now else number_of(next_at) - first
-    if 0 <= place < QUARTERS and letters[place] == NOTHING:
-        letters = letters[:place] + WAITING + letters[place + 1 :]
+    if 0 <= place < QUARTERS:
+        letters = letters[:place] + worse(letters[place], WAITING) + letters[place + 1 :]
     return Strip(name, letters, first)
 
 

@@ -87,8 +87,9 @@ def backfill(
     imported, and you get a warning if none here fits the schedule's type or payload.
     """
     with our_database(source) as (settings, database), _in_file(schedule, settings.schedules):
-        begin = typed.instant(first, settings.timezone, "--from")
-        end = typed.instant(last, settings.timezone, "--to")
+        now = database.clock.now()
+        begin = typed.instant(first, settings.timezone, "--from", past_until=now)
+        end = typed.instant(last, settings.timezone, "--to", past_until=now)
         with database.write() as connection:
             filling = fill.backfill(
                 connection,

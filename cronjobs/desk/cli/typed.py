@@ -90,15 +90,17 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def instant(given: str, zone: str, option: str) -> datetime:
+def instant(given: str, zone: str, option: str, *, past_until: datetime | None = None) -> datetime:
     """The instant of ``--at`` and the like, in UTC; without an offset it is meant in *zone*, and that is said.
 
-    A time that the zone's clocks skip or show twice is refused: which instant is meant only the caller knows.
+    With *past_until*, for what is over, a time of day is the last such one until then: see ``of_day``. A time that the
+    zone's clocks skip or show twice is refused: which instant is meant only the caller knows.
     """
     shown = one_line(given, 60)
     instead = {"--at": ", or --in 24h", "--until": ", or --for 24h"}.get(option, "")
     try:
-        read = datetime.fromisoformat(given.strip())
+        wall = None if past_until is None else of_day(given, past_until.astimezone(ZoneInfo(zone)).replace(tzinfo=None))
+        read = wall or datetime.fromisoformat(given.strip())
     except ValueError:
         raise UsageError(
             f"{option} {shown!r} is not an ISO time: write 2026-11-20T09:00, or 2026-11-20T09:00+01:00{instead}"

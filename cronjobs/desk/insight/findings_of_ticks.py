@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from cronjobs.desk.insight.same_cause import (
     takes_away,
 )
 from cronjobs.desk.insight.waiting import entries_of
-from cronjobs.desk.insight.watched import last_sign, quiet_after, ticking
+from cronjobs.desk.insight.watched import last_sign, last_ticking, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.meta import MOVED
 from cronjobs.engine.tick.not_started import LIMITED
@@ -51,7 +52,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
             text = f"the clock of host {tick['host']} is {off} {'ahead of' if skew > 0 else 'behind'} the database's"
             begun = health.watch.wrong_clocks.get(tick["host"])
             yield Finding("clock", text, since=begun, command="timedatectl", subject=tick["host"])
-    yield from _config(health, settings, same, at_work)
+    yield from _config(health, settings, same, last_ticking(health.ticks, health.now, settings.run.every))
     without_room = dict(same.no_room)
     for job_type, problem in health.never_begin:
         held = sum(without_room.pop(place) for place in list(without_room) if place[1] == job_type)
@@ -191,7 +192,7 @@ def _of_hosts(
         if len(hosts) > 1
         else f"host {hosts[0]} cannot use all of its"
     )
-    return _fault(
+    found = _fault(
         f"{whose} file: {several([row_of(*fault) for fault in faults.items()])}",
         _rows(faults, hosts),
         [job_type for host in hosts for job_type in same.hosts.get(host, ())],
@@ -202,6 +203,8 @@ def _of_hosts(
         since=min((at for host in hosts if (at := health.watch.misconfigured.get(host))), default=None),
         subject=hosts[0],
     )
+    # Typed here it would look at the file here.
+    return replace(found, text=f'{found.text} ("cronjobs check" there says more)', command=None)
 
 
 def _held_by_limits(tick: Mapping[str, Any], wheres: Collection[str]) -> int:

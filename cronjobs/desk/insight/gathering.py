@@ -14,7 +14,7 @@ from cronjobs.desk.insight.same_cause import without_room
 from cronjobs.desk.insight.slow_runs import slow_runs
 from cronjobs.desk.insight.troubled_types import troubled_types
 from cronjobs.desk.insight.waiting import stranded, what_waits
-from cronjobs.desk.insight.watched import silent_hosts, ticking, watch
+from cronjobs.desk.insight.watched import last_ticking, silent_hosts, ticking, watch
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import listing, meta, schedules
@@ -78,7 +78,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         silent=silent_hosts(connection, last_ticks, now, every),
         slower=slow_runs(connection, now),
         acks=acks_in_force(connection, now),
-        watch=watch(connection, every, surveyed, at_work, pauses, now),
+        watch=watch(connection, every, surveyed, at_work, last_ticking(last_ticks, now, every), pauses, now),
         **troubled_types(connection, settings.run),
         told=told_by_extras(connection, settings, now),
     )

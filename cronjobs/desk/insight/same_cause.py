@@ -16,7 +16,7 @@ from typing import Any, Final
 from cronjobs.desk.insight.finding import Covered
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.waiting import entries_of
-from cronjobs.desk.insight.watched import Watched, quiet_after, ticking
+from cronjobs.desk.insight.watched import Watched, last_ticking, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.standing import Happened, JobNow, failed_runs
 from cronjobs.engine.store.schedules import StoredSchedule
@@ -233,7 +233,7 @@ def names_schedule(wheres: Collection[str], name: str) -> bool:
 
 def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
     """By the host whose finding ``config`` says so ("": this one), the unknown types that went with a fault of it."""
-    on_ticks = [recorded_faults(tick) for tick in ticking(health.ticks, health.now, settings.run.every)]
+    on_ticks = [recorded_faults(tick) for tick in last_ticking(health.ticks, health.now, settings.run.every)]
     places = _places(health, settings)
     module_gone = not health.judged_by_ticks or any(map(_names_module, on_ticks))
     since = min((at for at in health.watch.not_loaded.values() if at is not None), default=None)
@@ -275,9 +275,9 @@ def faults_here(health: Health, settings: Settings) -> list[tuple[str, str]]:
 
 
 def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any]]:
-    """The last ticks of the hosts that tick now and that recorded other faults than those of here."""
+    """Of the last ticks of ``last_ticking`` those that recorded other faults than those of here."""
     here = dict(starmap(as_noted, faults_here(health, settings)))
-    at_work = ticking(health.ticks, health.now, settings.run.every)
+    at_work = last_ticking(health.ticks, health.now, settings.run.every)
     return [tick for tick in at_work if not recorded_faults(tick).items() <= here.items()]
 
 

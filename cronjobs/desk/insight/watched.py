@@ -76,6 +76,12 @@ def ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelta) ->
     return [tick for tick in ticks if abs(now - (tick["finished_at"] or tick["started_at"])) <= quiet_after(every)]
 
 
+def last_ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelta) -> list[dict[str, Any]]:
+    """The last ticks of the hosts that tick now; if none does, of those that did when the last tick came."""
+    last = last_sign(ticks)
+    return ticking(ticks, now, every) or ([] if last is None else ticking(ticks, last, every))
+
+
 def silent_hosts(
     connection: Connection, last_ticks: Sequence[Mapping[str, Any]], now: datetime, every: timedelta
 ) -> dict[str, datetime]:
@@ -144,10 +150,14 @@ def watch(
     every: timedelta,
     surveyed: Survey,
     ticks: Sequence[Mapping[str, Any]],
+    last_ticks: Sequence[Mapping[str, Any]],
     pauses: Sequence[Mapping[str, Any]],
     now: datetime,
 ) -> Watched:
-    """Gather the facts in a few indexed statements; *ticks* are the last ones of each host that ticks now."""
+    """Gather the facts in a few indexed statements.
+
+    *ticks* are the last ones of each host that ticks now; *last_ticks*, if none does, of those that did until then.
+    """
     retrying = store.retrying(connection)
     schedules = schedules_by_id(connection, surveyed.doubtful | retrying)
     active = [each for each in schedules if each.status == "active"]
@@ -172,8 +182,8 @@ def watch(
         fires=fires,
         fired_at=None if fires else store.last_fired_at(connection),
         refused=refusing(connection, ticks),
-        misconfigured=_since(connection, ticks, "broken", "not_loaded"),
-        not_loaded=_since(connection, ticks, "not_loaded"),
+        misconfigured=_since(connection, last_ticks, "broken", "not_loaded"),
+        not_loaded=_since(connection, last_ticks, "not_loaded"),
         ended_badly=_since(connection, ticks, "code"),
         wrong_clocks=_since(connection, ticks, "skew_s"),
         killed=store.killed_lately(connection, KILLED_WITHIN * every, late_after(every), KILLED_TICKS),

@@ -12,7 +12,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from cronjobs.engine.rules.error_groups import normalised
+from cronjobs.engine.rules.error_groups import class_and_text, normalised
 
 KEY_DIGITS: Final = 12  # hexadecimal
 
@@ -32,7 +32,7 @@ class CauseName(NamedTuple):
     @property
     def error(self) -> str:
         """ "GiveUp: there is no invoice <n>"."""
-        return ": ".join(filter(None, (self.error_type, self.message))) or "(no message)"
+        return class_and_text(self.error_type, self.message) or "(no message)"
 
 
 def cause_of(job_type: str, error_type: str | None, error: str | None) -> CauseName:

@@ -36,6 +36,12 @@ _NUMBER: Final = re.compile(r"\d+")
 _NUMBERS_TOGETHER: Final = re.compile(r"<n>(?:[.,:/TZ+-]+<n>)+Z?")
 
 
+def class_and_text(error_type: str | None, text: str | None) -> str:
+    """ "ValueError: no such invoice"; of a command only "exit status 3: …", which says what "exit-3" says."""
+    says_it = error_type is not None and (text or "").startswith(error_type.replace("exit-", "exit status ", 1))
+    return ": ".join(word for word in (None if says_it else error_type, text) if word)
+
+
 def normalised(error: str) -> str:
     """*error* without its numbers, ids and quoted values: "503 for invoice <n>", "no user <id>", "no key <…>".
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cronjobs import masking
+from cronjobs.engine.rules.error_groups import class_and_text
 from cronjobs.text import one_line
 
 LINE: Final = 300  # characters
@@ -44,7 +45,7 @@ def described(
 
 def error_line(job: dict[str, Any]) -> str:
     """The class and the text of the error of a job that is ``described``."""
-    return ": ".join(word for word in (job["error_type"], job["error"]) if word)
+    return class_and_text(job["error_type"], job["error"])
 
 
 def absolute(command: str, config: Path) -> str:

@@ -13,7 +13,7 @@ from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
 
 from cronjobs.contrib.web.pages.overview import BY_CRON, OPEN_FINDINGS, SCHEDULES, named
-from cronjobs.contrib.web.strip import QUARTERS, first_quarter, hours_below
+from cronjobs.contrib.web.strip import QUARTERS, first_quarter, hours_below, strip
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.store import exec_runs
@@ -185,6 +185,16 @@ def test_of_many_lines_the_rest_is_a_click_away(rows: Rows, browser: Browser) ->
     assert len(reply.tables["Run by cron"]) == BY_CRON
     assert "/?by_cron=all" in reply.addresses()
     assert len(browser.get("/?by_cron=all").tables["Run by cron"]) == BY_CRON + 2
+
+
+@pytest.mark.parametrize(("became", "shown"), [(".", "w"), ("s", "w"), ("c", "w"), ("r", "r"), ("d", "d")])
+def test_a_quarter_with_an_occurrence_that_is_owed_shows_the_worst_of_it(became: str, shown: str) -> None:
+    """An occurrence that no tick had settled shared its quarter with a success, and nothing was to be seen of it."""
+    letters = "s" * (QUARTERS - 3) + became + ".."
+    owed = strip("ten", letters, ago(minutes=30), NOW)
+    assert (owed.letters[-3], owed.letters[:-3], owed.letters[-2:]) == (shown, letters[:-3], "..")
+    assert strip("ten", letters, NOW + timedelta(minutes=5), NOW).letters == letters
+    assert strip("ten", letters, ago(hours=30), NOW).letters == letters
 
 
 def test_the_strip_of_a_name_is_of_its_own_runs_in_its_quarters(rows: Rows, database: Database) -> None:

@@ -14,7 +14,7 @@ from support.lookingrows import rows as rows
 
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.rules.error_groups import OTHERS, TYPES_AT_MOST, grouped, normalised
+from cronjobs.engine.rules.error_groups import OTHERS, TYPES_AT_MOST, class_and_text, grouped, normalised
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
@@ -51,6 +51,22 @@ def clock() -> FakeClock:
 )
 def test_what_differs_from_job_to_job_is_taken_out_and_what_went_wrong_stays(error: str, group: str) -> None:
     assert normalised(error) == group
+
+
+@pytest.mark.parametrize(
+    ("error_type", "text", "said"),
+    [
+        ("exit-3", "exit status 3: no space left", "exit status 3: no space left"),
+        ("exit-3", "its process ended", "exit-3: its process ended"),
+        ("ValueError", "no such invoice", "ValueError: no such invoice"),
+        ("ValueError", "", "ValueError"),
+        ("ValueError", None, "ValueError"),
+        (None, "it is gone", "it is gone"),
+        (None, None, ""),
+    ],
+)
+def test_an_exit_status_is_said_once(error_type: str | None, text: str | None, said: str) -> None:
+    assert class_and_text(error_type, text) == said
 
 
 @pytest.mark.parametrize("evil", ["a_" * 200, "a.b" * 130, "'" * 400, "1-" * 200, "-" * 400, "error " * 66, "a@" * 200])

@@ -41,3 +41,11 @@ def test_what_a_backfill_would_run_is_in_the_zone_in_which_it_was_asked_for(rows
     span = ("--from", "2026-06-30T00:00", "--to", "2026-07-01T00:00")
     answer = cronjobs("backfill", "nightly-report", *span, "--dry-run")
     assert answer.out.splitlines()[1:] == ["  2026-06-30 08:15:00 Europe/Berlin"]
+    of_day = cronjobs("backfill", "nightly-report", "--from", "yesterday 00:00", "--to", "00:00", "--dry-run")
+    assert of_day.out == answer.out, "as history and explain take it"
+    assert (
+        "--from yesterday 00:00 is read in the configuration's timezone, Europe/Berlin: 2026-06-30T00:00" in of_day.err
+    )
+    wrong = cronjobs("backfill", "nightly-report", "--from", "25:00", "--to", "00:00", "--dry-run")
+    assert wrong.code == 2
+    assert "--from '25:00' is not an ISO time" in wrong.err

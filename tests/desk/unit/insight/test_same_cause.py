@@ -268,7 +268,8 @@ def test_a_module_that_cannot_be_imported_is_why_its_types_are_unknown(here: boo
     health = facts(**more, faults=(Fault(*NO_MODULE),) if here else ())
     [found] = troubles(health, SETTINGS)
     why = "for want of t.a, t.b 2 due jobs wait and schedule nightly cannot run"
-    assert found.text.endswith(f"{': '.join(NO_MODULE)}; {why}")
+    there = "" if here else ' ("cronjobs check" there says more)'
+    assert found.text.endswith(f"{': '.join(NO_MODULE)}; {why}{there}")
     assert (found.key, found.severity) == ("config:web1", "critical")
     assert texts(health, but={"config"}).keys() == {"unresolved:t.a", "unresolved:t.b"}, "for who reports no file"
 
@@ -282,14 +283,30 @@ def test_hosts_with_the_very_same_faults_are_one_finding() -> None:
     [found] = troubles(health, SETTINGS)
     assert found.text == (
         f"hosts web1, web2, web3 cannot use all of their file: {': '.join(NO_MODULE)}; "
-        "for want of t.a, t.b 3 due jobs wait"
+        'for want of t.a, t.b 3 due jobs wait ("cronjobs check" there says more)'
     )
+    assert found.command is None, "typed here it would look at the file here"
     assert (found.key, found.severity, found.since) == ("config:web2", "critical", NOW - HOUR)
     assert found.rows == (": ".join(NO_MODULE), "host web1", "host web3")
     other = replace(health, ticks=[*health.ticks, tick("web4", NO_MODULE, ("t.c", "it cannot be used"))])
     assert texts(other).keys() == {"config:web2", "config:web4"}, "one with other faults is not like them"
     idle = replace(health, unresolved={})
     assert [(each.key, each.severity) for each in troubles(idle, SETTINGS)] == [("config:web2", "warning")]
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["here", "on a host"])
+def test_a_fault_keeps_its_key_and_its_since_in_an_outage_of_all_ticks(here: bool) -> None:
+    """Its types were findings of their own then, and it was a milder one of another key."""
+    since = NOW - HOUR
+    more = {"unresolved": {"t.a": 2}, "ticks": [tick("web1", NO_MODULE)]}
+    health = facts(**more, faults=(Fault(*NO_MODULE),) if here else ())
+    watch = replace(health.watch, misconfigured={"web1": since}, not_loaded={"web1": since})
+    [before] = troubles(replace(health, watch=watch), SETTINGS)
+    away = replace(health, watch=watch, now=NOW + 10 * MINUTE, judged_by_ticks=False)
+    found = {each.key: each for each in troubles(away, SETTINGS)}
+    assert found.keys() == {"no_tick", "config:web1"}
+    assert (found["config:web1"].severity, found["config:web1"].since) == (before.severity, since)
+    assert found["config:web1"].text == before.text
 
 
 def test_a_fault_here_hides_no_other_fault_of_another_host() -> None:
@@ -362,7 +379,8 @@ def test_a_host_that_joins_keeps_the_key_and_is_news_for_who_acknowledged_the_fa
         for health in [facts(ticks=[tick(host, NO_MODULE) for host in hosts]) for hosts in (["web2"], ["web1", "web2"])]
     )
     [one], [two] = (troubles(each, SETTINGS) for each in (alone, both))
-    assert (one.key, one.text) == ("config:web2", f"host web2 cannot use all of its file: {': '.join(NO_MODULE)}")
+    said = f"host web2 cannot use all of its file: {': '.join(NO_MODULE)}"
+    assert (one.key, one.text) == ("config:web2", f'{said} ("cronjobs check" there says more)')
     assert (one.key, one.rows) == (two.key, two.rows[:1])
     until = NOW + HOUR
     acks = {finding: StoredAck(one.key, "warning", finding.rows, until, "ada", None, NOW) for finding in (one, two)}
@@ -376,7 +394,7 @@ def test_jobs_that_several_hosts_leave_for_a_bad_limit_are_counted_once() -> Non
     its = {"did": {"broken": {"limits.smtp:": "0 would let none begin"}}, "not_started": [left]}
     [found] = troubles(facts(ticks=[tick("web1") | its, tick("web2") | its]), SETTINGS)
     assert 'limits."smtp:": 0 would let none begin; 3 due jobs wait' in found.text
-    assert found.text.endswith("; 3 due jobs wait for it")
+    assert "; 3 due jobs wait for it (" in found.text
 
 
 def test_a_type_that_was_unknown_before_has_a_cause_of_its_own() -> None:
@@ -429,7 +447,7 @@ def test_so_is_one_of_another_host_by_what_its_tick_left(jobs: Any, prefix: str,
     its = tick("web1") | {"did": {"broken": {"limits.smtp:": "0 would let none begin"}}, "not_started": [left]}
     [found] = troubles(facts(ticks=[its]), SETTINGS)
     assert (found.key, found.severity) == ("config:web1", severity)
-    assert found.text.endswith("; 3 due jobs wait for it") is (severity == "critical")
+    assert ("; 3 due jobs wait for it (" in found.text) is (severity == "critical")
 
 
 def test_a_timeout_without_room_stands_for_its_late_jobs_and_no_others() -> None:
