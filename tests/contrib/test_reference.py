@@ -133,7 +133,7 @@ def test_the_first_file_is_valid_and_so_is_each_example_in_it() -> None:
 
 def test_files_that_we_show_are_valid() -> None:
     texts = [file.read_text() for file in ROOT.glob("examples/**/cronjobs.yaml")]
-    for page in ["README.md", *(str(file.relative_to(ROOT)) for file in ROOT.glob("docs/*.md"))]:
+    for page in ["README.md", *(str(file.relative_to(ROOT)) for file in ROOT.glob("docs/**/*.md"))]:
         texts += [block.text for block in Page(page).blocks("yaml")]
     keys = json_schema()["properties"].keys()
     ours = [text for text in texts if isinstance(yaml.safe_load(text), dict) and yaml.safe_load(text).keys() <= keys]

@@ -124,7 +124,7 @@ def test_cronjobs_web_reads_no_body_of_who_has_no_session(
 
 
 def test_below_asgi_a_body_stays_with_the_server(config: Path, engine: Engine) -> None:
-    """By a2wsgi, as docs/web.md mounts the pages: it hands over what is asked for, a part ahead."""
+    """By a2wsgi, as docs/how-to/web.md mounts the pages: it hands over what is asked for, a part ahead."""
     parts: list[int] = []
 
     async def receive() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What docs/alerts.md says is what happens: its files are taken, and its message is the one that is sent."""
+"""What docs/how-to/alerts.md says is what happens: its files are taken, and its message is the one that is sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.ticking import Project, cli
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import CommandChannel, MailChannel, Settings, WebhookChannel
 
-PAGE = Page("docs/alerts.md")
+PAGE = Page("docs/how-to/alerts.md")
 ENVIRON = {
     "SMTP_PASSWORD": "correct horse",
     "SLACK_URL": "https://hooks.example.com/T0/B0",

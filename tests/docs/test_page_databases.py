@@ -1,4 +1,4 @@
-"""docs/databases.md does what it says: each block is executed, and the move to PostgreSQL is made with real ticks."""
+"""docs/how-to/database.md: each block is executed, and the move to PostgreSQL made with real ticks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.tables import VERSION_TABLE, metadata
 from cronjobs.engine.schema import migrations
 
-PAGE = Page("docs/databases.md")
+PAGE = Page("docs/how-to/database.md")
 
 CRONJOBS = str(Path(sys.executable).parent)  # where the command is that users type
 

@@ -1,4 +1,4 @@
-"""docs/django.md: the project that it builds is built, run and tested, command by command."""
+"""docs/tutorials/django.md: the project that it builds is built, run and tested, command by command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from support.django_project import django_project
 from support.pages import Page
 
-PAGE = Page("docs/django.md")
+PAGE = Page("docs/tutorials/django.md")
 NAMED = re.compile(r"# ([\w/]+\.\w+)(, at its end)?\n")
 NOT_HERE = ("pip install",)
 

@@ -1,4 +1,4 @@
-"""What docs/effects.md says is what happens: its code, its commands and its excerpts of the recipes."""
+"""What docs/how-to/effects.md says is what happens: its code, its commands and its excerpts of the recipes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cronjobs.engine.database.tables import jobs as jobs_table
 from cronjobs.engine.jobs import registry
 from cronjobs.testing import FakeClock
 
-PAGE = Page("docs/effects.md")
+PAGE = Page("docs/how-to/effects.md")
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
@@ -102,7 +102,7 @@ def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 
 def handler(says: str, name: str) -> Callable[..., Any]:
     namespace: dict[str, Any] = {}
-    exec(compile(PAGE.block("python", says), "docs/effects.md", "exec"), namespace)
+    exec(compile(PAGE.block("python", says), "docs/how-to/effects.md", "exec"), namespace)
     found: Callable[..., Any] = namespace[name]
     return found
 

@@ -1,4 +1,4 @@
-"""docs/enqueue.md, executed: every block in a small app, on both databases, with the rights of the role ``enqueue``."""
+"""docs/how-to/enqueue.md, executed: every block in a small app, with the rights of the role ``enqueue``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.jobs import registry as jobs_module
 from cronjobs.engine.jobs.enqueue import Options
 
-PAGE = Page("docs/enqueue.md")
+PAGE = Page("docs/how-to/enqueue.md")
 ORDERS = "CREATE TABLE orders (id integer PRIMARY KEY {}, status text NOT NULL)"
 
 Run = Callable[..., dict[str, Any]]
@@ -71,7 +71,7 @@ def run(app: dict[str, Any]) -> Run:
 
 def execute(says: str, names: dict[str, Any]) -> None:
     """Run the page's block in which *says* occurs."""
-    exec(compile(PAGE.block("python", says), "docs/enqueue.md", "exec", dont_inherit=True), names)
+    exec(compile(PAGE.block("python", says), "docs/how-to/enqueue.md", "exec", dont_inherit=True), names)
 
 
 def create_orders(url: str) -> None:

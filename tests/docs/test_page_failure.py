@@ -1,4 +1,4 @@
-"""docs/failure.md: what becomes of a job, by what its handler raises, and the figures of its text."""
+"""docs/explanation/failure.md: what becomes of a job, by what its handler raises, and the figures of its text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cronjobs import RetryPolicy
 from cronjobs.engine.config.settings import RunSettings
 from cronjobs.engine.rules.retry import backoff
 
-PAGE = Page("docs/failure.md")
+PAGE = Page("docs/explanation/failure.md")
 
 RAISING = """
 from cronjobs import GiveUp, RetryLater, Snooze, job

@@ -1,4 +1,4 @@
-"""docs/findings.md: every kind of finding is there, with the severity it has; its commands and its code work."""
+"""docs/reference/findings.md: every kind of finding, with its severity; its commands and its code work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.pages import ROOT, Page
 from cronjobs.desk.insight.finding import Severity
 from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
 
-PAGE = Page("docs/findings.md")
+PAGE = Page("docs/reference/findings.md")
 RULES = (
     *(f"desk/insight/findings_of_{each}.py" for each in ("ticks", "schedules", "work")),
     *("contrib/alerts/findings.py", "contrib/exec/findings.py", "desk/insight/findings_of_extras.py"),

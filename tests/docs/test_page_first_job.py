@@ -1,4 +1,4 @@
-"""docs/first-job.md: its code, files, commands and tables, executed."""
+"""docs/tutorials/first-job.md: its code, files, commands and tables, executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/from-a-crontab.md: its crontab becomes its YAML, its commands can be typed, and its table of keys is whole."""
+"""docs/tutorials/from-a-crontab.md: its crontab becomes its YAML, its commands run, its table of keys is whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cronjobs.contrib.take_over.taking_over import Importer
 from cronjobs.engine.config.settings import Leftovers
 from cronjobs.testing import FakeClock
 
-PAGE = Page("docs/from-a-crontab.md")
+PAGE = Page("docs/tutorials/from-a-crontab.md")
 OWNER = pwd.struct_passwd(("ada", "x", 1000, 1000, "", "/home/ada", "/bin/bash"))
 
 

@@ -1,4 +1,4 @@
-"""docs/from-celery.md: its project runs, and each call and setting that its tables name exists."""
+"""docs/tutorials/from-celery.md: its project runs, and each call and setting that its tables name exists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cronjobs import Context, RetryPolicy
 from cronjobs.engine.config.load import load
 from cronjobs.engine.crontime.timing import timing
 
-PAGE = Page("docs/from-celery.md")
+PAGE = Page("docs/tutorials/from-celery.md")
 pytestmark = pytest.mark.either
 
 

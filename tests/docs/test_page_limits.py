@@ -1,4 +1,4 @@
-"""What docs/limits.md says is what happens: its file, its code and its commands."""
+"""What docs/how-to/limits.md says is what happens: its file, its code and its commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.project import Project
 from cronjobs.engine.database.tables import jobs as jobs_table
 from cronjobs.engine.jobs import registry
 
-PAGE = Page("docs/limits.md")
+PAGE = Page("docs/how-to/limits.md")
 
 
 def test_no_block_of_the_page_is_left_out_and_no_link_is_dead() -> None:

@@ -1,4 +1,4 @@
-"""docs/production.md: exit codes, deploys, copies of the database, as ticks really do it."""
+"""docs/how-to/operating.md: exit codes, deploys, copies of the database, as ticks really do it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.ticking import Project as Ticking
 
 from cronjobs.engine.config.settings import RunSettings
 
-PAGE = Page("docs/production.md")
+PAGE = Page("docs/how-to/operating.md")
 
 ENDS = """
 import time
@@ -78,7 +78,7 @@ def test_a_tick_that_is_stopped_gives_its_job_back_and_ends_with_128_and_the_sig
 
 @pytest.mark.slow
 def test_the_brake_stops_claims_until_it_is_let_go(busy_shop: Shop) -> None:
-    text = PAGE.text + Page("docs/time.md").text
+    text = PAGE.text + Page("docs/explanation/time.md").text
     pauses = re.findall(r"`(cronjobs pause [^`]+)`", text)
     [resume] = set(re.findall(r"`(cronjobs resume [^`]+)`", text))
     assert len(pauses) == 2  # for people, and for deploy scripts

@@ -1,4 +1,4 @@
-"""docs/seeing.md: what it shows is what the commands print, after the night that it tells of."""
+"""docs/how-to/seeing.md: what it shows is what the commands print, after the night that it tells of."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cronjobs.engine.database import tables
 from cronjobs.engine.database.address import Address
 from cronjobs.testing import FakeClock
 
-PAGE = Page("docs/seeing.md")
+PAGE = Page("docs/how-to/seeing.md")
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 MIDNIGHT = NOW.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(hours=2)  # in Berlin
 GAP = (4 * 60 + 11, 4 * 60 + 41)  # minutes after midnight without ticks

@@ -1,4 +1,4 @@
-"""docs/seeing.md, its first section: the commands can be typed, and take --json; the log's line is a real one's."""
+"""docs/how-to/seeing.md: the commands can be typed, and take --json; the log's line is a real one's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.shop import Shop, commands
 from support.shop import busy_shop as busy_shop
 from support.shop import shop as shop
 
-PAGE = Page("docs/seeing.md")
+PAGE = Page("docs/how-to/seeing.md")
 
 
 @pytest.mark.slow

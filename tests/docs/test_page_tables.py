@@ -1,4 +1,4 @@
-"""The SQL of docs/tables.md, typed into psql and into SQLite, and what a real tick makes of the rows."""
+"""The SQL of docs/reference/tables.md, typed into psql and into SQLite, and what a real tick makes of the rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.ticking import Project
 
 from docs.test_table_contract import CHANGES, FUNCTION
 
-PAGE = Page("docs/tables.md")
+PAGE = Page("docs/reference/tables.md")
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, status text NOT NULL); INSERT INTO orders VALUES (42, 'OPEN');"
 HANDLERS = """
 def tell(ctx, **payload):

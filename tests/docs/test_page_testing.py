@@ -1,4 +1,4 @@
-"""docs/testing.md: its tests are run, in projects made of its own files; FastAPI's and Django's on both databases."""
+"""docs/how-to/testing.md: its tests run, in projects of its own files; FastAPI's and Django's on both databases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from support.pages import Page
 from support.targets import plain_url
 
-PAGE = Page("docs/testing.md")
+PAGE = Page("docs/how-to/testing.md")
 NAMED = re.compile(r"# ([\w/]+\.\w+)\n")
 
 

@@ -1,4 +1,4 @@
-"""docs/time.md: its example of each policy and of ``explain``, really run."""
+"""docs/explanation/time.md: its example of each policy and of ``explain``, really run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.shop import shop as shop
 
 from cronjobs.engine.config.settings import ScheduleSettings
 
-PAGE = Page("docs/time.md")
+PAGE = Page("docs/explanation/time.md")
 START = "<!-- time: tests/docs/test_page_time.py runs this -->\n"
 
 

@@ -1,4 +1,4 @@
-"""docs/web.md: its examples run, and its tables are what there is."""
+"""docs/how-to/web.md: its examples run, and its tables are what there is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.ticking import Project, cli
 from cronjobs import masking
 from cronjobs.errors import UsageError
 
-PAGE = Page("docs/web.md")
+PAGE = Page("docs/how-to/web.md")
 
 
 @pytest.fixture

@@ -27,14 +27,14 @@ pytestmark = pytest.mark.either
 
 DEPLOY = ROOT / "examples" / "deploy"
 PAGES = {
-    "containers": {"dockerfile": 1, "console": 1, "crontab": 1},
+    "how-to/containers": {"dockerfile": 1, "console": 1, "crontab": 1},
     "kubernetes": {"console": 1},
     "monitoring": {"console": 1, "": 1},
     "release": {"console": 1},
-    "second-host": {"console": 2, "crontab": 1},
-    "security": {},
+    "how-to/hosts": {"console": 2, "crontab": 1},
+    "explanation/security": {},
     "systemd": {"console": 2},
-    "troubleshooting": {"console": 10},
+    "how-to/troubleshooting": {"console": 10},
     "uninstall": {"console": 1},
     "upgrade": {"console": 2},
 }
@@ -93,8 +93,8 @@ def test_each_symptom_prints_what_the_page_says(typed: Project) -> None:
     enqueue(typed, "t.work", run_at=long_ago)
     misfit = {"error_type": "SignatureMismatch", "last_error": "payload.customer_id is not a str"}
     enqueue(typed, "billing.invoice", misfit_since=long_ago, **misfit)
-    found = page("troubleshooting").blocks("console")
-    assert len(found) == PAGES["troubleshooting"]["console"]
+    found = page("how-to/troubleshooting").blocks("console")
+    assert len(found) == PAGES["how-to/troubleshooting"]["console"]
     for block in found:
         answer, line = None, ""
         for line in typed_lines(block.text):
@@ -109,14 +109,14 @@ def test_each_symptom_prints_what_the_page_says(typed: Project) -> None:
 
 def test_the_sentences_of_the_database_are_those_that_are_raised() -> None:
     raised = Path(errors.__file__).read_text() + (ROOT / "cronjobs/engine/database/error_mapping.py").read_text()
-    for row in page("troubleshooting").table("What the database says"):
+    for row in page("how-to/troubleshooting").table("What the database says"):
         for said in re.findall(r"`([^`]+)`", row["a tick prints"]):
             if said not in ("does not exist",):  # PostgreSQL's own words
                 assert said in raised, said
 
 
 def test_each_exit_code_is_told() -> None:
-    codes = [row["code"] for row in page("troubleshooting").table("The exit code of a tick")]
+    codes = [row["code"] for row in page("how-to/troubleshooting").table("The exit code of a tick")]
     assert codes == ["1", "2", "3", "4", "70", "137, 142", "143"]
 
 
@@ -169,7 +169,7 @@ def without_comments(file: str) -> str:
 
 
 def test_the_pages_show_the_files_that_are_there() -> None:
-    assert page("containers").block("dockerfile", "FROM") == without_comments("Dockerfile")
+    assert page("how-to/containers").block("dockerfile", "FROM") == without_comments("Dockerfile")
     assert page("monitoring").block("", "rotate") == without_comments("logrotate")
     whole = (DEPLOY / "kubernetes.yaml").read_text()
     for row in page("kubernetes").table("Run on Kubernetes"):
@@ -241,7 +241,7 @@ def test_a_second_host_shares_the_work_and_is_listed(typed: Project) -> None:
         assert typed.run("run-due", "--limit", "1", env={"CRONJOBS_HOST": host}).code == 0
     assert [row["host"] for row in typed.rows("ticks")] == ["web1", "web2"]
     assert [row["status"] for row in typed.rows("jobs")] == ["succeeded", "succeeded"]
-    for line in typed_lines(page("second-host").blocks("console")[1].text):
+    for line in typed_lines(page("how-to/hosts").blocks("console")[1].text):
         assert call(typed, line).code == 0
     assert {*re.findall(r"web[0-9]", typed.call("status").out)} == {"web1", "web2"}
 

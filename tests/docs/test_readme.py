@@ -27,7 +27,16 @@ README = PAGE.text
 NAMING = [
     PAGE,
     FIRST_JOB,
-    *(Page(f"docs/{name}.md") for name in ("time", "failure", "seeing", "production", "from-celery")),
+    *(
+        Page(f"docs/{name}.md")
+        for name in (
+            "explanation/time",
+            "explanation/failure",
+            "how-to/seeing",
+            "how-to/operating",
+            "tutorials/from-celery",
+        )
+    ),
 ]
 
 
@@ -66,7 +75,7 @@ def test_every_block_is_executed_by_a_test_of_this_file() -> None:
 
 def test_the_picture_of_status_is_part_of_the_one_that_is_tested() -> None:
     picture = PAGE.block("", "TROUBLE")
-    assert picture in Page("docs/seeing.md").block("console", "TROUBLE")
+    assert picture in Page("docs/how-to/seeing.md").block("console", "TROUBLE")
 
 
 # --- the whole of it --------------------------------------------------------------------------------------------------
@@ -104,7 +113,7 @@ def test_the_line_for_cron_is_the_one_of_the_example_crontab() -> None:
 def named_commands() -> list[list[str]]:
     """Every ``cronjobs …`` of the README and of the pages that it begins with, as words."""
     spans = [span for page in NAMING for span in re.findall(r"`(cronjobs [^`]+)`", page.text.replace("\n", " "))]
-    typed = [*commands(FIRST_JOB, "Five minutes"), *commands(Page("docs/seeing.md"), "The commands")]
+    typed = [*commands(FIRST_JOB, "Five minutes"), *commands(Page("docs/how-to/seeing.md"), "The commands")]
     return [shlex.split(command, comments=True)[1:] for command in [*spans, *typed] if command.startswith("cronjobs ")]
 
 

@@ -1,4 +1,4 @@
-"""docs/tables.md is the contract with other languages: its columns, types and defaults are those of both databases."""
+"""docs/reference/tables.md is the contract: its columns, types and defaults are those of both databases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cronjobs.engine.database.tables import VERSION_TABLE, metadata
 from cronjobs.engine.jobs.checking import key_text
 from cronjobs.engine.schema.drift import WORKER_FUNCTIONS
 
-PAGE = Page("docs/tables.md")
+PAGE = Page("docs/reference/tables.md")
 OURS_ALONE = {
     "cronjobs_alerts",
     "cronjobs_counts",

@@ -12,7 +12,7 @@ import pytest
 from support.pages import Page
 from support.project import BARE, CRONJOBS, Answer, Project
 
-PAGE = Page("docs/first-job.md")
+PAGE = Page("docs/tutorials/first-job.md")
 JOBS = PAGE.block("python", "# jobs.py")
 YAML = PAGE.block("yaml", "# cronjobs.yaml")
 FAKE = (

@@ -164,7 +164,7 @@ def _lost(facts: ReleaseFacts) -> ReleaseItem:
         "ask",
         f"these run again by themselves: {_names_of(again)}. Does each of them use an effect, a transaction or its "
         "provider's key for what must not happen twice?",
-        "docs/effects.md; or on_lost: dead",
+        "docs/how-to/effects.md; or on_lost: dead",
     )
 
 
@@ -186,7 +186,7 @@ def _alerts(facts: ReleaseFacts) -> ReleaseItem:
     about = "Is somebody told when a job dies?"
     alerts = facts.settings.alerts
     if alerts is None or not alerts.channels:
-        do = "alerts: in the file, see docs/alerts.md"
+        do = "alerts: in the file, see docs/how-to/alerts.md"
         return ReleaseItem("alerts", about, "to do", "no alert is sent: who does not look hears of nothing", do)
     untried = sorted(set(alerts.channels) - set(facts.delivered or ()))
     if untried:
@@ -246,11 +246,11 @@ def _questions() -> Iterator[ReleaseItem]:
         "roll-back": ("Do waiting jobs suit the code before, too, if you go back?", "docs/upgrade.md"),
         "secrets": (
             "Does no payload hold what only some may read? Every role that reads jobs sees it.",
-            "docs/security.md",
+            "docs/explanation/security.md",
         ),
         "on call": (
             'Does whoever is called know the one command for "where is this job now"?',
-            "cronjobs explain 17; docs/troubleshooting.md",
+            "cronjobs explain 17; docs/how-to/troubleshooting.md",
         ),
     }
     for item, (text, do) in asked.items():

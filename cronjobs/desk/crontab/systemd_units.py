@@ -13,7 +13,7 @@ from cronjobs.desk.crontab.block import tick_words, when
 from cronjobs.errors import UsageError
 
 STOP: Final = timedelta(seconds=90)  # DefaultTimeoutStopSec: after that a stop kills
-CLOSING: Final = timedelta(seconds=5)  # what a tick needs beyond its grace, see docs/long-jobs.md
+CLOSING: Final = timedelta(seconds=5)  # what a tick needs beyond its grace, see docs/how-to/long-work.md
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./:=@,+-]+")
 

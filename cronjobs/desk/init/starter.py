@@ -39,7 +39,7 @@ timezone: @timezone@
 log: cronjobs.log                    # a line per event; none: no file
 
 #metrics: {textfile: /var/lib/node_exporter/cronjobs.prom}   # for Prometheus; or: cronjobs metrics
-#alerts: {channels: {ops: {webhook: {url: "https://chat.example.com/hook", format: slack}}}}   # docs/alerts.md
+#alerts: {channels: {ops: {webhook: {url: "https://chat.example.com/hook", format: slack}}}}   # docs/how-to/alerts.md
 #around: [tracing:span]              # context managers around every attempt
 
 #run:

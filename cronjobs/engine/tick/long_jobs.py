@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import subprocess
 
 PROGRAM: Final = (
-    "cronjobs.engine.tick.long_job_process"  # operators signal long jobs by this name, see docs/long-jobs.md
+    "cronjobs.engine.tick.long_job_process"  # operators signal long jobs by this name, see docs/how-to/long-work.md
 )
 ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an interpreter
 REAPED_WITHIN_S: Final = 0.1

@@ -51,7 +51,7 @@ from cronjobs.testing import FakeClock
 pytestmark = pytest.mark.connects_as(OWNER)  # who may delete everything
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-GRACE = HOUR  # docs/findings.md: without ``grace:``
+GRACE = HOUR  # docs/reference/findings.md: without ``grace:``
 LEASE = timedelta(minutes=1)
 LIMIT = timedelta(hours=2)  # of an attempt
 SLACK = timedelta(minutes=5)

@@ -18,7 +18,7 @@ from cronjobs.clock import SYSTEM
 
 pytestmark = [pytest.mark.slow, pytest.mark.either]
 
-PAGE = (Path(__file__).parents[3] / "docs" / "long-jobs.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "long-work.md").read_text()
 
 
 @pytest.fixture
