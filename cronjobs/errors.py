@@ -357,7 +357,7 @@ class SchemaNotUpgraded(DatabaseError):
         super().__init__(
             f"database is at revision {found}, of a version before 0.2.0: this version does not upgrade it, and has "
             "changed nothing. Export its waiting jobs and keys with the version that made it, and enqueue them into "
-            "new tables: docs/from-before-0.2.md"
+            "new tables: docs/how-to/operating.md#tables-from-before-020"
         )
 
 

@@ -1,6 +1,6 @@
 """What an extra of your own is made of: a module with ``found()``, with a ``hook``, or with both.
 
-``extras:`` in cronjobs.yaml names it; see docs/extras.md.
+``extras:`` in cronjobs.yaml names it; see docs/how-to/alerts.md#an-extra-of-your-own.
 """
 
 from __future__ import annotations

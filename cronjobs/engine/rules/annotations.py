@@ -152,7 +152,7 @@ _HOOK: Final = "__get_pydantic_core_schema__"  # of models, and of classes that 
 
 
 def _is_rich(cls: Any) -> bool:
-    """Whether pydantic turns JSON into it: a class of one of the kinds that docs/payloads.md names."""
+    """Whether pydantic turns JSON into it: a class of one of the kinds that docs/how-to/payloads.md names."""
     if cls in _SETS or cls in _WRITTEN_AS_TEXT:
         return True
     if not isinstance(cls, type):

@@ -1,7 +1,8 @@
 """Annotations that pydantic reads, strictly and from JSON text. The only module that imports it, when a payload comes.
 
-pydantic reads containers, unions, dataclasses, TypedDicts and models. Its schema is changed where docs/payloads.md asks
-for something else: the texts that dates and the like are written as, no float for a Decimal, the order of a union.
+pydantic reads containers, unions, dataclasses, TypedDicts and models. Its schema is changed where
+docs/how-to/payloads.md asks for something else: the texts that dates and the like are written as, no float for a
+Decimal, the order of a union.
 """
 
 from __future__ import annotations

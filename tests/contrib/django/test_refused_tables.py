@@ -56,7 +56,7 @@ def test_a_command_refuses_them_and_changes_nothing(
     before = (project.everything(), names(old))
     answer = project.call(*command.replace("URL", database_url).split())
     assert (answer.code, SAYS in answer.err) == (4, True), answer
-    assert "docs/from-before-0.2.md" in answer.err
+    assert "docs/how-to/operating.md#tables-from-before-020" in answer.err
     assert (project.everything(), names(old)) == before
 
 

@@ -24,7 +24,7 @@ from cronjobs.engine.jobs.context import StopSignal
 from cronjobs.engine.tick.watchdog import HARD_AFTER_S, PAST_DEADLINE_S
 from cronjobs.model import ExitCodes, Succeeded
 
-PAGE = Page("docs/between-jobs.md")
+PAGE = Page("docs/explanation/tick.md")
 TICK_S = 20.0
 
 

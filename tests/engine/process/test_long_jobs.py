@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from support.commands import until
 from support.longjobs import LongJobs, long_jobs
+from support.pages import Page
 from support.ticking import Project, events
 
 from cronjobs.clock import SYSTEM
 
 pytestmark = [pytest.mark.slow, pytest.mark.either]
 
-PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "long-work.md").read_text()
+PAGE = Page("docs/how-to/long-work.md")
 
 
 @pytest.fixture
@@ -238,12 +239,12 @@ def test_an_idle_tick_is_silent_and_begins_nothing_while_a_long_job_runs(longs: 
 
 def test_the_page_s_commands_do_what_it_says(sqlite_longs: LongJobs) -> None:
     project = sqlite_longs.project
-    [yaml] = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    yaml = yaml.replace("15 2 * * *", "15 2 29 2 *")  # or a test at 02:15 waits for tonight's backup, too
+    yaml = PAGE.block("yaml", "long_jobs: 4").replace(
+        "15 2 * * *", "15 2 29 2 *"
+    )  # or a test at 02:15 waits for tonight's backup, too
     (project.folder / "cronjobs.yaml").write_text(yaml.replace("sqlite:///cronjobs.db", project.url))
-    commands = [
-        line for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.M | re.S) for line in block.splitlines()
-    ]
+    blocks = [PAGE.block("console", says) for says in ("jobs cancel 1", "pause --all")]
+    commands = [line for block in blocks for line in block.splitlines()]
     folder = project.folder / "bin"
     folder.mkdir()
     (folder / "pg_dump").write_text("#!/bin/sh\nexec sleep 120\n")

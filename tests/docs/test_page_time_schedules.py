@@ -1,4 +1,4 @@
-"""docs/schedules.md: its project's own test is run, and the conditions of its table are computed."""
+"""docs/explanation/time.md: its project's own test is run, and the conditions of its table are computed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from support.pages import Page
 
 from cronjobs.engine.crontime.timing import fire_times
 
-PAGE = Page("docs/schedules.md")
+PAGE = Page("docs/explanation/time.md")
 pytestmark = pytest.mark.either
 
 
 def test_every_block_is_executed_here() -> None:
-    assert PAGE.counts() == {"yaml": 1, "python": 2}
+    assert PAGE.counts() == {"yaml": 2, "console": 1, "python": 2}  # test_page_time.py
     assert PAGE.dead_links() == []
 
 

@@ -1,4 +1,4 @@
-"""docs/extras.md: its extra says its finding and is called beside a tick, on a file that names it."""
+"""docs/how-to/alerts.md: its extra says its finding and is called beside a tick, on a file that names it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.ticking import CRONS, Project
 
 from cronjobs.engine.tick.extras import Hook
 
-PAGE = Page("docs/extras.md")
+PAGE = Page("docs/how-to/alerts.md")
 PRINTER = """
 from pathlib import Path
 

@@ -1,11 +1,11 @@
-"""docs/between-jobs.md: its hook is the one that is tested; test_left_behind.py has its table."""
+"""docs/explanation/tick.md: its hook is the one that is tested; test_left_behind.py has its table."""
 
 from __future__ import annotations
 
 from support.pages import Page
 from support.ticking import Project
 
-PAGE = Page("docs/between-jobs.md")
+PAGE = Page("docs/explanation/tick.md")
 HANDLERS = """
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sessions import Session, engine

@@ -1,4 +1,4 @@
-"""docs/backup.md: a backup made while ticks run, restored elsewhere and in place, does what the page says."""
+"""docs/how-to/operating.md: a backup made while ticks run, restored elsewhere and in place, does what the page says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.pages import Page
 from support.postgres import SUPERUSER, PostgresServer, as_role
 from support.ticking import Project, cli, rivals
 
-PAGE = Page("docs/backup.md")
+PAGE = Page("docs/how-to/operating.md")
 
 YAML = """
 project: shop
@@ -91,11 +91,6 @@ def kept(project: Project, postgres_server: PostgresServer, new_postgres_url: An
     return Kept(project, postgres_server, new_postgres_url)
 
 
-def test_the_page_has_the_blocks_that_are_run_here() -> None:
-    assert PAGE.counts() == {"console": 3, "sql": 2}
-    assert PAGE.dead_links() == []
-
-
 @pytest.mark.slow
 def test_a_backup_of_a_database_at_work_is_whole_and_its_copy_keeps_still(kept: Kept) -> None:
     project = kept.project
@@ -114,7 +109,7 @@ def test_a_backup_of_a_database_at_work_is_whole_and_its_copy_keeps_still(kept: 
         before = copy.everything()
         refused = copy.tick()
         assert refused.process.returncode == 3
-        assert refused.stderr == PAGE.block("console", "run-due").partition("\n")[2]
+        assert refused.stderr == PAGE.block("console", "claimed").partition("\n")[2]
         assert copy.everything() == before
         assert json.loads(cli(copy, "status", "--json"))["running"]["total"] == 1  # whoever only looks may
 

@@ -1,4 +1,4 @@
-"""docs/clusters.md: its file is read as it says, and its numbers are those of the code."""
+"""docs/how-to/long-work.md: its file is read as it says, and its numbers are those of the code."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cronjobs.engine.jobs.job_types import PROCESS_GRACE
 from cronjobs.engine.rules.clusters import DIFFERS_AGAIN, DIFFERS_FOR
 from cronjobs.engine.tick.executors import PROGRAM
 
-PAGE = Page("docs/clusters.md")
+PAGE = Page("docs/how-to/long-work.md")
 
 
 def test_the_file_on_the_page_says_what_its_comments_say(tmp_path: Path) -> None:
-    [text] = re.findall(r"```yaml\n(.*?)```", PAGE.text, re.DOTALL)
+    text = PAGE.block("yaml", "executors:")
     file = tmp_path / "cronjobs.yaml"
     file.write_text(text)
     settings = load(file, environ={})
