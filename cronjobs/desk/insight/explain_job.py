@@ -57,7 +57,8 @@ def explain_job(life: JobLife) -> Explanation:
         sentences.append(row_gone(life.pruned_dead, times, life.around))
         verdict = "pruned"
     else:
-        sentences += in_order([*_begin(job, times), *_others(life, times), *_happened(job, times)])
+        begin = [] if early else _begin(job, times)  # it was not late, whatever the wrong clock showed
+        sentences += in_order([*begin, *_others(life, times), *_happened(job, times)])
         sentences += _state(job, times, life.around)
         verdict = "waiting" if job.status in ("queued", "failed") else job.status
     facts = {key: value for key, value in plain(life).items() if key != "around"}

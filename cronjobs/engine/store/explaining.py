@@ -257,7 +257,8 @@ def schedules_of_type(connection: Connection, job_type: str) -> list[str]:
 
 
 def newest_tick(connection: Connection) -> Row[Any] | None:
-    return run(connection, f"SELECT t.* FROM {TICKS} t ORDER BY t.started_at DESC, t.id DESC LIMIT 1").first()
+    """The last one to begin, by its id: one whose clock was ahead has a time that is still to come."""
+    return run(connection, f"SELECT t.* FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").first()
 
 
 def newest_ticks(connection: Connection, limit: int) -> Sequence[Row[Any]]:

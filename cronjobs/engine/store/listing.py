@@ -709,17 +709,21 @@ def code_changes(connection: Connection, since: datetime, until: datetime | None
 def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequence[Row[Any]]:
     """Gaps longer than *gap* between the end of all earlier ticks and the next one: ``started_at``, ``finished_at``.
 
-    Begins with the tick before *since*; the caller adds the gap from the last tick to now.
+    Begins with the tick before *since*; the caller adds the gap from the last tick to now. It is none if a tick came
+    meanwhile whose clock was ahead: its id is between theirs, and its time is behind both.
     """
     return run(
         connection,
         f"""
         SELECT quiet_from AS started_at, next_at AS finished_at FROM (
-          SELECT t.started_at AS next_at, max(coalesce(t.finished_at, t.started_at)) OVER (
-            ORDER BY t.started_at, t.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from
+          SELECT t.started_at AS next_at, t.id AS next_id, lag(t.id) OVER (ORDER BY t.started_at, t.id) AS last_id,
+            max(coalesce(t.finished_at, t.started_at)) OVER (
+              ORDER BY t.started_at, t.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from
           FROM {TICKS} t WHERE t.started_at >= coalesce(
             (SELECT max(b.started_at) FROM {TICKS} b WHERE b.started_at <= :since), :since)) AS pairs
-        WHERE quiet_from < {shifted("next_at", "-:gap_s")} ORDER BY next_at""",
+        WHERE quiet_from < {shifted("next_at", "-:gap_s")} AND NOT EXISTS (SELECT 1 FROM {TICKS} a
+          WHERE a.id > last_id AND a.id < next_id AND a.started_at > {shifted("next_at", ":gap_s")})
+        ORDER BY next_at""",
         since=since,
         gap_s=gap.total_seconds(),
     ).all()

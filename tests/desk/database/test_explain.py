@@ -489,6 +489,22 @@ def test_due_before_the_pause_and_held_back_by_it(world: World, monkeypatch: pyt
 # --- a clock was ahead ------------------------------------------------------------------------------------------------
 
 
+def test_ticks_whose_clock_was_ahead_leave_no_gap_and_none_of_them_is_the_last(world: World) -> None:
+    world.file(sync="every: 10m")
+    world.ticks(utc("2026-03-03T00:50:00"), utc("2026-03-03T00:59:00"))
+    world.ticks(utc("2026-03-03T02:00:00"), utc("2026-03-03T02:30:00"))  # true 01:00 to 01:30
+    world.ticks(utc("2026-03-03T01:31:00"), utc("2026-03-03T01:38:00"))
+    world.go(utc("2026-03-03T01:40:20"))
+    assert [row for row in world.cronjobs("history", "--since", "2h", "--json").json if row["kind"] == "gap"] == []
+    waiting = world.ask("sync", "--at", "01:40")
+    assert "The last tick began at 01:38:00 on host alpha" in waiting
+    assert "02:30" not in waiting.text
+    world.tick(utc("2026-03-03T01:50:00"))
+    [gap] = [row for row in world.cronjobs("history", "--since", "2h", "--json").json if row["kind"] == "gap"]
+    assert gap["started_at"].startswith("2026-03-03T01:38:00")
+    assert gap["finished_at"].startswith("2026-03-03T01:50:00")
+
+
 def test_what_a_wrong_clock_ran_before_its_time_is_told_by_explain_and_by_one_mail(world: World) -> None:
     world.file(nightly='cron: "15 2 * * *"')
     world.tick(utc("2026-03-03T12:00:00"))
@@ -504,6 +520,7 @@ def test_what_a_wrong_clock_ran_before_its_time_is_told_by_explain_and_by_one_ma
     said = world.ask(str(told.facts["job"]["id"]))
     assert "ran early at 2026-03-03T12:05:00" in said
     assert "at 2026-03-06 02:15:10" in said
+    assert "It was due at" not in said.text
     gaps = [row for row in world.cronjobs("history", "--since", "24h", "--json").json if row["kind"] == "gap"]
     assert not [gap for gap in gaps if (gap["finished_at"] or "") > "2026-03-04"]
     for day in (4, 5, 6, 7):
