@@ -1173,8 +1173,8 @@ MUTANTS = (
     Mutant(
         "an operator's cancel is not counted",
         "cronjobs/engine/store/operating.py",
-        "CANCELLED, error=act.words)\n    count_jobs(connection, done)",
-        "CANCELLED, error=act.words)\n    count_jobs(connection, done - done)",
+        "CANCELLED, act.as_of, error=act.words)\n    count_jobs(connection, done)",
+        "CANCELLED, act.as_of, error=act.words)\n    count_jobs(connection, done - done)",
         (COUNTS,),
     ),
     Mutant(
@@ -1456,6 +1456,13 @@ MUTANTS = (
         "return [c.finished_at <= bulk.as_of, *dealt]",
         "return [*dealt]",
         (f"{WEB_BULK}::test_what_was_retried_and_has_failed_since_is_not_retried_again",),
+    ),
+    Mutant(
+        "a change of many takes again what has died since it was chosen",
+        "cronjobs/engine/store/operating.py",
+        "    if as_of is not None:\n",
+        "    if False:\n",
+        (f"{WEB_BULK}::test_what_fails_again_between_the_choice_and_the_change_is_left_as_it_is",),
     ),
     Mutant(
         "a request changes as many as there are",

@@ -169,7 +169,7 @@ def do_step(doors: Doors, settings: Settings, actor: str, host: str, given: Mapp
         times = Times(database_now(connection), settings.timezone)
         step = Step.read(given, verb, times.now)
         chosen = walking.choose_some(connection, step.bulk(times), step.below, AT_MOST)
-    act = OperatorAction(verb, actor, host, step.why or None, step.filter)
+    act = OperatorAction(verb, actor, host, step.why or None, step.filter, step.as_of)
     left, asked = step.left, step.asked
     for begin in range(0, len(chosen.ids), BATCH):
         batch = chosen.ids[begin : begin + BATCH]

@@ -48,6 +48,9 @@ _TOO_LONG: Final = (
 _CAN_RETRY: Final = f"""j.status IN ('dead', 'cancelled', 'failed') AND NOT {IS_STRIPPED} AND {_TOO_LONG} IS NULL
       AND NOT {IS_EXEC} AND {KEY_OWNER} IS NULL AND NOT EXISTS (SELECT 1 FROM {JOBS} n
         WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {AMONG_IDS})"""
+# Between the choice and this, another operator may have retried a job, and it has failed again.
+_AS_IT_WAS: Final = """(j.status IN ('queued', 'running')
+      OR coalesce(j.finished_at, j.last_failed_at, j.created_at) <= :as_of)"""
 CAN_CANCEL: Final = f"j.{WAITING}"
 CAN_DISMISS: Final = "j.status = 'dead' AND (j.dismissed_at IS NULL OR j.dismissed_at < j.finished_at)"
 RUNS: Final = f"j.status = 'running' AND NOT {IS_EXEC}"  # nobody reads a request to stop one of exec's
@@ -63,13 +66,17 @@ class Changed:
 
 @dataclass(frozen=True)
 class OperatorAction:
-    """Who does what, where and why, for the audit trail; ``filter``: how jobs were chosen if not by id."""
+    """Who does what, where and why, for the audit trail; ``filter``: how jobs were chosen if not by id.
+
+    ``as_of``: only jobs that have not ended or failed since then are changed; None: all.
+    """
 
     action: str
     actor: str
     host: str
     why: str | None
     filter: dict[str, str] | None = None
+    as_of: datetime | None = None
 
     @property
     def words(self) -> str:
@@ -90,7 +97,7 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
       cancel_requested_at = NULL, dismissed_at = NULL, misfit_since = NULL, {TAKE_KEY_BACK}"""
     try:
         with connection.begin_nested():
-            done = _change(connection, ids, _CAN_RETRY, again)
+            done = _change(connection, ids, _CAN_RETRY, again, act.as_of)
     except IntegrityError:  # meanwhile somebody has committed a job with the key of one of them: the next try sees it
         return Changed()
     follow_renames(connection, done)
@@ -100,7 +107,7 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
 
 def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
     """Cancel waiting jobs at once, ask running ones to stop."""
-    done = _change(connection, _locked(connection, ids), CAN_CANCEL, CANCELLED, error=act.words)
+    done = _change(connection, _locked(connection, ids), CAN_CANCEL, CANCELLED, act.as_of, error=act.words)
     count_jobs(connection, done)
     request = f"cancel_requested_at = coalesce(j.cancel_requested_at, {NOW})"
     asked = _change(connection, set(ids) - done, RUNS, request)
@@ -112,7 +119,7 @@ def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) ->
 
 def dismiss(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
     """Note that dead jobs have been dealt with: they stay dead, and are no longer reported."""
-    done = _change(connection, ids, CAN_DISMISS, f"dismissed_at = {NOW}")
+    done = _change(connection, ids, CAN_DISMISS, f"dismissed_at = {NOW}", act.as_of)
     record_act(connection, act, done)
     return Changed(done)
 
@@ -145,10 +152,17 @@ def _locked(connection: Connection, ids: Collection[int]) -> Collection[int]:
 
 
 def _change(
-    connection: Connection, ids: Collection[int], condition: str, assignments: str, **parameters: Any
+    connection: Connection,
+    ids: Collection[int],
+    condition: str,
+    assignments: str,
+    as_of: datetime | None = None,
+    **parameters: Any,
 ) -> frozenset[int]:
     if not ids:
         return frozenset()
+    if as_of is not None:
+        condition, parameters["as_of"] = f"{condition} AND {_AS_IT_WAS}", as_of
     if is_postgresql(connection):
         statement = (
             f"WITH mine AS MATERIALIZED (SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND "

@@ -224,6 +224,29 @@ def test_what_was_retried_and_has_failed_since_is_not_retried_again(
     assert done == dict.fromkeys(ids, 1)
 
 
+@pytest.mark.parametrize("verb", ["retry", "cancel", "dismiss"])
+def test_what_fails_again_between_the_choice_and_the_change_is_left_as_it_is(
+    rows: Rows, database: Database, browser: Browser, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Another operator has retried it, and it has run since: a second retry would run it once more."""
+    before = {"status": "failed", "run_at": NOW, "last_failed_at": ago(minutes=9)} if verb == "cancel" else DEAD
+    ids = [rows.job(**before) for _ in range(3)]
+    page = browser.get(address(verb, ""))
+    clock.advance(timedelta(seconds=5))
+    change, done = bulk.CHANGES[verb]
+    column = tables.jobs.c.last_failed_at if verb == "cancel" else tables.jobs.c.finished_at
+
+    def after_a_failure(connection: Any, *given: Any) -> Any:
+        failed_again = {column.name: NOW + timedelta(seconds=4)}
+        connection.execute(update(tables.jobs).where(tables.jobs.c.id == ids[1]).values(failed_again))
+        return change(connection, *given)
+
+    monkeypatch.setitem(bulk.CHANGES, verb, (after_a_failure, done))
+    assert f"2 jobs are {done} so far" in step(browser, verb, page).words
+    assert [row.detail["ids"] for row in audit(database)] == [[ids[0], ids[2]]]
+    assert statuses(database)[ids[1]] == before["status"]
+
+
 class Killed(BaseException):
     """As by kill -9: nothing of the request goes on."""
 
