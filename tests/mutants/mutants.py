@@ -1465,6 +1465,13 @@ MUTANTS = (
         (f"{WEB_BULK}::test_what_fails_again_between_the_choice_and_the_change_is_left_as_it_is",),
     ),
     Mutant(
+        "a change of many believes its address",
+        "cronjobs/contrib/web/pages/bulk.py",
+        "step.upper, above=step.below) if began",
+        "step.upper, above=0) if began",
+        (f"{WEB_BULK}::test_what_is_still_to_do_was_not_passed",),
+    ),
+    Mutant(
         "a request changes as many as there are",
         "cronjobs/contrib/web/bulk.py",
         "step.bulk(times), step.below, AT_MOST)",

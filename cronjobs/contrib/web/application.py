@@ -16,7 +16,8 @@ from werkzeug.wrappers import Response
 
 from cronjobs import masking
 from cronjobs.contrib.web.actions import ACTIONS, Act
-from cronjobs.contrib.web.bulk import CHANGES, bulk, do_step
+from cronjobs.contrib.web.bulk import CHANGES, do_step
+from cronjobs.contrib.web.pages.bulk import bulk
 from cronjobs.contrib.web.pages.cause import cause
 from cronjobs.contrib.web.pages.hosts import hosts
 from cronjobs.contrib.web.pages.job import job
@@ -36,7 +37,12 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseError
 
 HTML: Final = "text/html"
-STATIC: Final = {"style.css": "text/css", "icon.svg": "image/svg+xml", "reload.js": "text/javascript"}
+STATIC: Final = {
+    "style.css": "text/css",
+    "icon.svg": "image/svg+xml",
+    "reload.js": "text/javascript",
+    "going-on.js": "text/javascript",
+}
 PAGES: Final[dict[str, Callable[..., str]]] = {
     "/": overview,
     "/jobs": jobs,

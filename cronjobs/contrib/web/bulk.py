@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest
 
 from cronjobs import masking
 from cronjobs.contrib.web.project import Doors
-from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.saying import Times
-from cronjobs.desk.insight.searching import MOST_IDS, search
+from cronjobs.desk.insight.searching import search
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import operating, walking
 from cronjobs.engine.store.listing import Filter
 from cronjobs.engine.store.meta import is_ours, require_schema
@@ -32,7 +30,6 @@ from cronjobs.model import Status
 from cronjobs.text import clean, one_line, visible
 
 AT_MOST: Final = 2_000  # jobs that one request changes
-KINDS_SHOWN: Final = 20
 LONGEST_WHY: Final = 500
 
 # What one statement does to a job, and the word for it when it is done.
@@ -57,15 +54,13 @@ def verbs_for(wanted: Filter) -> list[str]:
 
 @dataclass(frozen=True)
 class Step:
-    """Where a change of many stands. ``left``: how many of its jobs were not changed; ``asked``: to stop."""
+    """Where a change of many stands: *below* which id it goes on. What it has done is in the database."""
 
     verb: str
     typed: str
     upper: int
     as_of: datetime
     below: int
-    left: int = 0
-    asked: int = 0
     why: str = ""
 
     @classmethod
@@ -81,15 +76,18 @@ class Step:
         # Of jobs that died after the change began, each may have been changed by it.
         if as_of.tzinfo is None or as_of > now:
             raise BadRequest("since when are the jobs to be as they are?")
-        numbers = {name: _number(given.get(name, "0")) for name in ("left", "asked")}
         below = _number(given.get("below", str(upper)))
         why = one_line(clean(given.get("why", "").strip()), LONGEST_WHY)
-        return cls(verb, given["q"], upper, as_of.astimezone(UTC), below, why=why, **numbers)
+        return cls(verb, given["q"], upper, as_of.astimezone(UTC), below, why)
 
     @property
     def fields(self) -> dict[str, str]:
-        numbers = {name: str(getattr(self, name)) for name in ("upper", "below", "left", "asked")}
-        return {"q": self.typed, "as_of": self.as_of.isoformat(), **numbers}
+        return {
+            "q": self.typed,
+            "as_of": self.as_of.isoformat(),
+            "upper": str(self.upper),
+            "below": str(self.below),
+        }
 
     @property
     def query(self) -> dict[str, str]:
@@ -117,51 +115,6 @@ def _number(text: str | None) -> int:
     return int(text)
 
 
-def bulk(connection: Connection, view: View, _types: JobTypes) -> str:
-    """What will happen, or how far it has come."""
-    verb, given = view.query.get("verb", ""), dict(view.query)
-    if "job" in given:
-        given["q"] = " ".join(given["job"].split(",")[: MOST_IDS + 1])
-    elif "all" in given:
-        given.setdefault("q", "")
-    if "upper" not in given:
-        newest = {"upper": str(walking.newest_id(connection)), "as_of": view.times.now.isoformat()}
-        given = {name: given[name] for name in ("q", "why") if name in given} | newest
-    if verb in CHANGES and "q" not in given:
-        return view.page("bulk.html", **_nothing(verb, "tick the jobs that are meant"))
-    step = Step.read(given, verb, view.times.now)
-    try:
-        wanted = step.bulk(view.times)
-    except UsageError as error:
-        return view.page("bulk.html", **_nothing(verb, str(error), step.typed))
-    kinds = walking.kinds(connection, wanted, step.below) if step.below else walking.Kinds()
-    done = walking.done_so_far(connection, wanted, step.filter)
-    left = sum(kinds.jobs.values())
-    most = kinds.jobs.most_common(KINDS_SHOWN)
-    return view.page(
-        "bulk.html",
-        verb=verb,
-        word=CHANGES[verb][1],
-        wrong="",
-        typed=step.typed,
-        means=MEANS[verb],
-        step=step,
-        began=step.below != step.upper,
-        count=left,
-        read=kinds.read,
-        next=min(left, AT_MOST),
-        at_most=AT_MOST,
-        kinds=most,
-        others=left - sum(count for _, count in most),
-        done=sum(done.values()),
-        by=done.most_common(),
-    )
-
-
-def _nothing(verb: str, wrong: str, typed: str = "") -> dict[str, Any]:
-    return {"verb": verb, "wrong": wrong, "typed": typed}
-
-
 def do_step(doors: Doors, settings: Settings, actor: str, host: str, given: Mapping[str, str], verb: str) -> Step:
     """Change at most AT_MOST jobs, in short transactions; return where the next step begins."""
     with doors.read() as connection:
@@ -170,15 +123,12 @@ def do_step(doors: Doors, settings: Settings, actor: str, host: str, given: Mapp
         step = Step.read(given, verb, times.now)
         chosen = walking.choose_some(connection, step.bulk(times), step.below, AT_MOST)
     act = OperatorAction(verb, actor, host, step.why or None, step.filter, step.as_of)
-    left, asked = step.left, step.asked
     for begin in range(0, len(chosen.ids), BATCH):
         batch = chosen.ids[begin : begin + BATCH]
         with doors.write() as connection:
             _require_ours(connection, settings)
-            changed = CHANGES[verb][0](connection, batch, act)
-        asked += len(changed.asked)
-        left += len(batch) - len(changed.done | changed.asked)
-    return replace(step, below=chosen.below, left=left, asked=asked)
+            CHANGES[verb][0](connection, batch, act)
+    return replace(step, below=chosen.below)
 
 
 def _require_ours(connection: Connection, settings: Settings) -> None:

@@ -63,7 +63,9 @@ class LocalTimes:
 
     def span(self, first: datetime, last: datetime) -> str:
         """ "02:15:00 to 02:45:00"; with the dates that are not the same as those before them."""
-        return self.clock(first) + (f" to {LocalTimes(first, self.timezone).clock(last)}" if first != last else "")
+        on_its_day = LocalTimes(first, self.timezone)
+        end = on_its_day.clock(last)
+        return self.clock(first) + (f" to {end}" if end != on_its_day.clock(first) else "")
 
     def full(self, instant: datetime) -> str:
         """ "2026-11-20 02:15:00 America/New_York"."""

@@ -226,12 +226,15 @@ def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> C
     return Chosen(ids, 0)
 
 
-def kinds(connection: Connection, bulk: Bulk, below: int) -> Kinds:
-    """Count what is left of a change: all of it, or of the next READ rows if a program has to ask each."""
+def kinds(connection: Connection, bulk: Bulk, below: int, above: int = 0) -> Kinds:
+    """Count what a change has not changed, of the ids beyond *above* up to *below*.
+
+    That is all of it, or of the next READ rows if a program has to ask each.
+    """
     wanted = _with_ids(connection, bulk.wanted)
     below = min(below, bulk.upper)
     if wanted.cause is None and wanted.type_part is None and wanted.error_part is None:
-        each = _all_changeable(connection, bulk, wanted, below).subquery()
+        each = _all_changeable(connection, bulk, wanted, below, above).subquery()
         plain = {"queue": wanted.queue, "schedule": wanted.schedule}
         count = (
             select(each.c.job_type, each.c.status, func.count().label("jobs"))
@@ -241,7 +244,7 @@ def kinds(connection: Connection, bulk: Bulk, below: int) -> Kinds:
         counted = [row for row in connection.execute(count) if _can(bulk.verb, row)]
         return Kinds(Counter({(row.job_type, row.status): row.jobs for row in counted}))
     found = Kinds()
-    with closing(_changeable(connection, bulk, wanted, below, READ + 1)) as rows:
+    with closing(_changeable(connection, bulk, wanted, below, READ + 1, above)) as rows:
         for row in islice(rows, READ):
             if _can(bulk.verb, row) and passes(wanted, row):
                 found.jobs[row.job_type, row.status] += 1
@@ -255,14 +258,16 @@ def _can(verb: str, row: Any) -> bool:
     return not by_exec or verb == "dismiss" or (verb == "cancel" and row.status != Status.RUNNING)
 
 
-def _changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: int, most: int) -> Generator[Any]:
-    found = _all_changeable(connection, bulk, wanted, below).subquery()
+def _changeable(
+    connection: Connection, bulk: Bulk, wanted: Filter, below: int, most: int, above: int = 0
+) -> Generator[Any]:
+    found = _all_changeable(connection, bulk, wanted, below, above).subquery()
     query = select(found).order_by((found.c.id + 0).desc()).limit(most)
     with closing(connection.execute(query, execution_options={"yield_per": BATCH})) as rows:
         yield from rows
 
 
-def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: int) -> Any:
+def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: int, above: int) -> Any:
     columns = _needed(connection, wanted)
     meant = [status for status in _taken(bulk.verb) if wanted.status in (None, status)]
     if wanted.cause is not None:
@@ -273,6 +278,7 @@ def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: i
             *_among(wanted),
             *_unchanged(bulk, status),
             jobs.c.id + 0 <= below,  # "+ 0": by the index of the status, not through the whole table
+            jobs.c.id + 0 > above,
         )
         for status in meant
     ]
@@ -301,17 +307,27 @@ ACTS_READ: Final = 5_000  # rows of the audit trail, each of up to operating.BAT
 
 def done_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Counter[str]:
     """How many jobs a change has changed, by who did it: what the audit trail has of the filter *of*."""
+    done: Counter[str] = Counter()
+    for row in _acts(connection, bulk, of, audit.c.subject == "jobs"):
+        done[row.actor] += len(row.detail.get("ids", ()))
+    return done
+
+
+def asked_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> int:
+    """How many running jobs a cancel has asked to stop: each has a row of its own in the audit trail."""
+    return sum(1 for _ in _acts(connection, bulk, of, audit.c.subject != "jobs"))
+
+
+def _acts(connection: Connection, bulk: Bulk, of: Mapping[str, str], subject: ColumnElement[bool]) -> Generator[Any]:
     rows = connection.execute(
         select(audit.c.actor, audit.c.detail)
-        .where(audit.c.action == bulk.verb, audit.c.subject == "jobs", audit.c.at >= bulk.as_of)
+        .where(audit.c.action == bulk.verb, subject, audit.c.at >= bulk.as_of)
         .order_by(audit.c.at)
         .limit(ACTS_READ)
     )
-    done: Counter[str] = Counter()
     for row in rows:
         if isinstance(row.detail, dict) and row.detail.get("filter") == of:
-            done[row.actor] += len(row.detail.get("ids", ()))
-    return done
+            yield row
 
 
 def newest_id(connection: Connection) -> int:

@@ -53,7 +53,8 @@ PAGES = [
     f"/cause/{CAUSE}",
     "/bulk?verb=retry&all=1",
 ]
-STATIC = ["/static/style.css", "/static/icon.svg", "/static/reload.js"]
+SCRIPTS = ["/static/reload.js", "/static/going-on.js"]
+STATIC = ["/static/style.css", "/static/icon.svg", *SCRIPTS]
 ACTIONS = [
     *(f"/jobs/1/{verb}" for verb in ("retry", "cancel", "release", "dismiss")),
     *(f"/bulk/{verb}" for verb in ("retry", "cancel", "dismiss")),
@@ -168,19 +169,24 @@ def test_pages_ask_nobody_else_and_have_one_script_of_ours_and_nothing_inline(so
     for address in PAGES:
         reply = browser.get(address)
         assert reply.body.count("<script") == 1
-        assert '<script src="/static/reload.js" defer></script>' in reply.body
+        script = SCRIPTS[address.startswith("/bulk")]
+        assert f'<script src="{script}" defer></script>' in reply.body
         assert all(found.startswith(("/", "#")) and not found.startswith("//") for found in reply.addresses())
         assert not [tag for tag, _ in reply.elements if tag in ("style", "iframe", "object", "base", "img")]
         assert not [name for _, given in reply.elements for name in given if name == "style" or name.startswith("on")]
 
 
-def test_the_script_makes_no_markup_of_text_and_runs_none() -> None:
-    text = (Path(application.__file__).parent / "static/reload.js").read_text()
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_makes_no_markup_of_text_and_runs_none(script: str) -> None:
+    text = (Path(application.__file__).parent / script[1:]).read_text()
     past = (
         r"innerHTML\s*\+?=[^=]|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(|createElement\(.script"
     )
     assert re.findall(past, text) == []
     assert re.findall(r"https?:|//\w+\.", text) == []
+    if "reload" not in script:
+        assert not re.findall("fetch|XMLHttp|location", text)
+        return
     # It asks for the page that it is on, and follows no redirect away from it.
     assert re.findall(r"fetch\((.*)", text) == ['location.href.split("#")[0], {']
     assert 'redirect: "error"' in text
@@ -530,9 +536,8 @@ def test_names_errors_and_payloads_that_are_markup_stay_text(rows: Rows, browser
         assert reply.status == 200, address
         links |= {found for tag, given in reply.elements if tag == "a" and (found := str(given["href"]))[0] == "/"}
         tags = {tag for tag, _ in reply.elements}
-        assert [given for tag, given in reply.elements if tag == "script"] == [
-            {"src": "/static/reload.js", "defer": None}
-        ]
+        script = SCRIPTS[address.startswith("/bulk")]
+        assert [given for tag, given in reply.elements if tag == "script"] == [{"src": script, "defer": None}]
         assert tags & {"textarea", "b"} == set()
         assert not [each for _, given in reply.elements for each in given if each.startswith("on") or "<" in each]
         assert "\x1b" not in reply.body

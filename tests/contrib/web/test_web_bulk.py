@@ -81,7 +81,7 @@ def form_of(reply: Reply) -> dict[str, str]:
     fields: dict[str, str] = {}
     acts = False
     for tag, given in reply.elements:
-        acts = given.get("method") == "post" if tag == "form" else acts
+        acts = str(given.get("action")).startswith("/bulk/") if tag == "form" else acts
         if acts and tag == "input":
             fields[str(given["name"])] = str(given.get("value") or "")
     return fields
@@ -199,9 +199,32 @@ def test_what_could_not_be_changed_is_said(rows: Rows, database: Database, brows
     """Pruned but for its key, so there is nothing to run."""
     rows.job(**DEAD, meta={"cronjobs.stripped": True})
     rows.job(**DEAD)
-    words = step(browser, "retry", browser.get(address("retry", "status:dead"))).words
-    assert "1 job is retried so far. 1 job was left: locked by somebody" in words
-    assert "Nothing is left to do" in words
+    page = step(browser, "retry", browser.get(address("retry", "status:dead")))
+    assert "1 job is retried so far. 1 job was passed and not retried: locked by somebody" in page.words
+    assert "Nothing is left to do" in page.words
+    [again] = [found for found in page.addresses() if "below=2" in found]
+    assert "1 job will be retried" in browser.get(again).words
+
+
+@EITHER
+def test_what_is_still_to_do_was_not_passed(rows: Rows, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "AT_MOST", 2)
+    for stripped in (False, True, False, False):
+        rows.job(**DEAD, meta={"cronjobs.stripped": True} if stripped else {})
+    page = step(browser, "retry", browser.get(address("retry", "status:dead")))
+    assert "2 jobs are retried so far. 2 jobs will be retried yet" in page.words
+    assert "3 jobs are retried so far. 1 job was passed" in step(browser, "retry", page).words
+
+
+@EITHER
+def test_an_address_says_nothing_of_what_was_done(rows: Rows, browser: Browser) -> None:
+    """Whoever sends a colleague an address cannot make the page say what the database does not."""
+    rows.job(**DEAD)
+    since = {"upper": "1", "as_of": NOW.isoformat(), "below": "0", "left": "7", "asked": "9", "done": "8"}
+    for verb in ("retry", "cancel", "dismiss"):
+        words = browser.get(address(verb, "status:dead", **since)).words
+        assert not {"7", "8", "9"} & set(words.split(" so far.")[1].split("Nothing is left")[0].split()), words
+        assert "0 jobs are" in words
 
 
 @EITHER
@@ -333,7 +356,7 @@ def test_nothing_changes_many_but_a_form_of_ours_by_somebody_who_may(
         "an instant to come": post(action, form | {"as_of": "2036-07-01T12:00:00Z"}),
         "no upper id": post(action, form | {"upper": ""}),
         "a negative id": post(action, form | {"below": "-1"}),
-        "no number": post(action, form | {"left": "²"}),
+        "no number": post(action, form | {"below": "²"}),
         "too large": post(action, form | {"upper": "9" * 30}),
     }
     assert {name: reply.status for name, reply in refused.items() if not 400 <= reply.status < 500} == {}

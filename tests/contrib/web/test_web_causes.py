@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,11 @@ def audit(database: Database) -> list[Any]:
         return list(connection.execute(select(tables.audit).order_by(tables.audit.c.id)))
 
 
+def address(verb: str, key: str = INVOICE) -> str:
+    """Where it is said what will happen to all jobs of a cause."""
+    return f"/bulk?verb={verb}&q=cause%3A{key}&all=1"
+
+
 def form_of(reply: Reply, action: str) -> dict[str, str]:
     """The fields of the form on *reply* that is sent to *action*."""
     fields: dict[str, str] = {}
@@ -94,7 +100,7 @@ def test_the_first_page_says_why_jobs_died_before_anything_else_but_the_findings
     assert words.index("Findings") < words.index("Why jobs died") < words.index("Schedules")
     assert words.index("8 × GiveUp") < words.index("4 × ProviderError: 503 for <n>")
     assert {f"/cause/{key}" for key in (INVOICE, PROVIDER)} <= set(reply.addresses())
-    assert {"/bulk/retry", "/bulk/dismiss"} <= set(reply.addresses())
+    assert {address(verb) for verb in ("retry", "dismiss")} <= set(reply.addresses())
 
 
 def test_where_nothing_is_dead_there_is_no_section(rows: Rows, browser: Browser) -> None:
@@ -123,7 +129,8 @@ def test_the_report_says_it_too_and_leads_nowhere(night: list[int], database: Da
 
 def test_a_run_of_exec_is_dismissed_and_not_retried(rows: Rows, browser: Browser) -> None:
     rows.job("exec:backup", "dead", last_error="exit status 3", error_type="CommandFailed")
-    assert [each for each in browser.get("/").addresses() if each.startswith("/bulk/")] == ["/bulk/dismiss"]
+    found = [each for each in browser.get("/").addresses() if each.startswith("/bulk")]
+    assert [each.partition("&")[0] for each in found] == ["/bulk?verb=dismiss"]
 
 
 # --- what is done -----------------------------------------------------------------------------------------------------
@@ -131,10 +138,14 @@ def test_a_run_of_exec_is_dismissed_and_not_retried(rows: Rows, browser: Browser
 
 @pytest.mark.parametrize(("verb", "status", "word"), [("retry", "queued", "retried"), ("dismiss", "dead", "dismissed")])
 @pytest.mark.parametrize("page", ["/", f"/cause/{INVOICE}"])
-def test_all_jobs_of_a_cause_and_no_other_are_changed_by_one_click_and_the_audit_names_who(
+def test_all_jobs_of_a_cause_and_no_other_are_changed_when_it_was_said_and_the_audit_names_who(
     night: list[int], rows: Rows, database: Database, browser: Browser, verb: str, status: str, word: str, page: str
 ) -> None:
-    fields = form_of(browser.get(page), f"/bulk/{verb}")
+    assert [each for each in browser.get(page).addresses() if each.startswith("/bulk/")] == []
+    assert address(verb) in browser.get(page).addresses()
+    told = browser.get(address(verb))
+    assert f"8 jobs will be {word}" in told.words
+    fields = form_of(told, f"/bulk/{verb}")
     later = died(rows, 0)
     before = statuses(database)
     reply = browser.post(f"/bulk/{verb}", fields | {"why": "the invoices are back"})
@@ -144,9 +155,33 @@ def test_all_jobs_of_a_cause_and_no_other_are_changed_by_one_click_and_the_audit
     assert (entry.action, entry.actor, entry.host, entry.why) == (verb, "ada", "here", "the invoices are back")
     assert entry.detail["filter"]["search"] == f"cause:{INVOICE}"
     assert entry.detail["ids"] == night
-    words = browser.get(reply.header("Location")).words
-    assert f"8 jobs are {word} so far" in words
-    assert "Nothing is left to do" in words
+    through = browser.get(reply.header("Location"))
+    assert f"8 jobs are {word} so far" in through.words
+    assert "Nothing is left to do" in through.words
+    assert "4 × ProviderError: 503 for <n>" in through.words  # what else is wrong
+    assert address("retry", PROVIDER) in through.addresses()
+
+
+def test_a_bad_night_takes_five_clicks(rows: Rows, database: Database, browser: Browser) -> None:
+    for number in range(24):
+        died(rows, 30, number)
+    for number in range(6):
+        rows.job("mail.send", "dead", error_type="ProviderError", last_error=f"503 for {number}")
+    rows.occurrence(rows.schedule("nightly-report"), ago(hours=6), "missed")
+    page = browser.get("/")
+    for known in ("24 × GiveUp: there is no invoice <n>", "6 × ProviderError: 503", "nightly-report missed runs"):
+        assert known in page.words
+    clicks = 0
+    for verb, key in (("retry", INVOICE), ("dismiss", PROVIDER)):
+        assert address(verb, key) in page.addresses()
+        fields = form_of(browser.get(address(verb, key)), f"/bulk/{verb}")
+        page = browser.get(browser.post(f"/bulk/{verb}", fields).header("Location"))
+        clicks += 2
+    assert browser.post("/trigger", form_of(page, "/trigger")).header("Location").endswith("said=triggered")
+    assert clicks + 1 == 5
+    assert "Why jobs died" not in browser.get("/").words
+    assert Counter(statuses(database).values()) == {"queued": 25, "dead": 6}
+    assert [entry.action for entry in audit(database)] == ["retry", "dismiss", "trigger"]
 
 
 # --- who may ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from cronjobs.desk.insight.causes import READ, Causes, find_cause
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.causes import Cause
 from cronjobs.engine.store import listing
-from cronjobs.engine.store.walking import newest_id
 from cronjobs.reserved import EXEC_PREFIX
 
 CAUSES: Final = 10
@@ -25,7 +24,6 @@ def cause(connection: Connection, view: View, _types: JobTypes, key: str) -> str
     return view.page(
         "cause.html",
         cause=found,
-        all_of=all_of(connection, view),
         verbs=[] if found is None else verbs(found),
         read=READ,
         jobs=listed(listing.jobs_by_id(connection, ids[:SHOWN]), view),
@@ -34,20 +32,14 @@ def cause(connection: Connection, view: View, _types: JobTypes, key: str) -> str
     )
 
 
-def all_of(connection: Connection, view: View) -> dict[str, str]:
-    """The fields of a form that changes all jobs of a cause that are dead by now, and none that dies later."""
-    return {"upper": str(newest_id(connection)), "as_of": view.times.now.isoformat()}
-
-
 def verbs(cause: Cause) -> list[str]:
     """What can be done with its jobs: cron's line runs what exec ran."""
     return ["dismiss"] if cause.name.job_type.startswith(EXEC_PREFIX) else ["retry", "dismiss"]
 
 
-def causes_section(connection: Connection, why: Causes, view: View) -> dict[str, Any]:
+def causes_section(why: Causes) -> dict[str, Any]:
     """What "causes.html" shows."""
     return {
-        "all_of": all_of(connection, view),
         "causes": [(each, verbs(each)) for each in why.found[:CAUSES]],
         "more_causes": max(0, len(why.found) - CAUSES),
         "deaths_read": READ if why.unread else None,

@@ -31,6 +31,7 @@ BY_CRON: Final = 10
 ALL_BY_CRON: Final = 200
 FINDINGS: Final = 50
 OPEN_FINDINGS: Final = 5  # those below are folded
+TRIGGERS: Final = 5  # of schedules that one finding names
 MOST_PAGES: Final = 10_000
 LONGEST_SEARCH: Final = 200  # characters
 ACK_FOR: Final = {"8h": "8 hours", "1d": "a day", "7d": "7 days"}
@@ -53,10 +54,7 @@ def overview(connection: Connection, view: View, types: JobTypes) -> str:
 def first_sections(
     connection: Connection, health: Health, view: View, number: int = 1, most: int = SCHEDULES
 ) -> dict[str, Any]:
-    """What "findings.html", "causes.html", "figures.html" and "schedules.html" show.
-
-    *number*: which *most* of the schedules.
-    """
+    """``wrong_sections``, "figures.html" and "schedules.html". *number*: which *most* of the schedules."""
     begin = (number - 1) * most
     sought = view.query.get("find", "")[:LONGEST_SEARCH]
     ids, total = _chosen(connection, health, view, sought, number * most)
@@ -65,12 +63,7 @@ def first_sections(
     now, last, first = view.times.now, last_runs(connection, ids), first_quarter(view.times.now)
     letters = quarters.strips(connection, ids, first, QUARTERS)
     return {
-        **causes_section(connection, causes_of(connection, health), view),
-        "findings": judge(health, view.settings),
-        "most_findings": FINDINGS,
-        "open_findings": OPEN_FINDINGS,
-        "ack_for": ACK_FOR,
-        "well": WELL,
+        **wrong_sections(connection, health, view),
         "health": health,
         "figures": _figures(health),
         "schedules": [
@@ -88,6 +81,19 @@ def first_sections(
         "no_result": NO_RESULT,
         "legend": LEGEND,
         "hours": hours_below(first, view.times),
+    }
+
+
+def wrong_sections(connection: Connection, health: Health, view: View) -> dict[str, Any]:
+    """What "findings.html" and "causes.html" show."""
+    return {
+        **causes_section(causes_of(connection, health)),
+        "findings": judge(health, view.settings),
+        "most_findings": FINDINGS,
+        "open_findings": OPEN_FINDINGS,
+        "ack_for": ACK_FOR,
+        "triggers": TRIGGERS,
+        "well": WELL,
     }
 
 

@@ -1,0 +1,68 @@
+"""A change of many jobs: what will happen, how far it has come, and what else is wrong when it is through."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cronjobs.contrib.web.bulk import AT_MOST, CHANGES, MEANS, Step
+from cronjobs.contrib.web.pages.overview import wrong_sections
+from cronjobs.contrib.web.view import View
+from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.searching import MOST_IDS
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store import walking
+from cronjobs.errors import UsageError
+
+KINDS_SHOWN: Final = 20
+
+
+def bulk(connection: Connection, view: View, types: JobTypes) -> str:
+    verb, given = view.query.get("verb", ""), dict(view.query)
+    if "job" in given:
+        given["q"] = " ".join(given["job"].split(",")[: MOST_IDS + 1])
+    elif "all" in given:
+        given.setdefault("q", "")
+    if "upper" not in given:
+        newest = {"upper": str(walking.newest_id(connection)), "as_of": view.times.now.isoformat()}
+        given = {name: given[name] for name in ("q", "why") if name in given} | newest
+    if verb in CHANGES and "q" not in given:
+        return view.page("bulk.html", **_nothing(verb, "tick the jobs that are meant"))
+    step = Step.read(given, verb, view.times.now)
+    try:
+        wanted = step.bulk(view.times)
+    except UsageError as error:
+        return view.page("bulk.html", **_nothing(verb, str(error), step.typed))
+    began = step.below != step.upper
+    kinds = walking.kinds(connection, wanted, step.below) if step.below else walking.Kinds()
+    passed = walking.kinds(connection, wanted, step.upper, above=step.below) if began else walking.Kinds()
+    done = walking.done_so_far(connection, wanted, step.filter)
+    to_do = sum(kinds.jobs.values())
+    most = kinds.jobs.most_common(KINDS_SHOWN)
+    ended = began and not to_do and not kinds.read
+    return view.page(
+        "bulk_ended.html" if ended else "bulk.html",
+        verb=verb,
+        word=CHANGES[verb][1],
+        wrong="",
+        typed=step.typed,
+        means=MEANS[verb],
+        step=step,
+        began=began,
+        count=to_do,
+        read=kinds.read,
+        next=min(to_do, AT_MOST),
+        at_most=AT_MOST,
+        kinds=most,
+        others=to_do - sum(count for _, count in most),
+        done=sum(done.values()),
+        by=done.most_common(),
+        asked=walking.asked_so_far(connection, wanted, step.filter) if verb == "cancel" else 0,
+        left=sum(passed.jobs.values()),
+        **(wrong_sections(connection, look(connection, view.settings, types), view) if ended else {}),
+    )
+
+
+def _nothing(verb: str, wrong: str, typed: str = "") -> dict[str, Any]:
+    return {"verb": verb, "wrong": wrong, "typed": typed}
