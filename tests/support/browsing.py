@@ -185,6 +185,15 @@ def clock() -> FakeClock:
 @pytest.fixture
 def browser(database: Database, database_url: str, tmp_path: Path) -> Iterator[Browser]:
     """Of somebody who may look, and not act."""
-    access = by_link()
-    yield Browser(pages(database, database_url, tmp_path, access)).log_in(access)
+    yield _logged_in(database, database_url, tmp_path, by_link())
     masking.remember(())
+
+
+@pytest.fixture(name="browser")
+def acting_browser(database: Database, database_url: str, tmp_path: Path) -> Iterator[Browser]:
+    yield _logged_in(database, database_url, tmp_path, by_link(may_act=True))
+    masking.remember(())
+
+
+def _logged_in(database: Database, url: str, folder: Path, access: ByLink) -> Browser:
+    return Browser(pages(database, url, folder, access)).log_in(access)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from cronjobs.contrib.web.application import packaged
 from cronjobs.contrib.web.pages.hosts import last_ticks
-from cronjobs.contrib.web.pages.jobs import errors, listed
+from cronjobs.contrib.web.pages.jobs import ERRORS_READ, errors, listed
 from cronjobs.contrib.web.pages.overview import IN_REPORT, first_sections
 from cronjobs.contrib.web.pages.queues import queues_sections
 from cronjobs.contrib.web.view import View
@@ -36,5 +36,6 @@ def report(connection: Connection, settings: Settings, types: JobTypes) -> str:
         dead=listed(listing.list_jobs(connection, Filter(status=Status.DEAD), DEAD), view),
         lately=listed(listing.list_jobs(connection, Filter(), LATELY), view),
         errors=errors(connection, Filter()),
+        errors_read=ERRORS_READ,
         hosts=last_ticks(connection, view),
     )

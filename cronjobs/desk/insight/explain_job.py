@@ -193,7 +193,7 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
         if outcome in ("lost", "interrupted", "cancelled", "snoozed"):
             what = f"were {what}"
         kind = f" with {name(error_type)}" if outcome == "failed" and error_type else ""
-        error = f", the last with: {one_line(last.error, 300)}" if outcome == "failed" and last.error else ""
+        error = f", the last with: {one_line(last.error.rstrip(), 300)}" if outcome == "failed" and last.error else ""
         said = f"Attempts {first.number} to {last.number} {what}{kind}, from {times.clock(first.started_at)} to "
         sentences.append((first.finished_at, f"{said}{times.clock(last.finished_at)}{error}."))
     return sentences
@@ -202,7 +202,7 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
 def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
     took = rough(attempt.finished_at - attempt.started_at)
     on, at = f" on {name(attempt.host)}" if attempt.host else "", times.clock(attempt.finished_at)
-    error = one_line(attempt.error, 300) if attempt.error else ""
+    error = one_line(attempt.error.rstrip(), 300) if attempt.error else ""
     subject = f"Attempt {attempt.number}"
     match attempt.outcome:
         case "succeeded":
@@ -270,7 +270,7 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             ends = [f"failed {_of(job)}"] if job.failures else []
             ends += [f"been lost {_times(job.losses)}"] if job.losses else []
             ended = f", having {' and '.join(ends)}" if ends else ""
-            error = "" if job.attempts or not job.last_error else f": {one_line(job.last_error, 300)}"
+            error = "" if job.attempts or not job.last_error else f": {one_line(job.last_error.rstrip(), 300)}"
             if job.attempts:
                 error = _why_dead(job)
             dismissed = ", and dismissed" if job.dismissed else ""
@@ -465,5 +465,5 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
 def brief_job(job: JobFacts) -> str:
     if job.status == "succeeded":
         return "succeeded" if job.attempt <= 1 else f"succeeded at attempt {job.attempt}"
-    error = f": {one_line(job.last_error, 120)}" if job.last_error and job.status in ("dead", "failed") else ""
+    error = f": {one_line(job.last_error.rstrip(), 120)}" if job.last_error and job.status in ("dead", "failed") else ""
     return {"queued": "waits", "failed": "waits for another try"}.get(job.status, job.status) + error

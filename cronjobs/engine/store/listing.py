@@ -425,15 +425,16 @@ def choose(connection: Connection, wanted: Filter, statuses: Collection[Status])
 
 
 def error_groups(
-    connection: Connection, wanted: Filter, statuses: Collection[Status], limit: int
+    connection: Connection, wanted: Filter, statuses: Collection[Status], limit: int, newest: int | None = None
 ) -> Iterator[Row[Any]]:
     """Jobs by kind and text of their last error and by type, most frequent first: how many, seen when, one id.
 
-    At most *limit* rows; ``all_jobs``: how many there are in all.
+    At most *limit* rows; ``all_jobs``: how many there are in all. *newest*: only among so many of each status, the last
+    that came into it; None: among all.
     """
     seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
     kind = shown(connection, (jobs.c.id, jobs.c.job_type, jobs.c.error_type))
-    each = _of_statuses(wanted, statuses, *kind, _ERROR, seen_at).subquery()
+    each = _of_statuses(wanted, statuses, *kind, _ERROR, seen_at, newest=newest).subquery()
     key = (each.c.error_type, each.c.error, each.c.job_type)
     count = func.count().label("jobs")
     first, last = func.min(each.c.seen_at).label("first_seen_at"), func.max(each.c.seen_at).label("last_seen_at")
@@ -446,9 +447,27 @@ def error_groups(
 _ERROR: Final = cast(func.substr(jobs.c.last_error, 1, ERROR_READ + 1), Text).label("error")
 
 
-def _of_statuses(wanted: Filter, statuses: Collection[Status], *columns: ColumnElement[Any]) -> CompoundSelect[Any]:
+def newest_of(status: Status, since: datetime | None, most: int) -> Select[Any]:
+    """Ids of the last *most* jobs that came into *status*, by its index."""
+    at = jobs.c.finished_at if status in FINAL else jobs.c.last_failed_at
+    return select(jobs.c.id).where(*in_status(status, since)).order_by(at.desc(), jobs.c.id.desc()).limit(most)
+
+
+def more_than(connection: Connection, status: Status, since: datetime | None, count: int) -> bool:
+    return connection.execute(newest_of(status, since, 1).offset(count)).first() is not None
+
+
+def _of_statuses(
+    wanted: Filter, statuses: Collection[Status], *columns: ColumnElement[Any], newest: int | None = None
+) -> CompoundSelect[Any]:
     meant = [status for status in statuses if wanted.status in (None, status)]
-    return union_all(*(select(*columns).where(*in_status(status, wanted.since), *_plainly(wanted)) for status in meant))
+    chosen = {
+        status: in_status(status, wanted.since)
+        if newest is None
+        else [jobs.c.id.in_(select(newest_of(status, wanted.since, newest).subquery().c.id))]
+        for status in meant
+    }
+    return union_all(*(select(*columns).where(*chosen[status], *_plainly(wanted)) for status in meant))
 
 
 def _stream(connection: Connection, query: Executable) -> Iterator[Row[Any]]:

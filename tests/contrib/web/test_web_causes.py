@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 from support.browsing import Browser, Reply, by_link, pages
-from support.lookingrows import NOW, Rows, ago
+from support.browsing import acting_browser as acting_browser
+from support.browsing import clock as clock
+from support.lookingrows import Rows, ago
 from support.lookingrows import rows as rows
 
-from cronjobs import masking
 from cronjobs.contrib.web.report import report
-from cronjobs.contrib.web.security import ByLink
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.causes import cause_of
-from cronjobs.testing import FakeClock
 
 INVOICE = cause_of("billing.send", "GiveUp", "there is no invoice 17").key
 PROVIDER = cause_of("mail.send", "ProviderError", "503 for 9").key
 TRACEBACK = 'File "/srv/shop/billing.py", line 9, in send'
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(NOW)
-
-
-@pytest.fixture
-def access() -> ByLink:
-    return by_link(may_act=True)
-
-
-@pytest.fixture
-def browser(database: Database, database_url: str, tmp_path: Path, access: ByLink) -> Iterator[Browser]:
-    yield Browser(pages(database, database_url, tmp_path, access)).log_in(access)
-    masking.remember(())
 
 
 def died(rows: Rows, minutes: float, number: int = 0) -> int:

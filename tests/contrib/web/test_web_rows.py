@@ -89,6 +89,12 @@ def test_lines_of_errors_are_lines(rows: Rows, browser: Browser) -> None:
     assert "no route to host / rsync: connection unexpectedly closed / C:\\new is \\n fine" in listed
 
 
+def test_an_error_that_ends_with_a_newline_ends_its_sentence(rows: Rows, browser: Browser) -> None:
+    job = rows.job(status="dead", last_error="no route\n", error_type="OSError", failures=1)
+    rows.attempt(job, "failed", error="no route\n", error_type="OSError")
+    assert "OSError: no route." in browser.get(f"/jobs/{job}").words
+
+
 def test_only_newlines_that_the_text_has_become_lines() -> None:
     said = f"It failed: {one_line(ERROR, 300)}; C:\\new stays."
     assert in_lines(said, [ERROR, None, "other"]) == f"It failed: {ERROR}; C:\\new stays."
@@ -103,6 +109,47 @@ def test_a_secret_over_two_lines_of_an_error_stays_hidden(rows: Rows, browser: B
     job = rows.job(status="dead", last_error="a s3cret-canary\nb s3cret-canary", failures=1)
     for page in (f"/jobs/{job}", "/jobs"):
         assert "s3cret-canary" not in browser.get(page).body
+
+
+def test_the_list_shows_the_payload_of_what_has_no_error_and_hides_what_is_to_be_hidden(
+    rows: Rows, browser: Browser
+) -> None:
+    masking.remember({"s3cret-canary"})
+    rows.job(payload={"n": 4711, "to": "s3cret-canary"})
+    rows.job(payload={"n": 4712, "card": "4111"}, meta=masking.as_meta(["card"]))
+    rows.job(status="dead", payload={"n": 4713}, last_error="no route")
+    rows.job(payload={})
+    notes = [row["note"] for row in browser.get("/jobs?sort=id").tables["Jobs"]]
+    assert notes[0].startswith('{"n": 4711, "to": "***')
+    assert '"n": 4712' in notes[1]
+    assert "4111" not in notes[1]
+    assert "4713" not in notes[2]
+    assert notes[3] == ""
+
+
+def test_a_dead_job_leads_to_its_cause_until_it_is_dealt_with(rows: Rows, browser: Browser) -> None:
+    rows.job(status="dead", error_type="OSError", last_error="no route 1")
+    rows.job(status="dead", error_type="OSError", last_error="no route 2", dismissed_at=NOW)
+    [cause] = [found for found in browser.get("/jobs/1").addresses() if found.startswith("/cause/")]
+    assert "1 × OSError: no route <n>" in browser.get(cause).words
+    assert "/cause/" not in browser.get("/jobs/2").body
+
+
+def test_errors_are_grouped_of_the_last_that_failed(
+    rows: Rows, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever their number: a page that reloads itself does not read all dead jobs each time."""
+    monkeypatch.setattr("cronjobs.contrib.web.pages.jobs.ERRORS_READ", 3)
+    for number in range(3):
+        rows.job(status="dead", last_error=f"503 for {number}", finished_at=ago(minutes=5 - number))
+        rows.job(status="failed", last_error="full", last_failed_at=ago(minutes=5 - number))
+    page = browser.get("/jobs")
+    assert [(row["jobs"], row["error"]) for row in page.tables["Errors"]] == [("3", "503 for <n>"), ("3", "full")]
+    assert "there are more" not in page.words
+    rows.job(status="dead", last_error="no route", finished_at=ago(minutes=1))
+    page = browser.get("/jobs?status=dead")
+    assert [(row["jobs"], row["error"]) for row in page.tables["Errors"]] == [("2", "503 for <n>"), ("1", "no route")]
+    assert "of the last 3 that died or failed; there are more" in page.words
 
 
 def test_lines_beside_each_other_leave_out_empty_ones() -> None:

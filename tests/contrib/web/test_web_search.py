@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -12,6 +11,8 @@ import pytest
 from sqlalchemy import event
 from support.bigtables import fill, whole_table_read
 from support.browsing import Browser, by_link, pages
+from support.browsing import acting_browser as acting_browser
+from support.browsing import clock as clock
 from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
 from support.postgres import OWNER
@@ -23,21 +24,8 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.causes import cause_of
 from cronjobs.engine.store import walking
 from cronjobs.engine.store.walking import Bulk
-from cronjobs.testing import FakeClock
 
 EITHER = pytest.mark.either  # what is shown and typed
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(NOW)
-
-
-@pytest.fixture
-def browser(database: Database, database_url: str, tmp_path: Path) -> Iterator[Browser]:
-    access = by_link(may_act=True)
-    yield Browser(pages(database, database_url, tmp_path, access)).log_in(access)
-    masking.remember(())
 
 
 @pytest.fixture

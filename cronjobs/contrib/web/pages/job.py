@@ -14,6 +14,7 @@ from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.explain_named import explain_id
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.causes import cause_of
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of
 from cronjobs.engine.store import listing
@@ -43,6 +44,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
         "job.html",
         **about,
         dismissed=is_dismissed(row),
+        cause=_cause(row),
         verbs=_verbs(row),
         json={
             "payload": _json(payload),
@@ -55,6 +57,13 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
         runs=runs,
         left_out=count - len(runs),
     )
+
+
+def _cause(row: Any) -> str | None:
+    """The key of its cause's page, while nobody has dealt with it."""
+    if row.status != Status.DEAD or is_dismissed(row):
+        return None
+    return cause_of(row.job_type, row.error_type, row.last_error).key
 
 
 def _so_far(row: Any) -> tuple[str, str]:

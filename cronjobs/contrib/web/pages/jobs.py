@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest
 
+from cronjobs import masking
 from cronjobs.contrib.web.bulk import verbs_for
 from cronjobs.contrib.web.lines import beside
 from cronjobs.contrib.web.progress import Progress, progress_of
@@ -16,7 +17,8 @@ from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.saying import counted, host_of, safe, took, tries
 from cronjobs.desk.insight.searching import STATUS_WORDS, Search, search
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.rules.error_groups import grouped
+from cronjobs.engine.rules.error_groups import ErrorGroup, grouped
+from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store import listing, walking
 from cronjobs.engine.store.listing import Filter
 from cronjobs.engine.store.walking import Looked, Place
@@ -26,7 +28,7 @@ from cronjobs.model import Status, rough
 SHOWN: Final = 50
 MOST_SHOWN: Final = 500
 GROUPS_SHOWN: Final = 10
-GROUPED_ROWS: Final = 2_000  # kinds and texts of errors that are read, the most frequent ones; the rest is counted
+ERRORS_READ: Final = 2_000  # of the jobs that died or failed last, of each
 LONGEST_NOTE: Final = 2_000  # characters, of which a line shows as many as there is room for
 FIELDS: Final = ("type", "status", "error", "queue", "schedule", "key")  # of addresses without a search
 SORTS: Final = {
@@ -37,6 +39,13 @@ SORTS: Final = {
     "due": "first due first",
     "-due": "last due first",
 }
+
+
+class Errors(NamedTuple):
+    """``unread``: earlier ones were not looked at."""
+
+    groups: Sequence[ErrorGroup]
+    unread: bool
 
 
 def jobs(connection: Connection, view: View, _types: JobTypes) -> str:
@@ -70,6 +79,7 @@ def jobs(connection: Connection, view: View, _types: JobTypes) -> str:
         began=after is None,
         verbs=[] if wrong else verbs_for(wanted),
         errors=None if wrong or not _is_plain(wanted) else errors(connection, wanted),
+        errors_read=ERRORS_READ,
     )
 
 
@@ -143,12 +153,22 @@ def _note(row: Any, view: View) -> str:
             parts = [failed, lost, queue]
             error = safe(beside(row.last_error), LONGEST_NOTE)
     told = ", ".join(part for part in parts if part)
-    return ": ".join(part for part in (told, error) if part)
+    return ": ".join(part for part in (told, error or _payload(row, view)) if part)
 
 
-def errors(connection: Connection, wanted: Filter) -> list[Any] | None:
-    """The jobs that failed or died, by their error, of what the filters choose; None: they choose no such jobs."""
-    statuses = (Status.FAILED, Status.DEAD) if wanted.status is None else (wanted.status,)
-    if not set(statuses) & {Status.FAILED, Status.DEAD}:
+def _payload(row: Any, view: View) -> str:
+    """What tells jobs of one type apart, where there is no error; not in a file that is sent around."""
+    if view.alone or row.payload in ({}, None) or isinstance(row.payload, BadJson):
+        return ""
+    payload = view.settings.shown_payload(row.job_type, row.payload, masking.keys_of_meta(row.meta))
+    return safe(masking.hidden_json(payload)[:LONGEST_NOTE], LONGEST_NOTE)
+
+
+def errors(connection: Connection, wanted: Filter) -> Errors | None:
+    """The last jobs that failed or died, by their error, of what the filters choose; None: they choose no such jobs."""
+    statuses = {Status.FAILED, Status.DEAD} & ({*Status} if wanted.status is None else {wanted.status})
+    if not statuses:
         return None
-    return [*grouped(listing.error_groups(connection, wanted, statuses, GROUPED_ROWS), GROUPS_SHOWN)]
+    rows = listing.error_groups(connection, wanted, sorted(statuses), 2 * ERRORS_READ, newest=ERRORS_READ)
+    groups = grouped(rows, GROUPS_SHOWN)
+    return Errors(groups, any(listing.more_than(connection, each, wanted.since, ERRORS_READ) for each in statuses))
