@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from cronjobs.contrib.web.application import packaged
 from cronjobs.contrib.web.pages.hosts import last_ticks
 from cronjobs.contrib.web.pages.jobs import ERRORS_READ, errors, listed
-from cronjobs.contrib.web.pages.overview import IN_REPORT, first_sections
+from cronjobs.contrib.web.pages.overview import IN_REPORT, charts_section, first_sections
 from cronjobs.contrib.web.pages.queues import queues_sections
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.gathering import look
@@ -25,13 +25,14 @@ LATELY: Final = 200
 
 
 def report(connection: Connection, settings: Settings, types: JobTypes) -> str:
-    """Findings, why jobs died, schedules, what died, the last jobs, errors, queues and hosts, as HTML."""
+    """Findings, why jobs died, charts, schedules, what died, the last jobs, errors, queues and hosts, as HTML."""
     health = look(connection, settings, types)
     sheet = packaged("style.css").decode()
     view = View(settings, Times(health.now, settings.timezone), project=health.project, sheet=sheet)
     return view.page(
         "report.html",
         **first_sections(connection, health, view, most=IN_REPORT),
+        **charts_section(connection, view),
         **queues_sections(connection, health, view),
         dead=listed(listing.list_jobs(connection, Filter(status=Status.DEAD), DEAD), view),
         lately=listed(listing.list_jobs(connection, Filter(), LATELY), view),

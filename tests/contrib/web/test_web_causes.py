@@ -107,6 +107,7 @@ def test_the_report_says_it_too_and_leads_nowhere(night: list[int], database: Da
         written = report(connection, *application.current.now())
     assert "8 ×</strong> GiveUp: there is no invoice &lt;n&gt;" in written
     assert f"/cause/{INVOICE}" not in written
+    assert written.count('<svg class="chart"') == 3
 
 
 def test_a_run_of_exec_is_dismissed_and_not_retried(rows: Rows, browser: Browser) -> None:
@@ -126,6 +127,7 @@ def test_all_jobs_of_a_cause_and_no_other_are_changed_when_it_was_said_and_the_a
     assert [each for each in browser.get(page).addresses() if each.startswith("/bulk/")] == []
     assert address(verb) in browser.get(page).addresses()
     told = browser.get(address(verb))
+    assert "Of the cause GiveUp: there is no invoice <n> billing.send" in told.words
     assert f"8 jobs will be {word}" in told.words
     fields = form_of(told, f"/bulk/{verb}")
     later = died(rows, 0)

@@ -9,10 +9,13 @@ from sqlalchemy import Connection
 from cronjobs.contrib.web.bulk import AT_MOST, CHANGES, MEANS, Step
 from cronjobs.contrib.web.pages.overview import wrong_sections
 from cronjobs.contrib.web.view import View
+from cronjobs.desk.insight.causes import find_cause
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.searching import MOST_IDS
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.causes import Cause
 from cronjobs.engine.store import walking
+from cronjobs.engine.store.listing import Filter
 from cronjobs.errors import UsageError
 
 KINDS_SHOWN: Final = 20
@@ -47,6 +50,7 @@ def bulk(connection: Connection, view: View, types: JobTypes) -> str:
         word=CHANGES[verb][1],
         wrong="",
         typed=step.typed,
+        cause=_cause(connection, wanted.wanted),
         means=MEANS[verb],
         step=step,
         began=began,
@@ -65,4 +69,11 @@ def bulk(connection: Connection, view: View, types: JobTypes) -> str:
 
 
 def _nothing(verb: str, wrong: str, typed: str = "") -> dict[str, Any]:
-    return {"verb": verb, "wrong": wrong, "typed": typed}
+    return {"verb": verb, "wrong": wrong, "typed": typed, "cause": None}
+
+
+def _cause(connection: Connection, wanted: Filter) -> Cause | None:
+    """In words, of a search for nothing else; None: or when all is done."""
+    if wanted.cause is None or wanted != Filter(cause=wanted.cause):
+        return None
+    return find_cause(connection, wanted.cause)[0]

@@ -46,7 +46,7 @@ def overview(connection: Connection, view: View, types: JobTypes) -> str:
         "overview.html",
         **first_sections(connection, health, view, int(number)),
         **now_sections(connection, health, view),
-        **_charts(connection, view),
+        **charts_section(connection, view),
         **_by_cron(connection, health, view),
     )
 
@@ -114,7 +114,7 @@ def _chosen(connection: Connection, health: Health, view: View, sought: str, lim
     return ids[:limit], len(ids)
 
 
-def _charts(connection: Connection, view: View) -> dict[str, Any]:
+def charts_section(connection: Connection, view: View) -> dict[str, Any]:
     """What "charts.html" shows."""
     span = "30d" if view.query.get("charts") == "30d" else "24h"
     found = bars(by_hour(connection, first_hour(view.times.now, span)), view.times, span)

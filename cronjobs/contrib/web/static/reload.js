@@ -101,6 +101,7 @@
     const focused = named(old, "a, button, summary, pre").find(([, each]) => each === document.activeElement);
     shown = content.innerHTML;
     old.replaceChildren(...Array.from(content.childNodes, (node) => document.importNode(node, true)));
+    boxForAll();
     for (const [name, each] of named(old, "details")) if (open.has(name)) each.open = open.get(name);
     for (const [name, each] of named(old, "pre, .wide")) if (inner.has(name)) goTo(each, inner.get(name));
     if (focused) {
@@ -109,6 +110,19 @@
     }
     window.scrollTo(...place);
     document.querySelector("footer").textContent = fresh.querySelector("footer").textContent;
+  }
+
+  // One box for all of the page, in the head of the column: of no use without a script.
+  function boxForAll() {
+    const boxes = document.querySelectorAll('input[name="job"][form="ticked"]');
+    const head = document.querySelector(".jobs th:first-child");
+    if (!boxes.length || !head || head.querySelector("input")) return;
+    const all = document.createElement("input");
+    all.type = "checkbox";
+    all.autocomplete = "off";
+    all.setAttribute("aria-label", "all jobs of this page");
+    all.addEventListener("change", () => boxes.forEach((box) => (box.checked = all.checked)));
+    head.replaceChildren(all);
   }
 
   // Whether somebody is typing, has changed a field, or has marked text: then the page waits.
@@ -161,6 +175,7 @@
   });
   document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : reload()));
 
+  boxForAll();
   showState();
   plan();
 })();
