@@ -33,6 +33,7 @@ def project(tmp_path: Path, sqlite_migrated: str) -> Iterator[Project]:
     (tmp_path / "shop_jobs.py").write_text(PAGE.block("python", "# shop_jobs.py"))
     (tmp_path / "cronjobs.yaml").write_text(f"project: shop\ndatabase: {project.url}\nimports: [shop_jobs]\n")
     before = dict(registry._registered)
+    registry._registered.clear()  # other tests of this process may have a handler of the same name
     yield project
     registry._registered.clear()
     registry._registered.update(before)
