@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import signal
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from html import unescape
+from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import pytest
+from support.commands import until
 from support.project import CRONJOBS
 from support.ticking import Project, cli
 
@@ -29,6 +34,7 @@ class Served:
     link: str
     address: tuple[str, int]
     cookies: dict[str, str] = field(default_factory=dict)
+    location: str = ""  # where the last answer leads to
 
     def ask(self, method: str, address: str, fields: Any = None, **headers: str) -> tuple[int, str]:
         with closing(http.client.HTTPConnection(*self.address, timeout=60)) as connection:
@@ -38,6 +44,7 @@ class Served:
             cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
             connection.request(method, address, body if method == "POST" else None, {"Cookie": cookie, **headers})
             answer = connection.getresponse()
+            self.location = answer.headers.get("Location", "")
             for value in answer.headers.get_all("Set-Cookie") or ():
                 name, _, rest = value.partition("=")
                 self.cookies[name] = rest.partition(";")[0]
@@ -83,6 +90,69 @@ def test_the_printed_link_opens_the_pages_and_a_click_on_retry_retries(project: 
         served.process.send_signal(signal.SIGTERM)
         out, err = served.process.communicate(timeout=60)
     assert (served.process.returncode, out, err) == (0, "", "")
+
+
+COUNTED: Final = """
+@job("shop.counted")
+def counted(ctx):
+    say("ran", ctx)
+"""
+
+
+def bulk_form(page: str) -> dict[str, str]:
+    """The fields of the form that changes jobs; none: there is none any more."""
+    form = re.search(r'action="/bulk/retry".*?</form>', page, re.DOTALL)
+    found = re.findall(r'<input[^>]* name="(\w+)"(?: maxlength="\d+")? value="([^"]*)"', form[0]) if form else ()
+    return {name: unescape(value) for name, value in found}
+
+
+def goes_on(served: Served, page: str) -> str:
+    """Click to the end."""
+    while fields := bulk_form(page):
+        status, answer = served.ask("POST", "/bulk/retry", fields)
+        assert status == 303, answer
+        page = served.ask("GET", served.location)[1]
+    return page
+
+
+@pytest.mark.slow
+def test_a_retry_of_many_goes_on_after_kill_9_beside_a_second_operator_and_runs_each_job_once(
+    project: Project,
+) -> None:
+    count = 4_500
+    project.configure(handlers=COUNTED)
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+    project.sql(f"{numbers} INSERT INTO cronjobs_jobs (job_type, payload) SELECT 'shop.counted', '{{}}' FROM n")
+    cli(project, "jobs", "cancel", "--type", "shop.counted", "--yes")
+    asked = f"/bulk?{urlencode({'verb': 'retry', 'all': '1', 'q': 'status:cancelled type:counted'})}"
+    acts = "FROM cronjobs_audit WHERE action = 'retry'"
+    with serving(project, "--actions") as ada, serving(project, "--actions") as grace:
+        page = ada.log_in().ask("GET", asked)[1]
+        assert f"{count:,} jobs</strong> will be retried" in page
+        assert ada.ask("POST", "/bulk/retry", bulk_form(page))[0] == 303
+        address = ada.location
+        fields = bulk_form(ada.ask("GET", address)[1])
+        theirs = grace.log_in().ask("GET", address)[1]
+        with ThreadPoolExecutor(2) as threads:
+            killed = threads.submit(ada.ask, "POST", "/bulk/retry", fields)
+            other = threads.submit(goes_on, grace, theirs)  # of the same jobs
+            until(lambda: project.value(f"SELECT count(*) {acts}") > 4, 60)
+            ada.process.kill()
+            killed.exception()  # none if it was through already
+            with serving(project, "--actions") as again:
+                last = goes_on(again, again.log_in().ask("GET", address)[1])
+            other.result()
+    assert "Nothing is left to do" in last
+    assert project.statuses() == {"queued": count}
+    while "queued" in project.statuses():
+        project.tick()
+    assert project.statuses() == {"succeeded": count}
+    ran = project.times_ran()
+    assert (len(ran), set(ran.values())) == (count, {1})
+    details = [json.loads(row[0]) for row in project.sql(f"SELECT CAST(detail AS text) {acts}")]
+    noted = Counter(job_id for detail in details for job_id in detail["ids"])
+    assert (len(noted), set(noted.values())) == (count, {1})
+    assert len({json.dumps(detail["filter"], sort_keys=True) for detail in details}) == 1
 
 
 def test_idle_and_slow_connections_do_not_delay_a_page(sqlite_project: Project) -> None:
