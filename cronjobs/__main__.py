@@ -89,7 +89,7 @@ def _cannot_start(error: Exception) -> int:
 
     sys.stderr.write(
         f"cronjobs {__version__} cannot start, {type(error).__name__}: {str(error)[:1000]}: "
-        f'is it, or what it needs, half installed? "{sys.executable} -m pip check" may tell; -v shows the traceback\n'
+        f'the installation looks incomplete; run "{sys.executable} -m pip check"; -v shows the traceback\n'
     )
     if {"-v", "--verbose"} & {*sys.argv}:
         import traceback

@@ -86,7 +86,7 @@ class ForeignDatabase(CronjobsError):
     def __init__(self, *, what: str, theirs: str, ours: str) -> None:
         super().__init__(
             f'this database belongs to {what} "{theirs}" and the configuration says "{ours}": nothing was claimed. '
-            f'If it is meant to change hands (a restored copy, a new name), say so: run "cronjobs db adopt"'
+            f'To take it over (a restored copy, a new name), run "cronjobs db adopt"'
         )
 
 
@@ -135,7 +135,7 @@ class ForkedCopy(CronjobsError):
     def __init__(self) -> None:
         super().__init__(
             "a forked process cannot use the database connection, context or transaction of the process it was forked "
-            "from: open a connection of its own in it, or do this in the parent"
+            "from: open a new connection in the child, or do this in the parent"
         )
 
 
@@ -164,7 +164,7 @@ class CommitUnknown(DatabaseUnreachable):
     """COMMIT was sent and its reply was lost, and we could not find out what became of it."""
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(url, f"{reason}: it went away during a COMMIT: look whether that took effect")
+        super().__init__(url, f"{reason}: connection lost during COMMIT; check whether the change was saved")
 
 
 class CommitUnconfirmed(CommitUnknown):
@@ -176,7 +176,7 @@ class CommitUnconfirmed(CommitUnknown):
         TransientTrouble.__init__(
             self,
             f"database {url}: no synchronous standby confirmed a COMMIT in time, so a failover may lose it: "
-            "look to the standby",
+            "check the standby",
         )
 
 
@@ -186,7 +186,7 @@ class DatabaseBusy(TransientTrouble):
     def __init__(self, url: str, waited_s: float) -> None:
         super().__init__(
             f"database {url} was locked by another process for {waited_s:.1f}s: "
-            "look for a program that holds a transaction open on it"
+            "find the program that holds a transaction open on it"
         )
 
 
@@ -206,7 +206,7 @@ class JobHeld(TransientTrouble):
             return
         who = f"another transaction holds job {job_id}"
         if job_id is None:
-            who = "another transaction holds its job, or it comes and goes"
+            who = "another transaction holds its job, or it was just deleted"
         super().__init__(f'idempotency key "{one_line(key, 200)}": nothing was written, {who}: try again')
 
 
@@ -221,7 +221,7 @@ class JobNotWaiting(CronjobsError):
     """The job runs, or has ended, so it cannot be due at another time. ``status``: which of these."""
 
     def __init__(self, name: str, status: str) -> None:
-        super().__init__(f"{name} is {status}: only a job that waits can be due at another time. Nothing was written")
+        super().__init__(f"{name} is {status}: only a waiting job can be rescheduled. Nothing was written")
         self.status = status
 
 
@@ -246,9 +246,9 @@ class QueueFull(CronjobsError):
     ) -> None:
         self.queue, self.max_waiting, self.on_full, self.wanted, self.room = queue, max_waiting, on_full, wanted, room
         if wanted > max_waiting:
-            remedy = "enqueue them in parts, or raise max_waiting in the file"
+            remedy = "enqueue them in smaller groups, or raise max_waiting in the file"
         elif on_full == "wait" and waited is None:
-            remedy = "it waits for room only where it owns the transaction: hand in an Engine, or enqueue again later"
+            remedy = "enqueue waits for room only in a transaction of its own: pass an Engine, or enqueue again later"
         else:
             remedy = 'enqueue again later ("cronjobs status" says how many wait), or raise max_waiting in the file'
         jobs = f"has room for {room:,} of these {wanted:,} jobs" if wanted > 1 else "is full"
@@ -277,8 +277,9 @@ class TemporaryFolderFull(DatabaseFull):
     def __init__(self, url: str, reason: str, folder: str) -> None:
         DatabaseError.__init__(
             self,
-            f"database {url} cannot be used ({reason}): its own disk has room, and {folder}, where SQLite writes "
-            "temporary files, has none: make room there, or name another folder in SQLITE_TMPDIR; jobs wait until then",
+            f"database {url} cannot be used ({reason}): its own disk has room, but {folder}, where SQLite "
+            "writes temporary files, has none: make room there, or set SQLITE_TMPDIR to another folder; jobs "
+            "wait until then",
         )
 
 
@@ -296,8 +297,8 @@ class DatabaseDamaged(DatabaseError):
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(
-            f"database {url} is damaged, or is something else ({reason}): see that the URL names the right one, "
-            "else restore it from a backup"
+            f"database {url} is damaged or is not a database ({reason}): check that the URL is right, else "
+            "restore the database from a backup"
         )
 
 
@@ -323,8 +324,8 @@ class NoEncoding(DatabaseError):
 
     def __init__(self, url: str) -> None:
         super().__init__(
-            f"database {url} has the encoding SQL_ASCII, which does not say what its texts mean: "
-            "use a database created with ENCODING 'UTF8'"
+            f"database {url} has the encoding SQL_ASCII, which does not define how its text is encoded: use a "
+            "database created with ENCODING 'UTF8'"
         )
 
 
@@ -334,7 +335,7 @@ class SqliteTooOld(DatabaseError):
     def __init__(self, url: str, version: str) -> None:
         super().__init__(
             f"database {url}: this Python has SQLite {version}, and cronjobs needs 3.35 or later: "
-            "use a Python that is built with a newer one"
+            "use a Python built with a newer one"
         )
 
 
@@ -355,7 +356,7 @@ class SchemaNotUpgraded(DatabaseError):
 
     def __init__(self, found: str) -> None:
         super().__init__(
-            f"database is at revision {found}, of a version before 0.2.0: this version does not upgrade it, and has "
+            f"database is at revision {found}, from a version before 0.2.0: this version cannot upgrade it, and "
             "changed nothing. Export its waiting jobs and keys with the version that made it, and enqueue them into "
             "new tables: docs/how-to/operating.md#tables-from-before-020"
         )
@@ -369,7 +370,7 @@ class SchemaTooOld(DatabaseError):
 class SchemaTooNew(DatabaseError):
     def __init__(self, *, found: str, known: str, oldest_code: str) -> None:
         super().__init__(
-            f"database is at revision {found}, which asks for code of revision {oldest_code} or later; "
+            f"database is at revision {found}, which requires code of revision {oldest_code} or later; "
             f"this version knows {known}: install a newer cronjobs"
         )
 
@@ -409,9 +410,9 @@ class TransactionBroken(CronjobsError):
 
     def __init__(self) -> None:
         super().__init__(
-            "ctx.transaction() was ended inside its block, by a COMMIT or ROLLBACK of the handler's own: a part of the "
-            "work may be committed without the job's success, so it is not run again by itself. Look at what was "
-            "written, take the COMMIT out, then retry the job"
+            "ctx.transaction() was ended inside its block by the handler's own COMMIT or ROLLBACK: part of the "
+            "work may be committed without the job's success, so the job is not retried. Check what was "
+            "written, remove the COMMIT, then retry the job"
         )
 
 
@@ -427,7 +428,7 @@ class EffectUnknown(CronjobsError):
 
     def __init__(self, key: str) -> None:
         super().__init__(
-            "this effect was begun and its end never recorded: find out whether it happened, then say so: "
+            "this effect was begun and its end never recorded: find out whether it happened, then record it: "
             f"cronjobs effects settle {shlex.quote(key)} done (or not-done)"
         )
         self.key = key
@@ -437,7 +438,7 @@ class EffectNotRecorded(DatabaseError):
     """The body of an effect ran, but the database did not accept its record: the effect is unknown now."""
 
     def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"the effect {key} was done and could not be recorded, so it is unknown now: {reason}")
+        super().__init__(f"the effect {key} was done but could not be recorded, so it is now unknown: {reason}")
 
 
 class Cancelled(CronjobsError):
@@ -486,4 +487,4 @@ class EffectBusy(Snooze):
 
     def __init__(self, key: str, job_id: int) -> None:
         super().__init__("10s")
-        self.args = (f"job {job_id} is doing the effect {key} just now",)
+        self.args = (f"job {job_id} is performing the effect {key} now",)

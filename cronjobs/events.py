@@ -63,10 +63,8 @@ def job_not_begun(job: Job, error: str) -> Event:
 
 def worker_not_started(error: str, workers: int) -> Event:
     """The host has no room for another thread."""
-    rest = f"the jobs go on with {workers}" if workers else "nothing can run in this tick"
-    return Event(
-        "worker.not_started", {"workers": workers, "error": f"no thread could be started: {error}; {rest}"}, ERROR
-    )
+    rest = f"the tick continues with {workers}" if workers else "nothing can run in this tick"
+    return Event("worker.not_started", {"workers": workers, "error": f"cannot start a thread: {error}; {rest}"}, ERROR)
 
 
 def job_ended(end: Finished, transition: Transition, policy: RetryPolicy, folder: Path) -> Event:
@@ -110,8 +108,8 @@ def job_lost(job: Job, transition: Transition, error: str) -> Event:
 
 def type_crashing(job_type: str) -> Event:
     error = (
-        "a second runner within an hour died while it held jobs of this type: they run in child processes now, where a "
-        "crash is their own, until 20 in a row have ended without one, or for an hour"
+        "two runners died within an hour holding jobs of this type: its jobs now run in child processes, where a "
+        "crash harms no other job, until 20 in a row end without one, or for an hour"
     )
     return Event("job_type.crashing", {"job_type": job_type, "error": error}, WARNING)
 
@@ -122,8 +120,8 @@ def type_cleared(job_type: str) -> Event:
 
 def lease_cut(job_id: int, job_type: str, locked_until: datetime, left: timedelta) -> Event:
     error = (
-        f"its lease was to end at {locked_until.isoformat()}, which no runner writes whose clock is right; it ends in "
-        f"{rough(left)} now, unless its runner renews it"
+        f"its lease ran until {locked_until.isoformat()}, later than any correct clock sets; it now ends in "
+        f"{rough(left)} unless its runner renews it"
     )
     return Event("job.lease_cut", {"job_id": job_id, "job_type": job_type, "error": error}, WARNING)
 
@@ -144,7 +142,7 @@ def job_handed_over(job: Job, timeout: timedelta) -> Event:
 
 
 def not_handed_over(job: Job, why: str) -> Event:
-    error = f"it needs a process of its own and went back to wait: {why}"
+    error = f"it needs a process of its own and was released: {why}"
     return Event("job.not_handed_over", _of(job, "", error=error), ERROR)
 
 
@@ -173,12 +171,12 @@ def cluster_back(executor: str, address: str) -> Event:
 
 
 def lease_lost(job: Job, worker: str) -> Event:
-    error = "the lease was taken over or ran out; nothing of this attempt was recorded"
+    error = "the lease was taken over or expired; this attempt recorded nothing"
     return Event("job.lease_lost", _of(job, worker, error=error), ERROR)
 
 
 def end_not_recorded(job: Job, worker: str, why: str) -> Event:
-    error = f"it ended, and {why}: the next ticks will find it lost, and run it again"
+    error = f"it ended, and {why}: a later tick will record it as lost and run it again"
     return Event("job.end_not_recorded", _of(job, worker, error=error), ERROR)
 
 
@@ -201,18 +199,21 @@ def schedules_applied(fingerprint: str, changes: dict[str, list[str]]) -> Event:
 
 
 def sync_unfinished(fingerprint: str, left: Collection[str]) -> Event:
-    why = "the file is not in force as a whole yet: others hold these just now, or time was up; the next tick goes on"
+    why = "only part of the file was applied: other transactions hold these, or time was up; the next tick continues"
     some = [*list(left)[:5], *(["…"] if len(left) > 5 else [])]
     return Event("sync.unfinished", {"fingerprint": fingerprint, "left": some, "error": why}, WARNING)
 
 
 def watermark_reset(schedule: str, seen_until: datetime) -> Event:
-    why = f"its watermark {seen_until.isoformat()} lay in the future: a clock was wrong; what it did early is undone"
+    why = (
+        f"its watermark {seen_until.isoformat()} was in the future: a clock was wrong; jobs made too early are "
+        "withdrawn"
+    )
     return Event("schedule.watermark_reset", {"schedule": schedule, "error": why}, WARNING)
 
 
 def jobs_taken_back(jobs: int) -> Event:
-    why = "a clock that was ahead made them before their time; they had not begun, and are made again when it comes"
+    why = "a clock that was ahead made them too early; they had not begun, and are made again when due"
     return Event("jobs.taken_back", {"jobs": jobs, "error": why}, WARNING)
 
 
@@ -220,7 +221,7 @@ def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Ev
     """Mailed, once: these are not run again automatically."""
     due = ", ".join(instant.isoformat(timespec="minutes") for instant in instants[:5])
     more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
-    why = f"a clock that was ahead ran what is due {due}{more} before its time, and it does not run again by itself: "
+    why = f"a clock that was ahead ran what is due {due}{more} too early, and it does not run again by itself: "
     why += f'"cronjobs trigger {quote(schedule)}" makes a job of it when you want one'
     return Event("schedule.ran_early", {"schedule": schedule, "job_ids": job_ids[:5], "error": why}, ERROR)
 
@@ -236,7 +237,7 @@ def schedule_broken(schedule: str, reason: str) -> Event:
 
 
 def schedules_left() -> Event:
-    why = "half of the tick's time was up with schedules still due: the next tick goes on, the longest due first"
+    why = "half the tick's time was up with schedules still due: the next tick continues with the longest due"
     return Event("schedules.left", {"error": why}, WARNING)
 
 
@@ -246,7 +247,7 @@ def unresolved(job_type: str, waiting: int) -> Event:
 
 
 def unknown_type(job_type: str, schedules: list[str]) -> Event:
-    why = "no host knows this job type: its jobs wait; was the handler renamed, or is it misspelt?"
+    why = "no host knows this job type, so its jobs wait; was the handler renamed or misspelt?"
     return Event("jobs.unknown_type", {"job_type": job_type, "schedules": schedules or None, "error": why}, ERROR)
 
 
@@ -256,7 +257,7 @@ def fault(where: str, what: str) -> Event:
 
 def fault_of_ours(error: BaseException, where: str) -> Event:
     """An unexpected error: nothing more is claimed, and what runs goes on to its end."""
-    what = f"a fault of cronjobs {__version__} itself, {type(error).__name__}: {error}"
+    what = f"an internal error in cronjobs {__version__}, {type(error).__name__}: {error}"
     return Event("tick.fault", {"error": what, "where": where}, ERROR)
 
 
@@ -282,7 +283,7 @@ def signalled(name: str) -> Event:
 def not_started(job_type: str, waiting: int, timeout_s: float, remaining_s: float) -> Event:
     """Printed on a terminal, with -v or --json: a due job that did not fit into the rest of the tick."""
     timeout, left = seconds_text(timeout_s), rough(timedelta(seconds=max(0.0, remaining_s)))
-    why = f"its timeout of {timeout} does not fit into the {left} that are left of this tick"
+    why = f"its timeout of {timeout} does not fit into the {left} left in this tick"
     return Event("job.not_started", {"job_type": job_type, "waiting": waiting, "error": why}, INFO)
 
 
@@ -337,7 +338,7 @@ def ping_not_sent(what: str, error: str) -> Event:
 
 def left_behind(processes: list[str]) -> Event:
     """We cannot know what a thread started: processes that still run when the tick ends are reported only."""
-    why = "started by a handler in a thread, and still running: isolation: process would have ended them"
+    why = "a handler thread started them and they are still running; isolation: process would end them"
     return Event("tick.left_behind", {"processes": processes, "error": why}, WARNING)
 
 
@@ -353,63 +354,63 @@ EVENTS: Final = {
     "job.started": "A worker begins the code of an attempt.",
     "job.succeeded": "An attempt succeeded.",
     "job.retried": "An attempt failed, and the job will be tried again after next_delay_ms.",
-    "job.dead": "A job was given up: no tries left, a failure that is final, or a lost runner too many.",
+    "job.dead": "A job became dead: no tries left, a final failure, or too many lost runners.",
     "job.cancelled": "A running job was cancelled, and has stopped.",
-    "job.interrupted": "A shutdown or the end of the tick stopped an attempt; the job runs again, uncharged.",
-    "job.snoozed": "The handler put its job off; this costs no try.",
+    "job.interrupted": "A shutdown or the end of the tick stopped an attempt; the job will run again, uncharged.",
+    "job.snoozed": "The handler snoozed its job; this costs no try.",
     "job.lost": "The runner died or lost its lease; the job runs again.",
-    "job.released": "A job was claimed ahead and not begun; it went back as it was.",
-    "job.not_begun": "A job could not be started for a reason of the host; it goes back, uncharged.",
+    "job.released": "A job was claimed but not begun; it was released unchanged.",
+    "job.not_begun": "The host could not start a job; the job is released, uncharged.",
     "job.not_started": "A job was due, and its timeout did not fit into the rest of the tick.",
-    "job.progress": "A job reported how far it is; only where a person watches.",
-    "job.timed_out": "A handler in a thread still ran at its timeout; it keeps its worker until it ends.",
+    "job.progress": "A job reported its progress; only shown on a terminal.",
+    "job.timed_out": "A handler thread was still running at its timeout; it occupies its worker until it ends.",
     "job.still_running": "A handler did not stop in time; its process ends with the tick.",
-    "executor.started": "A supervisor began, which submits the jobs of an executor's types to its cluster.",
+    "executor.started": "A supervisor started; it submits the jobs of an executor's types to its cluster.",
     "executor.not_started": "The supervisor of an executor could not be started; its jobs wait.",
-    "executor.ended": "A supervisor ended: it was idle, its file has changed, or it was told to.",
-    "executor.away": "The scheduler of an executor cannot be reached. Nothing is claimed for it meanwhile.",
-    "executor.back": "The scheduler of an executor is there again.",
-    "job.handed_over": "A long job got a process of its own, which outlives the tick.",
-    "job.not_handed_over": "A long job could get no process of its own, and went back to wait.",
-    "job.lease_lost": "Another runner took the job over; this attempt has recorded nothing.",
-    "job.lease_cut": "A lease ended later than any runner with a right clock writes; it was cut to the normal length.",
-    "job.end_not_recorded": "An attempt ended, and that could not be recorded: the next ticks find it lost.",
-    "job_type.crashing": "A job type takes its runners down; its jobs run in child processes now.",
-    "job_type.cleared": "Its jobs have ended without a crash; they run in threads again.",
-    "worker.not_started": "The host had no room for another thread; the tick works with fewer.",
+    "executor.ended": "A supervisor ended: it was idle, its file changed, or it was asked to stop.",
+    "executor.away": "The scheduler of an executor cannot be reached. No job is claimed for it meanwhile.",
+    "executor.back": "The scheduler of an executor can be reached again.",
+    "job.handed_over": "A long job started in its own process, which outlives the tick.",
+    "job.not_handed_over": "No process could be started for a long job; it was released.",
+    "job.lease_lost": "Another runner took over the job; this attempt recorded nothing.",
+    "job.lease_cut": "A runner with a wrong clock wrote a lease that was too long; it was cut to the normal length.",
+    "job.end_not_recorded": "An attempt ended, but its outcome was not recorded: a later tick will record it as lost.",
+    "job_type.crashing": "Jobs of a type crash their runners; they now run in child processes.",
+    "job_type.cleared": "Jobs of the type have stopped crashing; they run in threads again.",
+    "worker.not_started": "The host could not start another thread; the tick runs with fewer.",
     "schedule.enqueued": "An occurrence became a job.",
     "schedule.skipped": "An occurrence made no job: overlap, a full queue, or a pause that skips.",
-    "schedule.missed": "An occurrence was too old when a tick came, and catch_up does not make up for it.",
-    "schedule.coalesced": "Occurrences were taken together: one job stands for them.",
-    "schedule.held_back": "A pause has ended, and what came due in it is settled now.",
-    "schedule.watermark_reset": "A wrong clock had settled a schedule up to a time in the future; it is back at now.",
-    "schedule.ran_early": "A wrong clock ran occurrences before their time; they do not run again by themselves.",
-    "schedule.broken": "A stored definition cannot be read; this schedule fires nothing.",
+    "schedule.missed": "An occurrence was too old when a tick came, and catch_up excludes it.",
+    "schedule.coalesced": "One job stands for several occurrences.",
+    "schedule.held_back": "A pause ended; the occurrences that it held back are being settled.",
+    "schedule.watermark_reset": "A wrong clock had settled a schedule up to a future time; it is reset to now.",
+    "schedule.ran_early": "A wrong clock ran occurrences too early; they do not run again by themselves.",
+    "schedule.broken": "A stored definition cannot be read; the schedule makes no jobs.",
     "schedules.applied": "The file's schedules were put in force.",
-    "schedules.left": "Half of the tick's time was up with schedules still due; the next tick goes on.",
-    "sync.unfinished": "The file is in force only in part; the next tick goes on.",
-    "jobs.taken_back": "Jobs that a wrong clock made early were taken back before they began.",
+    "schedules.left": "The tick used half its time with schedules still due; the next tick continues.",
+    "sync.unfinished": "Only part of the file was applied; the next tick continues.",
+    "jobs.taken_back": "Jobs that a wrong clock made too early were withdrawn before they began.",
     "jobs.unresolved": "Jobs wait for a handler or command that this host does not have.",
-    "jobs.unknown_type": "No host has known this job type for minutes, and its jobs wait.",
-    "queue.dropped": "Jobs were dropped by a full queue; logged by the program that enqueued them.",
+    "jobs.unknown_type": "Jobs wait, and for minutes no host has known their type.",
+    "queue.dropped": "A full queue dropped jobs; the program that enqueued them logs this.",
     "config.fault": "Something in the file or in your modules cannot be used; everything else runs.",
     "clock.skew": "This host's clock and the database's differ; the database's decides.",
     "tick.not_started": "A tick could not begin: its file, its database, or that database's owner.",
-    "tick.stopping": "The tick got a signal; it claims nothing more and ends.",
-    "tick.fault": "A fault of cronjobs itself; what runs goes on to its end.",
-    "tick.traceback": "The traceback of that fault.",
-    "tick.left_behind": "Processes that a handler in a thread started still ran at the end of the tick.",
+    "tick.stopping": "The tick received a signal; it claims no more jobs and ends.",
+    "tick.fault": "An internal error in cronjobs; running jobs finish.",
+    "tick.traceback": "The traceback of tick.fault.",
+    "tick.left_behind": "Processes started by a handler thread were still running at the end of the tick.",
     "tick.ended": "The last line of a tick that had work: how it ended, and what it did, counted.",
-    "database.trouble": "The database failed; this tick could not do, or not finish, its work.",
-    "database.tried_again": "A statement failed in a way that passes, and was repeated.",
+    "database.trouble": "The database failed; this tick could not do all its work.",
+    "database.tried_again": "A statement failed with a transient error and was retried.",
     "prune.put_off": "Old rows could not be deleted now; a later tick does it.",
-    "extra.failed": "An extra met an error beside a tick, whose work went on.",
-    "extra.left_behind": "An extra took too long beside a tick, which went on without it.",
+    "extra.failed": "An extra raised an error; the tick continued.",
+    "extra.left_behind": "An extra took too long; the tick continued without it.",
     "metrics.not_written": "The file of metrics could not be written.",
-    "alert.sent": "A message went out by a channel.",
-    "alert.not_sent": "A channel did not take a message; it is kept, and tried again.",
-    "alert.failed": "Findings could not be judged; the next tick tries again.",
-    "ping.not_sent": "A dead-man's switch could not be reached.",
+    "alert.sent": "A channel delivered a message.",
+    "alert.not_sent": "A channel did not accept a message; it is kept and retried.",
+    "alert.failed": "The findings could not be evaluated; the next tick retries.",
+    "ping.not_sent": "A dead man's switch could not be reached.",
 }
 
 

@@ -90,7 +90,7 @@ class RetryPolicy(metaclass=_PolicyClass):
         if self.retry_on is not None:
             object.__setattr__(self, "retry_on", _kind_names("retry_on", self.retry_on))
             if not self.retry_on:
-                raise ValueError("retry_on names no kind of failure, so nothing would be retried: leave it out for all")
+                raise ValueError("retry_on names no kind of failure, so nothing would be retried: omit it to retry all")
         base, cap = duration(self.base), duration(self.cap)
         object.__setattr__(self, "base", base)
         object.__setattr__(self, "cap", cap)

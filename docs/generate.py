@@ -90,7 +90,7 @@ COMMANDS = """# Every command
 
 `--config` and `--database-url` stand before or after the command's name, the other options of this list before it. `-h`
 after a command prints the same as this page. Exit codes that mean the same everywhere: 0 done, 2 usage, 3
-configuration, 4 database, 70 a fault of cronjobs itself.
+configuration, 4 database, 70 an internal error in cronjobs.
 
 `cronjobs --install-completion` makes your shell (bash, zsh, fish) complete commands and options;
 `cronjobs --show-completion` prints what it would add."""

@@ -790,7 +790,7 @@ BEGIN
     END IF;
     IF substr($1, 1, 5) = 'exec:' THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'cronjobs_enqueue: job_type "' || $1
-            || '" begins with "exec:", as only runs of "cronjobs exec" do: choose another name';
+            || '" begins with "exec:", which is reserved for "cronjobs exec": choose another name';
     END IF;
     IF jsonb_typeof($2) <> 'object' THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',

@@ -59,7 +59,7 @@ refresh-cache   none yet                                          6m53s
 running    id  type             host  for
             2  reports.nightly  web2   3m  OVERDUE: lease ended 2m ago
             1  mail.send        web1  12s  lease 48s left, failed 2 of 5
-waiting    3 due, 3 in the future, 2 of these failed before
+waiting    3 due, 3 in the future, 2 of them retries
            1 late; the oldest was due 4m ago (13:59:07)
 queues     queue    due  oldest  trend
            default    3      4m  growing: +3 in 10m
@@ -413,7 +413,7 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
             {},
             "waits for its 3rd try, in 5m (14:08:07)",
         ),
-        ({}, {}, "waits for its turn: was due 5s ago (14:03:02), and the next tick with room takes it"),
+        ({}, {}, "waits for its turn: was due 5s ago (14:03:02), and the next tick with room runs it"),
         ({}, {"paused": "queue mail"}, "was due 5s ago (14:03:02) and waits: queue mail is paused"),
         (
             {},
@@ -421,12 +421,12 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
             'was due 5s ago (14:03:02) and waits: no handler or command "mail.send" is registered here',
         ),
         ({"status": "succeeded"}, {}, "is done"),
-        ({"status": "cancelled"}, {}, "was cancelled, and stays so"),
+        ({"status": "cancelled"}, {}, "was cancelled for good"),
         ({"status": "dead", "last_error": "no\ndisk"}, {}, r"is dead: no\ndisk; it stays so until someone retries it"),
         (
             {"status": "dead", "last_error": "exit status 1", "job_type": "exec:backup"},
             {},
-            "is dead: exit status 1; cron runs its line again when that is due",
+            "is dead: exit status 1; cron runs its line again when it is due",
         ),
         (
             RUNNING | {"locked_until": NOW + timedelta(seconds=40)},
@@ -441,7 +441,7 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
         (
             RUNNING | {"locked_until": ago(minutes=2)},
             {},
-            ("runs on web1, begun 12s ago (14:02:55); its lease ended 2m ago: the next tick settles what became of it"),
+            ("runs on web1, begun 12s ago (14:02:55); its lease ended 2m ago: the next tick will settle its outcome"),
         ),
     ],
 )
@@ -503,9 +503,7 @@ def test_trouble_says_since_when_and_what_to_type_in_status_and_in_check_live(cr
     rows.job(status="dead", finished_at=ago(hours=9))
     rows.schedule("nightly-report", next_at=ago(minutes=40))
     dead = '1 dead job that nobody has retried or dismissed, since 05:03:07: "cronjobs jobs list --status dead"'
-    behind = (
-        'nightly-report was due, and ticks come and do not fire it, since 13:23:07: "cronjobs explain nightly-report"'
-    )
+    behind = 'nightly-report was due, and ticks do not fire it, since 13:23:07: "cronjobs explain nightly-report"'
     answer = cronjobs("check", "--live", "--json")
     assert answer.code == 1
     assert {dead, behind} <= set(answer.json["live"])
@@ -523,5 +521,5 @@ def test_status_says_that_runs_of_exec_wait_on_this_host(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for file in (tmp_path / "cronjobs.yaml", tmp_path / "other.yaml"):
         assert spool.put(spool_address(str(file), None), {"began": 1.0, "token": "t"}) is None
-    assert cronjobs("status").err == "runs of exec on this host that are not in the database yet: 1\n"
+    assert cronjobs("status").err == "exec runs on this host not yet in the database: 1\n"
     assert cronjobs("status", "--json").err == ""

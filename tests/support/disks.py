@@ -56,7 +56,7 @@ class SmallDisk:
 class FileLimit:
     """``ulimit -f``, as a quota would do: files end at a kilobyte, and the system says EFBIG."""
 
-    said = "look at the disk, its quota and the limit on file sizes"
+    said = "check the disk, its quota and the file size limit"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

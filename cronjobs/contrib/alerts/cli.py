@@ -19,7 +19,7 @@ from cronjobs.engine.config import trust
 from cronjobs.engine.host.identity import Identity
 from cronjobs.errors import UsageError
 
-app = Commands("Alerts: try the channels by which they are sent.")
+app = Commands("Alerts: send a test message through their channels.")
 
 
 @app.command("test", epilog="For example: cronjobs alerts test ops")

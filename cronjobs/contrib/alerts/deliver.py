@@ -39,7 +39,7 @@ def deliver(
     answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
 
     def run(name: str) -> None:
-        error: str | None = "its thread ended without a word"
+        error: str | None = "its thread ended without a result"
         try:
             _send(channels[name], messages[name], settings.folder, timeout_s)
             error = None

@@ -50,7 +50,7 @@ def _finding(reading: Reading, node: Node, path: str) -> str:
     if kind in FINDING_KINDS or (reading.extras and not meant):
         return text
     guess = f', did you mean "{meant}"?' if meant else f": there are {', '.join(sorted(FINDING_KINDS))}"
-    raise FieldError(f"{shown(node)} is no kind of finding{guess}")
+    raise FieldError(f"{shown(node)} is not a kind of finding{guess}")
 
 
 _SEVERITY: Final = fields.choice("critical", "warning", "notice")
@@ -60,7 +60,7 @@ _SEVERITY: Final = fields.choice("critical", "warning", "notice")
 def _address(reading: Reading, node: Node, path: str) -> str:
     text = reading.text(node)
     if not _ADDRESS.fullmatch(text) or not text.isascii():
-        raise FieldError(f"{shown(node)} is not a mail address: write it like ops@example.com")
+        raise FieldError(f"{shown(node)} is not an email address: write it like ops@example.com")
     return text
 
 
@@ -83,24 +83,24 @@ _MAIL: Final[Keys] = {
     "tls": ConfigKey(
         fields.choice("starttls", "tls", "none"),
         "tls",
-        "How the connection is encrypted: after STARTTLS, from the beginning, or not at all.",
+        "How to encrypt the connection: STARTTLS, TLS from the start, or no encryption.",
     ),
     "user": ConfigKey(fields.anything, "cronjobs", "The name to log in with.", "no login"),
-    "password": ConfigKey(
-        fields.secret, "${SMTP_PASSWORD}", "The password to log in with; masked wherever text is shown.", "no login"
-    ),
-    "from": ConfigKey(_address, "cronjobs@example.com", "The address that mails come from.", "must be given"),
-    "to": ConfigKey(_addresses, "[ops@example.com]", "The addresses that mails go to.", "must be given"),
+    "password": ConfigKey(fields.secret, "${SMTP_PASSWORD}", "The login password; masked in all output.", "no login"),
+    "from": ConfigKey(_address, "cronjobs@example.com", "The sender's address.", "must be given"),
+    "to": ConfigKey(_addresses, "[ops@example.com]", "The recipients' addresses.", "must be given"),
 }
 _WEBHOOK: Final[Keys] = {
     "url": ConfigKey(
         fields.web_address,
         "https://chat.example.com/hook",
-        "The address that gets a POST; masked like a password.",
+        "The URL that gets a POST; masked like a password.",
         "must be given",
     ),
     "format": ConfigKey(
-        fields.choice("json", "slack", "teams"), "slack", "What is posted: our own JSON, or what Slack or Teams take."
+        fields.choice("json", "slack", "teams"),
+        "slack",
+        "The message format: cronjobs' own JSON, or what Slack or Teams accept.",
     ),
 }
 
@@ -112,7 +112,7 @@ def _mail(reading: Reading, node: Node, path: str) -> MailChannel:
     if ("user" in values) != ("password" in values) and not bad:
         raise FieldError("user and password go together: write both, or neither")
     if "password" in values and values.get("tls") == "none" and values["host"] not in ("localhost", "127.0.0.1", "::1"):
-        raise FieldError("the password would go over the network as it is: write tls: starttls, or tls: tls")
+        raise FieldError("the password would cross the network in clear text: write tls: starttls, or tls: tls")
     values["sender"] = values.pop("from")
     return MailChannel(**values)
 
@@ -137,9 +137,9 @@ def _require(values: dict[str, Any], bad: set[str], *names: str) -> None:
 
 
 _FILTER: Final[Keys] = {
-    "severity": ConfigKey(_SEVERITY, "critical", "The mildest findings that are sent: these and all that is worse."),
+    "severity": ConfigKey(_SEVERITY, "critical", "The lowest severity that is sent; anything worse is sent too."),
     "findings": ConfigKey(
-        fields.some_of(_finding, "nothing would be sent; for all of them delete the key"),
+        fields.some_of(_finding, "nothing would be sent; to send all of them, delete the key"),
         "[dead, host]",
         "Only these findings are sent.",
         "all kinds",
@@ -159,19 +159,17 @@ _WAYS: Final[Keys] = {
     "command": ConfigKey(
         _command,
         "[/usr/local/bin/page, --team, web]",
-        "Starts a program, which gets the message as JSON on its standard input.",
+        "The program to start; it reads the message as JSON from standard input.",
         "one of mail, webhook, command",
     ),
 }
 _THRESHOLD: Final[Keys] = {
     "of": ConfigKey(
-        fields.choice("dead", "failed"), "dead", "What is counted: dead jobs, or attempts that failed.", "must be given"
+        fields.choice("dead", "failed"), "dead", "What to count: dead jobs or failed attempts.", "must be given"
     ),
-    "more_than": ConfigKey(fields.integer(0, 9_999), "5", "More than so many are a finding.", "must be given"),
-    "within": ConfigKey(
-        fields.span("1m", "7d"), "1h", "The time before now in which they are counted.", "must be given"
-    ),
-    "job_type": ConfigKey(fields.name, "shop.pay", "Counts only jobs of this type.", "all types"),
+    "more_than": ConfigKey(fields.integer(0, 9_999), "5", "A count above this is a finding.", "must be given"),
+    "within": ConfigKey(fields.span("1m", "7d"), "1h", "How far back from now to count.", "must be given"),
+    "job_type": ConfigKey(fields.name, "shop.pay", "Count only jobs of this type.", "all types"),
     "severity": ConfigKey(_SEVERITY, "warning", "How bad the finding is."),
 }
 
@@ -227,13 +225,13 @@ _ALERTS: Final[Keys] = {
     "channels": ConfigKey(
         _named("mapping: channel → its settings", _channel),
         "{pager: {command: [page]}}",
-        "The ways by which alerts are sent; what a channel says itself goes before what stands above.",
+        "The channels that send alerts; a channel's own settings override those above.",
         "none",
     ),
     "thresholds": ConfigKey(
         _named("mapping: threshold → its settings", _threshold),
         "{many-deaths: {of: dead, more_than: 5, within: 1h}}",
-        "Counts that are findings of their own.",
+        "Counts that become findings when they pass a limit.",
         "none",
     ),
 }

@@ -27,8 +27,8 @@ PING_S: Final = 5.0
 FLUSH_S: Final = 10.0
 FAILURES: Final = 3  # in a row; then this process sends no more
 _LATER: Final = {  # the run has not failed yet, or a person ended it: noted there, and no alarm
-    "job.retried": "failed, and is tried again",
-    "job.interrupted": "interrupted, and runs again",
+    "job.retried": "failed, will be retried",
+    "job.interrupted": "interrupted, will run again",
     "job.snoozed": "put off by its handler",
     "job.cancelled": "cancelled",
 }

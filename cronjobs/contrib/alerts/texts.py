@@ -185,7 +185,7 @@ def body(message: Message) -> str:
 
 
 def _finding_lines(each: Told, zone: str) -> list[str]:
-    again = f", told {each.times} times before" if each.times > 1 else ", told before" if each.times else ""
+    again = f", sent {each.times} times before" if each.times > 1 else ", told before" if each.times else ""
     lines = [f"{each.severity.upper()} since {in_full(each.began_at, zone)}{again}", each.text]
     lines += [f"  {cause['text']}" for cause in each.causes]
     lines += [f"  … and {each.more_causes:,} more causes: cronjobs status"] if each.more_causes else []

@@ -39,7 +39,7 @@ def books(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Balance the books: what each schedule was due, by its definitions, against what the ledger and jobs show.
+    """Check each schedule's due occurrences, by its definitions, against the ledger and the jobs.
 
     Due = ran + failed + skipped + missed + coalesced + open, per schedule and day of the schedule's time zone. What was
     due is computed from the definitions that were in force at the time, independently of the ledger. "failed" jobs
@@ -58,7 +58,9 @@ def books(
             raise UsageError("--from lies after --to")
         found = all_books(connection, settings, begin, end, schedule)
     if schedule is not None and not found:
-        raise CronjobsError(f'nothing was due of "{safe(schedule, 80)}" then: "cronjobs schedules list" has all names')
+        raise CronjobsError(
+            f'schedule "{safe(schedule, 80)}" had nothing due then: "cronjobs schedules list" has all names'
+        )
     days = [day for book in found for day in book.days]
     differences = [difference for book in found for difference in book.differences]
     if as_json:

@@ -218,11 +218,11 @@ class _Bookkeeper:
             # Dead and cancelled jobs are kept longer: until then, one that is gone had succeeded.
             return "ran" if at >= self.period.dead_from else "pruned"
         if entry.job_id is None:
-            text = "the ledger says that a job was made for it, and names none"
+            text = "the ledger says that it became a job, but names none"
         elif entry.job is None:
-            text = f"job {entry.job_id}, which was made for it, is gone, and too young to be pruned"
+            text = f"job {entry.job_id}, made for it, is missing, though too young to be pruned"
         else:
-            text = f"job {entry.job_id}, which the ledger names for it, is of another occurrence"
+            text = f"job {entry.job_id}, which the ledger names for it, belongs to another occurrence"
         if not self._doubted(entry.first, entry.last):
             self._differ(entry.first, entry.last, 1, text)
         return None
@@ -265,7 +265,7 @@ class _Bookkeeper:
         if were_due == 0:
             text = f"{said}, and nothing was due by the definition in force then"
         elif were_due == entry.number:
-            text = f"{said} of a range that does not begin and end with what was due"
+            text = f"{said} for a range whose first or last instant was not due"
         else:
             text = f"{said} of {entry.number:,}, and {were_due:,} were due by the definition in force then"
         self._differ(entry.first, entry.last, max(1, abs(entry.number - were_due)), text)
@@ -279,7 +279,7 @@ class _Bookkeeper:
 
     def _look_for_doubles(self) -> None:
         for low, high in _runs(self.cover, 2):
-            text = "more than one row of the ledger covers it"
+            text = "more than one ledger row covers it"
             self._differ(self.due[low] * MICROS, self.due[high - 1] * MICROS, high - low, text, low)
 
     # --- what the ledger does not have --------------------------------------------------------------------------------
@@ -330,11 +330,11 @@ class _Bookkeeper:
             yield f"jobs that wait: {total['waiting']:,}, that run: {total['running']:,}; {command}"
         if total["beyond"]:
             kept = in_full(self.period.ledger_from, self.account.timezone)
-            yield f"{total['beyond']:,} without a row: the ledger reaches back to {kept} (retention.occurrences)"
+            yield f"{total['beyond']:,} without a row: the ledger goes back only to {kept} (retention.occurrences)"
         if total["pruned"]:
-            yield f"{total['pruned']:,} ran or failed, which is not known any more: their jobs are pruned"
+            yield f"{total['pruned']:,} ran or failed; their jobs are pruned, so it is no longer known which"
         if total["extra"]:
-            yield f"{total['extra']:,} ran beside what was due: a backfill by another definition, or a wrong clock"
+            yield f"{total['extra']:,} ran without being due: a backfill under another definition, or a wrong clock"
         for doubt in self.account.doubts:
             if doubt.after < self.period.end and doubt.until > self.period.begin:
                 times = LocalTimes(doubt.after, self.account.timezone)

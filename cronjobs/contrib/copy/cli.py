@@ -28,8 +28,7 @@ from cronjobs.engine.schema.ready import require_tables
 from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
 
 STAYS_CLOSED: Final = (
-    "the old side stays closed, because the new one may have everything: run the same command again, it brings the "
-    "copy to its end"
+    "the old database stays closed, because the new one may be complete: run the same command again to finish the copy"
 )
 ODD_SHOWN: Final = 20  # sentences about what could not come over as it was
 
@@ -41,19 +40,20 @@ def copy(
         typer.Option(
             "--to",
             metavar="URL",
-            help="The new database, PostgreSQL; else the configured one. '${NEW_URL}' in single quotes is read from "
-            "that variable, '${file:PATH}' from a file: no other process sees it.",
+            help="The new database (PostgreSQL). Default: the configured one. '${NEW_URL}' in single quotes is read "
+            "from that variable, '${file:PATH}' from a file: no other process sees it.",
         ),
     ] = None,
     old: Annotated[
-        str | None, typer.Option("--from", metavar="URL", help="The old database, SQLite; else the configured one.")
+        str | None,
+        typer.Option("--from", metavar="URL", help="The old database (SQLite). Default: the configured one."),
     ] = None,
     wait: Annotated[
         str | None,
         typer.Option(
             "--wait",
             metavar="DURATION",
-            help="Wait at most this long for running jobs, e.g. 60s. Default: it does not wait.",
+            help="Wait up to this long for running jobs, e.g. 60s. Default: do not wait.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -65,13 +65,13 @@ def copy(
     go back, as long as the new side has not been used: cronjobs db adopt on the old one.
     """
     if (to is None) == (old is None):
-        raise UsageError(
-            "say where to, --to postgresql://…, or, once that is the configured database, --from sqlite:///…"
-        )
+        raise UsageError("give --to postgresql://…, or, once that is the configured database, --from sqlite:///…")
     patience = None if wait is None else span(wait, "--wait")
     settings = load_settings(source)
     if to is not None and masking.url_passwords(to):
-        complain("""a password on a command line is seen by whoever lists processes: write --to '${NEW_URL}' instead""")
+        complain(
+            """anyone who lists processes can see a password on the command line: write --to '${NEW_URL}' instead"""
+        )
     typed = to
     old, to = (None if url is None else _filled(url, settings) for url in (old, to))
     here, there = (replace(settings, database=url) if url else settings for url in (old, to))
@@ -139,6 +139,6 @@ def _copied(report: copying.CopyReport, where: str) -> Iterator[str]:
         )
     else:
         yield ", ".join(f"{rows:,} {table.removeprefix('cronjobs_')}" for table, rows in report.copied.items() if rows)
-        yield f"the old side is closed; name {where} in the configuration, wherever one ticks or enqueues"
+        yield f"the old side is closed; name {where} in the configuration of every host that ticks or enqueues"
     if report.left:
         yield f"enqueued on the old side meanwhile: {counted(report.left, 'job')}: run this again"

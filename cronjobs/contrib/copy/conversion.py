@@ -25,11 +25,11 @@ def _fit_value(table: Table, row: Mapping[str, Any], name: str, value: Any, odd:
         case Json():
             text, why = as_jsonb(_text(value))
             if why is not None:
-                odd.append(f"{table.name} {key} {row[key]}: {name} came over as a text: {why}")
+                odd.append(f"{table.name} {key} {row[key]}: {name} was copied as text: {why}")
             return text
         case Text():
             if isinstance(value, BrokenText):
-                odd.append(f"{table.name} {key} {row[key]}: {name} came over with replacement characters: {NOT_UTF8}")
+                odd.append(f"{table.name} {key} {row[key]}: {name} was copied with replacement characters: {NOT_UTF8}")
             return clean(_text(value))
         case Float():
             return max(-1e300, min(1e300, float(value)))
@@ -76,5 +76,5 @@ def _number(text: str) -> Decimal:
     number = Decimal(text)
     # As the CHECK of the table has it; numeric itself has 131,072 digits before the point and 16,383 after it.
     if number.copy_abs() > LARGEST or -int(number.as_tuple().exponent) > LIMIT_DIGITS:
-        raise ValueError("a number in it is out of all range")
+        raise ValueError("it holds a number that is out of range")
     return number

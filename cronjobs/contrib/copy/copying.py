@@ -83,7 +83,7 @@ def copy(
     reopened if this copy closed it, and no other copy has begun since. From COMMIT on, the old side stays closed.
     """
     if not source.is_sqlite or target.is_sqlite:
-        raise UsageError("db copy goes from SQLite to PostgreSQL; elsewhere the databases' own tools do it")
+        raise UsageError("db copy copies from SQLite to PostgreSQL only; otherwise use the database's own tools")
     where = moved_to(target)
     with source.read() as connection:
         before = require_schema(connection)
@@ -131,8 +131,8 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
         return True
     if not closed:
         raise CopyRefused(
-            "both databases have been in use since the last copy, and nobody can say what was done twice: decide for "
-            "one, and enqueue there what is missing"
+            "both databases have been in use since the last copy, so jobs may have run twice: choose one, and "
+            "enqueue there what it lacks"
         )
     return False
 
@@ -176,10 +176,10 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
     with source.write() as connection:
         found = read_meta(connection)
         if (found.project, found.environment) != (before.project, before.environment):
-            raise CopyRefused("another copy of the old side has begun or ended just now: begin again")
+            raise CopyRefused("another copy of the old database has just begun or ended: run this again")
         running = store.leased(connection)
         if running and not waits:
-            raise CopyRefused(f"{_named(running)} on the old side: say how long to wait, --wait 60s")
+            raise CopyRefused(f"{_named(running)} on the old side: wait for them with --wait 60s")
         store.put_fences(connection)
         adopt(connection, before.project, where, actor, again=True)
         return store.last_closing(connection)
@@ -191,7 +191,7 @@ def _hold_closed(old: Connection, where: str) -> None:
     That may be long: it waits for a synchronous standby.
     """
     if read_meta(old).environment != where:
-        raise CopyRefused('the old side was opened meanwhile by "cronjobs db adopt", and nothing was copied')
+        raise CopyRefused('"cronjobs db adopt" reopened the old side meanwhile; nothing was copied')
 
 
 def _reopen(source: Database, before: Meta, closing: int, actor: str) -> None:
@@ -209,7 +209,9 @@ def _wait_until_quiet(source: Database, patience: timedelta) -> None:
         if not running:
             return
         if source.clock.monotonic() >= give_up_at:
-            raise CopyRefused(f"{_named(running)} on the old side still, and nothing was copied: wait longer")
+            raise CopyRefused(
+                f"{_named(running)} on the old side after the wait; nothing was copied: use a longer --wait"
+            )
         sleep(POLL_S)
 
 
@@ -233,7 +235,7 @@ def _copy(
 ) -> CopyReport:
     """Write everything, or what came late; *closed*: the old side was closed before this copy began."""
     if store.leased(old):
-        raise CopyRefused("a job began on the old side just now: begin again")
+        raise CopyRefused("a job has just begun on the old side: run this again")
     mark = _last_mark(new)
     if mark is not None and not _is_unused(new, mark):
         store.take_turn(new)

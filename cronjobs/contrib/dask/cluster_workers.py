@@ -264,7 +264,7 @@ class ClusterWorkers(Workers):
                 if far.written:
                     self._submit_one(far)
                 else:
-                    why = "an earlier attempt may still run on the cluster, until its permit ends"
+                    why = "an earlier attempt may still be running on the cluster until its permit ends"
                     self._end(far, clusters.not_begun(why))
         elif not self.cluster.up:
             for far in fresh:

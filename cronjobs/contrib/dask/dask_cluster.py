@@ -186,7 +186,7 @@ def _end_of(name: str, future: Future) -> TaskEnd:
         with suppress(Exception):
             raised = future.exception(timeout=RESULT_WITHIN_S)
             if isinstance(raised, KilledWorker):
-                return TaskEnd(name, why="its worker died, and so did those that the cluster tried next")
+                return TaskEnd(name, why="its worker died, and so did the workers that the cluster tried next")
             differs = isinstance(raised, ImportError | AttributeError)
             return TaskEnd(name, why=f"its worker raised {type(raised).__name__}: {raised}", differs=differs)
     return TaskEnd(name, why="the cluster has lost it")

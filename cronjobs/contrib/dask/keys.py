@@ -45,9 +45,12 @@ def _resources(reading: Reading, node: Node, path: str) -> tuple[tuple[str, floa
 
 TLS: Final[Keys] = {
     "ca": ConfigKey(
-        fields.path_beside_file, "ca.pem", "The authority that signed the scheduler's key.", "must be given"
+        fields.path_beside_file,
+        "ca.pem",
+        "The certificate authority that signed the scheduler's certificate.",
+        "must be given",
     ),
-    "cert": ConfigKey(fields.path_beside_file, "client.pem", "The certificate of this host.", "must be given"),
+    "cert": ConfigKey(fields.path_beside_file, "client.pem", "This host's certificate.", "must be given"),
     "key": ConfigKey(fields.path_beside_file, "client.key", "The key of that certificate.", "must be given"),
 }
 
@@ -64,24 +67,22 @@ EXECUTOR: Final[Keys] = {
     "tls": ConfigKey(
         _tls,
         "{ca: ca.pem, cert: client.pem, key: client.key}",
-        "The files for a scheduler that is reached by tls://.",
+        "The certificate files for a tls:// scheduler.",
         "none",
     ),
     "insecure": ConfigKey(
         fields.flag,
         "true",
-        "Lets a scheduler on another host be used without TLS: it runs whatever anybody sends it.",
+        "Allow a scheduler on another host without TLS: it runs whatever anyone sends it.",
     ),
     "resources": ConfigKey(
-        _resources, "{GPU: 1}", "What an attempt needs of a worker's resources, as Dask counts them.", "none"
+        _resources, "{GPU: 1}", "The worker resources that an attempt needs, as Dask counts them.", "none"
     ),
-    "in_flight": ConfigKey(
-        fields.integer(1, 10_000), "50", "How many attempts one host has on the cluster at the same time."
-    ),
+    "in_flight": ConfigKey(fields.integer(1, 10_000), "50", "How many attempts one host keeps on the cluster at once."),
     "queue_wait": ConfigKey(
         fields.span("1s", "7d"),
         "1h",
-        "How long an attempt waits for a worker before its job goes back, uncharged, and that is reported.",
+        "How long an attempt waits for a worker before its job is released, uncharged, and reported.",
     ),
 }
 
@@ -94,10 +95,11 @@ def _executor(reading: Reading, node: Node, path: str) -> ExecutorSettings:
     if scheme == "tls" and "tls" not in values:
         raise FieldError("tls:// needs three files: tls: {ca: ca.pem, cert: client.pem, key: client.key}")
     if scheme == "tcp" and "tls" in values:
-        raise FieldError("tcp:// is not encrypted, whatever tls says: write dask: tls://…")
+        raise FieldError("tcp:// is never encrypted, so tls: has no effect: write dask: tls://…")
     if scheme == "tcp" and not values.get("insecure") and not _is_loopback(rest.rpartition(":")[0].strip("[]")):
         raise FieldError(
-            "a scheduler runs what anybody sends it, and tcp:// lets anybody: write tls:// and tls: {ca, cert, key}, "
+            "a scheduler runs what anyone sends it, and tcp:// lets anyone connect: write tls:// and tls: "
+            "{ca, cert, key}, "
             "or insecure: true where the network is yours alone"
         )
     return ExecutorSettings(path.rpartition(".")[2], **values)

@@ -17,8 +17,8 @@ from cronjobs.masking import named_secrets
 
 TOKEN_URL: Final = "CRONJOBS_TOKEN_URL"  # a role that may take tokens and confirm permits, and nothing else
 NO_DATABASE: Final = (
-    f"it has neither {TOKEN_URL} nor CRONJOBS_DATABASE_URL nor a cronjobs.yaml in its working folder, and so cannot "
-    "make sure that an attempt runs once"
+    f"it has neither {TOKEN_URL} nor CRONJOBS_DATABASE_URL nor a cronjobs.yaml in its working folder, and so "
+    "cannot ensure that an attempt runs only once"
 )
 
 _databases: dict[tuple[str, str | None], Database] = {}

@@ -96,7 +96,7 @@ class DemoFailed(CronjobsError):
 def demo(
     keep: Annotated[
         Path | None,
-        typer.Option("--keep", metavar="DIR", help="Leave everything in this new folder, so that you can look around."),
+        typer.Option("--keep", metavar="DIR", help="Keep everything in this new folder, for you to explore."),
     ] = None,
 ) -> None:
     """See it work: jobs, a retry, a death, a schedule and two hosts, in a few seconds.
@@ -169,7 +169,7 @@ class Demo:
         self.expect(["greeted Ada", "charged order 17"])
 
     def a_death(self) -> None:
-        self.scene("A job that can never work dies at once, and says so: exit code 1, and cron mails it.")
+        self.scene("A job that can never succeed dies at once: exit code 1, and cron mails the output.")
         self.run("enqueue", "demo.invoice", "--payload", '{"order": 18}')
         self.run("run-due", code=1)
 
@@ -182,7 +182,7 @@ class Demo:
             raise DemoFailed(f"the schedule did not run: {self.effects()}")
 
     def a_second_host(self) -> None:
-        self.scene("Two hosts tick twice each in the same moment: the database decides, and one of them does the work.")
+        self.scene("Two hosts tick twice each at the same moment: the database decides, and one of them does the work.")
         self.a_minute_passes("newsletter")
         before = len(self.effects("newsletter"))
         self.command("run-due")

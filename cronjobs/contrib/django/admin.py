@@ -204,11 +204,11 @@ class JobAdmin(ReadOnlyAdmin):
 
     # --- actions ------------------------------------------------------------------------------------------------------
 
-    @admin.action(description="Retry: due now, with all tries again", permissions=["change"])
+    @admin.action(description="Retry: due now, with all tries restored", permissions=["change"])
     def retry(self, request: Any, queryset: Any) -> None:
         self._act(request, queryset, "retry", operating.retry, "queued again")
 
-    @admin.action(description="Cancel: waiting ones at once, running ones are asked to stop", permissions=["change"])
+    @admin.action(description="Cancel: waiting jobs at once; running jobs are asked to stop", permissions=["change"])
     def cancel(self, request: Any, queryset: Any) -> None:
         self._act(request, queryset, "cancel", operating.cancel, "cancelled")
 
@@ -225,7 +225,7 @@ class JobAdmin(ReadOnlyAdmin):
         left = len(chosen) - changed - asked
         words = [f"{changed} {done}"]
         words += [f"{asked} running and asked to stop"] if asked else []
-        words += [f"{left} left as they are: their status does not allow it, or somebody holds them"] if left else []
+        words += [f"{left} unchanged: their status does not allow it, or a transaction holds them"] if left else []
         self.message_user(request, "; ".join(words), WARNING if left else SUCCESS)
 
 

@@ -58,17 +58,20 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
     ]
     name = alias(settings)
     if name not in connections.settings:
-        return [*found, Error(f"CRONJOBS names the database {name!r}, which DATABASES has not", id="cronjobs.E003")]
+        return [
+            *found,
+            Error(f"CRONJOBS names the database {name!r}, which DATABASES does not have", id="cronjobs.E003"),
+        ]
     vendor = connections[name].vendor
     if vendor not in VENDORS:
-        hint = 'Name one that is: CRONJOBS = {"database": …}'
+        hint = 'Name one that it has: CRONJOBS = {"database": …}'
         found.append(
             Error(f"cronjobs runs on PostgreSQL and SQLite, and {name!r} is {vendor}", hint=hint, id="cronjobs.E004")
         )
     elif not router.allow_migrate(name, LABEL):
         said = f"DATABASE_ROUTERS keep migrate from making the tables of cronjobs in {name!r}, which has the jobs"
         hint = (
-            f'For app_label {LABEL!r}, allow_migrate is to return True or None there, or: CRONJOBS = {{"database": …}}'
+            f'For app_label {LABEL!r}, allow_migrate must return True or None there, or: CRONJOBS = {{"database": …}}'
         )
         found.append(CheckWarning(said, hint=hint, id="cronjobs.W002"))
     return found
@@ -90,5 +93,5 @@ def pages_are_reached(app_configs: Any, **_: Any) -> list[CheckWarning]:
     if found.url_name == PAGES:
         return []
     said = f"the pages of cronjobs cannot be reached: {place} is taken by {found.route!r}"
-    hint = f"In urlpatterns, the path of {APP}.urls is to stand before the one that takes it, such as the admin's"
+    hint = f"In urlpatterns, put the path of {APP}.urls before the one that matches first, such as the admin's"
     return [CheckWarning(said, hint=hint, id="cronjobs.W003")]

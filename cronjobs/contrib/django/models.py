@@ -108,8 +108,8 @@ class ScheduleModel(models.Model):
     id = models.BigAutoField(primary_key=True)
     name = AnyTextField()
     definition = JsonField()
-    status = AnyTextField(help_text="active; retired: no file has it any more")
-    seen_until = InstantField(help_text="up to here every occurrence is settled")
+    status = AnyTextField(help_text="active; retired: no file has it")
+    seen_until = InstantField(help_text="every occurrence up to here is settled")
     next_at = InstantField("next", null=True)
 
     objects = JobsManager()

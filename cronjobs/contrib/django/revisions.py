@@ -43,7 +43,7 @@ class ToRevision(Operation):
         return self.__class__.__qualname__, [self.revision], {}
 
     def describe(self) -> str:
-        return f"Bring the tables of cronjobs to revision {self.revision}"
+        return f"Migrate the tables of cronjobs to revision {self.revision}"
 
     def state_forwards(self, app_label: str, state: Any) -> None:
         """Django's picture of our models is what the code says: it manages none of their tables."""
@@ -76,8 +76,8 @@ class ToRevision(Operation):
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         raise CommandError(
-            "the tables of cronjobs are not taken back: they only grow, and code of an older version runs on newer "
-            "ones. To make Django alone forget them: migrate cronjobs zero --fake"
+            "the tables of cronjobs have no downgrade: migrations only add, and older code runs on newer "
+            "tables. To make Django alone forget them: migrate cronjobs zero --fake"
         )
 
     def _statements(self, kind: str) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ try:
     _base: Any = import_module(f"{_HOME}.base")
 except ImportError:
     raise ImproperlyConfigured(
-        "Django has tasks from 6.0 on; for an older one: pip install django-tasks, and add it to INSTALLED_APPS"
+        "Django has tasks since 6.0; with an older one: pip install django-tasks, and add it to INSTALLED_APPS"
     ) from None
 _backends: Any = import_module(f"{_HOME}.backends.base")
 _signals: Any = import_module(f"{_HOME}.signals")
@@ -128,7 +128,7 @@ class CronjobsBackend(BaseTaskBackend):
             times = JobModel.objects.using(connection.alias).filter(id=made.id).values_list("created_at", flat=True)
             _set(result, enqueued_at=times[0] if made.id else as_djangos(SYSTEM.now()))
         if made.id is None:
-            words = f"queue {task.queue_name} is full, and drops what is more: nothing was written"
+            words = f"queue {task.queue_name} is full, and drops new jobs: nothing was written"
             result.errors.append(_error("cronjobs.errors.QueueFull", words))
             _set(result, status=TaskResultStatus.FAILED, finished_at=result.enqueued_at)
             return result

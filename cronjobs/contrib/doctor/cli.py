@@ -25,11 +25,11 @@ TEXT: Final = 600  # characters of a diagnosis
 def doctor(
     source: Source,
     release: Annotated[
-        bool, typer.Option("--release", help="The checklist before a release, with what only a person knows.")
+        bool, typer.Option("--release", help="The release checklist, with the questions that only a person can answer.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check everything around the jobs: file, handlers, database, cron, host; say what is wrong, and how to fix it.
+    """Check everything around the jobs (file, handlers, database, cron, host), and print how to fix what is wrong.
 
     Each check is ok, a warning, a problem, or not applicable here. They work one by one: without a readable file or a
     database, those that need it say so, and the others go on. It changes nothing (but makes a small file in the state

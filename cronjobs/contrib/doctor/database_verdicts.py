@@ -36,12 +36,12 @@ class Reached:
 def database(found: Reached) -> Diagnosis:
     if found.trouble:
         return problem(
-            found.trouble, "until it answers nothing runs, and nothing is lost; check the address and server"
+            found.trouble, "nothing runs until it answers, and nothing is lost; check the address and the server"
         )
     if found.belongs_to:
         return problem(
             f"{found.name} belongs to {found.belongs_to}: ticks of this configuration claim nothing there",
-            'use the right database, or "cronjobs db adopt" if it is meant to be yours',
+            'use the right database, or run "cronjobs db adopt" if it should be yours',
         )
     return ok(f"{found.name} answers")
 
@@ -51,7 +51,7 @@ def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis
     if there is None:
         return problem("the database has no tables of cronjobs", "cronjobs db upgrade")
     if there < code:
-        return problem(f"the tables are at revision {there}, this version brings {code}", "cronjobs db upgrade")
+        return problem(f"the tables are at revision {there}, this version needs {code}", "cronjobs db upgrade")
     if there > code:
         works = oldest_code is not None and oldest_code <= code
         text = f"the tables are at revision {there}, newer than this version's {code}"
@@ -62,8 +62,8 @@ def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis
 
 def drift(findings: Sequence[str]) -> Diagnosis:
     if not findings:
-        return ok("tables, indexes and constraints are as they should be")
-    return problem(listed(findings), "cronjobs db check lists all; put back what was changed by hand")
+        return ok("tables, indexes and constraints match this version")
+    return problem(listed(findings), "cronjobs db check lists all; undo what was changed by hand")
 
 
 def clocks(skew: timedelta, uncertain: timedelta, *, same_host: bool) -> Diagnosis:
@@ -74,7 +74,7 @@ def clocks(skew: timedelta, uncertain: timedelta, *, same_host: bool) -> Diagnos
     by = f"{rough(skew)} {'ahead of' if skew > timedelta(0) else 'behind'} the database's"
     if off <= SKEWED:
         return ok("this host's clock and the database's agree")
-    text = f"this host's clock is {by}: the database's decides what is due, and log lines have the host's"
+    text = f"this host's clock is {by}: the database's clock decides what is due; log lines use the host's"
     fix = "run an NTP client on both (chronyc tracking, timedatectl)"
     return problem(text, fix) if off > FAR_OFF else warning(text, fix)
 
@@ -97,8 +97,8 @@ class FileFacts:
 def sqlite_place(found: FileFacts) -> Diagnosis:
     if found.filesystem in ON_A_NETWORK:
         return problem(
-            f"{found.path} is on a network file system ({found.filesystem}): SQLite's locks do not hold there, and the "
-            "file will be damaged as soon as two hosts or a stale lock meet",
+            f"{found.path} is on a network file system ({found.filesystem}): SQLite's locks do not work there, "
+            "so two hosts or one stale lock will corrupt the file",
             "move it to a local disk, or use PostgreSQL (cronjobs db copy)",
         )
     return ok(f"{found.path} is on a local disk" + (f" ({found.filesystem})" if found.filesystem else ""))
@@ -107,17 +107,17 @@ def sqlite_place(found: FileFacts) -> Diagnosis:
 def sqlite_modes(found: FileFacts) -> Diagnosis:
     if not found.ours:
         return warning(
-            f"{found.path} is another user's: two users who tick lock each other out of its -wal and -shm files",
-            "let one user run cron's line, the app and the commands, or give them one group",
+            f"{found.path} is another user's: if two users tick, each locks the other out of its -wal and -shm files",
+            "run cron's line, the app and the commands as one user, or in one group",
         )
     if found.mode & 0o002 or (found.folder_mode & 0o002 and not found.folder_mode & 0o1000):
         return problem(
-            f"everybody on this host may write to {found.path} or its folder, so anyone can enqueue and change jobs",
+            f"everyone on this host can write to {found.path} or its folder, so anyone can enqueue and change jobs",
             f"chmod 600 {found.path}; chmod o-w on its folder",
         )
     if found.mode & 0o004:
-        return warning(f"everybody on this host may read {found.path}: payloads, results", f"chmod 600 {found.path}")
-    return ok(f"{found.path} is for its user{' and group' if found.mode & 0o070 else ' alone'}")
+        return warning(f"everyone on this host can read {found.path}: payloads, results", f"chmod 600 {found.path}")
+    return ok(f"{found.path} is open to its user{' and group' if found.mode & 0o070 else ' alone'}")
 
 
 def sqlite_journal(found: SqliteFile) -> Diagnosis:
@@ -125,7 +125,7 @@ def sqlite_journal(found: SqliteFile) -> Diagnosis:
         return ok("the journal mode is WAL")
     return warning(
         f"the journal mode is {found.journal_mode}, not WAL: readers and writers wait for each other",
-        "something changed it; cronjobs sets WAL when it opens the file and is alone with it",
+        "something changed it; cronjobs sets WAL the next time that no other process has the file open",
     )
 
 
@@ -133,13 +133,13 @@ def sqlite_size(found: SqliteFile, wal_size: int) -> Diagnosis:
     size, free = found.pages * found.page_size, found.free * found.page_size
     if free > LARGE and free * 2 > size:
         return warning(
-            f"{free // MIB:,} of the file's {size // MIB:,} MiB are empty pages, left by rows that were pruned",
-            "they are used again; to give them back: sqlite3 FILE VACUUM, while no tick runs",
+            f"{free // MIB:,} of the file's {size // MIB:,} MiB are empty pages, left by pruned rows",
+            "SQLite reuses them; to shrink the file: sqlite3 FILE VACUUM, while no tick runs",
         )
     if wal_size > max(LARGE, size):
         return warning(
-            f"its -wal file has {wal_size // MIB:,} MiB: some process has been reading for so long that it cannot be "
-            "taken over into the database",
+            f"its -wal file has {wal_size // MIB:,} MiB: a long read keeps SQLite from checkpointing it into "
+            "the database",
             "end the process that has it open (fuser)",
         )
     return ok(f"{size // MIB:,} MiB, of which {free // MIB:,} are empty")
@@ -151,7 +151,7 @@ def sqlite_size(found: SqliteFile, wal_size: int) -> Diagnosis:
 def bloat(tables: Sequence[TableStatistics], *, autovacuum: bool) -> Diagnosis:
     if not autovacuum:
         return problem(
-            "autovacuum is off on this server: tables that change with each job grow without end, and get slow",
+            "autovacuum is off on this server: tables that every job changes grow without end and get slow",
             "set autovacuum = on in postgresql.conf, and reload",
         )
     off = [table.name for table in tables if not table.autovacuum]
@@ -164,7 +164,7 @@ def bloat(tables: Sequence[TableStatistics], *, autovacuum: bool) -> Diagnosis:
     ]
     if bloated:
         return warning(
-            f"vacuum does not keep up: {listed(bloated)}. A transaction that has been open for hours keeps it from it",
+            f"vacuum does not keep up: {listed(bloated)}. Usually a transaction that has been open for hours blocks it",
             "look for it in pg_stat_activity (xact_start), then VACUUM (ANALYZE) the table",
         )
     return ok(f"vacuum keeps up with {len(tables)} tables")
@@ -179,7 +179,7 @@ def statistics(tables: Sequence[TableStatistics]) -> Diagnosis:
     ]
     if never or old:
         found = [*(f"{name} was never analyzed" for name in never), *old]
-        return warning(f"{listed(found)}: queries of your own may be planned badly", "ANALYZE the tables")
+        return warning(f"{listed(found)}: PostgreSQL may plan your own queries badly", "ANALYZE the tables")
     return ok("the planner's statistics are fresh")
 
 
@@ -224,13 +224,13 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
                 many.append(f"{role.role} has {', '.join(partly)} on columns of {held.relation}")
     if few:
         return problem(
-            f"too few rights: {listed(few)}", "cronjobs db grants prints the right ones; run it as the owner"
+            f"too few rights: {listed(few)}", "cronjobs db grants prints the right ones; run them as the owner"
         )
     if many:
         return warning(
             f"more rights than needed: {listed(many)}", "cronjobs db grants prints the least ones; log in as that role"
         )
-    return ok(f"{', '.join(role.role for role in roles if role.wanted is not None)} has the least rights that it needs")
+    return ok(f"{', '.join(role.role for role in roles if role.wanted is not None)} has only the rights that it needs")
 
 
 def version(server: ServerFacts | None, sqlite: tuple[int, ...], python: tuple[int, ...]) -> Diagnosis:
@@ -239,15 +239,13 @@ def version(server: ServerFacts | None, sqlite: tuple[int, ...], python: tuple[i
     if server is None:
         name = f"SQLite {'.'.join(map(str, sqlite))}"
         if sqlite < OLDEST_SQLITE:
-            return problem(
-                f"{name} is too old: RETURNING came with 3.35", "use a Python that is built with a newer one"
-            )
+            return problem(f"{name} is too old: RETURNING came with 3.35", "use a Python built with a newer one")
         return ok(f"{name}, {with_python}")
     major = server.version // 10_000
     if major < OLDEST_SERVER:
         return problem(f"PostgreSQL {major} is too old", f"upgrade the server to {OLDEST_SERVER} or later")
     if major > NEWEST_SERVER:
-        return warning(f"PostgreSQL {major} is newer than what this version was tested with", "see the changelog")
+        return warning(f"PostgreSQL {major} is newer than any that this version was tested with", "see the changelog")
     return ok(f"PostgreSQL {major}.{server.version % 10_000}, {with_python}")
 
 

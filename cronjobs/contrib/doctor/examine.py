@@ -87,10 +87,10 @@ def _one(check: Examination, patient: Patient) -> Diagnosis:
     try:
         return check.run(patient)
     except UntrustedFiles:  # a problem of the configuration's
-        return not_applicable("it needs the handlers, which root does not trust")
+        return not_applicable("it needs the handlers, whose files root does not trust")
     except Exception as error:
         said = one_line(hide(f"{type(error).__name__}: {error}"), 400)
-        return warning(f"this check itself failed: {said}", "it says nothing about what it looks at; the others do")
+        return warning(f"this check itself failed: {said}", "its subject is unchecked; the other checks are complete")
 
 
 def _cannot(needs: Needs, patient: Patient) -> str | None:
@@ -262,28 +262,28 @@ def _disk_space(patient: Patient) -> Diagnosis:
 
 
 CHECKS: Final = (
-    Examination("configuration", "Can the file be used, with all its entries?", "nothing", _configuration),
+    Examination("configuration", "Is every entry of the file valid?", "nothing", _configuration),
     Examination("handlers", "Can the handlers be imported here?", "settings", _handlers),
-    Examination("job types", "Has each job type in use a handler?", "settings", _job_types),
-    Examination("timeouts", "Can each job begin, by its time-out?", "settings", _timeouts),
-    Examination("database", "Does the database answer, and is it ours?", "nothing", _database),
+    Examination("job types", "Does every job type in use have a handler?", "settings", _job_types),
+    Examination("timeouts", "Does every job's timeout let it start?", "settings", _timeouts),
+    Examination("database", "Does the database answer, and is it this project's?", "nothing", _database),
     Examination("schema revision", "Are the tables at this version's revision?", "database", _revision),
-    Examination("schema drift", "Has somebody changed the tables by hand?", "tables", _drift),
+    Examination("schema drift", "Have the tables been changed by hand?", "tables", _drift),
     Examination("clocks", "Do this host and the database agree on the time?", "database", _clocks),
-    Examination("versions", "Are server, SQLite and Python recent enough?", "database", _versions),
-    Examination("rights", "Has each role the rights that it needs, and no more?", "postgresql", _rights),
-    Examination("vacuum", "Does vacuum keep up with what changes?", "postgresql", _bloat),
+    Examination("versions", "Are the server, SQLite and Python recent enough?", "database", _versions),
+    Examination("rights", "Does each role have exactly the rights that it needs?", "postgresql", _rights),
+    Examination("vacuum", "Does vacuum keep up?", "postgresql", _bloat),
     Examination("statistics", "Are the planner's statistics fresh?", "postgresql", _statistics),
-    Examination("pooler", "Is a pooler in between, and does it fit?", "postgresql", _pooler),
+    Examination("pooler", "Is there a pooler, and does its mode work?", "postgresql", _pooler),
     Examination("file system", "Is SQLite's file on a local disk?", "sqlite", _sqlite_place),
-    Examination("file modes", "Who may read and write SQLite's file?", "sqlite", _sqlite_modes),
+    Examination("file modes", "Who can read and write SQLite's file?", "sqlite", _sqlite_modes),
     Examination("journal mode", "Is SQLite in WAL mode?", "sqlite", _sqlite_journal),
     Examination("file size", "How much of SQLite's file is empty?", "sqlite", _sqlite_size),
-    Examination("crontab", "Has this user's crontab the line?", "nothing", _crontab),
+    Examination("crontab", "Does this user's crontab have the line?", "nothing", _crontab),
     Examination("ticks", "Do ticks come on this host?", "tables", _firing),
     Examination("overlapping ticks", "Does a tick end before the next begins?", "tables", _overlapping),
-    Examination("cron's mail", "Who gets what a failing tick prints?", "nothing", _mail),
+    Examination("cron's mail", "Who receives a failing tick's output?", "nothing", _mail),
     Examination("alembic", "Does the app's alembic leave our tables alone?", "nothing", _alembic),
-    Examination("state folder", "Can ticks keep their small files?", "nothing", _state_folder),
-    Examination("disk space", "Is there room for what is written?", "nothing", _disk_space),
+    Examination("state folder", "Can ticks write their state files?", "nothing", _state_folder),
+    Examination("disk space", "Is there enough disk space?", "nothing", _disk_space),
 )

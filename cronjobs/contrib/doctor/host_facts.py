@@ -39,7 +39,7 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
         return CronLine("broken", str(error), daemon)
     except CronjobsError as error:
         return CronLine("unknown", str(error), daemon)
-    said = "has exactly this line" if same else "has another line of this file than this version would write"
+    said = "has exactly this line" if same else "has a line for this file that differs from what this version writes"
     return CronLine("same" if same else "differs", f"the crontab {said}", daemon, block.same_file(text, file))
 
 
@@ -62,7 +62,7 @@ def kept_state(root: Path) -> StateFolder:
     state, fault = State(folder), None
     state.write(PROBE, "kept\n")
     if state.take(PROBE) is None:
-        fault = "nothing can be kept there: it is not ours alone, or cannot be written"
+        fault = "ticks cannot use it: others can write to it, or it is read-only"
     began = sorted(filter(None, map(state_files.spooled_at, state_files.spooled(None))))
     longest = SYSTEM.now() - datetime.fromtimestamp(began[0], UTC) if began else timedelta(0)
     lasting = state_files.lasting_folder() is not None

@@ -38,7 +38,7 @@ def configuration(file: str, findings: Sequence[str]) -> Diagnosis:
 
 def unreadable(file: str, why: str) -> Diagnosis:
     return problem(
-        f"{file} cannot be used, so nothing runs: {why}", "put it right; cronjobs check names the line and the column"
+        f"{file} cannot be used, so nothing runs: {why}", "correct it; cronjobs check names the line and column"
     )
 
 
@@ -47,7 +47,7 @@ def handlers(types: int, faults: Sequence[str]) -> Diagnosis:
     if not faults:
         return ok(f"the handlers are imported (job types: {types})")
     return problem(
-        f"jobs of these types wait, for a host that can import them: {listed(faults)}",
+        f"jobs of these types wait for a host that can import them: {listed(faults)}",
         "cronjobs check shows the traceback; is cron's Python the one of your app (cronjobs crontab show)?",
     )
 
@@ -56,14 +56,16 @@ def job_types(unknown: Sequence[str], waiting: Sequence[str]) -> Diagnosis:
     """*unknown*: names in the file that no handler has; *waiting*: types of due jobs that no host knows."""
     found = [*unknown, *(f"due jobs of type {name}, which no host has" for name in waiting)]
     if not found:
-        return ok("each job type in use has a handler")
-    return problem(listed(found), "register the handler, or put the name right; cronjobs explain TYPE shows who had it")
+        return ok("every job type in use has a handler")
+    return problem(
+        listed(found), "register the handler, or correct the name; cronjobs explain TYPE shows which host had it"
+    )
 
 
 def timeouts(never: Sequence[str]) -> Diagnosis:
     """*never*: jobs that can never begin, and why."""
     if not never:
-        return ok("each job's time-out fits into a tick, or into a process of its own")
+        return ok("every job's timeout fits into a tick, or gives it a process of its own")
     return problem(listed(never), "change the timeout, or run.budget and run.long_jobs")
 
 
@@ -88,13 +90,13 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
         return problem(found.said, "crontab -e, then cronjobs crontab install")
     if found.state == "missing":
         if ticks:
-            return not_applicable("your crontab has no line of this file; something else starts ticks on this host")
+            return not_applicable("your crontab has no line for this file; something else starts ticks on this host")
         if ticks is None:
             return warning(found.said, "cronjobs crontab install, unless something else starts ticks")
         return problem(f"nothing starts ticks on this host: {found.said}", "cronjobs crontab install")
     if found.daemon is False:
         return problem(
-            "the line is in your crontab, and no cron daemon runs here", "start it (Debian: service cron start)"
+            "the line is in your crontab, but no cron daemon runs here", "start it (Debian: service cron start)"
         )
     if found.state == "differs":
         return warning(
@@ -149,13 +151,13 @@ def mail(found: MailSetUp) -> Diagnosis:
         return not_applicable("there is no crontab, so cron mails nothing")
     if found.program is None:
         return warning(
-            "this host cannot send mail (cron calls /usr/sbin/sendmail, which is not there), so what a failing tick "
-            "prints is lost",
+            "this host cannot send mail (cron calls /usr/sbin/sendmail, which is not there), so the output of "
+            "a failing tick is lost",
             f"install a mail program, or {fix}",
         )
     if not found.mailto:
-        return warning('MAILTO="" in the crontab: cron mails nothing of what a failing tick prints', fix)
-    return ok(f"cron mails what a failing tick prints to {found.mailto}")
+        return warning('MAILTO="" in the crontab: cron does not mail the output of a failing tick', fix)
+    return ok(f"cron mails the output of a failing tick to {found.mailto}")
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def drill(
     keep: Annotated[bool, typer.Option("--keep", help="Keep folder and tables, so that you can look around.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Rehearse a release: runners are killed and frozen, the mail server makes trouble, each receipt arrives once.
+    """Rehearse a release: kill and freeze runners, make the mail server fail, check that each receipt arrives once.
 
     Real ticks send 100 receipts to the drill's own mail server (pip install 'cronjobs[drill]'), which refuses some,
     hangs up or does not answer. A tick is ended in mid-run, by SIGTERM and, in a second run, by kill -9. A runner is

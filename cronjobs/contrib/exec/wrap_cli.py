@@ -21,7 +21,7 @@ SHOWN = 100  # characters of a line
 
 
 def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
-    """Put "cronjobs exec" before the lines of your crontab, so that each run is recorded.
+    """Put "cronjobs exec" in front of the lines of your crontab, so that each run is recorded.
 
     Cron goes on to run them. The crontab is written once, and a copy of the old one is kept. A line behaves as before:
     same shell, stdin, environment, folder, output, exit code; what follows a "%" stays cron's. Lines with @reboot, and
@@ -46,11 +46,11 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     where = f"for {file}" if file is not None else 'in your state folder: "cronjobs status" shows them'
     echo(f"wrapped {counted(len(new.changes), 'line')}; runs are recorded {where}")
     if file is None and os.environ.get("XDG_STATE_HOME"):
-        complain("XDG_STATE_HOME is set here, but cron will not know it: set it in the crontab, or nowhere")
+        complain("XDG_STATE_HOME is set here, but not in cron's environment: set it in the crontab, or nowhere")
 
 
 def unwrap(dry_run: DryRunOption = False) -> None:
-    """Take "cronjobs exec" away from the lines that wrap wrote: they are again what they were, byte for byte.
+    """Undo wrap: remove "cronjobs exec" from its lines, which are restored byte for byte.
 
     What was recorded stays. The crontab is written once, and a copy of the old one is kept.
     """

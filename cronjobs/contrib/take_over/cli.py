@@ -61,7 +61,7 @@ def import_crontab(
     ] = "cronjobs.yaml",
     cron: CronOption = WhichCron.DEBIAN,
 ) -> None:
-    """Write a cronjobs.yaml that does what your crontab does, each line with cron's meaning.
+    """Convert your crontab to a cronjobs.yaml that keeps cron's meaning of each line.
 
     Changes nothing else, and never overwrites a file. What cannot be taken over (@reboot) is named and stays in the
     crontab. The file's comments say what could be better than under cron. Next: cronjobs crontab compare, then swap.
@@ -105,12 +105,12 @@ def compare(
     days: Annotated[int, typer.Option("--days", min=1, max=3660, metavar="N", help="How far to look ahead.")] = 400,
     from_: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", show_default=False, help="From this instant on, instead of now."),
+        typer.Option("--from", metavar="TIME", show_default=False, help="Start from this instant instead of now."),
     ] = None,
     cron: CronOption = WhichCron.DEBIAN,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare when cron would start each line with when its schedule is due, clock changes included.
+    """Compare cron's start times for each line with its schedule's, across clock changes too.
 
     Cron's side is computed minute by minute as its own program does it, in this host's time zone.
     --json prints {"lines", "same", "differences"}: the first two are numbers of lines.
@@ -187,7 +187,7 @@ def _new_file(file: Path) -> int:
         return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
     except FileExistsError:
         raise UsageError(
-            f"{visible(str(file))} is there already, and nothing is ever overwritten: choose another --out"
+            f"{visible(str(file))} already exists, and no file is ever overwritten: choose another --out"
         ) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name is no name"

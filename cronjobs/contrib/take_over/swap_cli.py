@@ -40,7 +40,7 @@ def swap(
     dry_run: DryRunOption = False,
     force: ForceOption = False,
 ) -> None:
-    """Let cronjobs run the lines of your crontab that were imported: they become comments there, in one write.
+    """Let cronjobs run your crontab's imported lines: comment them out there, in one write.
 
     First one tick is tried in cron's environment, as install does. A line that no schedule runs stays as it is, and is
     named. A copy of the crontab is kept; restore puts the lines back.
@@ -77,7 +77,7 @@ def swap(
 
 
 def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
-    """Give the lines that swap took back to cron, byte for byte, and remove the block of this configuration.
+    """Undo swap: give its lines back to cron, byte for byte, and remove this configuration's block.
 
     The configuration file need not exist any more. Lines that you have written since stay as they are.
     """

@@ -44,7 +44,7 @@ def web(
         ),
     ] = None,
 ) -> None:
-    """Serve pages for the browser: what is wrong, every schedule's last day, jobs, queues, hosts.
+    """Serve web pages: findings, every schedule's last day, jobs, queues, hosts.
 
     It needs pip install 'cronjobs[web]'. It prints a link, which works once, in one browser, and stops at Ctrl-C or
     SIGTERM. Without --actions the pages only show. It listens on this machine alone; from elsewhere use

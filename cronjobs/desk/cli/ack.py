@@ -32,14 +32,14 @@ LONGEST: Final = timedelta(days=366)
 def ack(
     source: Source,
     finding: Annotated[
-        str | None, typer.Argument(metavar="FINDING", help="As it is listed: dead, host:web2.", show_default=False)
+        str | None, typer.Argument(metavar="FINDING", help="Its key as listed: dead, host:web2.", show_default=False)
     ] = None,
     span: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long: 8h, 3d.")] = A_WEEK,
     why: WhyOption = None,
     remove: Annotated[bool, typer.Option("--remove", help="Take the ack back.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Quiet a finding for the rows and the severity that it has now; without FINDING, list what there is.
+    """Acknowledge a finding for its present rows and severity; without FINDING, list the findings.
 
     It is no alarm while the ack lasts, and is shown as acknowledged. A new row behind it (another dead job, another
     schedule) or a worse severity opens it again at once. Nothing is changed but that: retry, dismiss or mend what is

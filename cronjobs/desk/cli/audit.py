@@ -36,7 +36,7 @@ def audit(
         typer.Option(
             metavar="NAME",
             show_default=False,
-            help="Only what was done to this job (its id), schedule, queue or effect.",
+            help="Only actions on this job (its id), schedule, queue or effect.",
         ),
     ] = None,
     actor: Annotated[
@@ -45,15 +45,17 @@ def audit(
     action: Annotated[
         str | None,
         typer.Option(
-            metavar="WORD", show_default=False, help="Only this: cancel, retry, pause, resume, trigger, define, sync …"
+            metavar="WORD",
+            show_default=False,
+            help="Only this action: cancel, retry, pause, resume, trigger, define, sync …",
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most this many entries, the newest.")
+        int, typer.Option(metavar="N", min=1, max=1_000_000, help="Only the newest so many entries.")
     ] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """List who did what, newest last: who cancelled, retried, paused; which host applied which file.
+    """List who did what, newest last: cancels, retries, pauses, and the files that each host applied.
 
     Who enqueued a job is not here but on the job (enqueued_by). --json prints one array, an object per entry with the
     table's columns as keys.

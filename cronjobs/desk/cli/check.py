@@ -25,10 +25,10 @@ from cronjobs.errors import ConfigError, DatabaseError, UsageError
 def check(
     source: Source,
     no_import: Annotated[bool, typer.Option("--no-import", help="Do not import the handlers.")] = False,
-    live: Annotated[bool, typer.Option("--live", help="Also check in the database whether it all runs.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Also check in the database that everything runs.")] = False,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="URL", help="Also check whether that database's payloads fit this code."),
+        typer.Option("--against", metavar="URL", help="Also check that the payloads in that database fit this code."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -90,7 +90,7 @@ def _print_fatal(error: ConfigError, wrong: list[str] | None, as_json: bool) -> 
         echo(str(problem))
     for trouble in wrong or ():
         echo(coloured(trouble, "red"))
-    complain("with this file nothing runs")
+    complain("nothing runs with this file")
 
 
 def _object(found: Checked, wrong: list[str], live: bool, reviewed: PayloadReview | None) -> dict[str, Any]:

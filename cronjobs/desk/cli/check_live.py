@@ -25,7 +25,7 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     if not settings.database:
         raise ConfigError([Problem(str(settings.file), 0, 0, "database", "--live needs a database, and none is set")])
     if file := missing_file(settings):
-        return [f'there is no database {file} yet: the first "cronjobs run-due" makes it']
+        return [f'there is no database {file} yet: the first "cronjobs run-due" creates it']
     with closing(open_database(settings)) as database, database.read() as connection:
         require_schema(connection)
         health = look(connection, settings, known or JobTypes())

@@ -17,14 +17,14 @@ from cronjobs.errors import UsageError
 from cronjobs.masking import hidden_json
 from cronjobs.text import one_line
 
-app = Commands("The configuration: show what holds, and where each value comes from.")
+app = Commands("Show the configuration in effect, and where each value comes from.")
 
 
 @app.command("show", epilog="For example: cronjobs config show run, cronjobs config show schedules.nightly-report")
 def show(
     source: Source,
     key: Annotated[
-        str | None, typer.Argument(show_default=False, help="Only this key and what is below it, defaults too.")
+        str | None, typer.Argument(show_default=False, help="Only this key and those below it, including defaults.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -64,4 +64,4 @@ def _text(value: Any) -> str:
 def _from(setting: Setting) -> str:
     if setting.source == "default":
         return f"default: {setting.where}" if setting.where else "default"
-    return f"{setting.where} is bad: cronjobs check" if setting.source == "bad" else setting.where
+    return f"{setting.where} is invalid: cronjobs check" if setting.source == "bad" else setting.where

@@ -23,53 +23,51 @@ from cronjobs.text import one_line
 class CrontabGroup(LazyGroup):
     table = {  # noqa: RUF012 never changed
         "show": CommandRow(
-            "crontab:show", "Print the lines that install would write, and whether your crontab has them."
+            "crontab:show", "Print the lines that install would write, and say whether your crontab has them."
         ),
         "install": CommandRow(
-            "crontab:install", "Put the line into your crontab, after one tick in cron's bare environment has worked."
+            "crontab:install", "Put the line into your crontab, after a test tick in cron's bare environment succeeds."
         ),
-        "remove": CommandRow(
-            "crontab:remove", "Remove the block of this configuration from your crontab, and nothing else."
-        ),
+        "remove": CommandRow("crontab:remove", "Remove only this configuration's block from your crontab."),
         "swap": CommandRow(
             "cronjobs.contrib.take_over.swap_cli:swap",
-            "Let cronjobs run the lines of your crontab that were imported: they become comments there, in one write.",
+            "Let cronjobs run your crontab's imported lines: comment them out there, in one write.",
         ),
         "restore": CommandRow(
             "cronjobs.contrib.take_over.swap_cli:restore",
-            "Give the lines that swap took back to cron, byte for byte, and remove the block of this configuration.",
+            "Undo swap: give its lines back to cron, byte for byte, and remove this configuration's block.",
         ),
         "import": CommandRow(
             "cronjobs.contrib.take_over.cli:import_crontab",
-            "Write a cronjobs.yaml that does what your crontab does, each line with cron's meaning.",
+            "Convert your crontab to a cronjobs.yaml that keeps cron's meaning of each line.",
         ),
         "compare": CommandRow(
             "cronjobs.contrib.take_over.cli:compare",
-            "Compare when cron would start each line with when its schedule is due, clock changes included.",
+            "Compare cron's start times for each line with its schedule's, across clock changes too.",
         ),
         "wrap": CommandRow(
             "cronjobs.contrib.exec.wrap_cli:wrap",
-            'Put "cronjobs exec" before the lines of your crontab, so that each run is recorded.',
+            'Put "cronjobs exec" in front of the lines of your crontab, so that each run is recorded.',
         ),
         "unwrap": CommandRow(
             "cronjobs.contrib.exec.wrap_cli:unwrap",
-            'Take "cronjobs exec" away from the lines that wrap wrote: they are again what they were, byte for byte.',
+            'Undo wrap: remove "cronjobs exec" from its lines, which are restored byte for byte.',
         ),
     }
 
 
 app = Commands(
-    "Your crontab: the one line that runs cronjobs, and the lines that cronjobs takes over.", cls=CrontabGroup
+    "Manage the crontab line that runs cronjobs, and take over your crontab's other lines.", cls=CrontabGroup
 )
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would change, as a diff; change nothing.")]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Install the line even if a tick in cron's environment does not work yet.")
+    bool, typer.Option("--force", help="Install the line even if the test tick in cron's environment fails.")
 ]
 
 
 def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Print the lines that install would write, and whether your crontab has them.
+    """Print the lines that install would write, and say whether your crontab has them.
 
     Changes nothing. If this host has no crontab command, give the line to another scheduler.
     """
@@ -87,7 +85,7 @@ def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOptio
 def install(
     context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False, force: ForceOption = False
 ) -> None:
-    """Put the line into your crontab, after one tick in cron's bare environment has worked.
+    """Put the line into your crontab, after a test tick in cron's bare environment succeeds.
 
     The tick is real: it runs what is due, and shows which database cron will reach. If it fails, nothing is installed,
     and the exit code is the tick's. The line is in a block marked with the configuration's path: installing again
@@ -112,7 +110,7 @@ def install(
 
 
 def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
-    """Remove the block of this configuration from your crontab, and nothing else.
+    """Remove only this configuration's block from your crontab.
 
     The configuration file need not exist any more: the block is found by its path.
     """
@@ -128,7 +126,7 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
         echo(f"removed from the crontab of {host.user().pw_name}: cron no longer runs {file}")
         if swapping.restore(new, file) != new:
             complain(
-                "lines that swap made comments are still there, and nothing runs them now: "
+                "the lines that swap commented out are still there, and nothing runs them now: "
                 f"cronjobs crontab restore --config {one_line(str(file), 300)}"
             )
 
@@ -214,7 +212,7 @@ def write(old: str, new: str) -> None:
         copy = None
     program.replace(old, new)
     if copy is not None:
-        complain(f"the crontab as it was: {copy}")
+        complain(f"the previous crontab: {copy}")
 
 
 def trial(wanted: CrontabArgs, environment: dict[str, str], force: bool) -> host.BareTick:
@@ -230,7 +228,7 @@ def tell_tick(tick: host.BareTick) -> None:
     if tick.database:
         echo(f"a tick in cron's environment reached {tick.database}")
     if not tick.works:
-        complain(f"that tick failed with exit code {tick.code}; so will each one until this is put right:")
+        complain(f"that tick failed with exit code {tick.code}; so will every tick until this is fixed:")
     elif tick.code:
         complain("a job ended dead in that tick: see cronjobs jobs list --status dead")
     if tick.said:
@@ -243,17 +241,17 @@ def tell_host(environment: dict[str, str], text: str, wanted: CrontabArgs) -> No
     elsewhere = 'look at "cronjobs status", or set log: in the configuration'
     if host.mail_program() is None:
         complain(
-            "this host cannot send mail (cron calls /usr/sbin/sendmail, which is not there), so what a failing tick "
-            f"prints is lost: {elsewhere}"
+            "this host cannot send mail (cron calls /usr/sbin/sendmail, which is not there), so the output of "
+            f"a failing tick is lost: {elsewhere}"
         )
     elif not mailto:
-        complain(f'MAILTO="" in this crontab: cron mails nothing of what a failing tick prints: {elsewhere}')
+        complain(f'MAILTO="" in this crontab: cron does not mail the output of a failing tick: {elsewhere}')
     else:
         echo(f"when something fails, cron mails it to {mailto}; a tick without failures is silent")
     if host.daemon_runs() is False:
         complain("no cron daemon runs here, so nothing will happen yet (Debian: service cron start)")
     if "CRONJOBS_DATABASE_URL" in os.environ and "CRONJOBS_DATABASE_URL" not in environment:
-        complain("CRONJOBS_DATABASE_URL is set here, but cron will not know it")
+        complain("CRONJOBS_DATABASE_URL is set here, but not in cron's environment")
     for other in crontab.same_file(text, wanted.file):
         complain(
             f"the crontab has a block for the same file under another path: cronjobs crontab remove --config {other}"

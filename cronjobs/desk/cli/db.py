@@ -32,8 +32,8 @@ from cronjobs.text import one_line
 
 class DbGroup(LazyGroup):
     table = {  # noqa: RUF012 never changed
-        "upgrade": CommandRow("db:upgrade", "Make or migrate the tables to this version's revision."),
-        "current": CommandRow("db:current", 'Print the revision that the database is at, "none" without tables.'),
+        "upgrade": CommandRow("db:upgrade", "Create or migrate the tables to this version's revision."),
+        "current": CommandRow("db:current", 'Print the revision of the database, "none" if it has no tables.'),
         "check": CommandRow(
             "db:check", "Compare the tables with what this version expects; exit 1 if something is missing or changed."
         ),
@@ -43,20 +43,21 @@ class DbGroup(LazyGroup):
         ),
         "grants": CommandRow(
             "db:grants",
-            "Print the least rights of each kind of program as SQL, for the owner of a PostgreSQL database to apply.",
+            "Print as SQL the least rights that each kind of program needs, for the owner of a PostgreSQL "
+            "database to apply.",
         ),
         "copy": CommandRow(
             "cronjobs.contrib.copy.cli:copy",
             "Copy jobs, keys, effects, schedules and history from SQLite to PostgreSQL.",
         ),
-        "adopt": CommandRow("db:adopt", "Give the database to the configuration's project and environment."),
+        "adopt": CommandRow("db:adopt", "Assign the database to the configuration's project and environment."),
         "drop": CommandRow(
             "db_drop:drop", "Drop the tables, with all jobs and their history; list what stays outside the database."
         ),
     }
 
 
-app = Commands("The tables in the jobs database: make, compare, copy, adopt.", cls=DbGroup)
+app = Commands("Create, compare, copy or adopt the tables in the jobs database.", cls=DbGroup)
 
 
 class Dialect(StrEnum):
@@ -67,10 +68,10 @@ class Dialect(StrEnum):
 def upgrade(
     source: Source,
     new: Annotated[
-        bool, typer.Option("--new", help="Make a new, empty SQLite file in place of one that is gone.")
+        bool, typer.Option("--new", help="Create a new, empty SQLite file in place of a missing one.")
     ] = False,
 ) -> None:
-    """Make or migrate the tables to this version's revision.
+    """Create or migrate the tables to this version's revision.
 
     All or nothing, and safe to repeat; two at once wait for each other. Ticks may continue meanwhile: migrations only
     expand, so the version that runs now also runs on the new tables.
@@ -106,11 +107,13 @@ def _warn_of_rights(database: Database) -> None:
     with database.read() as connection:
         for role, tables in roles_left_behind(connection, RELATIONS).items():
             lacks = f"the role {one_line(role, 200)} has no rights on {', '.join(tables)}"
-            complain(f'{lacks}: apply what "cronjobs db grants" prints, as after each upgrade that adds tables')
+            complain(
+                f'{lacks}: apply the output of "cronjobs db grants"; repeat it after each upgrade that adds tables'
+            )
 
 
 def current(source: Source, as_json: JsonOption = False) -> None:
-    """Print the revision that the database is at, "none" without tables."""
+    """Print the revision of the database, "none" if it has no tables."""
     with closing(open_database(load_settings(source))) as database:
         revision, newest = migrations.current(database), migrations.head()
     if as_json:
@@ -137,7 +140,7 @@ def check(source: Source, as_json: JsonOption = False) -> None:
         for finding in findings:
             echo(finding)
         if not findings:
-            complain("the tables are as they should be")
+            complain("the tables match this version")
     if findings:
         raise typer.Exit(1)
 
@@ -146,7 +149,7 @@ def sql(
     source: Source,
     dialect: Annotated[
         Dialect | None,
-        typer.Option("--dialect", metavar="KIND", help="For postgresql or sqlite; reads no configuration then."),
+        typer.Option("--dialect", metavar="KIND", help="postgresql or sqlite; no configuration is read then."),
     ] = None,
     schema: Annotated[
         str | None, typer.Option("--schema", metavar="NAME", help="PostgreSQL: the schema for the tables.")
@@ -170,16 +173,20 @@ def grants(
         ),
     ] = None,
     schema: Annotated[
-        str | None, typer.Option("--schema", metavar="NAME", help="Where the tables are; connects to no database then.")
+        str | None,
+        typer.Option(
+            "--schema", metavar="NAME", help="The schema that has the tables; no database connection is made then."
+        ),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help='Enqueuers may also use on_conflict="replace": change jobs not begun.')
+        bool,
+        typer.Option("--replace", help='Let enqueuers use on_conflict="replace": change jobs that have not begun.'),
     ] = False,
     find: Annotated[
-        bool, typer.Option("--find", help="Enqueuers may also use find() and wait(): read jobs, payloads and results.")
+        bool, typer.Option("--find", help="Let enqueuers use find() and wait(): read jobs, payloads and results.")
     ] = False,
 ) -> None:
-    """Print the least rights of each kind of program as SQL, for the owner of a PostgreSQL database to apply.
+    """Print as SQL the least rights that each kind of program needs, for the owner of a PostgreSQL database to apply.
 
     cronjobs db grants | psql …: safe to repeat, and needed again after an upgrade. The SQL makes missing roles
     without a login: grant them to your users, GRANT cronjobs_run TO app.
@@ -191,10 +198,10 @@ def grants(
 def adopt(
     source: Source,
     force: Annotated[
-        bool, typer.Option("--force", help="Even while hosts tick for those who have it: they are shut out.")
+        bool, typer.Option("--force", help="Adopt even while hosts tick for the present owner, which locks them out.")
     ] = False,
 ) -> None:
-    """Give the database to the configuration's project and environment.
+    """Assign the database to the configuration's project and environment.
 
     For a copy that was restored elsewhere, a project that changed its name, or a database that "db copy" closed: until
     you adopt it, ticks claim nothing there. It refuses while hosts tick for the project and environment that have it:
@@ -238,7 +245,7 @@ def _home(source: Source) -> str:
     settings = load_settings(source)
     address = parse_url(settings.database, settings.schema)
     if address.is_sqlite:
-        raise UsageError("SQLite knows no roles: who may read and write its file may do everything")
+        raise UsageError("SQLite has no roles: anyone who can read and write its file can do everything")
     if address.schema is not None:
         return address.schema
     with closing(open_database(settings)) as database:

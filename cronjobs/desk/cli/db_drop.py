@@ -29,9 +29,11 @@ WORDS: Final = {"queued": "waiting", "failed": "retrying", "running": "running",
 
 def drop(
     source: Source,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would go, and what would stay.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would be dropped and what would stay; drop nothing.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the project's name.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Even while jobs run, or ticks still come.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Drop even while jobs run or ticks still come.")] = False,
 ) -> None:
     """Drop the tables, with all jobs and their history; list what stays outside the database.
 
@@ -68,7 +70,7 @@ def _ask(content: Content, project: str, yes: bool) -> None:
         return
     word = project or "drop"
     if not is_interactive():
-        raise UsageError("without a terminal nobody can be asked: add --yes. Nothing was dropped")
+        raise UsageError("there is no terminal to ask on: add --yes. Nothing was dropped")
     _tell_jobs(content)
     what = "the project's name" if project else '"drop"'
     if typer.prompt(f"To drop them for good, type {what} ({word})", err=True, default="", show_default=False) != word:
@@ -78,7 +80,7 @@ def _ask(content: Content, project: str, yes: bool) -> None:
 
 def _tell_jobs(content: Content) -> None:
     jobs = ", ".join(f"{number:,} {WORDS[status]}" for status, number in sorted(content.jobs.items()) if number)
-    complain(f"in these tables are jobs that nobody has dealt with: {jobs}" if jobs else "no job waits or is dead")
+    complain(f"these tables have jobs that nobody has dealt with: {jobs}" if jobs else "no job waits or is dead")
 
 
 def _tell(content: Content, verb: str) -> None:
@@ -93,7 +95,7 @@ def _tell(content: Content, verb: str) -> None:
 def _tell_outside(outside: list[Outside]) -> None:
     if not outside:
         return
-    complain("what stays, as it is not in the database:")
+    complain("what stays, because it is outside the database:")
     for each in outside:
         complain(f"    {each.what}: {each.where}")
         complain(f"        {each.remove}")

@@ -52,10 +52,10 @@ def dev(
     schedules: Annotated[
         bool, typer.Option("--schedules", help="Apply the file's schedules, and fire those that are due.")
     ] = False,
-    every: Annotated[str, typer.Option("--every", metavar="DURATION", help="A tick at least this often.")] = "5s",
+    every: Annotated[str, typer.Option("--every", metavar="DURATION", help="Tick at least this often.")] = "5s",
     yes: Annotated[bool, typer.Option("--yes", help='Run even if the file has "environment: production".')] = False,
 ) -> None:
-    """Run ticks in the foreground while you write handlers: what cron does, but at once, and you see each event.
+    """Run ticks in the foreground while you write handlers: as cron does, but at once, printing each event.
 
     A tick begins as soon as a job is due, and every few seconds. Each is its own process, so edits of the handlers
     or of the file apply from the next tick on. Schedules do not fire without --schedules. A message that every tick

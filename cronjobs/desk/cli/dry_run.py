@@ -27,7 +27,7 @@ LINES: Final = 50  # of schedules
 def show(settings: Settings, *, queue: str | None, only: str | None, as_json: bool, fires: bool) -> None:
     """Print what a tick would do; *fires*: also about schedules. Raises ForeignDatabase where it would do nothing."""
     if missing_file(settings) is not None:
-        echo_json({"new": True}) if as_json else echo("there is no database yet: the first tick makes it")
+        echo_json({"new": True}) if as_json else echo("there is no database yet: the first tick creates it")
         return
     with closing(ready_database(settings)) as database:
         known = known_types(settings)
@@ -67,7 +67,7 @@ def _object(settings: Settings, database: Database, known: JobTypes, found: Outl
 def _lines(settings: Settings, known: JobTypes, found: Outlook) -> list[str]:
     lines = [coloured(line, "yellow") for line in pause_lines(found.pauses, settings.timezone)]
     if found.expired:
-        lines.append(f"{counted(found.expired, 'lease')} ran out: first what became of these attempts would be settled")
+        lines.append(f"{counted(found.expired, 'lease')} expired: these attempts would be settled first")
     lines += _sync_lines(found.sync)
     for schedule in found.schedules[:LINES]:
         lines += _schedule_lines(settings.timezone, schedule)
@@ -83,7 +83,7 @@ def _lines(settings: Settings, known: JobTypes, found: Outlook) -> list[str]:
     if found.next_run_at is not None:
         lines.append(f"the next one is due {in_full(found.next_run_at, settings.timezone)}")
     for job_type, waiting in found.unresolved:
-        text = f'{counted(waiting, "job")} of type "{job_type}" cannot run here and would wait: no handler or command'
+        text = f'{counted(waiting, "job")} of type "{job_type}" would wait, as there is no handler or command here'
         lines.append(coloured(one_line(text, 500), "red"))
     lines += [coloured(one_line(f"{fault.where}: {fault.what}", 1000), "red") for fault in known.faults]
     return [*lines, "nothing was changed"]
@@ -98,7 +98,7 @@ def _sync_lines(todo: SyncPlan | None) -> list[str]:
     named = [f"{sign} {name}" for sign, names in signs for name in names]
     named += [f"> {old} → {new}" for old, new in todo.rename]
     more = f", and {len(named) - LINES} more" if len(named) > LINES else ""
-    return [f"the file would be put in force: {', '.join(named[:LINES])}{more}"]
+    return [f"the file would be applied: {', '.join(named[:LINES])}{more}"]
 
 
 def _schedule_lines(timezone: str, schedule: dict[str, Any]) -> list[str]:

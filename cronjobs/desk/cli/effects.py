@@ -24,7 +24,7 @@ from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
 from cronjobs.masking import hidden_json
 from cronjobs.text import ERROR_LIMIT, one_line
 
-app = Commands("Side effects: list them, settle those with an unknown outcome.")
+app = Commands("List side effects, and settle those with an unknown outcome.")
 
 LISTED_JOBS = 20
 
@@ -33,7 +33,7 @@ class Standing(StrEnum):
     """What is known of an effect."""
 
     UNKNOWN = "unknown"  # begun by an attempt that has ended, and never recorded
-    STOPPED = "stopped"  # unknown, and a job is dead for it
+    STOPPED = "stopped"  # unknown, and a job died because of it
     SKIPPED = "skipped"  # unknown, and taken as done
     RUNNING = "running"
     DONE = "done"
@@ -54,7 +54,7 @@ def list_effects(
         Standing | None,
         typer.Option(metavar="STATE", help=f"Only in this state: {', '.join(Standing)}. Default: all."),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only keys that begin with this.")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only keys with this prefix.")] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most this many.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
@@ -96,10 +96,10 @@ def _plain(result: Any) -> str:
 @app.command(epilog="For example: cronjobs effects settle invoice-email:42 done --why 'it is in the outbox'")
 def settle(
     source: Source,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="As effects list prints it.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key, as effects list prints it.")],
     verdict: Annotated[Verdict, typer.Argument(metavar="done|not-done", help="Whether it happened.")],
     result: Annotated[
-        str | None, typer.Option("--result", metavar="JSON", help="With done: the result that later attempts find.")
+        str | None, typer.Option("--result", metavar="JSON", help="With done: the result that later attempts will see.")
     ] = None,
     why: WhyOption = None,
 ) -> None:
@@ -123,13 +123,13 @@ def settle(
         )
         # The sentence as the worker cuts and stores it.
         dead = ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))
-    done = "is recorded as done: no attempt repeats it"
-    undone = "counts as never begun: the next attempt does it"
+    done = "is recorded as done: no attempt will repeat it"
+    undone = "counts as never begun: the next attempt will do it"
     echo(f"effect {safe(found.key)} {done if verdict is Verdict.DONE else undone}")
     for job_id in dead[:LISTED_JOBS]:
-        echo(f"job {job_id} is dead for it: cronjobs jobs retry {job_id}")
+        echo(f"job {job_id} died because of it: cronjobs jobs retry {job_id}")
     if len(dead) > LISTED_JOBS:
-        complain(f"{counted(len(dead) - LISTED_JOBS, 'more job')} dead for it: cronjobs jobs list --status dead")
+        complain(f"{counted(len(dead) - LISTED_JOBS, 'more job')} died because of it: cronjobs jobs list --status dead")
 
 
 def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:
@@ -139,11 +139,11 @@ def _settled(connection: Connection, key: str, verdict: Verdict, result: str | N
         raise CronjobsError(f"there is no effect {safe(key)}: cronjobs effects list --state unknown")
     if found.state == "recorded":
         raise CronjobsError(
-            f"the effect {safe(key)} is recorded as done, and such a one is never repeated: nothing was changed. "
-            "To do the same again, give it a new key"
+            f"the effect {safe(key)} is recorded as done and is never repeated: nothing was changed. To do it "
+            "again, use a new key"
         )
     if found.running and found.state == "begun":
-        raise CronjobsError(f"job {found.job_id} is doing the effect {safe(key)} just now: wait for its end")
+        raise CronjobsError(f"job {found.job_id} is doing the effect {safe(key)} right now: wait until it ends")
     if verdict is Verdict.DONE:
         ledger.settle(connection, key, result)
     else:
@@ -156,7 +156,7 @@ def _result(given: str | None, verdict: Verdict) -> str | None:
     if given is None:
         return None
     if verdict is Verdict.NOT_DONE:
-        raise UsageError("--result goes with done: what was not done has no result")
+        raise UsageError("--result needs done: an effect that was not done has no result")
     try:
         written, fault = result_json(json.loads(given))
     except (ValueError, RecursionError):

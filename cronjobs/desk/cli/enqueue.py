@@ -37,22 +37,29 @@ def enqueue(
         str, typer.Option(metavar="JSON", help='Keyword arguments: JSON, @FILE, or "-" to read stdin.')
     ] = "{}",
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Not before: 2026-11-20T09:00, with +01:00 or in timezone:.")
+        str | None,
+        typer.Option(metavar="TIME", help="Run no earlier than 2026-11-20T09:00, with +01:00 or in timezone:."),
     ] = None,
-    delay: Annotated[str | None, typer.Option("--in", metavar="DURATION", help="Not before: 5m, 24h from now.")] = None,
+    delay: Annotated[
+        str | None, typer.Option("--in", metavar="DURATION", help="Run no earlier than 5m, 24h from now.")
+    ] = None,
     queue: Annotated[str, typer.Option(help="The queue it waits in.")] = "default",
     priority: Annotated[int, typer.Option(metavar="N", min=0, max=9, help="0 goes first, 9 last.")] = 5,
     idempotency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="No second job is made with this key, not even later.")
+        str | None, typer.Option(metavar="KEY", help="Only one job is ever created with this key.")
     ] = None,
     on_conflict: Annotated[
-        str, typer.Option(metavar="keep|replace", help="What to do with that key's job if it has not begun.")
+        str, typer.Option(metavar="keep|replace", help="What to do with the key's existing job if it has not begun.")
     ] = "keep",
     concurrency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="What limits: counts it under.", show_default=False)
+        str | None, typer.Option(metavar="KEY", help="The key that limits: counts this job under.", show_default=False)
     ] = None,
-    max_attempts: Annotated[int | None, typer.Option(metavar="N", min=1, help="Tries; else the job type's.")] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="Time limit; else the job type's.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of tries. Default: the job type's.")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Time limit. Default: the job type's.")
+    ] = None,
     meta: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="A string to pass along, e.g. trace=abc; repeatable.")
     ] = None,
@@ -60,9 +67,9 @@ def enqueue(
         str,
         typer.Option(metavar="DURATION", help="How long to wait for room, if its queue is full and has on_full: wait."),
     ] = "30s",
-    force: Annotated[bool, typer.Option("--force", help="Also a TYPE that no handler has.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Accept a TYPE that no handler has.")] = False,
     no_import: Annotated[
-        bool, typer.Option("--no-import", help="Do not import handlers, nor check whether one has TYPE.")
+        bool, typer.Option("--no-import", help="Do not import handlers or check that one has TYPE.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -80,7 +87,7 @@ def enqueue(
         raise UsageError("give --at or --in, not both")
     for option, key in (("--idempotency-key", idempotency_key), ("--concurrency-key", concurrency_key)):
         if key is not None and not key.strip():
-            raise UsageError(f"{option} is empty: is its variable set?")
+            raise UsageError(f"{option} is empty: is the variable set?")
     with our_database(source) as (settings, database):
         run_at = None if at is None else typed.instant(at, settings.timezone, "--at")
         later = None if delay is None else typed.span(delay, "--in")
@@ -119,11 +126,11 @@ def enqueue(
     elif put.new or put.replaced:
         echo(f"job {put.id} {'enqueued' if put.new else 'replaced'}, due {_due(run_at, later, settings.timezone)}")
     else:
-        echo(f"job {put.id} was there already ({status_word(put.status or '')})")
+        echo(f"job {put.id} existed already ({status_word(put.status or '')})")
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
         sys.stdout.flush()  # told before any code of the user's runs
     if not put.new and put.status in ("dead", "cancelled"):
-        complain(f'its key is spent; to have it run again: "cronjobs jobs retry {put.id}"')
+        complain(f'its key is used; to run that job again: "cronjobs jobs retry {put.id}"')
     say_paused(paused if put.new or put.replaced else None)
     if put.id is not None and (put.new or put.replaced) and not no_import:
         warn_if_unfit(settings, job_type, arguments, f"Job {put.id} waits", f"cronjobs jobs cancel {put.id}")

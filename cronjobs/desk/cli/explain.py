@@ -51,16 +51,19 @@ def explain(
             metavar="SCHEDULE|TYPE|JOB_ID",
             autocompletion=schedule_or_type_names,
             show_default=False,
-            help="A schedule's name, a job type, or the number of a job.",
+            help="A schedule's name, a job type, or a job's id.",
         ),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", show_default=False, help="The job with this idempotency key.")
+        str | None, typer.Option(metavar="KEY", show_default=False, help="Explain the job with this idempotency key.")
     ] = None,
     job_type: Annotated[
         str | None,
         typer.Option(
-            "--type", metavar="TYPE", show_default=False, help="This job type, also if a schedule has its name."
+            "--type",
+            metavar="TYPE",
+            show_default=False,
+            help="Explain this job type, even if a schedule has the same name.",
         ),
     ] = None,
     at: Annotated[
@@ -73,21 +76,23 @@ def explain(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", show_default=False, help="Every occurrence from then on, as a list."),
+        typer.Option("--from", metavar="TIME", show_default=False, help="List every occurrence from this time on."),
     ] = None,
     until: Annotated[
         str | None, typer.Option("--to", metavar="TIME", show_default=False, help="Up to then. Default: now.")
     ] = None,
     back: Annotated[
         str | None,
-        typer.Option("--since", metavar="DURATION", show_default=False, help="Like --from, this long ago: 24h, 7d."),
+        typer.Option(
+            "--since", metavar="DURATION", show_default=False, help="Like --from, but this long ago: 24h, 7d."
+        ),
     ] = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=10_000, help="In a list, at most this many, the newest.")
+        int, typer.Option(metavar="N", min=1, max=10_000, help="In a list, only the newest so many.")
     ] = 1000,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain why something ran or did not: when it was due, by which definition, what ticks did, how it ended.
+    """Explain why something ran or did not: when it was due, under which definition, what ticks did, how it ended.
 
     Without a time it explains the schedule's last occurrence, and says if the schedule is retired, paused or due by
     another definition since. It uses what ticks recorded, for as long as the ledger is kept (retention.occurrences),
@@ -99,13 +104,13 @@ def explain(
 
     --json prints one object: subject, at, verdict, sentences, facts; for a list subject, from, to, summary, counts and
     the objects under "occurrences". Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by a pause),
-    pending (no tick has settled it yet, a pause holds it back, or it is still to come), not_due, not_yet_defined,
+    pending (no tick has settled it yet, a pause holds it back, or it is not due yet), not_due, not_yet_defined,
     retired, beyond_retention, unknown; of a job: waiting, running, succeeded, dead, cancelled, pruned (only the ledger
     knows it), unknown; of a name of exec also absent (no run came when one was due); of a type: runnable, not_runnable,
     unknown. Exit code 1: no such schedule, job, key or type.
     """
     if [what, key, job_type].count(None) != 2:
-        raise UsageError("say one of: a SCHEDULE, a TYPE, a JOB_ID, --key KEY, --type TYPE")
+        raise UsageError("give one of: a SCHEDULE, a TYPE, a JOB_ID, --key KEY, --type TYPE")
     ranged = since is not None or until is not None or back is not None
     if at is not None and ranged:
         raise UsageError("give --at for one occurrence, or --from, --to, --since for several, not both")
@@ -128,7 +133,7 @@ def explain(
             elif job_type is not None:
                 told = explain_type_named(connection, job_type, settings, types())
                 if told is None:
-                    text = f'no tick, job or schedule has named a job type "{safe(job_type, 80)}"'
+                    text = f'no tick, job or schedule has used a job type "{safe(job_type, 80)}"'
                     told, code = _not_there(f"type {job_type}", text, as_json)
             else:
                 assert what is not None
@@ -158,7 +163,7 @@ def explain(
                 told = explain_occurrence(facts)
                 if exec_evidence(connection, evidence.name, settings, types) is not None:
                     its_runs = safe(f"cronjobs explain {shlex.quote(EXEC_PREFIX + evidence.name)}", 300)
-                    said = f'A line of cronjobs exec has the name {safe(evidence.name, 80)}, too: "{its_runs}".'
+                    said = f'A line of cronjobs exec has the name {safe(evidence.name, 80)}, too; see "{its_runs}".'
                     told = replace(told, sentences=(*told.sentences, said))
     if told is not None:
         as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]
@@ -183,7 +188,7 @@ def _unknown(
         return Explanation(name, None, "not_yet_defined", (text,)), 0
     if name in settings.disabled_schedules:
         problems = "; ".join(map(str, settings.problems_of(name)))
-        text = f"schedule {safe(name, 80)} was never applied, its entry is broken: {problems}"
+        text = f"schedule {safe(name, 80)} was never applied, because its entry is broken: {problems}"
     elif name in settings.elsewhere:
         here = f'"{safe(settings.environment, 80)}"' if settings.environment else "none"
         text = f"schedule {safe(name, 80)} is in the file for other environments than this one ({here})."
@@ -235,7 +240,7 @@ def _asked(text: str, evidence: ScheduleEvidence | ExecEvidence, option: str) ->
         return asked_on_the_clock(read, zone) if read.tzinfo is None else Asked(read.astimezone(UTC))
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{option} {safe(text, 60)!r} is no time: write 2026-11-20T02:15, 2026-11-20T02:15-05:00, 02:15 or "
+            f"{option} {safe(text, 60)!r} is not a time: write 2026-11-20T02:15, 2026-11-20T02:15-05:00, 02:15 or "
             '"yesterday 02:15"'
         ) from None
 
@@ -286,7 +291,7 @@ def _rows(told: Sequence[Explanation], times: LocalTimes) -> list[list[str]]:
         several = list(alike)
         if usual and len(several) >= _ALIKE:
             when = times.between(several[0].facts["first_for"], _at(several[-1]))
-            rows.append([when, several[0].verdict, f"{len(several):,} jobs, each in time, and succeeded"])
+            rows.append([when, several[0].verdict, f"{len(several):,} jobs, all on time, all succeeded"])
         else:
             rows += [_row(each, times) for each in several]
     return rows

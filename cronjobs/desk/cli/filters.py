@@ -38,7 +38,10 @@ StatusOption = Annotated[
         metavar="STATUS",
         parser=_parsed(read_status),
         autocompletion=lambda: STATUS_WORDS,
-        help=f"Only in this state: {', '.join(STATUS_WORDS)}. A command that changes jobs says which it does not take.",
+        help=(
+            f"Only in this state: {', '.join(STATUS_WORDS)}. A command that changes jobs reports those that it "
+            "cannot change."
+        ),
     ),
 ]
 QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only of this queue.")]
@@ -50,12 +53,12 @@ SinceOption = Annotated[
     typer.Option(
         "--since",
         metavar="WHEN",
-        help="Only created, begun, failed or ended since: 90m, 24h, 7d, or an instant like 2026-03-29T02:00.",
+        help="Only jobs created, begun, failed or ended since: 90m, 24h, 7d, or an instant like 2026-03-29T02:00.",
     ),
 ]
 ErrorTypeOption = Annotated[
     str | None,
-    typer.Option("--error-type", metavar="NAME", help="Only with this kind of last error, e.g. ConnectionError."),
+    typer.Option("--error-type", metavar="NAME", help="Only if the last error has this type, e.g. ConnectionError."),
 ]
 
 
@@ -89,7 +92,7 @@ class Filters:
 
     def wanted(self, times: Times) -> Filter:
         if self.cause is not None and self.status not in (None, Status.DEAD):
-            raise UsageError(f"--cause is one of dead jobs: none of them is {status_word(str(self.status))}")
+            raise UsageError(f"--cause selects dead jobs: none of them is {status_word(str(self.status))}")
         since = None if self.since is None else since_instant(self.since, times.now, times.timezone)
         return Filter(**(asdict(self) | {"since": since}))
 

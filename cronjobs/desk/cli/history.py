@@ -124,7 +124,7 @@ def history(
         typer.Option(
             metavar="NAME",
             autocompletion=schedule_names,
-            help="Only of this schedule, also under the names that it had.",
+            help="Only this schedule, including under its former names.",
         ),
     ] = None,
     job_type: Annotated[
@@ -137,16 +137,18 @@ def history(
     limit: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, max=100_000, help="At most this many lines, or JSON entries: what broke first."
+            metavar="N", min=1, max=100_000, help="At most this many lines or JSON entries; failures take precedence."
         ),
     ] = 200,
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="WHEN", show_default=False, help="Only before: 90m (ago), 05:30, or an instant; else now."
+            metavar="WHEN", show_default=False, help="Only before: 90m (ago), 05:30, or an instant. Default: now."
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="A line for each, also for what went well.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print a line for each entry, including successes.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List what happened, oldest first: "what happened last night?".
@@ -192,7 +194,7 @@ def history(
         if begin > asked.begin:
             complain(f"only the newest {COUNTED_AT_MOST:,} {kind}s are counted: since {times.clock(begin)}")
     if told.left_out:
-        complain(f"left out: {_counts(told.left_out)}: --limit, or a shorter time")
+        complain(f"left out: {_counts(told.left_out)}: raise --limit, or choose a shorter time")
 
 
 def _instant(text: str, times: Times, option: str) -> datetime:
@@ -208,7 +210,7 @@ def _span(since: str, until: str | None, times: Times) -> tuple[datetime, dateti
     begin = _instant(since, times, "--since")
     end = None if until is None else _instant(until, times, "--until")
     if end is not None and end <= begin:
-        raise UsageError("--until is not after --since: nothing can have happened in between")
+        raise UsageError("--until is not after --since: the range is empty")
     return begin, end
 
 

@@ -20,12 +20,12 @@ from cronjobs.text import visible
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; made if missing.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; created if missing.")] = Path(),
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask nothing: do what would be proposed, and edit alembic's env.py.")
+        bool, typer.Option("--yes", "-y", help="Do not ask: accept every proposal, and edit alembic's env.py.")
     ] = False,
 ) -> None:
-    """Write a cronjobs.yaml and a first handler that fit the app here; they run as they are.
+    """Write a cronjobs.yaml and a first handler that fit the app here and run unchanged.
 
     Looks at .env and DATABASE_URL, the app's package, manage.py, alembic, the dependencies, git and your crontab, and
     says what it chose. On a terminal it asks first, with a proposal each. On SQLite it makes the tables.

@@ -9,22 +9,22 @@ class JobsGroup(LazyGroup):
     table = {  # noqa: RUF012 never changed
         "list": CommandRow(
             "jobs_list:list_jobs",
-            "List jobs, the newest first; with --status succeeded, dead or cancelled, the last to end first.",
+            "List jobs, newest first; with --status succeeded, dead or cancelled, last ended first.",
             epilog="For example: cronjobs jobs list --status dead --since 24h, jobs list --group-by error",
         ),
         "show": CommandRow(
             "jobs_list:show",
-            "Show one job: what it is, every attempt with its error and output, and what happens to it next.",
+            "Show one job: its facts, every attempt with error and output, and what happens next.",
             epilog="For example: cronjobs jobs show 17",
         ),
         "tail": CommandRow(
             "jobs_tail:tail",
-            "Print what a job's attempt has printed so far; with -f until it ends.",
+            "Print the output of a job's attempt so far; with -f, follow it until it ends.",
             epilog="For example: cronjobs jobs tail 17 -f",
         ),
         "retry": CommandRow(
             "jobs_change:retry",
-            "Requeue dead, cancelled or retrying jobs: due now, with all their tries again.",
+            "Requeue dead, cancelled or retrying jobs: due now, with all their tries restored.",
             epilog="For example: cronjobs jobs retry 17 18, jobs retry --cause 234d9b42d381",
         ),
         "cancel": CommandRow(
@@ -34,15 +34,15 @@ class JobsGroup(LazyGroup):
         ),
         "release": CommandRow(
             "jobs_change:release",
-            "Requeue running jobs whose runner is certainly gone, without waiting for their lease to end.",
+            "Requeue running jobs whose runner is certainly gone, without waiting for their lease to expire.",
             epilog="For example: cronjobs jobs release 17, jobs release --all",
         ),
         "dismiss": CommandRow(
             "jobs_change:dismiss",
-            'Acknowledge dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.',
+            'Acknowledge dead jobs: they stay dead, but no longer turn "status" and "check --live" red.',
             epilog="For example: cronjobs jobs dismiss 17, jobs dismiss --cause 234d9b42d381",
         ),
     }
 
 
-app = Commands("The jobs: list them, look at one, retry or cancel some.", cls=JobsGroup)
+app = Commands("List, show, retry, cancel or release jobs.", cls=JobsGroup)

@@ -29,10 +29,12 @@ from cronjobs.model import Status
 
 IdsArgument = Annotated[
     list[int] | None,
-    typer.Argument(metavar="[ID…]", min=1, max=2**63 - 1, help="The jobs, by id; or choose them by the options below."),
+    typer.Argument(metavar="[ID…]", min=1, max=2**63 - 1, help="The jobs' ids; or select jobs with the options below."),
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="Every job that this can be done to.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask. Filters and --all need it without a terminal.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Every job that the command can change.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", help="Do not ask; required with filters and --all if there is no terminal.")
+]
 
 SHOWN: Final = 20  # jobs that are named in text, of those that could not be changed
 LOCKED_PATIENCE_S: Final = 2.0  # for rows that somebody's transaction holds
@@ -128,11 +130,11 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
         with operation.database.write() as connection:
             written = operating.release(connection, gone, operation.act)
         result.changed += len(written.written)
-        result.refused |= dict.fromkeys(written.lost, "was taken over or has ended meanwhile: nothing to release")
+        result.refused |= dict.fromkeys(written.lost, "was taken over or has ended: nothing to release")
         cancelled = set(written.cancelled)
         done = written.written - cancelled
         operation.tell(done, "is queued again, due now: its runner is gone")
-        operation.tell(cancelled, "is cancelled, as was asked while it ran: its runner is gone")
+        operation.tell(cancelled, "is cancelled, as requested while it ran: its runner is gone")
         settled = written.written | written.lost
         result.again += [holding.job.id for holding in gone if holding.job.id not in settled]
     _refuse(operation, [job_id for job_id in ids if job_id not in held])
@@ -153,24 +155,24 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
         elif job.is_exec and (verb is RETRY or (verb is CANCEL and job.status is Status.RUNNING)):
             refused[job_id] = f"is a run of cronjobs exec: only {EXEC_WORDS[verb.name]}"
         elif verb is RETRY and job.stripped:
-            refused[job_id] = f"is {status_word(job.status)} and pruned but for its key: what it was to do is gone"
+            refused[job_id] = f"is {status_word(job.status)} and pruned except for its key: its payload is gone"
         elif verb is RETRY and job.too_long is not None:
             refused[job_id] = (
-                f"is {status_word(job.status)}, and its {job.too_long}: enqueue it again with a shorter one"
+                f"is {status_word(job.status)}, and its {job.too_long}: enqueue it again with a shorter value"
             )
         elif verb is RETRY and job.key_owner is not None:
-            refused[job_id] = f"gave its key back when it was cancelled, and job {job.key_owner} has that now"
+            refused[job_id] = f"released its key when it was cancelled, and job {job.key_owner} has the key now"
         elif verb is DISMISS and job.dismissed:
-            refused[job_id] = "is dismissed already, nothing to do"
+            refused[job_id] = "is already dismissed, nothing to do"
         elif job.status in verb.takes:
             operation.result.again.append(job_id)
         elif verb is RETRY and job.status is Status.QUEUED:
-            refused[job_id] = "waits already, nothing to do"
+            refused[job_id] = "is already waiting, nothing to do"
         else:
             refused[job_id] = f"is {status_word(job.status)}: nothing to {verb.name}"
 
 
-EXEC_WORDS: Final = {"retry": "its crontab's line runs the command again", "cancel": "a signal to exec stops it"}
+EXEC_WORDS: Final = {"retry": "cron runs its line again when due", "cancel": "a signal to exec stops it"}
 
 
 _retry = _plainly(operating.retry, "is queued again, due now")
@@ -189,7 +191,7 @@ DISMISS: Final = Verb("dismiss", "dismissed", operating.TAKES["dismiss"], _dismi
 def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool) -> None:
     if (named, bool(filters.given), everything).count(True) != 1:
         raise UsageError(
-            f"say which jobs, in one way: by id (cronjobs jobs {verb.name} 17 18), by filters as jobs list has them "
+            f"select jobs in one way: by id (cronjobs jobs {verb.name} 17 18), by filters as jobs list has them "
             f"(cronjobs jobs {verb.name} --type mail.send --since 24h), or --all"
         )
     if filters.status is not None and filters.status not in verb.takes:
@@ -197,7 +199,9 @@ def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool)
         takes = f"{', '.join(first)} and {last}" if first else last
         raise UsageError(f"jobs {verb.name} is for {takes} jobs, not for {status_word(filters.status)} ones")
     if filters.cause is not None and Status.DEAD not in verb.takes:
-        raise UsageError(f"--cause is one of dead jobs: retry or dismiss them; there is nothing to {verb.name}")
+        raise UsageError(
+            f"--cause selects dead jobs, which can be retried or dismissed: there is nothing to {verb.name}"
+        )
 
 
 def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:
@@ -217,7 +221,7 @@ def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:
             chosen.append(row.id)
             kinds[row.job_type, row.status] += 1
     if left:
-        complain(f"{counted(left, 'running job')} left alone: the runner lives, or cannot be seen from here")
+        complain(f"{counted(left, 'running job')} left alone: the runner is alive, or cannot be checked from here")
     if chosen and not yes:
         _ask(verb, kinds, len(chosen))
     return array("q", sorted(chosen))
@@ -226,9 +230,7 @@ def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:
 def _ask(verb: Verb, kinds: Counter[tuple[str, str]], count: int) -> None:
     what = f"{verb.name} {counted(count, 'job')}"
     if not is_interactive():
-        raise UsageError(
-            f"this would {what}, and without a terminal nobody can be asked: add --yes. Nothing was changed"
-        )
+        raise UsageError(f"this would {what}, and there is no terminal to ask on: add --yes. Nothing was changed")
     complain(f"This would {what}:")
     rows = [
         [f"{number:,}", safe(job_type), status_word(status)]
@@ -260,7 +262,7 @@ def _in_batches(operation: Operation, chosen: Sequence[int]) -> None:
             for start in range(0, len(again), BATCH):
                 operation.verb.change(operation, again[start : start + BATCH])
     for job_id in result.again:
-        result.refused[job_id] = "is locked by somebody's transaction: try again"
+        result.refused[job_id] = "is locked by another transaction: try again"
 
 
 def _print(operation: Operation, chosen: Sequence[int], as_json: bool) -> None:
@@ -280,11 +282,11 @@ def _print(operation: Operation, chosen: Sequence[int], as_json: bool) -> None:
         for job_id, why in sorted(result.refused.items())[:SHOWN]:
             complain(f"job {job_id} {why}")
         if len(result.refused) > SHOWN:
-            complain(f"… and {len(result.refused) - SHOWN:,} more: --json names them all")
+            complain(f"… and {len(result.refused) - SHOWN:,} more: --json lists them all")
     else:
         complain(f"no such job to {verb.name}")
     if result.stopped_early:
-        complain(f"stopped: {_done_so_far(operation, len(chosen))}, and this stays done")
+        complain(f"stopped: {_done_so_far(operation, len(chosen))}; those changes stay")
 
 
 def _done_so_far(operation: Operation, chosen: int) -> str:
@@ -335,10 +337,10 @@ def _command(verb: Verb, text: str) -> Callable[..., None]:
 
 retry: Final = _command(
     RETRY,
-    """Requeue dead, cancelled or retrying jobs: due now, with all their tries again.
+    """Requeue dead, cancelled or retrying jobs: due now, with all their tries restored.
 
-    Give ids, or choose with the filters of "jobs list": then it counts and asks. Their history stays. Exit code 1: one
-    of them is running, has succeeded, or does not exist.
+    Give ids, or select with the filters of "jobs list": then it counts and asks. The history stays. Exit code 1:
+    one of them is running, has succeeded, or does not exist.
     """,
 )
 
@@ -346,7 +348,7 @@ cancel: Final = _command(
     CANCEL,
     """Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.
 
-    Give ids, or choose with the filters of "jobs list": then it counts and asks. A command is stopped with everything
+    Give ids, or select with the filters of "jobs list": then it counts and asks. A command is stopped with everything
     it started; a handler sees it by ctx.check() and ctx.cancelled. Exit code 1: one of them has ended already, or does
     not exist, and was not changed.
     """,
@@ -354,19 +356,19 @@ cancel: Final = _command(
 
 release: Final = _command(
     RELEASE,
-    """Requeue running jobs whose runner is certainly gone, without waiting for their lease to end.
+    """Requeue running jobs whose runner is certainly gone, without waiting for their lease to expire.
 
     Run it on the runner's host: it checks that the runner's process, of this boot, and everything it started are gone.
-    The job is not charged; the loss is counted. Exit code 1: the runner is alive, or cannot be seen from here; the job
-    is not running, or does not exist.
+    The job is not charged; the loss is counted. Exit code 1: the runner is alive, or cannot be checked from here; the
+    job is not running, or does not exist.
     """,
 )
 
 dismiss: Final = _command(
     DISMISS,
-    """Acknowledge dead jobs: they stay dead, and "status" and "check --live" are no longer red because of them.
+    """Acknowledge dead jobs: they stay dead, but no longer turn "status" and "check --live" red.
 
-    Give ids, or choose with the filters of "jobs list": then it counts and asks. "jobs retry" can still requeue them; a
+    Give ids, or select with the filters of "jobs list": then it counts and asks. "jobs retry" can still requeue them; a
     job that dies again is red again. Exit code 1: one of them is not dead, was dismissed before, or does not exist.
     """,
 )

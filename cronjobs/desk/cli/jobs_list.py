@@ -79,7 +79,7 @@ def list_jobs(
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most this many.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """List jobs, the newest first; with --status succeeded, dead or cancelled, the last to end first.
+    """List jobs, newest first; with --status succeeded, dead or cancelled, last ended first.
 
     --json prints one array, an object per job with the table's columns as keys. With --group-by error it is one per
     error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
@@ -89,7 +89,7 @@ def list_jobs(
         wanted = filters.wanted(times)
         if group_by is GroupBy.ERROR:
             if wanted.cause is not None:
-                raise UsageError("--group-by error is for jobs with several errors, and a cause has one")
+                raise UsageError("--group-by error groups different errors, but a cause has only one")
             statuses = FAILED if wanted.status is None else (wanted.status,)
             rows_of_errors = listing.error_groups(connection, wanted, statuses, ROWS_AT_MOST)
             groups = [asdict(group) for group in grouped(rows_of_errors)]
@@ -189,7 +189,7 @@ def show(
     job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="As jobs list prints it.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Show one job: what it is, every attempt with its error and output, and what happens to it next.
+    """Show one job: its facts, every attempt with error and output, and what happens next.
 
     --json prints one object: the table's columns as keys, its attempts under "runs", its ledger rows under
     "occurrences", the sentence under "next".
@@ -231,7 +231,7 @@ def next_step(
         case Status.SUCCEEDED:
             return "is done"
         case Status.CANCELLED:
-            return "was cancelled, and stays so"
+            return "was cancelled for good"
         case Status.DEAD if unsettled is not None:
             settle = f'"{settling(unsettled)}" (or not-done)'
             return (
@@ -241,10 +241,10 @@ def next_step(
         case Status.DEAD:
             error = safe(job["last_error"], 120)
             if job.get("error_type") == EffectUnknown.__name__:  # its text says to settle it, which is done
-                error = "the outcome of an effect was not known"
+                error = "the outcome of an effect was unknown"
             again = "it stays so until someone retries it"
             if job["job_type"].startswith(EXEC_PREFIX):
-                again = "cron runs its line again when that is due"
+                again = "cron runs its line again when it is due"
             return f"is dead{': ' + error if error else ''}; {again}"
         case Status.RUNNING:
             return _running_step(job, times)
@@ -256,7 +256,7 @@ def next_step(
         return f'{since} and waits: no handler or command "{safe(job["job_type"], 80)}" is registered here'
     if paused is not None:
         return f"{since} and waits: {paused} is paused"
-    return f"waits for {what}: {since}, and the next tick with room takes it"
+    return f"waits for {what}: {since}, and the next tick with room runs it"
 
 
 def _running_step(job: Mapping[str, Any], times: Times) -> str:
@@ -265,7 +265,7 @@ def _running_step(job: Mapping[str, Any], times: Times) -> str:
         where += f", begun {times.both(job['started_at'])}"
     left = job["locked_until"] - times.now
     if left.total_seconds() < 0:
-        return f"{where}; its lease ended {rough(left)} ago: the next tick settles what became of it"
+        return f"{where}; its lease ended {rough(left)} ago: the next tick will settle its outcome"
     stop = ", and was asked to stop" if job["cancel_requested_at"] else ""
     return f"{where}{stop}; its lease has {rough(left)} left"
 

@@ -34,10 +34,10 @@ def tail(
     source: Source,
     job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="As jobs list prints it.")],
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Go on until it ends; wait for a job that has not begun.")
+        bool, typer.Option("-f", "--follow", help="Follow until it ends; wait for a job that has not begun.")
     ] = False,
 ) -> None:
-    """Print what a job's attempt has printed so far; with -f until it ends.
+    """Print the output of a job's attempt so far; with -f, follow it until it ends.
 
     Of an attempt that runs it is the last 4 KiB, of one that has ended all that is stored. What it prints and its
     progress are written with each renewal of its lease, so they are seen some seconds later (a quarter of run.lease).
@@ -81,7 +81,7 @@ class _Follower:
         except DatabaseError as error:
             if self.attempt is None and not self.told:
                 raise
-            self._say(f"the database is not there just now, trying again: {error}")  # a restart: the job goes on
+            self._say(f"the database cannot be reached, retrying: {error}")  # a restart: the job goes on
             return None
 
     def _look(self, follow: bool) -> int | None:

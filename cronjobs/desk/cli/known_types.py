@@ -59,7 +59,7 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
     for import_fault in known.faults:
         complain(one_line(f"{import_fault.where}: {import_fault.what}", 1000))
     if job_type in settings.disabled_job_types:
-        complain('its entry in the configuration is bad: see "cronjobs check"')
+        complain('its entry in the configuration is invalid: see "cronjobs check"')
 
 
 def refuse_unknown(settings: Settings, database: Database, job_type: str) -> None:
@@ -82,7 +82,7 @@ def refuse_unknown(settings: Settings, database: Database, job_type: str) -> Non
     guess = f', did you mean "{meant}"?' if meant else ":"
     raise UsageError(
         f'no handler has the job type "{one_line(job_type, 200)}", here or on a host that ticked lately{guess} nothing '
-        "was written; to enqueue it for a handler that is still to come, add --force"
+        "was written; to enqueue it for a future handler, add --force"
     )
 
 

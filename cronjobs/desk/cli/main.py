@@ -27,7 +27,7 @@ class Root(LazyGroup):
         ),
         "status": CommandRow(
             "status:status",
-            "Show on one screen how things are: what is wrong, each schedule, what runs and waits, and the hosts.",
+            "Show the state on one screen: findings, schedules, running and waiting jobs, hosts.",
             DAILY,
             "For example: cronjobs status --watch 5",
         ),
@@ -45,32 +45,33 @@ class Root(LazyGroup):
         ),
         "web": CommandRow(
             "cronjobs.contrib.web.cli:web",
-            "Serve pages for the browser: what is wrong, every schedule's last day, jobs, queues, hosts.",
+            "Serve web pages: findings, every schedule's last day, jobs, queues, hosts.",
             DAILY,
             "For example: cronjobs web --actions",
         ),
         "report": CommandRow(
             "report:report",
-            "Write how things are as one HTML file, for a mail or a ticket.",
+            "Write the state as one HTML file, for an email or a ticket.",
             DAILY,
             "For example: cronjobs report --out night.html",
         ),
         "explain": CommandRow(
             "explain:explain",
-            "Explain why something ran or did not: when it was due, by which definition, what ticks did, how it ended.",
+            "Explain why something ran or did not: when it was due, under which definition, what ticks did, "
+            "how it ended.",
             DAILY,
             'For example: cronjobs explain nightly-report --at "yesterday 02:15"; cronjobs explain 811; '
             "cronjobs explain --key invoice:42",
         ),
         "audit": CommandRow(
             "audit:audit",
-            "List who did what, newest last: who cancelled, retried, paused; which host applied which file.",
+            "List who did what, newest last: cancels, retries, pauses, and the files that each host applied.",
             DAILY,
             "For example: cronjobs audit --since 7d --subject nightly-report",
         ),
         "books": CommandRow(
             "cronjobs.contrib.books.cli:books",
-            "Balance the books: what each schedule was due, by its definitions, against what the ledger and jobs show.",
+            "Check each schedule's due occurrences, by its definitions, against the ledger and the jobs.",
             DAILY,
             "For example: cronjobs books --from 2026-03-01 --to 2026-04-01",
         ),
@@ -82,7 +83,7 @@ class Root(LazyGroup):
         ),
         "run": CommandRow(
             "run:run",
-            "Run one job here and now; you see its output and traceback, and breakpoint() works.",
+            "Run one job here and now, with output and traceback live; breakpoint() works.",
             DAILY,
             "For example: cronjobs run nightly-report, cronjobs run 17",
         ),
@@ -92,11 +93,10 @@ class Root(LazyGroup):
             DAILY,
             "For example, in a crontab: 15 2 * * * cronjobs exec backup -c 'cd / && pg_dump app > /backup/app.sql'",
         ),
-        "schedules": CommandRow("schedules:app", "The schedules: list them, look at one.", SCHEDULES),
+        "schedules": CommandRow("schedules:app", "List schedules, or show one.", SCHEDULES),
         "next": CommandRow(
             "next:next_occurrences",
-            "Show when an expression or a schedule is due next, or all schedules of the file in the next 24 hours, in "
-            "order.",
+            "Show the next due times of an expression or a schedule, or of all schedules in the next 24 hours.",
             SCHEDULES,
             'For example: cronjobs next "30 2 * * *" --timezone Europe/Berlin -n 5',
         ),
@@ -115,13 +115,13 @@ class Root(LazyGroup):
         ),
         "resume": CommandRow(
             "resume:resume",
-            "End a pause: that of --all, of a queue, or of a schedule; others stay.",
+            "End one pause: of --all, of a queue, or of a schedule; other pauses stay.",
             SCHEDULES,
             "For example: cronjobs resume --all",
         ),
         "trigger": CommandRow(
             "trigger:trigger",
-            "Make one job of a schedule now; the next tick runs it.",
+            "Enqueue one job of a schedule now; the next tick runs it.",
             SCHEDULES,
             "For example: cronjobs trigger nightly-report",
         ),
@@ -133,15 +133,15 @@ class Root(LazyGroup):
         ),
         "ack": CommandRow(
             "ack:ack",
-            "Quiet a finding for the rows and the severity that it has now; without FINDING, list what there is.",
+            "Acknowledge a finding for its present rows and severity; without FINDING, list the findings.",
             REPAIR,
             'For example: cronjobs ack dead --for 8h --reason "the provider answers on Monday"',
         ),
-        "jobs": CommandRow("jobs:app", "The jobs: list them, look at one, retry or cancel some.", REPAIR),
-        "effects": CommandRow("effects:app", "Side effects: list them, settle those with an unknown outcome.", REPAIR),
+        "jobs": CommandRow("jobs:app", "List, show, retry, cancel or release jobs.", REPAIR),
+        "effects": CommandRow("effects:app", "List side effects, and settle those with an unknown outcome.", REPAIR),
         "init": CommandRow(
             "init:init",
-            "Write a cronjobs.yaml and a first handler that fit the app here; they run as they are.",
+            "Write a cronjobs.yaml and a first handler that fit the app here and run unchanged.",
             SET_UP,
             "For example: cronjobs init shop",
         ),
@@ -153,33 +153,33 @@ class Root(LazyGroup):
         ),
         "doctor": CommandRow(
             "cronjobs.contrib.doctor.cli:doctor",
-            "Check everything around the jobs: file, handlers, database, cron, host; say what is wrong, and how to "
-            "fix it.",
+            "Check everything around the jobs (file, handlers, database, cron, host), and print how to fix "
+            "what is wrong.",
             REPAIR,
             "For example: cronjobs doctor --json",
         ),
         "prune": CommandRow(
             "prune:prune",
-            "Delete what is older than the retention now, as ticks do in spare time.",
+            "Delete rows past their retention now, as ticks do in spare time.",
             REPAIR,
             "For example: cronjobs prune --dry-run",
         ),
         "config": CommandRow(
-            "config:app", "The configuration: show what holds, and where each value comes from.", SET_UP
+            "config:app", "Show the configuration in effect, and where each value comes from.", SET_UP
         ),
         "schema": CommandRow(
             "schema:schema",
-            "Print the JSON Schema of cronjobs.yaml (draft 2020-12), by which an editor completes and checks it.",
+            "Print the JSON Schema of cronjobs.yaml (draft 2020-12), with which an editor completes and checks it.",
             SET_UP,
             "For example: cronjobs schema > cronjobs.schema.json",
         ),
         "alerts": CommandRow(
-            "cronjobs.contrib.alerts.cli:app", "Alerts: try the channels by which they are sent.", SET_UP
+            "cronjobs.contrib.alerts.cli:app", "Alerts: send a test message through their channels.", SET_UP
         ),
-        "db": CommandRow("db:app", "The tables in the jobs database: make, compare, copy, adopt.", SET_UP),
+        "db": CommandRow("db:app", "Create, compare, copy or adopt the tables in the jobs database.", SET_UP),
         "crontab": CommandRow(
             "crontab:app",
-            "Your crontab: the one line that runs cronjobs, and the lines that cronjobs takes over.",
+            "Manage the crontab line that runs cronjobs, and take over your crontab's other lines.",
             SET_UP,
         ),
         "systemd": CommandRow(
@@ -195,15 +195,14 @@ class Root(LazyGroup):
         ),
         "dev": CommandRow(
             "dev:dev",
-            "Run ticks in the foreground while you write handlers: what cron does, but at once, and you see each "
-            "event.",
+            "Run ticks in the foreground while you write handlers: as cron does, but at once, printing each event.",
             SET_UP,
             "For example: cronjobs dev --every 2s",
         ),
         "drill": CommandRow(
             "cronjobs.contrib.drill.cli:drill",
-            "Rehearse a release: runners are killed and frozen, the mail server makes trouble, each receipt arrives "
-            "once.",
+            "Rehearse a release: kill and freeze runners, make the mail server fail, check that each receipt "
+            "arrives once.",
             SET_UP,
             "For example: cronjobs drill, cronjobs drill --form kill --keep",
         ),
@@ -213,7 +212,7 @@ class Root(LazyGroup):
 app = typer.Typer(
     cls=Root,
     name="cronjobs",
-    help="Jobs from cron and the database you have: one crontab line, one YAML file, no daemon.",
+    help="Background jobs with the cron and database you have: one crontab line, one YAML file, no daemon.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -235,10 +234,12 @@ def root(
     verbose: Annotated[
         bool,
         typer.Option(
-            "-v", "--verbose", help="Print the traceback of a fault, and in run-due a line for each job that ended."
+            "-v",
+            "--verbose",
+            help="Print the traceback of an internal error; in run-due, also a line for each ended job.",
         ),
     ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="In run-due: print nothing but errors.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="In run-due: print only errors.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     pass

@@ -70,23 +70,25 @@ def next_occurrences(
     config: ConfigOption = None,
     from_: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="From this instant on, instead of now.", show_default=False),
+        typer.Option("--from", metavar="TIME", help="Start from this instant instead of now.", show_default=False),
     ] = None,
     timezone: Annotated[
         str | None,
         typer.Option(
             metavar="ZONE",
-            help="Time zone of the expression (else the file's timezone, else UTC), and of the local times shown.",
+            help="Time zone of the expression and of the local times shown. Default: the file's timezone, else UTC.",
             show_default=False,
         ),
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option("-n", "--count", min=1, metavar="N", help=f"How many; else {SHOWN}, or all of 24 h."),
+        typer.Option(
+            "-n", "--count", min=1, metavar="N", help=f"How many to show. Default: {SHOWN}, or all within 24 h."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show when an expression or a schedule is due next, or all schedules of the file in the next 24 hours, in order.
+    """Show the next due times of an expression or a schedule, or of all schedules in the next 24 hours.
 
     Prints local time with its offset, UTC, and a remark if a clock change moves, merges or doubles an occurrence. It
     reads only the file: it needs no database, ignores pauses, and an expression needs no file either. For a schedule
@@ -185,7 +187,7 @@ def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[U
     if name in settings.disabled_schedules:
         raise ConfigError(settings.problems_of(name) or list(settings.problems))
     if name in settings.elsewhere:
-        raise UsageError(f'schedule "{name}" is for other environments than "{settings.environment}"')
+        raise UsageError(f'schedule "{name}" is not for environment "{settings.environment}"')
     near = nearest(name, settings.schedules)
     hint = f"did you mean {near}?" if near else 'cronjobs next lists all; an expression is "30 2 * * *" or "every 10m"'
     raise UsageError(f'there is no schedule "{name}" in {settings.file}: {hint}')
@@ -262,5 +264,5 @@ def _nothing(all_due: Sequence[Upcoming], start: datetime, *, windowed: bool) ->
         return "the file has no schedule"
     first = next(_merged(all_due, start, None), None) if windowed else None
     if first is None:
-        return "nothing comes any more before the year 10,000"
-    return f"nothing comes in these 24 h; the next is {first.due.name} in {rough(first.at - start)}: -n 1 shows it"
+        return "nothing more is due before the year 10,000"
+    return f"nothing is due in these 24 h; the next is {first.due.name} in {rough(first.at - start)}: -n 1 shows it"

@@ -17,7 +17,7 @@ ConfigOption = Annotated[
         "--config",
         metavar="FILE",
         show_default=False,
-        help="The configuration; else $CRONJOBS_CONFIG, else ./cronjobs.yaml.",
+        help="The configuration. Default: $CRONJOBS_CONFIG, else ./cronjobs.yaml.",
     ),
 ]
 UrlOption = Annotated[
@@ -26,7 +26,7 @@ UrlOption = Annotated[
         "--database-url",
         metavar="URL",
         show_default=False,
-        help="The jobs database; else $CRONJOBS_DATABASE_URL, else the configuration's.",
+        help="The jobs database. Default: $CRONJOBS_DATABASE_URL, else the configuration's.",
     ),
 ]
 
@@ -57,7 +57,7 @@ WhyOption = Annotated[
         metavar="TEXT",
         callback=_reason,
         show_default=False,
-        help="The reason, for the audit trail; status shows that of a pause, and of what is acknowledged.",
+        help="The reason, for the audit trail; status shows it for pauses and acknowledged findings.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -32,7 +32,7 @@ from cronjobs.engine.tick.log import Log
 from cronjobs.errors import UsageError
 
 SkipOption = Annotated[
-    bool, typer.Option("--skip", help="With --all or a schedule: skip, for good, what comes due meanwhile.")
+    bool, typer.Option("--skip", help="With --all or a schedule: skip for good the occurrences due meanwhile.")
 ]
 
 
@@ -42,7 +42,8 @@ def pause(
     everything: PauseAllOption = False,
     queue: PauseQueueOption = None,
     until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Ends by itself: 2026-11-20T09:00.", show_default=False)
+        str | None,
+        typer.Option(metavar="TIME", help="End the pause at this time: 2026-11-20T09:00.", show_default=False),
     ] = None,
     span: Annotated[
         str | None, typer.Option("--for", metavar="DURATION", help="Ends by itself: 1h.", show_default=False)
@@ -53,8 +54,10 @@ def pause(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="With --all or --queue: wait at most this long until none of its jobs run any more, e.g. 60s. "
-            "Default: it does not wait.",
+            help=(
+                "With --all or --queue: wait up to this long until none of its jobs is running, e.g. 60s. Default: "
+                "do not wait."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -71,10 +74,12 @@ def pause(
     """
     scope, name = target(everything, queue, schedule)
     if skip and scope == "queue":
-        raise UsageError("--skip is for --all and for a schedule: the jobs of a queue wait, and none is skipped")
+        raise UsageError("--skip is for --all or a schedule: a queue's jobs wait, and none is skipped")
     patience = None if wait is None else typed.span(wait, "--wait")
     if patience is not None and scope == "schedule":
-        raise UsageError("--wait is for --all and --queue: jobs that a schedule made already run, paused or not")
+        raise UsageError(
+            "--wait is for --all and --queue: jobs that a schedule has already made run even while it is paused"
+        )
     with our_database(source) as (settings, database):
         with database.read() as connection:
             before = None if scope == "queue" else store.pause_row(connection, scope=scope, name=name)
@@ -104,7 +109,7 @@ def _end(timezone: str, until: str | None, span: str | None, now: datetime) -> d
         return None
     ends = typed.instant(until, timezone, "--until")
     if ends <= now:
-        raise UsageError(f"--until is over already: {in_full(ends, timezone)}")
+        raise UsageError(f"--until has already passed: {in_full(ends, timezone)}")
     return ends
 
 

@@ -40,7 +40,7 @@ class Still:
     @property
     def said(self) -> str:
         if not self.jobs:
-            return "a claim from before the pause is still being committed"
+            return "a claim made before the pause is still being committed"
         count = f"more than {SHOWN} jobs" if self.more else counted(len(self.jobs), "job")
         longest = self.jobs[0].started_at
         return f"{count} still running" + (f", the longest {self.times.lasting(longest)}" if longest else "")
@@ -68,15 +68,15 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
             progress.say(f"waiting, {rough(waited)} of {duration_text(span)}: {still.said if still else trouble}")
             sleep(min(POLL_S, (span - waited).total_seconds()))
     if still is not None and still.quiet:
-        complain(f"quiet after {rough(waited)}: nothing runs any more")
+        complain(f"quiet after {rough(waited)}: nothing is running")
         return
     if interrupted():
-        complain(f"stopped waiting; the pause stays: {undo} takes it off")
+        complain(f"stopped waiting; the pause stays: {undo} ends it")
         raise typer.Exit(130)
     if trouble is not None:
         raise trouble
     assert still is not None
-    complain(f"not quiet after {rough(waited)}, {still.said}; the pause stays: {undo} takes it off")
+    complain(f"not quiet after {rough(waited)}, {still.said}; the pause stays: {undo} ends it")
     for line in _table(still):
         complain(line)
     raise typer.Exit(1)

@@ -25,7 +25,7 @@ ScheduleArgument = Annotated[
     str | None,
     typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="This schedule.", show_default=False),
 ]
-PauseAllOption = Annotated[bool, typer.Option("--all", help="Everything: no job begins, no schedule makes one.")]
+PauseAllOption = Annotated[bool, typer.Option("--all", help="Everything: no job begins and no schedule makes one.")]
 PauseQueueOption = Annotated[
     str | None, typer.Option("--queue", metavar="NAME", help="One queue: its jobs wait.", show_default=False)
 ]
@@ -40,7 +40,7 @@ def target(everything: bool, queue: str | None, schedule: str | None) -> tuple[s
     given = [("all", "")] * everything + [("queue", queue)] * (queue is not None)
     given += [("schedule", schedule)] * (schedule is not None)
     if len(given) != 1:
-        raise UsageError("say one of: --all, --queue NAME, or a SCHEDULE")
+        raise UsageError("give one of: --all, --queue NAME, or a SCHEDULE")
     scope, name = given[0]
     if scope != "all" and (fault := name_fault(name)):
         raise UsageError(f"{scope} {name!r} {fault}")
@@ -75,7 +75,7 @@ def pause_lines(pauses: Sequence[Any], timezone: str) -> list[str]:
         until = f"until {in_full(pause.until, timezone)}" if pause.until is not None else "until someone resumes it"
         by = f" by {pause.by}" if pause.by else ""
         why = f": {pause.why}" if pause.why else ""
-        skips = ", and skips what comes due" if pause.skip else ""
+        skips = ", and skips occurrences due meanwhile" if pause.skip else ""
         lines.append(one_line(f"{pausing.what(pause.scope, pause.name)} is paused{by} {until}{skips}{why}", 1000))
     return lines
 

@@ -59,7 +59,7 @@ def snapshot(source: Source, *, only_database: bool = False) -> Iterator[tuple[S
         database.read() as connection,
     ):
         if settings.broken:
-            complain(f"shown without what is wrong in the file: {settings.problems[0]}")
+            complain(f"shown without the file's invalid entries: {settings.problems[0]}")
         yield settings, connection, Times(database_now(connection), settings.timezone)
 
 

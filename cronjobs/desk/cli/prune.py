@@ -39,11 +39,11 @@ WHAT: Final = {
 def prune(
     source: Source,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only count what would go, and since when it is there.")
+        bool, typer.Option("--dry-run", help="Only count the rows that would be deleted, and show how old they are.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete what is older than the retention now, as ticks do in spare time.
+    """Delete rows past their retention now, as ticks do in spare time.
 
     In the same short batches, so that ticks and enqueuers go on meanwhile. A job with an idempotency key first loses
     its payload and attempts, and goes when retention.keys is over. Rows that another session has locked stay for the
@@ -72,7 +72,7 @@ def prune(
     else:
         complain("nothing is older than its retention")
     if not done:
-        complain("stopped; what is left goes with the next ticks")
+        complain("stopped; the next ticks delete the rest")
         raise typer.Exit(130)
 
 
@@ -81,7 +81,7 @@ def _doubt(times: Times, last_tick: datetime | None) -> None:
     assert last_tick is not None
     complain(f"it is {times.said} by the database's clock, and the last tick began {times.ago(last_tick)}")
     if is_interactive():
-        typer.confirm("Is the clock right, and shall old rows go?", abort=True, err=True)
+        typer.confirm("Is the clock right? Delete the old rows?", abort=True, err=True)
 
 
 def _prune(database: Database, before: Before, now: datetime) -> tuple[bool, dict[str, Past]]:
@@ -89,7 +89,7 @@ def _prune(database: Database, before: Before, now: datetime) -> tuple[bool, dic
     with interruptible() as interrupted, Progress() as progress:
 
         def go_on() -> bool:
-            progress.say(f"{counted(pruner.counts.total(), 'row')} gone … (Ctrl-C stops)")
+            progress.say(f"{counted(pruner.counts.total(), 'row')} deleted … (Ctrl-C stops)")
             return not interrupted()
 
         pruner = Pruner(database, before, database.clock, go_on)
@@ -97,7 +97,7 @@ def _prune(database: Database, before: Before, now: datetime) -> tuple[bool, dic
         try:
             done = patiently(pruner.run, clock=database.clock, until=until, go_on=lambda: not interrupted())
         except DatabaseError:
-            complain(f"{counted(pruner.counts.total(), 'row')} gone, and this stays. Then:")
+            complain(f"{counted(pruner.counts.total(), 'row')} deleted before this error:")
             raise
     gone = {kind: rows for kind, rows in pruner.counts.items() if rows}
     with database.write() as connection:

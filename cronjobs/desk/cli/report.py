@@ -24,10 +24,10 @@ from cronjobs.installed import needed
 def report(
     source: Source,
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help='Where to write it, "-": stdout; a file there is replaced.')
+        Path, typer.Option("--out", metavar="FILE", help='Output file, replaced if it exists; "-": stdout.')
     ],
 ) -> None:
-    """Write how things are as one HTML file, for a mail or a ticket.
+    """Write the state as one HTML file, for an email or a ticket.
 
     It needs pip install 'cronjobs[web]'. It is the first pages of cronjobs web: findings, schedules with their last
     day, dead and latest jobs, errors, queues, hosts. The file fetches nothing and leads nowhere; secrets and what

@@ -39,7 +39,7 @@ def resume(
     why: WhyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a pause: that of --all, of a queue, or of a schedule; others stay.
+    """End one pause: of --all, of a queue, or of a schedule; other pauses stay.
 
     Jobs that waited run with the next tick. catch_up now decides about the occurrences that were held back; each is
     listed with what becomes of it. Prints the pauses still in force.
@@ -73,7 +73,7 @@ def _settle_held(database: Database, settings: Settings, held: Mapping[str, Rang
         with database.read() as connection:
             still = held_back_now(connection)
     except DatabaseError:
-        complain("it is resumed, and the next tick settles what it held back")
+        complain("it is resumed; the next tick settles what the pause held back")
         raise
     lines = []
     for schedule, what in sorted(held.items()):

@@ -36,7 +36,7 @@ def run(
         typer.Argument(
             metavar="TYPE|SCHEDULE|ID",
             autocompletion=schedule_or_type_names,
-            help="A job type, a schedule, or the number of a waiting job.",
+            help="A job type, a schedule, or a waiting job's id.",
         ),
     ],
     payload: Annotated[
@@ -44,11 +44,11 @@ def run(
         typer.Option(metavar="JSON", help='Keyword arguments: JSON, @FILE, or "-" to read stdin.', show_default=False),
     ] = None,
     schedule: Annotated[
-        bool, typer.Option("--schedule", help="TARGET is a schedule, even if a job type has that name too.")
+        bool, typer.Option("--schedule", help="TARGET is a schedule, even if a job type has the same name.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but the output of the job.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only the job's output.")] = False,
 ) -> None:
-    """Run one job here and now; you see its output and traceback, and breakpoint() works.
+    """Run one job here and now, with output and traceback live; breakpoint() works.
 
     It is recorded like any attempt. For a TYPE or SCHEDULE it makes a new job (a schedule's with its payload, due
     now) with one try: a tick never picks it up again, whether it fails, you press Ctrl-C, or this process is killed
@@ -61,7 +61,7 @@ def run(
     arguments = None if payload is None else typed.payload(payload)
     by_id = target.isascii() and target.isdigit() and not schedule
     if by_id and arguments is not None:
-        raise UsageError("a job that is there has its payload: --payload goes with a TYPE or SCHEDULE")
+        raise UsageError("an existing job has its payload already: use --payload with a TYPE or SCHEDULE")
     with our_database(source, adopt=True) as (settings, database), live_streams() as streams:
         hushed = quiet or source.given("quiet")
         say: Callable[[str], None] = (lambda _: None) if hushed else streams.say
@@ -108,7 +108,7 @@ def run(
 
 def _number(digits: str) -> int:
     if len(digits.lstrip("0")) > 18:  # more than any database counts to
-        raise CannotRun("there is no job of that number")
+        raise CannotRun("there is no job with that id")
     return int(digits)
 
 
@@ -137,12 +137,12 @@ def _became(done: RunResult) -> str:
             note = outcome.note if isinstance(outcome, Succeeded) else None
             return f"succeeded in {took}" + (f"; result {result}" if result else "") + (f"; {note}" if note else "")
         case Status.FAILED:
-            return f"failed in {took}: {error}; a tick tries again in {wait}"
+            return f"failed in {took}: {error}; a tick retries it in {wait}"
         case Status.DEAD:
             why = "for good" if decided.transition.permanent else "it has no more tries"
-            return f'failed in {took} and is dead, {why}: {error}. Mended? "cronjobs jobs retry {done.job.id}"'
+            return f'failed in {took} and is dead, {why}: {error}. Once fixed: "cronjobs jobs retry {done.job.id}"'
         case Status.QUEUED if isinstance(outcome, Snoozed):
-            return f"asked to be run later: a tick does, in {wait}"
+            return f"snoozed: a tick runs it in {wait}"
         case Status.QUEUED:
             return f"{error}; it waits as before"
         case status:

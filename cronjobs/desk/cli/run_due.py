@@ -26,8 +26,8 @@ def run_due(source: Source, **given: Any) -> None:
     The tick's own report is printed first.
 
     Exit codes: 0 done (also when nothing was due, or a job failed and will retry), 1 a job died, 2 usage,
-    3 configuration, 4 database, 70 a fault of cronjobs itself, 128+n ended by a signal (142: the time limit; 137: the
-    same, where a handler had disarmed it or the tick was frozen).
+    3 configuration, 4 database, 70 an internal error in cronjobs, 128+n ended by a signal (142: the time limit;
+    137: the same, where a handler had disarmed it or the tick was frozen).
     """
     deadline.arm()
     shared = {name: value for name, option in OPTIONS.items() if option.before and (value := source.given(name))}

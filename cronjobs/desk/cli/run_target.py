@@ -57,7 +57,7 @@ def _unknown(settings: Settings, known: JobTypes, target: str, schedule: bool) -
     what = "schedule" if schedule else "job type or schedule"
     disabled = settings.disabled_schedules | (frozenset() if schedule else settings.disabled_job_types)
     if target in disabled:
-        return f'the entry of "{one_line(target, 100)}" in the configuration is bad: see "cronjobs check"'
+        return f'the entry of "{one_line(target, 100)}" in the configuration is invalid: see "cronjobs check"'
     meant = nearest(target, names)
     listed = ", ".join(sorted(names)[:20]) or "none"
     guess = f'did you mean "{meant}"?' if meant else f"there are: {listed}"

@@ -39,16 +39,16 @@ from cronjobs.errors import CronjobsError
 from cronjobs.masking import hidden_json
 from cronjobs.model import duration_text
 
-app = Commands("The schedules: list them, look at one.")
+app = Commands("List schedules, or show one.")
 
 LEDGER_SHOWN: Final = 20
 NEXT_SHOWN: Final = 5
 
 _STATES: Final = {
     "active": "",
-    "retired": "it is in no file any more: it makes no more jobs, its history stays",
-    "disabled": "its entry in this file is bad: it stays as the database has it, and makes no jobs here",
-    "new": "the database does not know it yet: the next tick applies this file",
+    "retired": "no file has it: it makes no more jobs; its history stays",
+    "disabled": "its entry in this file is invalid: the database's definition stays, and it makes no jobs here",
+    "new": "the database does not have it yet: the next tick applies this file",
 }
 
 
@@ -81,15 +81,13 @@ def list_schedules(source: Source, as_json: JsonOption = False) -> None:
     header = ["name", "timing", "job", "state", "next", "last"]
     write(table(rows, header, room=width(), at_most={0: max(16, width() // 5), 1: 18, 2: max(12, width() // 6)}))
     if not rows:
-        typer.echo("no schedule, neither in the database nor in the file", err=True)
+        typer.echo("no schedules in the database or the file", err=True)
 
 
 @app.command(epilog="For example: cronjobs schedules show nightly-report")
 def show(
     source: Source,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", autocompletion=schedule_names, help="As schedules list prints it.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=schedule_names, help="The schedule's name.")],
     as_json: JsonOption = False,
 ) -> None:
     """Show one schedule: its definition, its next 5 occurrences, and what became of the last ones.

@@ -33,15 +33,14 @@ AT_LEAST: Final = 5  # schedules, also on a terminal that has no line left for t
 def status(
     source: Source,
     every: Annotated[
-        float | None, typer.Argument(metavar="SECONDS", show_default=False, help="How often --watch looks; else 2.")
+        float | None,
+        typer.Argument(metavar="SECONDS", show_default=False, help="How often --watch refreshes. Default: 2."),
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again and again in place; q or Ctrl-C ends it.")
-    ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Every schedule and every finding.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh the display in place until q or Ctrl-C.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every schedule and every finding.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show on one screen how things are: what is wrong, each schedule, what runs and waits, and the hosts.
+    """Show the state on one screen: findings, schedules, running and waiting jobs, hosts.
 
     Problems come first, with since when and what to type: no tick, or none that fires schedules; late jobs;
     dead jobs that were not retried, cancelled or dismissed; schedules whose last three runs failed, that missed runs
@@ -53,14 +52,14 @@ def status(
     It only reads: the exit code is 0 whatever it finds. Times are the database's.
     """
     if every is not None and not (watch and 0.1 <= every <= 86_400):
-        raise UsageError("SECONDS says how often --watch looks: a number from 0.1 to 86400 behind --watch")
+        raise UsageError("SECONDS, the interval of --watch, must be a number from 0.1 to 86400 after --watch")
     settings = load_settings(source, only_database=True)
     types = known_types(settings)
     if watch:
         from cronjobs.desk.cli.watch import Screen
 
         if as_json or not (is_terminal() and is_terminal("stdin")):
-            raise UsageError("--watch redraws a terminal: without one, and for --json, run status again and again")
+            raise UsageError("--watch needs a terminal: without one, or for --json, run status repeatedly")
         Screen(lambda: _screen(settings, types, everything=everything), every or 2, settings.timezone).run()
     else:
         with closing(ready_database(settings)) as database, database.read() as connection:
@@ -70,7 +69,7 @@ def status(
                 lines = status_lines(connection, settings, types, str(database.address), everything=everything)
         write(lines)
         if not as_json and (waiting := runs_in_spool(source, settings)):
-            complain(f"runs of exec on this host that are not in the database yet: {waiting:,}")
+            complain(f"exec runs on this host not yet in the database: {waiting:,}")
     leaving.leave(0, stuck=False)  # whatever threads the user's modules began
 
 

@@ -63,7 +63,7 @@ def head_lines(health: Health, settings: Settings, address: str, times: Times, *
         worst = COLOUR_OF[unknown[0].severity]
         lines += labelled("TROUBLE", _finding_lines(unknown, times, room, most), worst)
     elif known:
-        lines += labelled("quiet", [coloured("nothing but what somebody has acknowledged", "green")], "green")
+        lines += labelled("quiet", [coloured("only acknowledged findings", "green")], "green")
     else:
         well = wrapped(WELL_WITHOUT_PROJECT if settings.without_project else WELL, room)
         lines += labelled("all well", [coloured(line, "green") for line in well], "green")
@@ -231,7 +231,7 @@ def _waiting_lines(health: Health, times: Times, room: int) -> list[str]:
         return ["nothing", *_cap_lines(health, room)]
     parts = [f"{due:,} due", f"{future:,} in the future"]
     if failed:
-        parts.append(f"{failed:,} of these failed before")
+        parts.append(f"{failed:,} of them retries")
     lines = wrapped(", ".join(parts), room)
     if health.oldest_due_at is not None:
         # What waits for a limit, a pause or another job is not late, however long ago it was due.

@@ -71,8 +71,8 @@ def sync(
     elif not plan and not applied:
         some = f"{', '.join(left[:10])}{', …' if len(left) > 10 else ''}" or "all"
         complain(
-            "the file is not in force as a whole: a tick is settling what was due there, or an open transaction holds "
-            f"a capped queue ({some}); the next tick with this file goes on, or try again"
+            "only part of the file was applied: a tick is settling due occurrences, or an open transaction "
+            f"holds a capped queue ({some}); the next tick with this file continues, or try again"
         )
     if refused or not (plan or applied):
         raise typer.Exit(1)

@@ -23,17 +23,22 @@ def systemd(
     context: typer.Context,
     config: ConfigOption = None,
     user: Annotated[
-        bool, typer.Option("--user", help="For your own service manager: systemctl --user, no root needed.")
+        bool, typer.Option("--user", help="For your user's service manager (systemctl --user); needs no root.")
     ] = False,
     name: Annotated[
         str | None,
         typer.Option(
-            "--name", metavar="NAME", show_default=False, help="Of the units; else cronjobs-PROJECT, or cronjobs."
+            "--name",
+            metavar="NAME",
+            show_default=False,
+            help="Name of the units. Default: cronjobs-PROJECT, or cronjobs.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", show_default=False, help="Write the two files there; else to stdout."),
+        typer.Option(
+            "--out", metavar="DIR", show_default=False, help="Write the two files to this folder. Default: stdout."
+        ),
     ] = None,
 ) -> None:
     """Print a systemd service and timer that start ticks as the crontab's line would.
@@ -62,12 +67,12 @@ def systemd(
         _put(made, out)
     _tell_how(made, user, out)
     if owner == "root" and not user:
-        complain("User=root: jobs will run as root. For another user's units, call this as that user")
+        complain("User=root: jobs will run as root. For another user's units, run this command as that user")
     if "CRONJOBS_DATABASE_URL" in os.environ:
-        complain("CRONJOBS_DATABASE_URL is set here, but the service will not know it")
+        complain("CRONJOBS_DATABASE_URL is set here, but not in the service's environment")
     if _has_line(file):
         complain(
-            f"your crontab has the line, too, and ticks would start twice: cronjobs crontab remove "
+            f"your crontab also has the line, so ticks would start twice: cronjobs crontab remove "
             f"--config {shlex.quote(str(file))}"
         )
 
@@ -93,7 +98,7 @@ def _tell_how(made: Units, user: bool, out: Path | None) -> None:
     control = "systemctl --user" if user else "sudo systemctl"
     if out is None:
         folder = '"$HOME/.config/systemd/user"' if user else "units"
-        complain(f"to install: cronjobs systemd {'--user ' if user else ''}--out {folder}, and do what that says")
+        complain(f"to install: cronjobs systemd {'--user ' if user else ''}--out {folder}, and follow its instructions")
         return
     complain("then:")
     if not user:

@@ -26,9 +26,7 @@ from cronjobs.engine.store.queues import paused_scope
 from cronjobs.engine.store.schedules import pauses_in_force
 
 FromOption = Annotated[str, typer.Option("--from", metavar="T", help="The first instant of the range.")]
-NoImportOption = Annotated[
-    bool, typer.Option("--no-import", help="Do not import handlers to see whether the payload fits.")
-]
+NoImportOption = Annotated[bool, typer.Option("--no-import", help="Do not import handlers to check the payload.")]
 ToOption = Annotated[str, typer.Option("--to", metavar="T", help="The last instant of the range.")]
 
 
@@ -37,11 +35,11 @@ def trigger(
     schedule: Annotated[
         str, typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="Its name in cronjobs.yaml.")
     ],
-    force: Annotated[bool, typer.Option("--force", help="Even beside an unfinished job of the schedule.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if the schedule has an unfinished job.")] = False,
     no_import: NoImportOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make one job of a schedule now; the next tick runs it.
+    """Enqueue one job of a schedule now; the next tick runs it.
 
     The schedule's usual times do not change. While a job of it is unfinished no other is made, unless overlap is
     allowed or --force is given. Then handlers are imported, and you get a warning if none here fits the schedule's type
@@ -64,7 +62,7 @@ def trigger(
         echo(f"job {job_id} enqueued, due now")
     say_paused(paused)
     if by_name:
-        complain(f"schedule {schedule} is paused: it makes no jobs by itself, and this job does not wait for that")
+        complain(f"schedule {schedule} is paused, but this job runs all the same")
     _leave(None if no_import else settings, defined, f"Job {job_id} waits", f"cronjobs jobs cancel {job_id}")
 
 
@@ -110,8 +108,8 @@ def backfill(
         _tell(filling, settings.timezone, dry_run=dry_run)
     say_paused(paused)
     if by_name:
-        complain(f"schedule {schedule} is paused: it makes no jobs by itself, and these jobs do not wait for that")
-    undo = "mend it before you fill" if dry_run else f"cronjobs jobs cancel --schedule {shlex.quote(schedule)}"
+        complain(f"schedule {schedule} is paused, but these jobs run all the same")
+    undo = "correct it before the backfill" if dry_run else f"cronjobs jobs cancel --schedule {shlex.quote(schedule)}"
     _leave(None if no_import or not filling.run else settings, defined, "Its jobs wait", undo)
 
 
@@ -133,7 +131,7 @@ def _in_file(schedule: str, schedules: Collection[str]) -> Iterator[None]:
 
 def _tell(filling: fill.Filling, timezone: str, *, dry_run: bool) -> None:
     jobs = counted(len(filling.run), "job") + " would be" * dry_run
-    echo(f"{jobs} enqueued; {filling.done} of the range had run already")
+    echo(f"{jobs} enqueued; {filling.done} in the range had already run")
     if dry_run:
         for instant in filling.run[:50]:
             echo(f"  {in_full(instant, timezone)}")

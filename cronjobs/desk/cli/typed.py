@@ -48,7 +48,7 @@ def _text(given: str) -> str:
             with Path(given[1:]).open("rb") as file:
                 data = file.read(READ_LIMIT + 1)
     except (OSError, ValueError) as error:  # ValueError: a closed stream, a name that is none
-        reason = getattr(error, "strerror", None) or "it is closed, or not a file's name"
+        reason = getattr(error, "strerror", None) or "it is closed or not a file name"
         raise PayloadError(f"the payload cannot be read from {where}: {reason}") from None
     if len(data) > READ_LIMIT:
         raise PayloadError(
@@ -124,7 +124,7 @@ def _in_zone(naive: datetime, zone: str, shown: str) -> datetime:
         return here
     exists = here.astimezone(UTC).astimezone(here.tzinfo).replace(tzinfo=None, fold=0) == naive.replace(fold=0)
     why = f"comes twice in {zone}" if exists else f"does not exist in {zone}"
-    raise UsageError(f"{shown} {why}, where clocks change: write it with an offset, as {again.isoformat()}")
+    raise UsageError(f"{shown} {why}, because clocks change then: write it with an offset, as {again.isoformat()}")
 
 
 def of_day(text: str, now: datetime) -> datetime | None:

@@ -64,7 +64,7 @@ class Screen:
             if self._trouble is None:
                 now = in_zone(SYSTEM.now(), ZoneInfo(self._timezone))
                 self._since = f"{now:%H:%M:%S} {self._timezone} by this host's clock"
-            self._trouble = f"cannot look since {self._since}: {safe(' '.join(error.lines))}"
+            self._trouble = f"no data since {self._since}: {safe(' '.join(error.lines))}"
         finally:
             self._looking = False
 
@@ -73,7 +73,7 @@ class Screen:
         lines = list(self._lines)
         if self._trouble is not None:
             what = [self._trouble[at : at + size.columns] for at in range(0, len(self._trouble), max(1, size.columns))]
-            told = "as it was at the last look:" if lines else "it is tried again"
+            told = "state at the last refresh:" if lines else "it is tried again"
             lines = [*(coloured(line, "red") for line in what[:4]), coloured(told, "bright_black"), *lines]
         if len(lines) > size.lines:
             left_out = len(lines) - size.lines + 1

@@ -94,14 +94,14 @@ def _entry(
         line = line[1:]
     words = _NAMED.match(line) or _FIVE.match(line)
     if words is None:
-        return NoEntry(number, text, "it has no five fields, and is no setting either")
+        return NoEntry(number, text, "it has neither five fields nor the form of a setting")
     when, rest = " ".join(words["when"].split()), words["rest"]
     if cron == "cronie" and (option := _MAIL_ON_ERROR.match(rest)):  # mail only if it fails, which is what we do
         rest = rest[option.end() :]
     if not rest:
         return NoEntry(number, text, "it has no command")
     if rest.startswith("*"):
-        return NoEntry(number, text, 'its command begins with "*", so there is a field too many')
+        return NoEntry(number, text, 'its command begins with "*", so it has a field too many')
     if len(rest.encode("utf-8", "surrogateescape")) > LONGEST[cron]:
         return NoEntry(number, text, f"its command is longer than the {LONGEST[cron]} bytes that cron takes")
     command, stdin = split(rest, cron)

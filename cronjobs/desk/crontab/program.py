@@ -80,7 +80,7 @@ def interpreter() -> Path:
     beside it).
     """
     if not sys.executable:
-        raise CrontabError("this Python does not know its own path: run the command as /path/to/python -m cronjobs")
+        raise CrontabError("this Python cannot determine its own path: run the command as /path/to/python -m cronjobs")
     return absolute(Path(sys.executable))
 
 
@@ -106,7 +106,7 @@ def replace(old: str, new: str) -> None:
         if line.endswith(r"\r"):
             raise CrontabError(
                 f"line {number} of the crontab ends in a carriage return that crontab -l does not give back as it is. "
-                r"Nothing was changed: give it Unix line ends first: crontab -l | sed 's/\\r$//' | crontab -"
+                r"Nothing was changed: convert it to Unix line ends first: crontab -l | sed 's/\\r$//' | crontab -"
             )
     with _alone():
         if read() != old:
@@ -177,7 +177,7 @@ def _file_of(text: str) -> IO[bytes]:
         file.write(text.encode("utf-8", "surrogateescape"))
         file.seek(0)
     except OSError as error:
-        raise CrontabError(f"no temporary file can be written, {error.strerror}: nothing was changed") from None
+        raise CrontabError(f"cannot write a temporary file, {error.strerror}: nothing was changed") from None
     return file
 
 

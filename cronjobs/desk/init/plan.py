@@ -178,7 +178,7 @@ def _about_database(around: Surroundings, database: JobsDatabase) -> list[str]:
     elif dotenv is not None:
         said.append(f"{DOTENV}: handlers get its variables, which cron would not give them")
     if database.in_shell:
-        said.append(f"{database.remark}: the jobs are kept in that database; for cron it has to be in {DOTENV}, too")
+        said.append(f"{database.remark}: the jobs are kept in that database; cron needs it in {DOTENV}, too")
     elif not database.is_ours:
         said.append(f"{database.remark}: the jobs are kept in that database, beside your own tables")
     elif dotenv is not None or around.shell:
@@ -187,7 +187,7 @@ def _about_database(around: Surroundings, database: JobsDatabase) -> list[str]:
         usable = dict.fromkeys(each.name for each in variables if each.why_not is None)
         if len(usable) > 1 and "DATABASE_URL" not in usable:
             said.append(f"{', '.join(usable)}: if one is the jobs' database, name it in {YAML}")
-        said.append(f"the jobs are kept in a file of their own, {OWN_FILE}")
+        said.append(f"the jobs are kept in their own file, {OWN_FILE}")
     return said
 
 
@@ -217,7 +217,7 @@ def _yaml(around: Surroundings, database: JobsDatabase, handlers: str, module: s
     if "." in module:
         changed["imports"] = _line("imports", f"[{module}]", "the modules with your @job functions")
     if handlers.startswith("src/"):
-        changed["python_path"] = _line("python_path", "[src]", "where they are imported from")
+        changed["python_path"] = _line("python_path", "[src]", "the folder they are imported from")
     if around.django is not None:
         changed["setup"] = _line("setup", "django.setup", "called before the imports")
         changed["env"] = f"{{DJANGO_SETTINGS_MODULE: {around.django.settings}}}"

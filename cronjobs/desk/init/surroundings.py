@@ -131,7 +131,7 @@ def database_variable(name: str, url: str) -> DatabaseVariable:
     scheme = url.partition("://")[0]
     try:
         if "${" in url or re.search(r"\$[A-Za-z_]", url):
-            raise FieldError("it refers to other variables, and cronjobs does not fill these in")
+            raise FieldError("it refers to other variables, which cronjobs does not expand")
         address = parse_url(checked_url(url, Path("/")))
     except (CronjobsError, FieldError) as error:
         return DatabaseVariable(name, why_not=str(error))

@@ -135,7 +135,7 @@ class _Place:
 
 def _written_by_others(place: _Place, found: trust.TrustFinding) -> Problem:
     cure = " and ".join(f"{each} {found.path}" for each in found.cures)
-    return place.problem(f"{found.path} {found.what}, who can so change what runs here: {cure}", "")
+    return place.problem(f"{found.path} {found.what}, who can thus change what runs here: {cure}", "")
 
 
 def _stored_secrets(place: _Place, settings: Settings) -> Iterator[Problem]:
@@ -186,7 +186,7 @@ def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Probl
     """Check that the named job types exist, and that their handlers accept the payloads."""
     unusable = {*settings.disabled_job_types, *(fault.where for fault in known.faults)}
     broken = any(fault.where.startswith(("module ", "setup ")) for fault in known.faults)
-    perhaps = " It may be in what cannot be imported." if broken else ""
+    perhaps = " It may be in a module that cannot be imported." if broken else ""
     for name, schedule in settings.schedules.items():
         path = f"schedules.{name}"
         found = known.types.get(schedule.job)
@@ -248,8 +248,8 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ne
         if timed.timeout > run.longest_in_tick:
             if run.long_jobs == 0:
                 text = (
-                    f"{name}: timeout {limit} is above run.budget ({duration_text(run.budget)}), and run.long_jobs is "
-                    "0: it would never begin. Raise long_jobs, shorten the timeout, or raise the budget"
+                    f"{name}: timeout {limit} is above run.budget ({duration_text(run.budget)}), and run.long_jobs "
+                    "is 0: the job would never start. Raise long_jobs, shorten the timeout, or raise the budget"
                 )
                 yield NeverBegins(name, place.problem(text, *timed.places))
         elif timed.timeout + grace + START_UP > run.budget:
@@ -259,7 +259,8 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ne
             )
             text = (
                 f"{name}: timeout {limit}{more} no room in run.budget ({duration_text(run.budget)}) for the tick's "
-                f"start: it would never begin. Write at most {duration_text(run.budget - grace - START_UP)}{own}"
+                "start: the job would never start. Write at most "
+                f"{duration_text(run.budget - grace - START_UP)}{own}"
             )
             yield NeverBegins(name, place.problem(text, *timed.places))
 
@@ -272,9 +273,8 @@ def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[P
     if long and run.long_jobs:
         names = ", ".join(f"{timed.job_type.name} ({duration_text(timed.timeout)})" for timed in long)
         yield place.problem(
-            f"above the {duration_text(run.longest_in_tick)} that a tick has for one job (run.budget less its start), "
-            f"so in a process of its own that outlives the tick, at most {run.long_jobs} at once on a host "
-            f"(run.long_jobs): {names}",
+            f"runs as a long job (timeout over {duration_text(run.longest_in_tick)}, the most that a tick "
+            f"allows), at most {run.long_jobs} at once on a host (run.long_jobs): {names}",
             *long[0].places,
         )
 
@@ -315,7 +315,7 @@ def _command_fault(settings: Settings, entry: JobTypeSettings, environ: Mapping[
     if shutil.which(program, path=path):
         return None
     if program in _OF_THE_SHELL:
-        return f"command not found: {program} is the shell's own: write [sh, -c, …] around the line"
+        return f"command not found: {program} is a shell builtin: write [sh, -c, …] around the line"
     if (settings.folder / program).is_file():
         return f"command not found: {program} is not on PATH={path}; for the file in this folder write ./{program}"
     mine = shutil.which(program, path=environ.get("PATH", ""))
@@ -353,13 +353,13 @@ def _unwritable(file: Path, *, beside: bool = False) -> str | None:
     if not file.parent.is_dir():
         return f"there is no folder {file.parent}"
     if file.is_symlink() and not beside:
-        return f"{file} is a symbolic link, which is not followed: name the file itself"
+        return f"{file} is a symbolic link, which cronjobs does not follow: name the file itself"
     if file.exists() and not file.is_file():
         return f"{file} is not a file"
     if file.exists() and not os.access(file, os.W_OK):
-        return f"{file} cannot be written by this user"
+        return f"{file} is not writable by this user"
     if (beside or not file.exists()) and not os.access(file.parent, os.W_OK | os.X_OK):
-        return f"files cannot be made in {file.parent} by this user"
+        return f"this user cannot create files in {file.parent}"
     return None
 
 
@@ -369,8 +369,8 @@ def _unwritable(file: Path, *, beside: bool = False) -> str | None:
 def _limits(place: _Place, run: RunSettings) -> Iterator[Problem]:
     if run.lease < run.budget + timedelta(seconds=5):
         yield place.problem(
-            f"lease {duration_text(run.lease)} is shorter than budget + 5s ({duration_text(run.budget)} + 5s): a tick "
-            "that cannot reach the database for so long is ended, and its jobs begin again elsewhere",
+            f"lease {duration_text(run.lease)} is shorter than budget + 5s ({duration_text(run.budget)} + 5s): "
+            "a tick that cannot reach the database that long is ended, and its jobs start again elsewhere",
             "run.lease",
             "run",
         )

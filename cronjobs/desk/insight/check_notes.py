@@ -79,7 +79,7 @@ def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
     for path, whose, policy in written:
         short = [delay for delay in _delays(policy) if timedelta(0) < delay < every]
         if short:
-            sooner = "" if settings.run.linger else "; run: {linger: true} looks every second"
+            sooner = "" if settings.run.linger else "; run: {linger: true} polls every second"
             wait = f"begins with the next tick, so up to {duration_text(every)} later{sooner}"
             yield f"{whose}a retry after {duration_text(short[0])} {wait}", (path,)
 
@@ -91,7 +91,9 @@ def _old_schema(folder: Path) -> Iterator[Note]:
     except (OSError, ValueError):
         return  # none, or none that an editor could read
     if written != starter_schema():
-        text = f"{SCHEMA_FILE} is not of this version, so editors judge by another: cronjobs schema > {SCHEMA_FILE}"
+        text = (
+            f"{SCHEMA_FILE} is from another version, so editors check against that one: cronjobs schema > {SCHEMA_FILE}"
+        )
         yield text, ("",)
 
 

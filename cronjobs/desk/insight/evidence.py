@@ -392,7 +392,7 @@ class ScheduleEvidence:
 
 
 def _was_ahead(before: int | None, after: int | None, facts_of: Mapping[int, TickFacts]) -> bool:
-    """Whether the tick *after* an instant really began earlier than the one *before* it, by a clock that was ahead.
+    """Whether the tick *after* an instant really began earlier than the one *before* it, because a clock was ahead.
 
     Ticks that begin at about the same time may be written in any order.
     """

@@ -89,7 +89,7 @@ class ExecEvidence:
                 )
         else:
             verdict = "not_due" if when is not None else "unknown"
-            was = f"; it was not due then{_by(by)}" if when is not None else "; nothing says when it was to run"
+            was = f"; it was not due then{_by(by)}" if when is not None else "; its cron time is not recorded"
             sentences = [f"exec recorded no run of {name(self.name)} at {self._times(at).with_utc(at)}{was}."]
         if before:
             life = self._life(before[0])
@@ -129,9 +129,9 @@ class ExecEvidence:
         times = self._times(due)
         since = "since" if until >= self.now else f"until {times.clock(until)}"
         was = f"{name(self.name)} was due at {times.with_utc(due)}{_by(run)}"
-        why = "Either cron did not start that line, or its record has not reached this database"
+        why = "Either cron did not start that line, or the run's record has not reached this database"
         return [
-            f"{was}, and did not come: exec recorded no run {since}.",
+            f"{was}, but did not start: exec recorded no run {since}.",
             f'{why}: "cronjobs doctor" on that host looks at both.',
         ]
 

@@ -72,7 +72,7 @@ def row_gone(pruned_dead: datetime | None, times: LocalTimes, around: Now) -> st
         when = times.clock(pruned_dead)
         return f"It was dead, nobody had dealt with it, and retention removed its row at {when}."
     kept = duration_text(around.succeeded_kept)
-    return f"Its row is gone (succeeded jobs are kept {kept}): how it ended is not recorded any more."
+    return f"Its row is gone (succeeded jobs are kept {kept}): how it ended is no longer recorded."
 
 
 def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, times: LocalTimes) -> str:
@@ -95,7 +95,7 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, times: Lo
             f"{late(row.decided_at - row.whole_last)}{key}."
         )
     if job is None:
-        return f"{who_} is named by the ledger; who made it is not recorded."
+        return f"{who_} is in the ledger; who made it is not recorded."
     by = f" {enqueued_by(job.enqueued_by)}" if job.enqueued_by else " enqueued"
     of = f" for schedule {name(job.schedule)}" if job.schedule else ""
     queue = f", in queue {name(job.queue)}" if job.queue != "default" else ""
@@ -135,7 +135,7 @@ def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
     made_at = datetime.min.replace(tzinfo=UTC)
     decided = next((row.ledger.decided_at for row in life.rows if row.ledger.outcome == "enqueued"), None)
     sentences = []
-    said = {"coalesced": "It stands for {} more {} of {}", "skipped": "{} {} of {} gave way to it"}
+    said = {"coalesced": "It also stands for {} more {} of {}", "skipped": "{} {} of {} gave way to it"}
     for outcome, text in said.items():
         rows = [row for row in life.rows if row.ledger.outcome == outcome]
         if rows:
@@ -193,7 +193,7 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
         if outcome in ("lost", "interrupted", "cancelled", "snoozed"):
             what = f"were {what}"
         kind = f" with {name(error_type)}" if outcome == "failed" and error_type else ""
-        error = f", the last with: {one_line(last.error.rstrip(), 300)}" if outcome == "failed" and last.error else ""
+        error = f"; the last error: {one_line(last.error.rstrip(), 300)}" if outcome == "failed" and last.error else ""
         said = f"Attempts {first.number} to {last.number} {what}{kind}, from {times.clock(first.started_at)} to "
         sentences.append((first.finished_at, f"{said}{times.clock(last.finished_at)}{error}."))
     return sentences
@@ -214,7 +214,10 @@ def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
             return f"{subject} timed out after {took}{on}, at {at}."
         case "lost":
             begun = times.clock(attempt.started_at)
-            return f"{subject}, begun at {begun}{on}, was lost: its runner died, or lost its lease; found out at {at}."
+            return (
+                f"{subject}, begun at {begun}{on}, was lost: its runner died or lost its lease; a tick recorded "
+                f"that at {at}."
+            )
         case "interrupted":
             return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
         case other:
@@ -276,7 +279,7 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             dismissed = ", and dismissed" if job.dismissed else ""
             return _over(job, f"Job {job.id} is dead since {at}{ended}{error}{dismissed}", times)
         case "cancelled":
-            free = "; it never began, so its key was given back" if job.released_key else ""
+            free = "; it never began, so its key can be used again" if job.released_key else ""
             return _over(
                 job, f"Job {job.id} was cancelled at {times.clock(job.finished_at or job.run_at)}{free}", times
             )
@@ -297,13 +300,13 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
         return [
             f"{said}; nothing runs it again by itself.",
             *([again.said] if again else []),
-            f'First find out whether {effect} happened, and say so: "{settling(job.unsettled)}" (or not-done).',
+            f'First find out whether {effect} happened, and record it: "{settling(job.unsettled)}" (or not-done).',
             f'Then "cronjobs jobs retry {job.id}" runs it again.',
         ]
     if again is not None and again.does_it:
         ends = f"{dismiss}, and " if report else ""
         return [f"{said}.", again.said, f'If that was the same work, {ends}"cronjobs jobs retry {job.id}" repeats it.']
-    nothing = f'nothing runs it again, unless somebody says "cronjobs jobs retry {job.id}"'
+    nothing = f'nothing runs it again, unless someone runs "cronjobs jobs retry {job.id}"'
     return [f"{said}; {nothing}.", *([again.said] if again else [])]
 
 
@@ -316,7 +319,7 @@ def _why_dead(job: JobFacts) -> str:
     said = last.error if last.outcome == "failed" else None
     error = job.last_error or ""
     if last.outcome == "failed" and last.error_type == GiveUp.__name__:
-        return ": its handler gave up (GiveUp), which ends all tries"
+        return ": its handler raised GiveUp, which ends all tries"
     return next((f": {why}" for why in _WHY_DEAD if error.endswith(why) and not (said or "").endswith(why)), "")
 
 
@@ -335,19 +338,19 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
     stop = "; it was asked to stop" if job.cancel_requested_at else ""
     if job.locked_until is not None and job.locked_until < now:
         over = rough(now - job.locked_until)
-        lease = f"; its lease ended {over} ago, so that the next tick settles what became of it"
+        lease = f"; its lease ended {over} ago, so the next tick will settle its outcome"
     else:
         left = rough(job.locked_until - now) if job.locked_until else "no time"
         lease = f"; its lease has {left} left"
     where = f"on {name(job.host or '?')}"
     if job.cluster_worker == "":
-        where, begun = f"submitted to its cluster by {name(job.host or '?')}, where no worker has begun it", ""
+        where, begun = f"submitted to its cluster by {name(job.host or '?')}, but no worker there has started it", ""
     elif job.cluster_worker is not None:
         where = f"on worker {name(job.cluster_worker)} of its cluster, for {name(job.host or '?')}"
     if job.attempts and job.attempts[-1].number == job.attempt:  # recorded while its thread ran on
         return f"Job {job.id} is still leased for attempt {job.attempt} {where}{lease}."
     if job.runner_gone:
-        gone = "its process is gone, so the next tick there settles what became of it"
+        gone = "its process is gone, so the next tick there will settle its outcome"
         return f"Job {job.id} was running: attempt {job.attempt} {where}{begun}{stop}; {gone}."
     return f"Job {job.id} is running now: attempt {job.attempt} {where}{begun}{stop}{lease}."
 
@@ -360,7 +363,7 @@ def _reported(job: JobFacts, now: datetime) -> list[str]:
     left = time_left(job.reported, job.started_at, now)
     rest = f"; at this pace it takes {rough(left)} more" if left is not None else ""
     said = one_line(in_words(job.reported.progress), 300)
-    return [f"It has come to {said} (said {rough(max(timedelta(0), now - said_at))} ago){rest}."]
+    return [f"Its progress is {said} (reported {rough(max(timedelta(0), now - said_at))} ago){rest}."]
 
 
 def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
@@ -368,20 +371,20 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     turn = "another try" if job.status == "failed" or job.failures else "another turn" if job.attempt else "its turn"
     ends = []
     if job.misfit_since is not None:
-        turn = "code that takes its payload"
+        turn = "code that accepts its payload"
         earliest, latest = (times.clock(job.misfit_since + span_) for span_ in (LEAST, MOST))
-        ends = [f"It is dead from {earliest} on if all code that ticks has refused it, and at {latest} in any case."]
+        ends = [f"It dies at {earliest} if all code that ticks has refused it, and at {latest} in any case."]
     failed = f" (failed {_of(job)})" if job.failures else ""
     waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, times, around))
     if job.run_at > now:
         sentence = f"{waits}, due at {times.clock(job.run_at)}, in {rough(job.run_at - now)}."
-        return [sentence, *ends] + ([f"When it is due, it will wait still: {why}."] if why else [])
+        return [sentence, *ends] + ([f"When it is due, it will still wait: {why}."] if why else [])
     if not why:
         last = around.last_tick
         began = f" (the last began at {times.clock(last.started_at)} on {name(last.host)})" if last else ""
-        why = f"{_ahead(job.ahead)}the next tick with room takes it{began}"
+        why = f"{_ahead(job.ahead)}the next tick with room runs it{began}"
         if job.passed_over is not None and job.passed_over.too_short:
-            why = f"no tick of that length takes it, only a longer one, or one that finds a shorter timeout{began}"
+            why = f"no tick of that length runs it, only a longer tick, or one that finds a shorter timeout{began}"
     since = f"due since {times.clock(job.run_at)}, for {rough(now - job.run_at)}"
     return [*_passed_over(job, times), f"{waits}, {since}: {why}.", *ends]
 
@@ -403,7 +406,7 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
     reasons = []
     if facts.known is False:
         since = f" since {times.clock(facts.since)}" if facts.since else ""
-        last = " (and none ever could, as far back as their rows go)"
+        last = " (and none ever could, according to the ticks on record)"
         if facts.last is not None:
             last = f" (the last that could began at {times.clock(facts.last.started_at)} on {name(facts.last.host)})"
         reasons.append(f'no host could run type "{name(facts.name)}"{since}{last}')
@@ -440,15 +443,15 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         reasons.append(one_line(job.limit, 300))
     if job.executor is not None:
         reasons.append(
-            f"it runs on executor {name(job.executor)}, whose supervisor takes it while its scheduler can be reached "
-            f"and fewer than in_flight attempts are there"
+            f"it waits for the Dask scheduler of executor {name(job.executor)}: its supervisor submits it when "
+            "the scheduler can be reached and has fewer than in_flight attempts"
         )
     if job.long_places == 0:
-        reasons.append("its timeout is longer than a tick has time for, and no such job runs here (run.long_jobs: 0)")
+        reasons.append("its timeout is longer than a tick allows, and long jobs are off here (run.long_jobs: 0)")
     elif job.long_places is not None and job.passed_over is not None and job.passed_over.no_place:
         reasons.append(
-            "its timeout is longer than a tick has time for, so it needs a process of its own, and of these a host "
-            f"runs at most {job.long_places} at once (run.long_jobs)"
+            "it is a long job (its timeout is longer than a tick allows), and a host runs at most "
+            f"{job.long_places} of these at once (run.long_jobs)"
         )
     last = around.last_tick
     if last is None:

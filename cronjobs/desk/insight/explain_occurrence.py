@@ -32,15 +32,15 @@ from cronjobs.text import one_line
 OCCURRENCE_VERDICTS: Final = {
     "enqueued": "it made a job",
     "skipped": "it gave way to a job of the schedule that was still unfinished (overlap), or its queue was full",
-    "missed": "no tick fired it in time, and catch_up did not make up for it",
+    "missed": "no tick fired it in time, and catch_up excluded it",
     "coalesced": "another run stands for it",
     "paused": "the schedule, or everything, was paused with --skip",
-    "pending": "no tick has settled it yet, a pause holds it back, or it is still to come",
+    "pending": "no tick has settled it yet, a pause holds it back, or it is not due yet",
     "not_due": "the schedule had no occurrence at that time",
     "not_yet_defined": "the schedule did not exist yet",
     "retired": "the schedule was not in force: the file that was applied did not have it",
-    "beyond_retention": "it was due, and the ledger does not reach back that far",
-    "unknown": "there is no such schedule, or nothing says what became of it",
+    "beyond_retention": "it was due, but the ledger does not go back that far",
+    "unknown": "there is no such schedule, or its outcome is not recorded",
 }
 
 
@@ -71,7 +71,7 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
         sentences.append(f"{name(facts.renamed_from)} is called {name(facts.schedule)} now.")
     if facts.renamed_to is not None:
         renames = f"The file here renames {name(facts.schedule)} to {name(facts.renamed_to)}"
-        sentences.append(f"{renames}: the next tick applies that, and its history goes along.")
+        sentences.append(f"{renames}: the next tick applies that, and the history moves with it.")
     if found == "not_due":
         sentences += _not_due(facts, times)
     elif facts.existence in ("not_yet", "retired", "unreadable") and row is None:
@@ -87,17 +87,17 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
         elif found == "beyond_retention":
             kept = duration_text(facts.around.ledger_kept)
             sentences.append(
-                f"What became of {_it(facts)} is not recorded any more: the ledger and the ticks are kept {kept}."
+                f"What became of {_it(facts)} is no longer recorded: the ledger and the ticks are kept {kept}."
             )
         else:
             sentences.append(
-                f"The ledger has no row for {_it(facts)}, and should: every occurrence up to "
+                f"The ledger should have a row for {_it(facts)} but has none: every occurrence up to "
                 f"{times.dated(facts.settled_until or facts.last_for)} is settled."
             )
     if facts.due_by is not None:
         timing = f"{one_line(facts.due_by.timing, 100)}, {facts.due_by.timezone}"
         applied = _applied(facts.due_by, times)
-        sentences.append(f"By the definition applied on {applied} ({timing}) it would have been due.")
+        sentences.append(f"Under the definition applied on {applied} ({timing}) it would have been due.")
     sentences += _standing(facts, times)
     told = {name: value for name, value in plain(facts).items() if name != "around"}
     return Explanation(
@@ -154,13 +154,13 @@ def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: d
         return f", by its definition ({timing}; no record says since when)"
     applied = _applied(definition, times)
     if due is not None and definition.applied.at > due:
-        return f", by the definition that a clock which was ahead dates {applied} ({timing})"
+        return f", under the definition that a clock which was ahead dated {applied} ({timing})"
     return f", by the definition applied on {applied} ({timing})"
 
 
 def _applied(definition: DefinitionFacts, times: LocalTimes) -> str:
     if definition.applied is None:
-        return "a day that is not recorded"
+        return "an unrecorded day"
     host = f" by host {name(definition.applied.host)}" if definition.applied.host else ""
     return f"{times.dated(definition.applied.at)}{host}"
 
@@ -172,7 +172,9 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         said = f"A {by}, at {times.clock(row.decided_at)}, made job {row.job_id} for it."
         return [*_outage(facts, times), first, said, *_fate(facts, row, times)]
     if (row.reason or "").startswith(RAN_EARLY):
-        said = f"Job {row.job_id} of it {one_line(row.reason or '', 200)}: a clock was ahead then, and was set back."
+        said = (
+            f"Job {row.job_id} of it {one_line(row.reason or '', 200)}: a clock was ahead then and was later set back."
+        )
         then = (
             f"It does not run again by itself: cronjobs trigger {quote(facts.schedule)} makes a job when you want one."
         )
@@ -221,7 +223,7 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         which = "it" if facts.count == 1 else "the last of them"
         why = _left_by(facts, after) or "no row says why"
         return [
-            f"A tick reached the database at {times.clock(after.started_at)} already and did not settle {which}; {why}."
+            f"A tick reached the database at {times.clock(after.started_at)} already but did not settle {which}; {why}."
         ]
     until = after.started_at if after is not None and after.started_at <= row.decided_at else row.decided_at
     if before is None:
@@ -283,7 +285,7 @@ def _skipped(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> lis
     sentences = [*_why_late(facts, row, times), f"{said} unfinished (overlap: skip)."]
     job = facts.job
     if job is None:
-        return [*sentences, f"What job {row.job_id} was doing then is not recorded any more: its row is gone."]
+        return [*sentences, f"What job {row.job_id} was doing then is no longer recorded: its row is gone."]
     since = job_sentences(job, times, facts.around, after=row.decided_at)
     return [*sentences, _doing_then(job, row.decided_at, times), *since]
 
@@ -291,7 +293,7 @@ def _skipped(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> lis
 def _backfill(facts: OccurrenceFacts) -> list[str]:
     first, last = (at.astimezone(UTC).isoformat().replace("+00:00", "Z") for at in (facts.first_for, facts.last_for))
     command = f"cronjobs backfill {quote(facts.schedule)} --from {first} --to {last}"
-    return [f'Nothing runs {_it(facts)} later, unless somebody says "{one_line(command, 300)}".']
+    return [f'Nothing runs {_it(facts)} later, unless someone runs "{one_line(command, 300)}".']
 
 
 def _it_was(facts: OccurrenceFacts) -> str:
@@ -309,7 +311,7 @@ def _doing_then(job: JobFacts, moment: datetime, times: LocalTimes) -> str:
     if not tried:
         return "It was waiting for its first try then."
     if tried[-1].outcome == "snoozed":
-        return f"Its attempt {tried[-1].number} had put it off, and it was waiting for that time then."
+        return f"Its attempt {tried[-1].number} had snoozed it, and it was still waiting then."
     turn = "another try" if tried[-1].outcome in ("failed", "timed_out") else "another turn"
     return f"After {'1 attempt' if len(tried) == 1 else f'{len(tried):,} attempts'} it was waiting for {turn} then."
 
@@ -322,7 +324,7 @@ def _missed(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list
     sentence += f"{'it was' if facts.count == 1 else 'the newest of them was'} {age} old, "
     why = _not_made_up(facts, row)
     if why == "catch_up: none":
-        why += f" makes up only for what is younger than {rough(ON_TIME_WITHIN)}"
+        why += f" makes up only for occurrences younger than {rough(ON_TIME_WITHIN)}"
     sentence += why if why.startswith("beyond") else f"and {why}"
     others = row.whole_count - facts.count
     also = f", with {others:,} more" if others else ""
@@ -338,7 +340,7 @@ def _not_made_up(facts: OccurrenceFacts, row: LedgerFacts) -> str:
         return one_line(row.reason or "", 300)
     if definition is not None and definition.catch_up == "latest":
         return f"beyond catch_up_within ({duration_text(definition.catch_up_within)})"
-    return one_line(row.reason or "catch_up does not make up for that", 200)
+    return one_line(row.reason or "catch_up excludes that", 200)
 
 
 def _paused(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
@@ -363,7 +365,7 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         was_held = [f"{capital(_it_was(facts))} held back: {pause(brake, times)}."]
         could_since, brake = brake.ended_at, None
     if facts.first_for > now:
-        sentences = [f"That is still to come, in {rough(facts.first_for - now)}."]
+        sentences = [f"It is due in {rough(facts.first_for - now)}."]
         if brake is not None:
             then = "is skipped" if brake.skip else f"is held back, and at its end {_decides(facts)}"
             sentences.append(f"Now {pause(brake, times)}: what comes due meanwhile {then}.")
@@ -392,7 +394,7 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             sentences.append(f"The next tick will record {_it(facts)} as skipped: {pause(brake, times)}.")
     if facts.file_fault is not None:
         sentences.append(
-            f"Its entry in the file here is broken, so that ticks with this file leave it alone: "
+            f"Its entry in the file here is broken, so ticks with this file leave it alone: "
             f"{one_line(facts.file_fault, 400)}."
         )
     return sentences
@@ -445,7 +447,7 @@ def _without_definition(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             if returned is None:
                 sentences += _in_the_file(facts)
             else:
-                sentences.append("A schedule that comes back does not make up for its absence.")
+                sentences.append("A schedule that returns does not make up for its absence.")
         case _:
             sentences = [f"The definition that {schedule} had at {at} cannot be read by this version of cronjobs."]
     return sentences
@@ -502,7 +504,7 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
         case "enqueued" if row is not None:
             ended = brief_job(facts.job) if facts.job else "its row is gone"
             if _ran_early(facts, row):
-                return f"job {row.job_id}, ran early, by a clock that was ahead: {ended}"
+                return f"job {row.job_id}, ran early, because a clock was ahead: {ended}"
             if row.reason is not None and row.reason.startswith(BACKFILLED):
                 return f"job {row.job_id}, {one_line(row.reason, 200)}: {ended}"
             why = next(iter(_why_late(facts, row, times)), "")

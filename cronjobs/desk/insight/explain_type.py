@@ -59,10 +59,10 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
     subject = f"Job type {name(facts.name)}"
     sentences = []
     if facts.known and facts.here:
-        sentences.append(f"{subject} can run: a tick of some host knew it lately.")
+        sentences.append(f"{subject} can run: a recent tick knew it.")
     elif facts.known is None:
         here = "this configuration has it" if facts.here else "this configuration does not have it"
-        sentences.append(f"{subject}: ticks have not recorded lately which types they know; {here}.")
+        sentences.append(f"{subject}: recent ticks did not record which types they know; {here}.")
     reasons = type_reasons(facts, times)
     if reasons:
         told = "; ".join(reasons)

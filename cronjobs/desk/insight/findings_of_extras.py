@@ -43,7 +43,7 @@ def told_by_extras(connection: Connection, settings: Settings, now: datetime) ->
         except (Exception, SystemExit) as error:
             if is_lost(error):
                 raise
-            text = f"{module} cannot say what is wrong: {type(error).__name__}: {error}"
+            text = f"{module} cannot report its findings: {type(error).__name__}: {error}"
             all_told.append(Told([Finding("extra", text, subject=module)]))
     again = [told.again_at for told in all_told if told.again_at is not None]
     return Told([finding for told in all_told for finding in told.findings], min(again, default=None))
@@ -58,5 +58,5 @@ def _not_installed(settings: Settings) -> Iterator[Finding]:
         wanted["executors"] = doors.EXECUTORS.rpartition(".")[0]
     for name, package in wanted.items():
         if if_installed(package) is None:
-            text = f"{settings.file.name} uses {name}, and this installation does not have {package}"
+            text = f"{settings.file.name} uses {name}, which is not installed: {package}"
             yield Finding("extra", text, command="pip install --force-reinstall cronjobs", subject=name)

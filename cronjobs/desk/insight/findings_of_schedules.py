@@ -59,7 +59,7 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         early = [name for name in names if missing[name].early]
         they_were = "it was" if len(early) == 1 else "they were"
         parts = [f"{several(outages)} missed runs"] if outages else []
-        parts += [f"{several(early)} ran before {they_were} due, by a clock that was ahead"] if early else []
+        parts += [f"{several(early)} ran before {they_were} due, because a clock was ahead"] if early else []
         text = f"{'; '.join(parts)}, and no later run succeeded"
         command = typed("cronjobs trigger", names[0])
         yield Finding("missed", text, since=missing[names[0]].since, command=command, rows=names)
@@ -91,7 +91,7 @@ def _schedules_off(health: Health, every: timedelta) -> Iterator[Finding]:
     span = rough(silence_after(every))
     yield Finding(
         "schedules_off",
-        f"no tick of the last {span} fires schedules: CRONJOBS_SCHEDULES is off wherever ticks come from",
+        f"no tick of the last {span} fires schedules: CRONJOBS_SCHEDULES is off on every host that ticks",
         Severity.CRITICAL,
         since=health.watch.fired_at,
         command="cronjobs crontab show",
@@ -102,7 +102,7 @@ def _behind(late: Mapping[str, datetime]) -> Iterator[Finding]:
     if names := list(late):
         yield Finding(
             "behind",
-            f"{several(names)} was due, and ticks come and do not fire it",
+            f"{several(names)} was due, and ticks do not fire it",
             Severity.CRITICAL,
             since=late[names[0]],
             command=typed("cronjobs explain", names[0]),
@@ -197,7 +197,7 @@ def _why_not(schedule: str, found: NotRun, health: Health) -> str:
             return f"{its} runs for longer than its timeout"
         case "overdue":
             return f"the retry of {its} has been due for {rough(now - job.run_at)}"
-    return f"{its} has been due for {rough(now - job.run_at)} and waits"
+    return f"{its} has been due and waiting for {rough(now - job.run_at)}"
 
 
 def _said_already(job: JobNow | None, health: Health, every: timedelta) -> bool:
@@ -238,7 +238,7 @@ def _held_back(found: Watched, pauses: Sequence[Mapping[str, Any]], now: datetim
         elif waits:
             why = "jobs of schedules wait behind it"
         elif now - pause["paused_at"] > FORGOTTEN_PAUSE:
-            why = "it skips what comes due, for more than a day" if pause["skip"] else "for more than a day"
+            why = "it has skipped occurrences for more than a day" if pause["skip"] else "for more than a day"
         else:
             continue
         text = f"{what(scope, name)} is paused{' by ' + pause['by'] if pause['by'] else ''}: {why}"

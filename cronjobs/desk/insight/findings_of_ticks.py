@@ -41,7 +41,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
             yield for_the_file_here(found) if settings.broken else found
     if len(health.silent) < len(health.ticks):
         for host, since in health.silent.items():
-            text = f"host {host} has not ticked for {rough(health.now - since)}, others do"
+            text = f"host {host} has not ticked for {rough(health.now - since)}, but others have"
             yield Finding("host", text, since=since, command=_SHOW_CRON, subject=host)
     at_work = ticking(health.ticks, health.now, settings.run.every)
     yield from _endings(health, at_work)
@@ -62,7 +62,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         if job_type not in misfits:
             yield Finding("config", str(problem), command="cronjobs check", rows=(str(problem),))
     for host, (why, begun) in sorted(health.watch.refused.items()):
-        text = f"host {host} refuses its file, and fires what was in force before: {why}"
+        text = f"host {host} refuses its file and fires the previous definitions: {why}"
         yield Finding("refused", text, since=begun, command="cronjobs sync --plan", subject=host)
     yield from _files(health, at_work)
 
@@ -89,12 +89,12 @@ def _name(project: str, environment: str) -> str:
 def _no_tick(health: Health, every: timedelta) -> Iterator[Finding]:
     last = last_sign(health.ticks)
     if last is None:
-        text = "no tick has ever reached this database, and cron is to run one each minute"
+        text = "no tick has ever reached this database; cron should run one each minute"
         yield Finding("no_tick", text, Severity.CRITICAL, command="cronjobs crontab install")
     elif abs(health.now - last) <= quiet_after(every):
         return
     elif last > health.now:
-        text = f"the newest tick is dated {rough(last - health.now)} ahead of now: a clock is wrong, or was"
+        text = f"the newest tick is dated {rough(last - health.now)} ahead of now: a clock is or was wrong"
         yield Finding("no_tick", text, Severity.CRITICAL, command=_HISTORY)
     else:
         text = f"no tick has reached this database for {rough(health.now - last)}"

@@ -33,15 +33,15 @@ from cronjobs.model import duration_text, rough
 
 NEARLY_FULL: Final = 0.8
 _WHEN_FULL: Final = {
-    "error": "whoever enqueues there is refused",
-    "drop": "what is enqueued there is dropped",
-    "wait": "whoever enqueues there waits, or is refused",
+    "error": "new jobs there are refused",
+    "drop": "new jobs there are dropped",
+    "wait": "enqueuers there wait or are refused",
 }
 _WHY_LATE: Final = {
     NO_PLACE: "all places for long jobs are taken (run.long_jobs)",
-    OUT_OF_TIME: "their timeout was longer than what was left of the last ticks (run.budget, --budget)",
+    OUT_OF_TIME: "their timeout was longer than the time left in the last ticks (run.budget, --budget)",
     TOO_SHORT: "their timeout is longer than a whole tick (run.budget, --budget)",
-    NO_WORKER: "the ticks are saturated, all their workers were busy to the end (run.workers)",
+    NO_WORKER: "the ticks are saturated: all their workers were busy until the end (run.workers)",
 }
 
 
@@ -74,7 +74,7 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     yield from _queues(health)
     for each in health.crashing:
         text = (
-            f"{each.job_type} takes its runners down: its jobs run in child processes until {CLEAN_ENDS} in a row have "
+            f"{each.job_type} crashes its runners: its jobs run in child processes until {CLEAN_ENDS} in a row have "
             f"ended without a crash ({each.clean_ends} so far), or for an hour"
         )
         command = typed("cronjobs history --type", each.job_type)
@@ -82,8 +82,8 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     for job_type, took in health.slow.items():
         lease = duration_text(settings.run.lease)
         text = (
-            f"{job_type} typically runs for {rough(took)}, and run.lease is {lease}: make it {RUNS_IN_A_LEASE} times "
-            "as long as such a run, or the run can lose its job to a few late heartbeats"
+            f"{job_type} typically runs for {rough(took)}, and run.lease is {lease}: set run.lease to "
+            f"{RUNS_IN_A_LEASE} times such a run, or a few late heartbeats can cost the run its job"
         )
         yield Finding("lease", text, Severity.NOTICE, command="cronjobs check", subject=job_type)
 
@@ -109,7 +109,7 @@ def _late(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding
         options = ", ".join(found.options)
         text = (
             f'{waits} in queue "{found.queue}", type {found.job_type}: no tick\'s options reach '
-            f"{'it' if found.jobs == 1 else 'them'}, all ran with {options}"
+            f"{'it' if found.jobs == 1 else 'them'}; all ran with {options}"
         )
         command = typed("cronjobs jobs list --queue", found.queue)
         subject = f"{found.queue}/{found.job_type}"

@@ -24,7 +24,7 @@ def since_instant(text: str, now: datetime, timezone: str, option: str = "--sinc
             f"{option} {one_line(text, 60)!r} is neither a duration (90m, 24h, 7d) nor an instant (2026-03-29T02:00)"
         ) from None
     if found > now and option in ("--since:", "--from:", "since:"):
-        raise UsageError(f"{option} {one_line(text, 60)} lies in the future, and nothing has happened there yet")
+        raise UsageError(f"{option} {one_line(text, 60)} is in the future")
     return found
 
 

@@ -31,7 +31,7 @@ class Outside:
 
 DJANGOS: Final = Outside(
     "Django's record",
-    "that our migrations are applied, in django_migrations",
+    "the record of our migrations in django_migrations",
     "python manage.py migrate cronjobs zero --fake, or a later migrate makes no tables",
 )
 
@@ -51,7 +51,7 @@ def what_is_outside(
         *([DJANGOS] if in_django else []),
         *([] if address.is_sqlite else _server(settings.schema)),
         *([Outside("other hosts", there, "there, too: crontab, units, state folder, log")] if there else []),
-        Outside("your code", "wherever it enqueues", "from now on enqueue() fails: there are no tables"),
+        Outside("your code", "wherever it enqueues", "enqueue() now fails, because the tables are gone"),
     ]
 
 
@@ -68,7 +68,7 @@ def _crontab(file: Path) -> Iterator[Outside]:
         if block.find(text, file) is not None:
             yield Outside("the crontab's line", f"for {file}", f"cronjobs crontab remove {config}")
         if any(line.startswith(block.SWAPPED) for line in text.split("\n")):
-            yield Outside("lines of yours that swap took", "comments in it", f"cronjobs crontab restore {config}")
+            yield Outside("your lines that swap took over", "comments in it", f"cronjobs crontab restore {config}")
         if any(lines.exec_name(each) is not None for each in lines.job_lines(text)):
             yield Outside('lines that run "cronjobs exec"', "in it", "cronjobs crontab unwrap")
     except CronjobsError:
@@ -102,14 +102,14 @@ def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterat
     for each in rotations_of(settings.log) if settings.log is not None else []:
         yield Outside("its rotation", str(each), f"rm {_words(each)}")
     if (metrics := settings.metrics.textfile) is not None and metrics.exists():
-        yield Outside("metrics", str(metrics), f"rm {_words(metrics)}, or the last figures are scraped for ever")
+        yield Outside("metrics", str(metrics), f"rm {_words(metrics)}, or Prometheus scrapes the last figures for ever")
     if (state := state_folder()).is_dir():
         yield Outside(
             "the state folder",
-            f"{state}: small files of ticks, runs of exec not yet delivered, copies of your crontab",
+            f"{state}: state files of ticks, exec runs not yet delivered, copies of your crontab",
             f"rm -r {_words(state)}, if no other project of this user ticks here",
         )
-    yield Outside("the configuration", str(settings.file), "it is yours, as are your handlers")
+    yield Outside("the configuration", str(settings.file), "it is yours, and so are your handlers")
     if settings.env_file is not None and settings.env_file.exists():
         yield Outside("its env_file", str(settings.env_file), "it may have passwords")
 
@@ -117,9 +117,7 @@ def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterat
 def _server(schema: str | None) -> Iterator[Outside]:
     if schema is not None:
         yield Outside("the schema", schema, f'DROP SCHEMA "{schema}", if nothing else is in it')
-    yield Outside(
-        "roles", "those that you made by cronjobs db grants", "DROP OWNED BY cronjobs_run; DROP ROLE cronjobs_run; …"
-    )
+    yield Outside("roles", "the roles from cronjobs db grants", "DROP OWNED BY cronjobs_run; DROP ROLE cronjobs_run; …")
 
 
 def _words(*files: Path) -> str:

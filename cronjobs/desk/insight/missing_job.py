@@ -12,13 +12,13 @@ from cronjobs.engine.store.missing_jobs import Gap, gap_at
 from cronjobs.engine.store.sql import database_now
 from cronjobs.model import duration_text
 
-_USED_UP = "an enqueue used its number up and made no job: its key was taken, or its transaction was rolled back"
+_USED_UP = "an enqueue used up the id without making a job: its key was taken, or its transaction was rolled back"
 
 
 def missing_job(connection: Connection, job_id: int, retention: Retention) -> str:
     """One sentence on *job_id*, which no job has."""
     if not 0 < job_id < 2**63:
-        return f"there is no job {job_id}: numbers of jobs are between 1 and {2**63 - 1:,}"
+        return f"there is no job {job_id}: job ids are between 1 and {2**63 - 1:,}"
     if (removed := pruned_dead(connection, job_id)) is not None:
         return (
             f"there is no job {job_id} any more: it was dead, nobody had dealt with it, and retention removed it at "
@@ -29,13 +29,13 @@ def missing_job(connection: Connection, job_id: int, retention: Retention) -> st
 
 def missing_at(gap: Gap, job_id: int, retention: Retention, now: datetime) -> str:
     if gap.in_ledger:
-        return f'job {job_id} was pruned: "cronjobs explain {job_id}" tells what the ledger has kept'
+        return f'job {job_id} was pruned: "cronjobs explain {job_id}" shows what the ledger has kept'
     if gap.highest == 0 or (gap.highest is None and gap.highest_here == 0):
         return f"there is no job {job_id}: none was ever enqueued here"
     if gap.highest is not None and job_id > gap.highest:
-        return f"there is no job {job_id}, and never was: the highest number so far is {gap.highest}"
+        return f"there is no job {job_id}, and never was: the highest id so far is {gap.highest}"
     if job_id > gap.highest_here and gap.highest is None:
-        return f"there is no job {job_id}: the highest number here is {gap.highest_here}"
+        return f"there is no job {job_id}: the highest id here is {gap.highest_here}"
     kept = min(retention.succeeded, retention.dead)
     if gap.made_after is not None and now - gap.made_after < kept:  # it would still be here
         return f"there is no job {job_id}: {_USED_UP}"

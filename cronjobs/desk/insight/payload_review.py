@@ -21,7 +21,7 @@ MOST_GROUPS: Final = 500  # kinds of misfits that are counted each by itself
 IDS_NAMED: Final = 5
 _INDEX: Final = re.compile(r"\[[0-9]+\]")
 _UNKNOWN: Final = "no handler or command is registered under this name"
-_MORE: Final = "does not fit, in more ways than are listed"
+_MORE: Final = "does not fit, for more reasons than are listed"
 
 
 @dataclass

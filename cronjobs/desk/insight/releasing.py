@@ -41,18 +41,16 @@ class Holders:
             until = f"its lease ended {times.both(holding.locked_until)}, so the next tick settles it"
         else:
             left = rough(holding.locked_until - times.now)
-            until = (
-                f"its lease stands until {times.clock(holding.locked_until)}, {left} from now, and longer if renewed"
-            )
+            until = f"its lease stands until {times.clock(holding.locked_until)}, {left} from now, or longer if renewed"
         if self.is_gone(holding.locked_by) and holding.permitted_until is not None:
             at = times.clock(holding.permitted_until)
             rest = f"a worker of its cluster may run it until {at}, then a tick settles it"
             return f"is held by {who}, which is gone; {rest}"
         if self.is_gone(holding.locked_by) is False:
-            alive = "which is alive, or something that it started is"
+            alive = "which is alive, or a process that it started is"
             return f'is held by {who}, {alive}: "cronjobs jobs cancel {holding.job.id}" asks it to stop; {until}'
         if holder is not None and holder.host == self.here.host:
-            seen = "which cannot be seen from here: another container, or before the last boot"
+            seen = "which cannot be checked from here: another container, or before the last boot"
         else:
-            seen = f"which cannot be seen from {host_of(self.here.host)}: release it there"
+            seen = f"which cannot be checked from {host_of(self.here.host)}: release it on its own host"
         return f"is held by {who}, {seen}; {until}"

@@ -59,7 +59,7 @@ class Search:
         """Raises SearchError for an instant that cannot be read, or words that exclude each other."""
         status = None if self.status is None else read_status(self.status)
         if self.cause is not None and status not in (None, Status.DEAD):
-            raise SearchError(f"cause: is one of dead jobs, and none of them is {status_word(status or '')}")
+            raise SearchError(f"cause: selects dead jobs, and none of them is {status_word(status or '')}")
         since = None if self.since is None else since_instant(self.since, times.now, times.timezone, "since:")
         return Filter(
             status=status,
@@ -82,7 +82,7 @@ def search(text: str) -> Search:
     if len(text) > LONGEST:
         raise SearchError(f"a search has at most {LONGEST:,} characters")
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise SearchError("a search is text that can be stored: this has characters that cannot")
+        raise SearchError("this search has characters that cannot be stored")
     given: dict[str, str] = {}
     ids: dict[int, None] = {}
     for name, value in _words(text):
@@ -119,7 +119,7 @@ def _words(text: str) -> Iterator[tuple[str, str]]:
         if text.startswith('"', place):
             quoted = _QUOTED.match(text, place)
             if quoted is None:
-                raise SearchError('a " is not closed by another')
+                raise SearchError('a " is not closed')
             value, place = _ESCAPED.sub(r"\1", quoted[1]), quoted.end()
             if text[place : place + 1].strip():
                 raise SearchError('after the " that closes a value comes a space; write \\" for a " in it')
@@ -133,7 +133,7 @@ def _words(text: str) -> Iterator[tuple[str, str]]:
 def _ids(value: str) -> list[int]:
     found = [int(part) if _ID.fullmatch(part) else 0 for part in value.split(",")]
     if not all(1 <= number < 2**63 for number in found):
-        raise SearchError(f"{one_line(value, 60)!r} is no id of a job: write 17, or id:17,18")
+        raise SearchError(f"{one_line(value, 60)!r} is not a job id: write 17, or id:17,18")
     return found
 
 
@@ -156,5 +156,7 @@ def read_status(text: str) -> Status:
 def read_cause(text: str) -> str:
     key = text.strip().lower()
     if not re.fullmatch(rf"[0-9a-f]{{{KEY_DIGITS}}}", key):
-        raise SearchError(f"{one_line(text, 60)!r} is no cause: {KEY_DIGITS} hexadecimal digits, as status prints them")
+        raise SearchError(
+            f"{one_line(text, 60)!r} is not a cause: a cause has {KEY_DIGITS} hexadecimal digits, as status prints them"
+        )
     return key

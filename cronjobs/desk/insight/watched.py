@@ -270,7 +270,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
         state = status.get(row.job_id)
         became = _BECAME.get(state or "", f"is {state}")
         if row.job_id in early & succeeded:
-            became = "ran before that, by a clock that was ahead"
+            became = "ran before that, because a clock was ahead"
         job_id = row.job_id if row.outcome == "enqueued" else None
         why = f"job {job_id} {became}" if job_id is not None else f"{row.outcome} ({row.reason})"
     last_run = store.last_succeeded_for(connection, stored.id)

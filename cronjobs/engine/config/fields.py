@@ -49,7 +49,7 @@ def integer(low: int, high: int) -> Reader:
         if not re.fullmatch(r"[-+]?[0-9]+", text):
             raise FieldError(f"{shown(node)} is not a whole number: write one in {low}–{high}")
         if re.fullmatch(r"[-+]?0[0-9]+", text):
-            raise FieldError(f"{shown(node)} is octal to some readers of YAML: write it without the 0 in front")
+            raise FieldError(f"{shown(node)} is octal to some YAML readers: write it without the leading 0")
         if len(text) > 18 or not low <= int(text) <= high:
             raise FieldError(f"{shown(node)} is not in {low}–{high}")
         return int(text)
@@ -80,7 +80,7 @@ def span(low: str, high: str, *, whole_seconds: bool = False) -> Reader:
         quoted = shown(node)
         if clock := re.fullmatch(r"([0-9]{1,4}):([0-9]{1,2})", text):
             meant = f"{clock[1]}m{clock[2]}s or {clock[1]}h{clock[2]}m" if as_written(node, text) else "1m30s or 1h30m"
-            raise FieldError(f"{quoted} can be read in several ways, YAML 1.1 makes a number of it: write {meant}")
+            raise FieldError(f"{quoted} is ambiguous (YAML 1.1 reads it as a number): write {meant}")
         if re.fullmatch(r"[0-9.]+", text):
             raise FieldError(f"{quoted} has no unit: write it as 55s, 10m, 24h or 7d")
         try:
@@ -210,7 +210,7 @@ def path_beside_file(reading: Reading, node: Node, path: str) -> Path:
     """A path, resolved against the folder of the file: cron's working directory is not the user's."""
     text = reading.text(node)
     if text.startswith("~"):
-        raise FieldError(f"{shown(node)} begins with ~, and cron may have no home: write the path out")
+        raise FieldError(f"{shown(node)} begins with ~, and cron may not set HOME: write the full path")
     return reading.folder / text
 
 
@@ -244,7 +244,7 @@ def zone(reading: Reading, node: Node, path: str) -> str:
             # In these names the sign is the other way round: Etc/GMT-1 is an hour ahead of UTC.
             fixed = f"Etc/GMT{'-' if offset[1] == '+' else '+'}{int(offset[2])}"
             always = f", or {fixed} for this offset all year" if zone_exists(fixed) and not offset[3] else ""
-            hint = f"an offset knows no summer time: write a place, such as Europe/Berlin{always}"
+            hint = f"a fixed offset has no summer time: write a place, such as Europe/Berlin{always}"
         raise FieldError(f"{shown(node)} is not a time zone: {hint}")
     return text
 
@@ -369,5 +369,5 @@ def web_address(reading: Reading, node: Node, path: str) -> str:
     except ValueError:
         good = False
     if not good or not text.isascii() or any(character <= " " or character == "\x7f" for character in text):
-        raise FieldError("this is no address of a web server: write https://…")  # it may be a secret: not quoted
+        raise FieldError("this is not a web address: write https://…")  # it may be a secret: not quoted
     return text

@@ -70,37 +70,35 @@ RUN: Final[Keys] = {
     "workers": ConfigKey(
         fields.integer(1, 64),
         "8",
-        "How many jobs a tick runs at the same time; 1 runs them one after another, in order.",
+        "How many jobs a tick runs at once; 1 runs them one after another, in order.",
     ),
     "budget": ConfigKey(
         fields.span("5s", "1h"),
         "50s",
-        "How long a tick may take; less than run.every, so that it is gone before the next.",
+        "How long a tick may take; less than run.every, so that it ends before the next one starts.",
     ),
     "lease": ConfigKey(
         fields.span("2s", "1d"),
         "2m",
-        "How long a claim holds if its runner falls silent; it is renewed every quarter of that.",
-        "60s, or budget + 5s if that is more",
+        "How long a job stays claimed if its runner dies; a live runner renews it every quarter of this.",
+        "the longer of 60s and budget + 5s",
     ),
     "shutdown_grace": ConfigKey(
         fields.span("0s", "10m"),
         "20s",
-        "How long running jobs have to end after SIGTERM, before they go back to the queue.",
+        "How long running jobs have to end after SIGTERM before they return to the queue.",
     ),
-    "every": ConfigKey(
-        fields.span("1m", "1d"), "5m", "How often cron starts a tick; other than 1m only if the crontab says so."
-    ),
+    "every": ConfigKey(fields.span("1m", "1d"), "5m", "How often cron starts a tick; must match the crontab."),
     "linger": ConfigKey(
         _linger,
         "true",
-        "Makes a tick stay for its minute and look for work every second, or as often as is written.",
+        "Keep each tick running for its minute and poll for work every second, or at the interval given.",
         "false",
     ),
     "ping": ConfigKey(
         fields.web_address,
         "https://hc-ping.com/1234abcd",
-        "The address of a dead-man's switch that ticks ping.",
+        "The URL of a dead man's switch that ticks ping.",
         "none",
     ),
     "trust_files": ConfigKey(
@@ -112,7 +110,7 @@ RUN: Final[Keys] = {
     "long_jobs": ConfigKey(
         fields.integer(0, 1000),
         "2",
-        "How many long jobs run at the same time on a host; 0: there are none, the budget ends all.",
+        "How many long jobs a host runs at once; 0: none, so the budget limits every job.",
     ),
     "max_losses": ConfigKey(fields.integer(1, 1000), "3", "How many lost runners make a job dead."),
 }
@@ -135,11 +133,11 @@ RETENTION: Final[Keys] = {
     "dead": ConfigKey(
         _KEPT,
         "180d",
-        "How long dead and cancelled jobs are kept; one that goes, and that nobody dealt with, is a finding.",
+        "How long dead and cancelled jobs are kept; removing a dead job that nobody dealt with is a finding.",
     ),
-    "keys": ConfigKey(_KEPT, "730d", "How long an idempotency_key is known after its job is gone."),
-    "occurrences": ConfigKey(_KEPT, "30d", "How long occurrences, ticks and findings that are over are kept."),
-    "effects": ConfigKey(_KEPT, "730d", "How long the ledger of side effects is kept."),
+    "keys": ConfigKey(_KEPT, "730d", "How long an idempotency_key is remembered after its job is pruned."),
+    "occurrences": ConfigKey(_KEPT, "30d", "How long occurrences, ticks and resolved findings are kept."),
+    "effects": ConfigKey(_KEPT, "730d", "How long records of side effects are kept."),
 }
 METRICS: Final[Keys] = {
     "textfile": ConfigKey(
@@ -177,19 +175,19 @@ DEFAULTS: Final[Keys] = {
     "retry": ConfigKey(
         retry,
         "{max_attempts: 5, cap: 1h}",
-        "How failures are retried where neither @job nor job_types says.",
+        "How failures are retried unless @job or job_types sets it.",
         AS_BELOW,
     ),
     "commands": ConfigKey(
         _shared(OF_ALL_COMMANDS),
         "{on_lost: dead, env: {TZ: UTC}}",
-        "What holds for each entry with a command that does not say it itself.",
+        "Defaults for every entry with a command.",
         "none",
     ),
     "schedules": ConfigKey(
         _shared(OF_ALL_SCHEDULES, ScheduleSettings("", "")),
         "{catch_up: none, overlap: wait}",
-        "What holds for each schedule that does not say it itself.",
+        "Defaults for every schedule.",
         "none",
     ),
 }
@@ -232,23 +230,26 @@ FILE: Final[Keys] = {
     "project": ConfigKey(
         fields.title,
         "shop",
-        "Whose jobs these are; stored in the database, so that another app's file or database is never mixed up.",
+        "The project that owns the jobs; stored in the database, so that another app's ticks claim nothing there.",
         "none",
     ),
     "environment": ConfigKey(
-        fields.title, "production", "Likewise: a copy of the database restored elsewhere runs nothing there.", "none"
+        fields.title,
+        "production",
+        "Stored likewise, so that a copy of the database restored elsewhere runs nothing there.",
+        "none",
     ),
     "env_file": ConfigKey(
         Reader(fields.later, "path", fields.path_beside_file.schema),
         ".env",
-        "A file of KEY=value lines; ${NAME} looks there after the environment, and handlers get them.",
+        "A file of KEY=value lines; ${NAME} is looked up there after the environment, and handlers get the variables.",
         "none",
     ),
     "database": ConfigKey(
         Reader(fields.later, "database URL", schema_parts.DATABASE),
         "sqlite:///cronjobs.db",
-        "The database that jobs are kept in, by its URL, or django: the one in Django's settings; --database-url and "
-        "$CRONJOBS_DATABASE_URL go before it.",
+        "The database that jobs are kept in, by its URL, or django: the one in Django's settings; "
+        "--database-url and $CRONJOBS_DATABASE_URL override it.",
         "must be given somewhere",
     ),
     "schema": ConfigKey(
@@ -263,25 +264,25 @@ FILE: Final[Keys] = {
     "python_path": ConfigKey(
         fields.list_of(fields.folder, keep_good=True),
         "[.]",
-        "Folders to import from, besides the file's own.",
+        "Folders to import from, besides the file's folder.",
         "none",
     ),
     "extras": ConfigKey(
         fields.list_of(fields.module, keep_good=True),
         "[acme.cronjobs_extra]",
-        "Modules that do something beside a tick, or add findings: docs/how-to/alerts.md#an-extra-of-your-own.",
+        "Modules that run alongside a tick or add findings: docs/how-to/alerts.md#an-extra-of-your-own.",
         "none",
     ),
-    "setup": ConfigKey(fields.function, "django.setup", "A function that is called before the imports.", "none"),
-    "env": ConfigKey(fields.variables, "{LANG: C.UTF-8}", "Variables that handlers and commands get.", "none"),
+    "setup": ConfigKey(fields.function, "django.setup", "A function to call before the imports.", "none"),
+    "env": ConfigKey(fields.variables, "{LANG: C.UTF-8}", "Environment variables for handlers and commands.", "none"),
     "timezone": ConfigKey(
-        _timezone, "Europe/Berlin", "The time zone of schedules that name none, and of what commands print."
+        _timezone, "Europe/Berlin", "The default time zone of schedules, and the one that commands print in."
     ),
-    "log": ConfigKey(fields.log_file, "cronjobs.log", "The file that gets one line per event; none: no file.", "none"),
+    "log": ConfigKey(fields.log_file, "cronjobs.log", "The log file, one line per event; none: no file.", "none"),
     "around": ConfigKey(
         fields.list_of(fields.hook, keep_good=True),
         "[billing.tracing:span]",
-        "Context managers around every attempt, for tracing and the like.",
+        "Context managers to run around every attempt, e.g. for tracing.",
         "none",
     ),
     "metrics": ConfigKey(_metrics, "{textfile: /tmp/cronjobs.prom}", "Metrics for Prometheus.", "none"),
@@ -292,16 +293,14 @@ FILE: Final[Keys] = {
         "nothing is sent",
     ),
     "run": ConfigKey(_run, "{workers: 8}", "How ticks work.", AS_BELOW),
-    "defaults": ConfigKey(
-        _defaults, "{retry: {max_attempts: 5}}", "What holds for every entry that says nothing else.", AS_BELOW
-    ),
+    "defaults": ConfigKey(_defaults, "{retry: {max_attempts: 5}}", "Defaults for every entry.", AS_BELOW),
     "retention": ConfigKey(
-        _retention, "{succeeded: 30d}", "How long rows are kept before ticks delete them in spare time.", AS_BELOW
+        _retention, "{succeeded: 30d}", "How long ticks keep rows before they delete them in spare time.", AS_BELOW
     ),
     "limits": ConfigKey(
         limits,
         '{"smtp:": 4}',
-        "How many jobs run at once by the beginning of their concurrency_key, on all hosts together.",
+        "How many jobs with a given concurrency_key prefix run at once, on all hosts together.",
         "none",
     ),
     "executors": ConfigKey(
@@ -319,7 +318,7 @@ FILE: Final[Keys] = {
     "job_types": ConfigKey(
         _named("mapping: job type → its settings", job_type),
         "{backup: {command: [pg_dump, app]}}",
-        "Commands as job types, and what goes before the options of @job.",
+        "Commands as job types, and overrides of the options of @job.",
         "none",
     ),
     "schedules": ConfigKey(

@@ -23,25 +23,25 @@ RETRY: Final[Keys] = {
         _ATTEMPTS, "5", "How many failures make a job dead; losses and interruptions do not count."
     ),
     "base": ConfigKey(fields.span("10ms", "30d"), "30s", "The delay after the first failure."),
-    "factor": ConfigKey(fields.number(1, 100), "3", "By how much each further delay is longer; 1 keeps it the same."),
-    "cap": ConfigKey(fields.span("10ms", "30d"), "2h", "No delay is longer, but for the jitter."),
-    "jitter": ConfigKey(fields.number(0, 0.99), "0.1", "How far a delay varies at random: 0.2 is ±20 %."),
+    "factor": ConfigKey(fields.number(1, 100), "3", "The factor by which each delay grows; 1 keeps it constant."),
+    "cap": ConfigKey(fields.span("10ms", "30d"), "2h", "The longest delay, before jitter."),
+    "jitter": ConfigKey(fields.number(0, 0.99), "0.1", "The random variation of a delay: 0.2 is ±20 %."),
     "delays": ConfigKey(
         fields.list_of(fields.span("0s", "30d")),
         "[1m, 5m, 30m]",
-        "The delays one by one, instead of base, factor and cap; the last one repeats.",
+        "A list of delays, instead of base, factor and cap; the last one repeats.",
         "none: base, factor and cap count",
     ),
     "retry_on": ConfigKey(
         fields.some_of(fields.kind, "nothing would be retried; to retry all, delete the key"),
         "[ConnectionError, exit-75]",
-        "Only failures of these kinds, and time-outs, are retried; all others are final.",
+        "Retry only these kinds of failure, and timeouts; all others are final.",
         "all kinds",
     ),
     "give_up_on": ConfigKey(
         fields.list_of(fields.kind),
         "[ValueError]",
-        "Failures of these kinds are final at once; goes before retry_on.",
+        "These kinds of failure are final at once; overrides retry_on.",
         "no kind",
     ),
 }
@@ -53,13 +53,13 @@ def retry(reading: Reading, node: Node, path: str) -> RetryChanges:
     if bad:
         raise ReportedError
     if "delays" in given and (clash := sorted(given.keys() & {"base", "factor", "cap"})):
-        raise FieldError(f"delays take the place of {', '.join(clash)}: write one or the other")
+        raise FieldError(f"delays replaces {', '.join(clash)}: write one or the other")
     try:
         policy = RetryPolicy(**given)
         if isinstance(policy, WrongPolicy):  # a module that is being imported reads a file
             raise ValueError(policy.fault)
     except ValueError as error:
-        raise FieldError(f"{error}; what is not written counts as base 1m, cap 30m: write both") from None
+        raise FieldError(f"{error}; the defaults are base 1m and cap 30m: write both") from None
     return RetryChanges(tuple(given.items()))
 
 
@@ -72,68 +72,70 @@ JOB_TYPE: Final[Keys] = {
     "command": ConfigKey(
         fields.command,
         "[pg_dump, --file, /backup/app.sql, app]",
-        "The program that a job of this type runs, instead of a handler in Python.",
+        "The program that a job of this type runs, instead of a Python handler.",
         "the handler that @job registers",
     ),
     "timeout": ConfigKey(
         _TIMEOUT,
         "20m",
-        "How long an attempt may take; above run.budget less 5 s it makes a long job, which outlives its tick.",
-        "as @job says, else 30s, or a third of run.budget if that is less",
+        "How long an attempt may take; more than run.budget - 5 s makes a long job, which outlives its tick.",
+        "from @job, else the shorter of 30s and a third of run.budget",
     ),
     "retry": ConfigKey(
-        retry, "{max_attempts: 5}", "How failures of this type are retried.", "as @job says, else defaults.retry"
+        retry, "{max_attempts: 5}", "How failures of this type are retried.", "from @job, else defaults.retry"
     ),
     "env": ConfigKey(
         fields.variables,
         "{PGUSER: backup}",
-        "Variables for the command, on top of those of cron and of the file's env.",
+        "Environment variables for the command, added to cron's and to the file's env.",
         "none",
     ),
     "inherit_env": ConfigKey(
         fields.list_of(fields.variable),
         "[PATH, HOME]",
-        "Of cron's and the file's variables, the command gets only these.",
+        "The only variables of cron and the file that the command inherits.",
         "all",
     ),
     "isolation": ConfigKey(
         fields.choice("thread", "process"),
         "process",
-        "Where a handler runs; in a process of its own it can be killed, and a crash harms no other job.",
-        "as @job says, else thread",
+        "Where a handler runs; a process of its own can be killed, and its crash harms no other job.",
+        "from @job, else thread",
     ),
     "max_memory": ConfigKey(
         fields.memory(LEAST_MEMORY, "16TiB"),
         "512MiB",
         "How much memory each process of a job may allocate; needs a command or isolation: process.",
-        "as @job says, else no limit",
+        "from @job, else no limit",
     ),
     "on_shutdown": ConfigKey(
         fields.choice("release", "drop"),
         "drop",
-        "What becomes of jobs that a tick has claimed, but not begun, at its shutdown: released, or cancelled (drop).",
-        "as @job says, else release",
+        "What a tick does at shutdown with jobs that it claimed but did not begin: release them, or cancel "
+        "them (drop).",
+        "from @job, else release",
     ),
     "on_lost": ConfigKey(
         fields.choice("retry", "dead"),
         "dead",
-        "What becomes of a job whose runner died: it runs again, or is dead until someone has looked.",
-        "as @job says, else retry",
+        "What happens to a job whose runner died: it is retried, or stays dead until someone retries it.",
+        "from @job, else retry",
     ),
     "durable": ConfigKey(
         fields.choice("group", "each"),
         "each",
-        "Whether ends are committed in groups or one by one; with each, a crash repeats at most one job per worker.",
-        "as @job says, else group",
+        "Whether outcomes are committed in groups or one by one; with each, a crash repeats at most one job "
+        "per worker.",
+        "from @job, else group",
     ),
     "executor": ConfigKey(
         fields.name,
         "cluster",
-        "The entry of executors whose cluster runs the handler, instead of the host that claimed the job.",
-        "as @job says, else this host",
+        "The entry under executors whose cluster runs the handler, instead of the host that claimed the job.",
+        "from @job, else this host",
     ),
     "success_exit_codes": ConfigKey(
-        fields.some_of(_EXIT_CODE, "no end would be a success; for 0 alone delete the key"),
+        fields.some_of(_EXIT_CODE, "no exit code means success; for 0 alone, delete the key"),
         "[0, 24]",
         "The exit codes of the command that mean success.",
         "[0]",
@@ -141,26 +143,26 @@ JOB_TYPE: Final[Keys] = {
     "retry_exit_codes": ConfigKey(
         fields.list_of(_EXIT_CODE),
         "[65]",
-        "Exit codes of the command that are retried although 65 and 78 are final otherwise.",
+        "Exit codes to retry; lists 65 or 78, which are otherwise final.",
         "[]",
     ),
     "hide": ConfigKey(
         fields.list_of(fields.title),
         "[card_number]",
-        "Keys of the payload whose values are shown nowhere.",
+        "Payload keys whose values are masked everywhere.",
         "[]",
     ),
     "stdin": ConfigKey(
         fields.standard_input,
         "none",
-        "What the command reads on its standard input: this text, or none for nothing.",
+        "Text for the command's standard input; none: empty input.",
         "the payload as JSON",
     ),
     "folder": ConfigKey(fields.path_beside_file, "/srv/shop", "Where the command runs.", "the file's folder"),
     "leftovers": ConfigKey(
         fields.choice("end", "leave"),
         "leave",
-        "What becomes of processes that the command leaves running: they are ended, or left alone as cron does.",
+        "What happens to processes that the command leaves running: end them, or keep them as cron does.",
         "end",
     ),
 }
@@ -204,16 +206,14 @@ _PREFIX: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 @taken_as("whole number, 1–10000", schema_parts.number("integer", 1, 10_000))
 def _at_once(reading: Reading, node: Node, path: str) -> int:
     if reading.text(node) == "0":
-        raise FieldError('0 would let none begin: to stop jobs for a while, "cronjobs pause --queue NAME"')
+        raise FieldError('0 would let no job begin: to stop jobs for a while, "cronjobs pause --queue NAME"')
     count: int = fields.integer(1, 10_000)(reading, node, path)
     return count
 
 
 LIMIT: Final[Keys] = {
-    "most": ConfigKey(_at_once, "4", "How many run at once of all jobs whose concurrency_key begins so.", "no limit"),
-    "each": ConfigKey(
-        _at_once, "1", "How many run at once of the jobs that have the same concurrency_key.", "no limit"
-    ),
+    "most": ConfigKey(_at_once, "4", "How many jobs with this concurrency_key prefix run at once.", "no limit"),
+    "each": ConfigKey(_at_once, "1", "How many jobs with the same concurrency_key run at once.", "no limit"),
 }
 
 
@@ -226,7 +226,7 @@ def limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
     if bad:
         raise ReportedError
     if not values:
-        raise FieldError("a limit says most: (of all together), each: (of one key), or both")
+        raise FieldError("a limit has most: (all together), each: (per key), or both")
     return values
 
 
@@ -259,28 +259,26 @@ SCHEDULE: Final[Keys] = {
     "every": ConfigKey(
         fields.span("1s", "366d", whole_seconds=True),
         "10m",
-        "When it is due: at the multiples of this span since 1970-01-01T00:00Z; below 1m only with run.linger.",
+        "When it is due: every multiple of this span since 1970-01-01T00:00Z; below 1m only with run.linger.",
         "this or cron",
     ),
-    "timezone": ConfigKey(
-        fields.zone, "America/New_York", "The time zone that cron is meant in.", "the file's timezone"
-    ),
+    "timezone": ConfigKey(fields.zone, "America/New_York", "The time zone of cron:.", "the file's timezone"),
     "job": ConfigKey(fields.type_name, "billing.send_invoice", "The job type that runs.", "this or command"),
     "command": ConfigKey(
         fields.command,
         '[find, /tmp/app, -mtime, "+7", -delete]',
-        "The program that runs; its job type bears the schedule's name.",
+        "The program to run; its job type has the schedule's name.",
         "this or job",
     ),
     "payload": ConfigKey(payload, "{region: us}", "The payload of its jobs: the handler's keyword arguments.", "{}"),
     "queue": ConfigKey(fields.name, "reports", "The queue that its jobs wait in."),
-    "priority": ConfigKey(fields.integer(0, 9), "2", "Which of the waiting jobs begins first: 0 before 9."),
+    "priority": ConfigKey(fields.integer(0, 9), "2", "Which waiting job begins first: 0 before 9."),
     "timeout": ConfigKey(_TIMEOUT, "40s", "How long an attempt of its jobs may take.", "the job type's"),
     "max_attempts": ConfigKey(_ATTEMPTS, "3", "How many failures make one of its jobs dead.", "the job type's"),
     "catch_up": ConfigKey(
         fields.choice("none", "latest", "all"),
         "all",
-        "What runs of the occurrences that no tick came for in time: nothing, the newest for all, or each.",
+        "Which occurrences run when no tick came in time: none, the newest for all of them, or each.",
     ),
     "catch_up_within": ConfigKey(
         fields.span("0s", "366d"), "6h", "How old an occurrence may be for catch_up; older ones are missed."
@@ -288,48 +286,49 @@ SCHEDULE: Final[Keys] = {
     "catch_up_limit": ConfigKey(
         fields.integer(1, 10_000),
         "20",
-        "How many occurrences catch_up: all makes up for at most; what it drops is a finding.",
+        "The most occurrences that catch_up: all makes up for; dropping more is a finding.",
     ),
     "overlap": ConfigKey(
         fields.choice("skip", "wait", "allow"),
         "wait",
-        "What becomes of an occurrence while a job of this schedule is unfinished: skipped, one waits, or both run.",
+        "What happens to an occurrence while a job of this schedule is unfinished: skip it, let one wait, or "
+        "allow both to run.",
     ),
     "spread": ConfigKey(
         fields.span("1s", "1d"),
         "10m",
-        "Delays it by a fixed part of this span, so that not all start together.",
+        "Delay it by a fixed fraction of this span, so that schedules do not all start together.",
         "no delay",
     ),
     "retry_until": ConfigKey(
         fields.choice("next_occurrence"),
         "next_occurrence",
-        "Gives a failing job up rather than retry it beyond the next occurrence.",
+        "Stop retrying a failing job when the next occurrence is due.",
         "it is retried until max_attempts",
     ),
     "grace": ConfigKey(
         fields.span("1s", "366d"),
         "30m",
         "How long after an occurrence a run must have succeeded; otherwise it is a critical finding.",
-        "no critical finding; after an hour, one if nothing runs or is retried",
+        "never critical; a finding after an hour if nothing runs or is retried",
     ),
     "warn_after_failures": ConfigKey(
-        fields.integer(1, 100), "5", "How many failures in a row are a finding; each try counts.", "3"
+        fields.integer(1, 100), "5", "How many failed tries in a row become a finding.", "3"
     ),
     "ping": ConfigKey(
         fields.web_address,
         "https://hc-ping.com/1234abcd",
-        "The address of a dead-man's switch that is told how each run went.",
+        "The URL of a dead man's switch that gets the result of each run.",
         "none",
     ),
     "environments": ConfigKey(
         fields.list_of(fields.title),
         "[production]",
-        "Runs only where the file's environment is one of these.",
+        "Run only if the file's environment is one of these.",
         "it runs in each",
     ),
     "renamed_from": ConfigKey(
-        fields.name, "old-report", "The name it had before: it keeps that one's history and runs nothing twice.", "none"
+        fields.name, "old-report", "Its previous name: it keeps that schedule's history and runs nothing twice.", "none"
     ),
 }
 schedule: Final = Reader(

@@ -187,7 +187,7 @@ def _entries(
         if not NAME.fullmatch(key.text):
             raise FieldError(f"{shown(key)} is not {NAME_RULE}")
         if key.text.startswith(EXEC_PREFIX):
-            raise FieldError(f'names that begin with "{EXEC_PREFIX}" are those of "cronjobs exec": write another')
+            raise FieldError(f'names that begin with "{EXEC_PREFIX}" are reserved for "cronjobs exec": choose another')
         return read(reading, key, value, path)
 
     return reading.entries(node, section, entry)
@@ -245,11 +245,11 @@ def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) 
             if getattr(entry, name):
                 found[name] = "exit codes are for an entry with a command: a handler raises GiveUp or RetryLater"
         if entry.stdin is not None:
-            found["stdin"] = "this is for an entry with a command: a handler has its payload"
+            found["stdin"] = "this is for an entry with a command: a handler reads its payload"
         if entry.run_in is not None:
             found["folder"] = "this is for an entry with a command: a handler runs where the tick does"
         if entry.leftovers != "end":
-            found["leftovers"] = "this is for an entry with a command: a handler's processes are its own to end"
+            found["leftovers"] = "this is for an entry with a command: a handler ends its own processes"
         if entry.max_memory is not None and entry.isolation == "thread":
             found["max_memory"] = "a thread has no memory limit of its own: write isolation: process"
     elif both := sorted({*(entry.success_exit_codes or (0,))} & {*entry.retry_exit_codes}):
@@ -290,7 +290,7 @@ def _schedule(
         "what does it run? job: billing.send_invoice or command: [backup, --all]",
     )
     if "every" in values and values["every"] < timedelta(minutes=1) and not lingers:
-        message = "cron wakes once a minute: write 1m or more, or run: {linger: true}, so that ticks stay their minute"
+        message = "cron starts once a minute: write 1m or more, or run: {linger: true} to keep ticks running"
         node_of = node.entries["every"][1] if isinstance(node, YamlMapping) else key
         reading.report(node_of, f"{path}.every", message)
         good = False
@@ -316,5 +316,5 @@ def _one_of(reading: Reading, key: Scalar, path: str, written: set[str], one: st
     if len(written & {one, other}) == 1:
         return True
     both = one in written
-    reading.report(key, path, f"{one} and {other} do not go together: delete one" if both else question)
+    reading.report(key, path, f"{one} and {other} cannot be combined: delete one" if both else question)
     return False

@@ -70,10 +70,12 @@ def _json_scalar(reading: Reading, node: Scalar) -> Any:
     if text in _KEYWORDS:
         return _KEYWORDS[text]
     if boolean := _BOOLEANS_OF_YAML_1_1.get(text):
-        raise FieldError(f'{text} is read differently by versions of YAML: write {boolean}, or "{text}" for the word')
+        raise FieldError(
+            f'{text} means different things in different YAML versions: write {boolean}, or "{text}" for the word'
+        )
     if _DISPUTED.fullmatch(text):
         raise FieldError(
-            f'{text} is read differently by versions of YAML: write "{text}" for the text, or a plain number'
+            f'{text} means different things in different YAML versions: write "{text}" for the text, or a plain number'
         )
     if re.fullmatch(r"0x[0-9a-fA-F]{1,15}", text):
         return int(text, 16)

@@ -113,7 +113,7 @@ class Reading:
                 bad.add(name)
         for key, first in node.duplicates:
             here = f"{path}.{key.text}" if path else key.text
-            self.report(key, here, f"this key is already in line {first}: delete one of the two")
+            self.report(key, here, f"this key is already on line {first}: delete one of the two")
             bad.add(key.text)
             values.pop(key.text, None)
         return Fields(values, bad)
@@ -206,7 +206,7 @@ class ReaderOfExtra:
 
     def _refuse(self, _reading: Reading, _node: Node, _path: str) -> Any:
         package = self._module.rpartition(".")[0]
-        raise FieldError(f"this installation does not have {package}: nothing of it is done")
+        raise FieldError(f"{package} is not installed, so this entry does nothing")
 
 
 class ConfigKey(NamedTuple):

@@ -40,7 +40,7 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
     except FileNotFoundError:
         return None, [problem('there is no such file: run "cronjobs init" to write one, or name yours with --config')]
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        return None, [problem(f"the file cannot be read: {getattr(error, 'strerror', None) or 'its name is no name'}")]
+        return None, [problem(f"the file cannot be read: {getattr(error, 'strerror', None) or 'invalid file name'}")]
     if not isinstance(text, str):
         return None, [problem(text.message, text.line, text.column)]
     tree, flaws = parse(text)
@@ -50,7 +50,7 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
     if problems:
         return None, problems
     if tree is None or (isinstance(tree, Scalar) and tree.is_null):
-        return None, [problem('the file is empty: run "cronjobs init" elsewhere to see what belongs into it')]
+        return None, [problem('the file is empty: run "cronjobs init" elsewhere to see what belongs in it')]
     return None, [problem("the file is a mapping: it begins with a key such as database:", tree.line, tree.column)]
 
 
@@ -177,7 +177,9 @@ def checked_url(url: str, folder: Path) -> str:
     if not url.strip():
         raise FieldError("the URL is empty: write sqlite:///cronjobs.db, or set the variable it comes from")
     if scheme is None:
-        raise FieldError("this is no database URL: write sqlite:///cronjobs.db or postgresql://user:password@host/name")
+        raise FieldError(
+            "this is not a database URL: write sqlite:///cronjobs.db or postgresql://user:password@host/name"
+        )
     if scheme[1] not in {"sqlite", "postgres", "postgresql"}:
         raise FieldError(f"cronjobs runs on sqlite:// and postgresql:// databases, not on {scheme[1]}://")
     if scheme[1] != "sqlite":

@@ -96,7 +96,7 @@ def judge(
     written = 0 if facts.is_link or sticky else facts.mode
     mode = f"mode {stat.S_IMODE(facts.mode):04o}"
     if written & stat.S_IWOTH:
-        return TrustFinding(path, f"can be written by everybody ({mode})", ("chmod o-w",), True)
+        return TrustFinding(path, f"is writable by everyone ({mode})", ("chmod o-w",), True)
     what, cures = [], []
     owner = "" if facts.owner in (me, 0) or {str(facts.owner), _user(facts.owner)} & {*trusted} else _user(facts.owner)
     members = facts.members.difference(trusted) if written & stat.S_IWGRP else frozenset[str]()
@@ -106,7 +106,7 @@ def judge(
         cures.append("rm" if path.suffix == ".pyc" else "chown root" if me == 0 else "chown")
     if members:
         who = ", ".join(sorted(members)[:3]) + (", …" if len(members) > 3 else "")
-        what.append(f"can be written by its group ({who}; {mode})")
+        what.append(f"is writable by its group ({who}; {mode})")
         cures.append("chmod g-w")
     if not what:
         return None
@@ -134,8 +134,8 @@ def _refusal(what: str, trusting: str, kind: list[TrustFinding]) -> str:
         what, where = what.replace("belongs", "belong", 1), "each of them"
     cure = " and ".join(f"{each} {where}" for each in kind[0].cures)
     if owner and cure.startswith("chown"):
-        cure = f"run it as {owner}, or see what is in it and {cure}"
-    said = f"{', '.join(paths[:NAMED])}{more} {what}, and this runs as root: {cure}; if it is meant, {trusting}"
+        cure = f"run it as {owner}, or check its contents and {cure}"
+    said = f"{', '.join(paths[:NAMED])}{more} {what}, and this runs as root: {cure}; if that is intended, {trusting}"
     return one_line(said, 4000)
 
 

@@ -45,7 +45,7 @@ class Variables:
             return "${"
         if reference["name"] is None and reference["file"] is None:
             raise ValueError(
-                "this is no variable: write ${NAME}, ${NAME:-default}, ${file:/path}, or $${ for a plain ${"
+                "this is not a variable: write ${NAME}, ${NAME:-default}, ${file:/path}, or $${ for a plain ${"
             )
         if reference["file"]:
             value: str | None = self._file(reference["file"])

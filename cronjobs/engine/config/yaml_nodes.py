@@ -116,7 +116,7 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
         except yaml.YAMLError as error:
             flaw, start = _explain(error, text)
         except (ValueError, OverflowError):  # the loader without libyaml, from escapes such as "\UFFFFFFFF"
-            flaw, start = Flaw(0, 0, "the file holds an escape that is no character"), None
+            flaw, start = Flaw(0, 0, "the file contains an invalid character escape"), None
         repairs.append(flaw)
         if start is None or len(repairs) > _MAX_REPAIRS or len(repairs) * len(text) > _MAX_READ_AGAIN:
             return None, repairs + tree.flaws
@@ -190,7 +190,7 @@ class _Tree:
 
     def _scalar(self, event: Any, is_key: bool) -> Scalar:
         if _NO_CHARACTER.search(event.value):
-            self._flaw(event, "an escape in this value is no character: delete it")
+            self._flaw(event, "an escape in this value is not a valid character: delete it")
         line, column = _start(event)
         plain = not event.style and event.tag not in ("!", "tag:yaml.org,2002:str")
         if is_key and plain and event.value == "<<":

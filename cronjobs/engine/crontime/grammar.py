@@ -162,8 +162,8 @@ class _Kind:
         if step > self.size:
             # Debian accepts "*/90" and runs it once an hour, which no one intends.
             raise CronError(
-                f"step {_short(word)} is longer than {self.whole}: cron starts anew with each, "
-                "so write a smaller step, or use every: instead of cron:",
+                f"step {_short(word)} is longer than {self.whole}: cron restarts the step in each, so write a "
+                "smaller step, or use every: instead of cron:",
                 column,
             )
         if len(word) > 2:
@@ -189,7 +189,7 @@ class _Kind:
         if word := re.search(r"[A-Za-z]{4,}", item):
             for name in self.names:
                 if word.group().lower().startswith(name):
-                    raise CronError(f'write "{name}", not "{word.group()}": names are three letters', column)
+                    raise CronError(f'write "{name}", not "{word.group()}": names have three letters', column)
         for pattern, reason in _FOREIGN:
             if foreign := pattern.search(item):
                 raise CronError(reason, column + foreign.start())
@@ -250,7 +250,7 @@ def _refuse_strange_characters(text: str) -> None:
 def _fields_of_name(words: list[tuple[str, int]]) -> list[tuple[str, int]]:
     (name, column), *more = words
     if name.lower() == "@reboot":
-        raise CronError("@reboot is not a time: cronjobs has no daemon that starts with the machine", column)
+        raise CronError("@reboot is not a time: cronjobs has no daemon that starts at boot", column)
     if name.lower() == "@every":
         raise CronError('"@every" is not a cron name: write every: 10m instead of cron:', column)
     if name not in NAMES:

@@ -27,11 +27,11 @@ from cronjobs.errors import (
 
 ROOM: Final = 1 << 16  # with less space than this left, SQLite's "I/O error" means a full disk
 
-_FILE_REMEDY: Final = "let this user write to the file and its folder, and see how the disk is mounted"
-_SERVER_REMEDY: Final = "see whether it is a standby, or default_transaction_read_only is set"
-_RIGHTS_REMEDY: Final = '"cronjobs db grants" prints the rights that each role needs; after an upgrade they may be more'
+_FILE_REMEDY: Final = "let this user write to the file and its folder, and check how the disk is mounted"
+_SERVER_REMEDY: Final = "check whether it is a standby or default_transaction_read_only is set"
+_RIGHTS_REMEDY: Final = '"cronjobs db grants" prints the rights that each role needs; an upgrade may need more'
 _TABLE_REMEDY: Final = 'dropped ("cronjobs db drop")? "cronjobs db check" lists what is missing'
-_DISK_REMEDY: Final = "look at the disk, its quota and the limit on file sizes (ulimit -f)"
+_DISK_REMEDY: Final = "check the disk, its quota and the file size limit (ulimit -f)"
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _NOT_READY: Final = {

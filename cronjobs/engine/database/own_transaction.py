@@ -32,7 +32,7 @@ _ENDS: Final = re.compile(
 )
 REFUSED: Final = (
     "{what} inside ctx.transaction(): leaving the block commits its work together with the job's success. Nothing was "
-    "committed. Work that is to be kept in any case belongs before the block"
+    "committed. Do work that must be kept in any case before the block"
 )
 
 

@@ -113,8 +113,8 @@ class _Psycopg(PlainConnection):
 
         if self._owners.pgconn.pipeline_status:
             raise UsageError(
-                "a psycopg pipeline holds back the answers that enqueueing needs: do it before or after the pipeline "
-                "block. Nothing was written"
+                "a psycopg pipeline holds back the answers that enqueueing needs: enqueue before or after the "
+                "pipeline block. Nothing was written"
             )
         return Cursor(self._owners, row_factory=tuple_row)
 

@@ -70,7 +70,9 @@ def run(request: Request, stop: StopSignal, told: int) -> Outcome:
         said = f"no handler is registered for {request.job.job_type} in a process of its own{why}"
         return Released(one_line(said, 1000), after=MISMATCH_DELAY)
     if request.source not in (None, registration.source):
-        said = f"the source of {request.job.job_type} is another one here than where the job was claimed: a deploy?"
+        said = (
+            f"the source of {request.job.job_type} here differs from that of the runner that claimed the job: a deploy?"
+        )
         return Released(said, after=MISMATCH_DELAY)
     url = request.settings.database  # "": on a worker of a cluster that has none
     database = Database(parse_url(url, request.settings.schema), connections=1) if url else None

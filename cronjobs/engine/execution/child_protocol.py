@@ -84,7 +84,7 @@ def _plain(value: object) -> Any:
             return {"seconds": value.total_seconds()}
         case Path():
             return str(value)
-    raise TypeError(f"{type(value).__name__} does not go to a process of its own")
+    raise TypeError(f"{type(value).__name__} cannot be sent to a process of its own")
 
 
 # --- the progress -----------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from cronjobs.text import one_line
 
 NO_LIMIT: Final = timedelta(days=7)  # poll() and select() take no more than 24 days
 WORKER: Final = "foreground"
-KILLED: Final = "begun by hand, and no end is recorded: it still runs, or its process was killed"
+KILLED: Final = "started by hand, with no recorded end: it is still running, or its process was killed"
 
 
 class CannotRun(CronjobsError):
@@ -106,7 +106,7 @@ def begin_existing(database: Database, job_id: int, settings: Settings, known: J
             policies=_policies(known, settings.run),
         )
         if isinstance(job, Limit):
-            raise CannotRun(f"job {job_id} waits: {job.reached}; try again when one of those that run has ended")
+            raise CannotRun(f"job {job_id} waits: {job.reached}; try again when one of the running jobs has ended")
         if job is None:
             _require_runnable(connection, job_id, known)
             raise CannotRun(f"job {job_id} is locked by another transaction: try again")

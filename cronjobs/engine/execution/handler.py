@@ -194,9 +194,7 @@ def _succeeded(result: Any) -> Outcome:
         return Succeeded(None)
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         what = "a generator" if inspect.isgenerator(result) else "an async generator"
-        text = (
-            f"the handler returned {what}: its body has not run, so the work is not done; call it, and return a value"
-        )
+        text = f"the handler returned {what}: its body did not run, so the work is not done; call it and return a value"
         return Failed(text, "UsageError", at_least=MISMATCH_DELAY)
     written, note = result_json(result)
     return Succeeded(None if written is None else json.loads(written), note)

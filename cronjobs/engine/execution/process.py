@@ -105,12 +105,12 @@ def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
     try:
         end = _attend(command, stop, clock)
     except NoRoom as error:
-        return Released(sentence(f"no process could be started for the command: {error}")), None
+        return Released(sentence(f"cannot start a process for the command: {error}")), None
     except (OSError, ValueError) as error:  # an argument with a character that exec refuses
         return Failed(sentence(f"the command could not be started: {error}"), "StartError"), None
     if end.ending.failure is not None and end.ending.failure[1] in NO_ROOM:
         why = os.strerror(end.ending.failure[1])
-        return Released(sentence(f"no process could be started for the command: {why}")), None
+        return Released(sentence(f"cannot start a process for the command: {why}")), None
     return outcome_of_process(command, end.ending, end.reason, last_line_of(end.output.text())), end.output.text()
 
 
@@ -140,7 +140,7 @@ def run_handler(
             opened.close()
             raise
     except OSError as error:
-        return Released(sentence(f"no process could be started for it: {error}")), None
+        return Released(sentence(f"cannot start a process for it: {error}")), None
     with opened as answer, told:
         descriptors = (answer.fileno(), told.fileno())
         command = replace(
@@ -159,12 +159,12 @@ def run_handler(
             tell, look = partial(write_reason, answer.fileno()), _progress_of(told.fileno(), report, clock)
             end = _attend(command, stop, clock, tell, look)
         except NoRoom as error:
-            return Released(sentence(f"no process could be started for it: {error}")), None
+            return Released(sentence(f"cannot start a process for it: {error}")), None
         except OSError as error:
             return Failed(sentence(f"its process could not be watched: {error}"), "StartError"), None
         if end.ending.failure is not None:
             why = os.strerror(end.ending.failure[1])
-            return Released(sentence(f"no interpreter could be started for it: {why}")), None
+            return Released(sentence(f"cannot start an interpreter for it: {why}")), None
         said = read_outcome(answer.fileno())
     output = end.output.text()
     if isinstance(said, TimedOut):
@@ -232,7 +232,7 @@ def _attend(
         output = child.output()
     if child.ending.signalled and child.ending.status is not None and not child.ending.stopped:
         names = ", ".join(child.ending.signalled)
-        output.write(f"\n[cronjobs] ended what it had left running: {names}\n")
+        output.write(f"\n[cronjobs] ended processes that it left running: {names}\n")
     return _End(child.ending, reason, output)
 
 

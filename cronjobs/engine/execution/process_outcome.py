@@ -45,7 +45,7 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
     if ending.status is not None and not ending.stopped:
         return outcome_of_exit(command.exit_codes, ending.status, last_line)
     if reason is None and not ending.stopped:
-        said = "the command was lost: its launcher ended without a word, killed by hand or because memory ran out"
+        said = "the command was lost: its launcher ended without reporting, killed by hand or because memory ran out"
         return Failed(sentence(said, last_line), "LauncherDied")
     # If we had no reason the launcher's own timer was first: this process was frozen, or starved.
     return outcome_of_stop(command, reason or "timeout", ending, last_line)

@@ -50,7 +50,7 @@ MOST_PARTS: Final = 1000  # how many exceptions of a group or a chain are looked
 MOST_TRACED: Final = 100  # with more than these, only the outermost exception's own frames are formatted
 MOST_NAMED: Final = 3  # errors of a group that its one-line summary names
 LONGEST_DELAY: Final = timedelta(days=3660)  # the most that ``duration`` accepts; more is a mistake
-UNREADABLE: Final = "the handler raised an exception that cannot be read"
+UNREADABLE: Final = "the handler raised an unprintable exception"
 # Of these is each traceback's beginning; around a handler, contextlib's too.
 _OURS: Final = (str(Path(__file__).with_name("handler.py")), around.__file__, contextlib.__file__)
 
@@ -266,7 +266,9 @@ def _everything(error: BaseException) -> Iterator[BaseException]:
 def said(error: BaseException, limit: int = ERROR_LIMIT // 2) -> str:
     """The message of *error* in one line, whatever its ``__str__`` does."""
     if _is(error, Cancelled):
-        return one_line(f"raised {_shown(error)}, and nothing had asked the job to stop: GiveUp ends a job", limit)
+        return one_line(
+            f"raised {_shown(error)}, but nothing had asked the job to stop: raise GiveUp to end a job", limit
+        )
     try:
         words = "".join([str(error)])  # a plain str, even if __str__ returned a subclass
     except BaseException:  # a broken __str__ must not lose the outcome

@@ -128,4 +128,4 @@ class Workers:
         """The outcome of an error of ours: a release if the attempt's code had not started."""
         if attempt.begun:
             return outcome_of(error, attempt, self.clock)
-        return Released(one_line(f"it could not be begun: {type(error).__name__}: {error}", ERROR_LIMIT // 4))
+        return Released(one_line(f"it could not be started: {type(error).__name__}: {error}", ERROR_LIMIT // 4))

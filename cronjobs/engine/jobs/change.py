@@ -107,7 +107,7 @@ class _Move:
 
     def __init__(self, run_at: datetime | None, delay: Span | None, reason: str | None) -> None:
         if (run_at is None) == (delay is None):
-            raise UsageError("say when the job shall be due: give run_at or delay, one of the two")
+            raise UsageError("say when the job is due: give either run_at or delay")
         self._run_at = None if run_at is None else instant_of(run_at)
         span = None if delay is None else delay_of(delay)
         self._delay_s = 0.0 if span is None else span.total_seconds()

@@ -156,7 +156,7 @@ def delay_of(delay: Span) -> timedelta:
 
 def instant_of(run_at: datetime) -> datetime:
     if not isinstance(run_at, datetime):
-        raise UsageError(f"run_at {run_at!r} is no datetime: pass an aware one, e.g. datetime.now(UTC)")
+        raise UsageError(f"run_at {run_at!r} is not a datetime: pass an aware one, e.g. datetime.now(UTC)")
     if run_at.utcoffset() is None:
         raise UsageError(f"run_at {run_at!r} has no time zone: pass an aware datetime, e.g. datetime.now(UTC)")
     try:
@@ -193,7 +193,7 @@ def _key_part(part: object, what: str) -> str:
     written = str(part)
     fault = "is empty" if not written else text_fault(written)
     if isinstance(part, set | frozenset) or (not isinstance(part, str) and _ADDRESS.search(written)):
-        fault = "would be another one in each process: name it by its id, or by sorted values"
+        fault = "would differ in each process: use its id, or sorted values"
     if len(written) > KEY_LIMIT:
         fault = f"is longer than {KEY_LIMIT} characters"
     if fault:
@@ -204,7 +204,7 @@ def _key_part(part: object, what: str) -> str:
 def type_fault(name: object) -> str | None:
     """Why *name* cannot name a job type that apps enqueue and handlers have, or None."""
     if isinstance(name, str) and name.startswith(EXEC_PREFIX):
-        return f'begins with "{EXEC_PREFIX}", as only runs of "cronjobs exec" do: choose another name'
+        return f'begins with "{EXEC_PREFIX}", which is reserved for "cronjobs exec": choose another name'
     return name_fault(name)
 
 

@@ -142,7 +142,7 @@ class Ledger:
 
         def write(connection: Connection) -> Entry:
             if not hold(connection, self.lease):
-                raise LeaseLost(f"{self._whose()} does not hold its lease any more: the effect {key} is not begun")
+                raise LeaseLost(f"{self._whose()} no longer holds its lease: the effect {key} is not begun")
             while True:
                 found = store.find(connection, key)
                 if found is not None and found.is_by(self.lease) and decided and isinstance(decided[-1], Begin):
@@ -197,7 +197,7 @@ class Ledger:
         except DatabaseError as error:
             raise EffectNotRecorded(key, str(error)) from error
         if not ours:
-            raise LeaseLost(f"{self._whose()} lost its lease, and another attempt began the effect {key} meanwhile")
+            raise LeaseLost(f"{self._whose()} lost its lease, and another attempt has begun the effect {key}")
         if not held:
             raise LeaseLost(f"{self._whose()} lost its lease; that the effect {key} was done is recorded")
 

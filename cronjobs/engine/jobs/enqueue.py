@@ -279,7 +279,7 @@ def _encoded(job_type: str, payload: Mapping[str, Any] | None) -> Mapping[str, A
 
 def _rows(job_type: str, rows: Iterable[Row], options: Options) -> list[dict[str, Any]]:
     if "idempotency_key" in options:
-        raise UsageError("one idempotency_key cannot be for all rows: give each its own, (payload, {…})")
+        raise UsageError("one idempotency_key cannot serve all rows: give each its own, (payload, {…})")
     template = row_of(new_job(job_type, {}, **options))
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         raise UsageError(f"rows is {type(rows).__name__}: pass a list of payloads, or of (payload, {{…}})")
@@ -388,9 +388,7 @@ def _results(rows: Sequence[dict[str, Any]], writing: Writing) -> list[Enqueued]
 def _patience(wait: Span | None, *, in_own_transaction: bool) -> Patience:
     if not in_own_transaction:
         if wait is not None:
-            raise UsageError(
-                "wait= is for an Engine: a transaction of yours would stay open, and keep its locks, meanwhile"
-            )
+            raise UsageError("wait= is for an Engine: your transaction would stay open and keep its locks meanwhile")
         return _NO_PATIENCE
     try:
         limit = WAIT if wait is None else duration(wait)

@@ -136,8 +136,8 @@ def wait(
     refuse_async(engine, "wait", "wait_async")
     if not isinstance(engine, Engine):
         raise TypeError(
-            f"wait() takes an SQLAlchemy Engine, not {type(engine).__name__}: in a transaction of yours it might never "
-            "see the job's end"
+            f"wait() takes an SQLAlchemy Engine, not {type(engine).__name__}: inside your transaction it might "
+            "never see the job end"
         )
     waiting = _Waiting(job_name(id, idempotency_key), timeout)
     while True:
@@ -161,8 +161,8 @@ async def wait_async(
 
     if not is_async_engine(engine):
         raise TypeError(
-            f"wait_async() takes an SQLAlchemy AsyncEngine, not {type(engine).__name__}: in a transaction of yours it "
-            "might never see the job's end"
+            f"wait_async() takes an SQLAlchemy AsyncEngine, not {type(engine).__name__}: inside your "
+            "transaction it might never see the job end"
         )
     waiting = _Waiting(job_name(id, idempotency_key), timeout)
     while True:
@@ -211,7 +211,7 @@ class _Waiting:
 def job_name(id_: int | None, key: Key | None) -> JobName:
     """Which job a call means; raises UsageError."""
     if (id_ is None) == (key is None):
-        raise UsageError("name one job: give id or idempotency_key, one of the two")
+        raise UsageError("name one job: give either id or idempotency_key")
     if key is not None:
         return JobName(None, key_text(key))
     if type(id_) is not int or not 1 <= id_ < 2**63:

@@ -115,7 +115,7 @@ def _written(check: Check, value: Any, path: Path, misfits: Misfits) -> Any:
     written, before = as_json(value), misfits.count
     got = check.read(written, path, misfits)
     if misfits.count == before and not comes_back(value, got):
-        misfits.add(path, f"would not be read as itself: {_change(value, got)}")
+        misfits.add(path, f"changes when it is read: {_change(value, got)}")
     return written
 
 

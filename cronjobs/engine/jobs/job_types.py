@@ -125,7 +125,7 @@ def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
         try:
             types[name] = _job_type(settings, name)
         except ValueError as error:  # the file's cap is below the base in the code
-            faults.append(Fault(name, f"its retry: in the file does not go with the one in the code: {error}"))
+            faults.append(Fault(name, f"its retry: in the file conflicts with the one in the code: {error}"))
         except Exception as error:  # one type's fault stops no other
             faults.append(Fault(name, one_line(f"it cannot be used: {type(error).__name__}: {error}", 500)))
     for name, what in refused().items():  # also of two functions with one name, of which the first is registered

@@ -108,8 +108,8 @@ class Registration:
         for function in (self.handler, call):
             if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
                 return (
-                    "its handler is a generator (it has a yield): calling it would run nothing of its body; "
-                    "take the yield out, or call the generator from a handler that returns"
+                    "its handler is a generator (it has a yield): calling it would not run its body; remove the "
+                    "yield, or call the generator from a handler that returns"
                 )
         try:
             return self.accepts.fault
@@ -186,7 +186,9 @@ class Registration:
                 case inspect.Parameter.VAR_KEYWORD:
                     payload |= value
                 case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.POSITIONAL_ONLY:
-                    raise TypeError(f"{self.name}{self.signature}: a payload is made of names, and {name} has none")
+                    raise TypeError(
+                        f"{self.name}{self.signature}: a payload passes arguments by name, and {name} has no name"
+                    )
                 case _:
                     payload[name] = value
         if self.takes_ctx:
@@ -330,7 +332,7 @@ def job(
     given_name: Any = name
     if callable(given_name):
         called = getattr(given_name, "__name__", "name")
-        raise UsageError(f'@job stands without brackets above {called}: write @job("app.{called}")')
+        raise UsageError(f'@job has no parentheses above {called}: write @job("app.{called}")')
     fault = type_fault(name)
     if fault:
         raise UsageError(f"@job({name!r}): the name {fault}")
@@ -338,7 +340,7 @@ def job(
     if retry is not None and not isinstance(given_retry, RetryPolicy):
         fields = given_retry.items() if isinstance(given_retry, Mapping) else ()
         written = ", ".join(f"{key}={value!r}" for key, value in fields) or "…"
-        raise UsageError(f"@job({name!r}): retry {retry!r} is no policy: write retry=RetryPolicy({written})")
+        raise UsageError(f"@job({name!r}): retry {retry!r} is not a policy: write retry=RetryPolicy({written})")
     if isinstance(retry, WrongPolicy):
         raise UsageError(f"@job({name!r}): retry: {retry.fault}")
     if not isinstance(check_types, bool):
@@ -360,7 +362,7 @@ def job(
     if memory is not None and memory < size(LEAST_MEMORY):
         raise UsageError(f"@job({name!r}): max_memory {max_memory!r} is below {LEAST_MEMORY}")
     if executor is not None and (name_fault(executor) is not None or isolation == "thread"):
-        why = name_fault(executor) or 'is a cluster, where a handler always has a process: leave isolation="thread" out'
+        why = name_fault(executor) or 'is a cluster, where a handler always has a process: omit isolation="thread"'
         raise UsageError(f"@job({name!r}): executor {executor!r} {why}")
     if memory is not None and isolation != "process" and executor is None:
         raise UsageError(f'@job({name!r}): max_memory needs a process: write isolation="process" too')

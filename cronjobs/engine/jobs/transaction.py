@@ -67,15 +67,15 @@ class OwnTransaction:
         self.check()
         connection = connection_of(target, self.database.address.schema, "ctx.finish")
         if commits_by_itself(connection):
-            raise UsageError("ctx.finish() belongs into a transaction: begin one, and do the work in it, too")
+            raise UsageError("ctx.finish() must be called in a transaction: begin one, and do the work in it")
         self._write(connection, result)
         self.given = True
 
     def _write(self, connection: Connection, result: Any) -> None:
         if not finish_here(connection, self._success(result)):
             raise LeaseLost(
-                f"attempt {self.job.attempt} of job {self.job.id} does not hold its lease any more, or this is not "
-                "the jobs database: its transaction is not to be committed"
+                f"attempt {self.job.attempt} of job {self.job.id} no longer holds its lease, or this is not "
+                "the jobs database: do not commit its transaction"
             )
 
     def _success(self, result: Any) -> Finish:
@@ -87,11 +87,11 @@ class OwnTransaction:
         """Raise UsageError if *what* is used inside, or after, the transaction that ends the job."""
         if self.is_open:
             raise UsageError(
-                f"{what} inside ctx.transaction(): it needs a transaction of its own. Do effects and steps before it, "
-                "and in it only what the database can take back"
+                f"{what} inside ctx.transaction(): it needs a transaction of its own. Do effects and steps "
+                "before the block, and inside it only what the database can roll back"
             )
         if self.committed or self.given:
-            raise UsageError(f"{what} after the job's success was written: nothing of it could be recorded any more")
+            raise UsageError(f"{what} after the job's success was written: it could no longer be recorded")
 
     def not_committed(self) -> Failed | None:
         """The outcome of a handler that returned without committing its success; None: it did not call ``finish``.
@@ -100,5 +100,5 @@ class OwnTransaction:
         """
         if not self.given:
             return None
-        said = "ctx.finish() was called and its transaction not committed: commit it before the handler returns"
+        said = "ctx.finish() was called but its transaction was not committed: commit it before the handler returns"
         return Failed(said, NOT_COMMITTED)

@@ -48,7 +48,7 @@ def of_difference(why: str, since_s: float) -> Outcome:
 def of_waiting(executor: str, waited: timedelta) -> Released:
     """The outcome of an attempt that no worker took in time."""
     return Released(
-        f"no worker of executor {executor} was free for it, or had the resources it needs, in {rough(waited)}"
+        f"no worker of executor {executor} was free for it, or had the resources it needs, for {rough(waited)}"
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-_IS_BAD: Final = ' of the file is bad ("cronjobs check" says why), so that nothing of it begins'
+_IS_BAD: Final = ' of the file is bad ("cronjobs check" says why), so none of its jobs begins'
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Limit:
 def in_the_past(reached: str) -> str:
     """The sentence of ``Limit.reached`` that a tick recorded: the limit may have been mended, or have room, since."""
     if reached.endswith(_IS_BAD):
-        return reached.removesuffix(_IS_BAD) + " of the file was bad, so that nothing of it began"
+        return reached.removesuffix(_IS_BAD) + " of the file was bad, so none of its jobs began"
     return '" was reached ('.join(reached.rsplit('" is reached (', 1)) if reached.startswith('limit "') else reached
 
 

@@ -132,7 +132,7 @@ def plain_end(finished: Finished, why: str) -> Finished:
 
     Work that was done stays done; anything else is a failure, which the default policy retries.
     """
-    said = f"its end could not be recorded as it was: {why}"
+    said = f"its outcome could not be recorded as it was: {why}"
     match finished.outcome:
         case Succeeded():
             outcome: Outcome = Succeeded(None, said)
@@ -214,14 +214,12 @@ def outcome_of_expired(expired: Expired) -> Outcome:
 
 
 FIRST_UNREAD: Final = Released(
-    "a tick died while it read this job's row, or could not read it in time; it is claimed again by itself, after all "
-    "others",
+    "a tick died or ran out of time while reading this job's row; the job will be claimed alone, after all others",
     timedelta(0),
     NOT_READ,
 )
 NEVER_READ: Final = (
-    "a tick died while it read this job's row, or could not read it in time, and so did a later one that claimed it "
-    "by itself"
+    "a tick died or ran out of time while reading this job's row, and so did a later tick that claimed it alone"
 )
 
 

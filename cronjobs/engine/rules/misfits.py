@@ -18,7 +18,7 @@ WAIT: Final = timedelta(minutes=5)  # after each misfit
 LEAST: Final = timedelta(minutes=15)  # from the first misfit on
 LATELY: Final = timedelta(minutes=15)  # versions that ticked within this time may still take it
 MOST: Final = timedelta(hours=24)
-OUTLIVED: Final = f"given up: no code has taken it for {MOST // timedelta(hours=1)} hours"
+OUTLIVED: Final = f"given up: no code has accepted it for {MOST // timedelta(hours=1)} hours"
 UNKNOWN_CODE: Final = "?"  # of a tick that ended before it had loaded its handlers
 
 

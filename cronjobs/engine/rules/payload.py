@@ -164,7 +164,7 @@ def _words(error: BaseException) -> str:
     try:
         return one_line(f"{type(error).__name__}: {error}", 200)
     except BaseException:
-        return "an exception that cannot be read"
+        return "an unprintable exception"
 
 
 def text_fault(value: str) -> str | None:

@@ -55,7 +55,7 @@ class PydanticReader:
             for each in error.errors(include_url=False, include_input=False):
                 misfits.add((*path, *_place(each["loc"])), _words(each))
         except TooManyTrials:
-            misfits.add(path, "has too many alternatives to try")
+            misfits.add(path, "has too many union members to try")
         except Exception as error:  # code of the user's, or an annotation that pydantic cannot read
             misfits.add(path, f"is refused: {said(error)}")
         return None

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from cronjobs.model import OnLost, RetryPolicy, duration
 
-ON_LOST: Final = "not run again (on_lost: dead)"
-MAX_LOSSES: Final = "not run again after so many losses (run.max_losses)"
+ON_LOST: Final = "not retried (on_lost: dead)"
+MAX_LOSSES: Final = "not retried after so many losses (run.max_losses)"
 NOT_READ: Final = "NotRead"  # the error type of a waiting job of which a claim ended before its row was read
 RUNNER_SLACK: Final = timedelta(seconds=5)  # how long a runner may outlive its own limit, to finish its last writes
 

@@ -56,7 +56,7 @@ class Outlet:
     def end(self) -> None:
         """Give the reader a last chance."""
         if self._left_out:
-            self._waiting += f"({self._left_out} more lines were left out: nobody read them)\n".encode()
+            self._waiting += f"({self._left_out} more lines were dropped: nothing read the output)\n".encode()
             self._left_out = 0
         self._write(PATIENCE_S)
 
@@ -181,7 +181,7 @@ class CronMail:
             told += len(died)
             lines += [f"  {events.death_line(event, self.config)}" for event in died]
             if self.throttle and (untold := alarm.untold(cause)):
-                lines.append(f"  and {untold} more of this cause since it was last told")
+                lines.append(f"  and {untold} more with this cause since the last report")
         if told:
             jobs = "1 job is dead" if told == 1 else f"{told} jobs are dead"
             self._lines.append(f"cronjobs: {jobs} ({self.config})")

@@ -53,17 +53,20 @@ class TickOptions:
     database_url: Annotated[str | None, Option("--database-url", str, before=True)] = None
 
     workers: Annotated[
-        int | None, Option("--workers", _number, "N", least=1, most=64, help="Jobs at once. Default: run.workers.")
+        int | None,
+        Option(
+            "--workers", _number, "N", least=1, most=64, help="Number of jobs to run at once. Default: run.workers."
+        ),
     ] = None
     budget: Annotated[
-        str | None, Option("--budget", str, "DURATION", help="Time for this tick, e.g. 30s. Default: run.budget.")
+        str | None, Option("--budget", str, "DURATION", help="This tick's time limit, e.g. 30s. Default: run.budget.")
     ] = None
     queue: Annotated[str | None, Option("--queue", str, help="Only jobs of this queue.")] = None
     only: Annotated[str | None, Option("--only", str, "TYPE", help="Only jobs of this type.")] = None
     limit: Annotated[int | None, Option("--limit", _number, "N", least=1, help="Start at most this many jobs.")] = None
     dry_run: Annotated[bool, Option("--dry-run", help="Print what would run; change nothing.")] = False
-    wait: Annotated[bool, Option("--wait", help="Stay until the long jobs that this tick began have ended.")] = False
-    as_json: Annotated[bool, Option("--json", help="Print what the tick did as one object.")] = False
+    wait: Annotated[bool, Option("--wait", help="Wait for the long jobs that this tick started.")] = False
+    as_json: Annotated[bool, Option("--json", help="Print what the tick did as one JSON object.")] = False
     fail_on: Annotated[
         FailOn,
         Option("--fail-on", FailOn, "WHICH", help="Which failures make the exit code 1: dead, any or never."),
@@ -71,12 +74,10 @@ class TickOptions:
     verbose: Annotated[
         bool,
         Option(
-            "-v --verbose", before=True, help="A line for each job that ended and each fault, also without a terminal."
+            "-v --verbose", before=True, help="Print a line for each ended job and each fault, even without a terminal."
         ),
     ] = False
-    quiet: Annotated[bool, Option("-q --quiet", before=True, help="Print nothing but errors, also on a terminal.")] = (
-        False
-    )
+    quiet: Annotated[bool, Option("-q --quiet", before=True, help="Print only errors, even on a terminal.")] = False
 
     @property
     def config_path(self) -> Path:

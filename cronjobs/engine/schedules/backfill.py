@@ -52,7 +52,7 @@ class ScheduleBusy(CronjobsError):
     """Overlap: the schedule has an unfinished job, so no other one may be made."""
 
     def __init__(self, name: str, job_id: int) -> None:
-        super().__init__(f'job {job_id} of "{name}" is not finished; with --force a second one runs beside it')
+        super().__init__(f'job {job_id} of "{name}" is not finished; with --force a second one runs alongside it')
 
 
 def find(connection: Connection, name: str) -> StoredSchedule:
@@ -122,7 +122,7 @@ def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first:
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     count, _, _ = count_between(when, first - MICROSECOND, last)
     if count > MOST:
-        raise UsageError(f"{count:,} occurrences lie in that range, more than {MOST:,}: fill it in parts")
+        raise UsageError(f"{count:,} occurrences lie in that range, more than {MOST:,}: backfill it in parts")
     instants = list(takewhile(last.__ge__, when.after(first - MICROSECOND)))
     spent = [row for row in ledger if row.outcome in ("enqueued", "coalesced")]
     run = tuple(instant for instant in instants if not any(row.first_for <= instant <= row.last_for for row in spent))
@@ -140,7 +140,7 @@ def _remains(when: Timing, row: LedgerRow, taken: list[datetime]) -> list[Ledger
     if count_between(when, row.first_for - MICROSECOND, row.last_for) != (row.count, row.first_for, row.last_for):
         raise UsageError(
             f"the {row.count} occurrences from {row.first_for.isoformat()} to {row.last_for.isoformat()} were due "
-            "under another definition of the schedule: fill a range that ends before or begins after them"
+            "under another definition of the schedule: choose a range that ends before them or begins after them"
         )
     before = occurrences(when, row.first_for - MICROSECOND, taken[0] - MICROSECOND)
     after = occurrences(when, taken[-1], row.last_for)
@@ -176,17 +176,17 @@ def backfill(
     if first < now - retention:
         raise UsageError(
             f"the ledger reaches back {duration_text(retention)} (retention.occurrences): what ran before "
-            f"{(now - retention).isoformat(timespec='minutes')} is not known any more"
+            f"{(now - retention).isoformat(timespec='minutes')} is no longer known"
         )
     if last > stored.seen_until:
         raise UsageError(
             f"ticks have settled {name} up to {stored.seen_until.isoformat(timespec='seconds')}: "
-            "what comes after is theirs to run"
+            "ticks will run what comes after"
         )
     if any(piece.start < last and first <= piece.end for piece in owed_by(stored).pieces):
-        raise UsageError('a part of that range is held back by a pause: "cronjobs resume" lets ticks run it')
+        raise UsageError('a pause holds back part of that range: "cronjobs resume" lets ticks run it')
     if not dry_run and stored.id not in store.lock_schedules(connection, [stored]):
-        raise CronjobsError(f'a tick is at work on "{name}" at this moment: try again')
+        raise CronjobsError(f'a tick is settling "{name}" right now: try again')
     schedule = schedule_from_definition(name, stored.definition)
     filling = plan_filling(schedule, store.ledger_between(connection, stored.id, first, last), first, last)
     if dry_run or not filling.run:

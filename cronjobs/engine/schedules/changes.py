@@ -79,7 +79,7 @@ def compare(settings: Settings, stored: Iterable[StoredSchedule], caps: Mapping[
     if (len(remove) >= 3 and len(remove) * 2 > len(active)) or (remove and not wanted):
         refused = (
             f"the file would retire {len(remove)} of {len(active)} schedules ({', '.join(remove[:5])}"
-            f'{", …" if len(remove) > 5 else ""}): if that is meant, run "cronjobs sync --allow-removals"'
+            f'{", …" if len(remove) > 5 else ""}): if that is intended, run "cronjobs sync --allow-removals"'
         )
     todo = SyncPlan(tuple(add), tuple(change), remove, rename, refused, frozenset(retimed))
     if settings.queues is None:

@@ -141,7 +141,7 @@ class Settling:
         tell(written, self.emit, self.done)
 
     def _refused(self, due: Due, why: str) -> None:
-        self.emit(events.schedule_broken(due.stored.name, f"the database refuses what it makes: {why}"))
+        self.emit(events.schedule_broken(due.stored.name, f"the database refuses its job: {why}"))
 
     def settle_held(self) -> None:
         """Retry the schedules that others had locked, usually for a moment; longer locks are not waited for."""

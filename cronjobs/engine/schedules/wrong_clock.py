@@ -92,7 +92,7 @@ def undo(
         for row in several
         if row.outcome == "enqueued" and row.job_id is not None and row.last_for > now
     }
-    why = "a clock that was ahead made it before its time; it is made again when that comes"
+    why = "a clock that was ahead made it too early; it is made again when due"
     taken_back = operating.take_back(
         connection, to_come, operating.OperatorAction("cancel", "tick", "", why, {"clock": "ahead"})
     )

@@ -101,7 +101,7 @@ class Ends:
     def _take_safely(self, ended: Ended) -> None:
         try:
             self._take(ended)
-        except Exception as error:  # it is on no queue any more: it must not be forgotten
+        except Exception as error:  # it is on no queue now: do not lose track of it
             self.caught(error)
             if ended.attempt.is_leased and not ended.attempt.has_ended:
                 self.in_flight.end(_plain(ended, error))
@@ -114,7 +114,7 @@ class Ends:
         if attempt.phase is Phase.LOST:
             self.in_flight.move(attempt, Phase.GONE)
         if attempt.phase is Phase.GONE:
-            return  # its lease is lost: whatever it did, nothing of it is recorded
+            return  # its lease is lost: record nothing of it
         if isinstance(ended.finished.outcome, Released):
             self.release([attempt], ended.finished.outcome)
             return
@@ -140,9 +140,9 @@ class Ends:
         self.release([attempt])
 
     def release(self, attempts: Sequence[Attempt], why: Released = NOT_BEGUN) -> None:
-        """Give these back, as if they had never been claimed."""
+        """Release these jobs as if they had never been claimed."""
         now = self.clock.monotonic()
-        if why.error is not None:  # the next one would hardly fare better at once
+        if why.error is not None:  # another process would probably fail to start, too
             self.pace.pause(now)
         for attempt in attempts:
             if attempt.is_leased and not attempt.has_ended:
@@ -151,7 +151,7 @@ class Ends:
                 self.planner.typical_s = None  # and claim no further ahead until the pace is known again
 
     def lost(self, attempt: Attempt) -> None:
-        """Report that its lease was taken over or ran out."""
+        """Report that the lease was taken over or expired."""
         self.counts.lease_lost += 1
         self.emit(events.lease_lost(attempt.job, attempt.worker))
 
@@ -170,7 +170,7 @@ class Ends:
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def decided(self) -> list[End]:
-        """What is to be written, each end with what becomes of its job."""
+        """Return what to write: each outcome with its job's transition."""
         at = self._now()
         return [(ended, self._decide(ended, at)) for ended in self.in_flight.unwritten.values()]
 
@@ -201,7 +201,7 @@ class Ends:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def write_one_by_one(self) -> bool:
-        """One bad value must not hold up a batch: each end for itself; whether the database was there for all."""
+        """Write each outcome alone, so that one bad value blocks no other; return whether the database stayed up."""
         for ended in list(self.in_flight.unwritten.values()):
             try:
                 turn = self._write_one(ended)
@@ -209,7 +209,7 @@ class Ends:
                 if not isinstance(error, BadValue):
                     self.outage.note(error)
                     return False
-                self._drop(ended, error)  # in no form: its lease runs out, and the next tick finds it lost
+                self._drop(ended, error)  # not in any form: its lease expires, and the next tick records it as lost
             except Exception as error:
                 self.caught(error)
                 self._drop(ended, error)
@@ -234,7 +234,7 @@ class Ends:
     def written(self, turn: BatchResult) -> None:
         """Report what a committed turn wrote, and let go of it.
 
-        An error here leaves the other ends unwritten: they are written again, and found in the history.
+        If this raises, ends not reached stay queued; the next turn finds them in the history.
         """
         answered = turn.written.written | turn.written.lost
         for ended, decided in turn.ends:
@@ -259,7 +259,7 @@ class Ends:
             self.lost(ended.attempt)
 
     def _report(self, attempt: Attempt, decided: Decided) -> None:
-        """Count and emit an end that is known to be in the database."""
+        """Count and emit an outcome that is known to be in the database."""
         self.last, outcome = decided, decided.finished.outcome
         self.counts.count(decided, attempt.recorded)
         if not self.tells_each and isinstance(outcome, Succeeded) and outcome.note is None:
@@ -282,7 +282,7 @@ class Ends:
     def report_the_rest(self) -> None:
         """At the end of a tick: what could not be written, and jobs that ended themselves and whose code runs on."""
         self.outage.tell()
-        why = "the database was not there" if self.outage.error else "its row stayed locked by another session"
+        why = "the database could not be reached" if self.outage.error else "another session kept its row locked"
         self._report_unwritten(self.in_flight.unwritten.values(), why)
         now, _ = at = self._now()
         for attempt in [each for each in self.in_flight.without_lease if each.phase is Phase.RUNS_ON]:
@@ -296,5 +296,5 @@ def _plain(ended: Ended, error: Exception) -> Ended:
 
 
 def without_a_row(connection: Connection) -> None:
-    """The last write of a loop that is not a tick's: what ended may begin or end a finding."""
+    """Last write of a loop without a tick row: mark that findings may have changed."""
     look_soon(connection)

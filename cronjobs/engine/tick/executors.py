@@ -29,7 +29,7 @@ from cronjobs.engine.store.not_started import lanes_due
 from cronjobs.engine.tick.context import TickContext
 
 PROGRAM: Final = "cronjobs.contrib.dask.supervisor"  # operators signal it by this name: docs/how-to/long-work.md
-NOT_INSTALLED: Final = "the library of Dask is not installed: pip install 'cronjobs[dask]'"
+NOT_INSTALLED: Final = "Dask is not installed: pip install 'cronjobs[dask]'"
 
 
 @dataclass(frozen=True)

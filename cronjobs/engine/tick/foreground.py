@@ -47,7 +47,7 @@ from cronjobs.model import (
 
 SLOW_S: Final = 2.0  # an end that is not recorded by then is worth a line
 PROGRESS_S: Final = 0.25  # what was told too soon after another word is shown by then
-LOCKED: Final = "somebody's transaction holds the job's row"
+LOCKED: Final = "another transaction holds the job's row"
 HAND_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which a person ends a run
 
 
@@ -173,18 +173,18 @@ class Foreground:
             try:
                 beside.start()
             except RuntimeError as error:
-                why = f"no thread could be started: {error}"
+                why = f"cannot start a thread: {error}"
                 self._hand_back(Finished(self._job, self._by_a_person(Released(why))))
                 self._keep()
-                raise CannotRun(f"job {self._job.id} was not begun: {why}") from None
+                raise CannotRun(f"job {self._job.id} was not started: {why}") from None
             finished = self._finished()
             if not self._lost:
                 self._hand_back(finished)
                 self._wait_for(beside)
         decided = self._loop.ends.last
         if decided is None and not self._lost:
-            self._streams.say(f"the job has ended, and this could not be recorded: {in_words(finished.outcome)}")
-            raise self._loop.outage.error or TransientTrouble(f"the end could not be recorded: {LOCKED}")
+            self._streams.say(f"the job ended, but this could not be recorded: {in_words(finished.outcome)}")
+            raise self._loop.outage.error or TransientTrouble(f"the outcome could not be recorded: {LOCKED}")
         return RunResult(self._job, decided, self._signal if self._was_stopped else None)
 
     def _keep(self) -> None:
@@ -205,7 +205,7 @@ class Foreground:
         beside.join(SLOW_S)
         if beside.is_alive():
             why = self._loop.outage.error or LOCKED
-            self._streams.say(f"the end cannot be recorded just now, trying again: {why}")
+            self._streams.say(f"the outcome cannot be recorded yet, retrying: {why}")
         while beside.is_alive():
             if self._loop.outage.error is None:  # somebody's psql: for as long as the person has patience
                 self._allow_time()
@@ -246,7 +246,7 @@ class Foreground:
         if self._by_hand and isinstance(outcome, Failed) and is_misfit(outcome):
             return dataclasses.replace(outcome, permanent=True)
         if self._by_hand and isinstance(outcome, Interrupted | Released):
-            return CancelledByRequest(f"{outcome.error}; begun by hand, so it is not run again")
+            return CancelledByRequest(f"{outcome.error}; started by hand, so it is not retried")
         return outcome
 
     def _is_stop(self, outcome: Outcome) -> bool:
@@ -269,19 +269,19 @@ class Foreground:
                 self._on_progress(told)
             return
         if event.name == "database.trouble" and not self._ended:
-            self._streams.say(f"the lease cannot be renewed just now: {event.facts['error']}")
+            self._streams.say(f"the lease cannot be renewed yet: {event.facts['error']}")
         elif event.name == "job.lease_lost" and not self._lost:
-            self._streams.say("the lease was taken over meanwhile: nothing of this attempt was recorded")
+            self._streams.say("the lease was taken over: this attempt recorded nothing")
             self._lost = True
         self._emit(event)
 
     def _hear(self, reason: str) -> None:
         if reason == "cancelled" and self._attempt.stop.reason is None:
-            self._streams.say("cancel was requested: the job is being told")
+            self._streams.say("cancel was requested: stopping the job")
         elif reason == "lease lost":
             trouble = self._loop.outage.error
             why = f"ran out: {trouble}" if trouble else "was taken over or ran out"
-            self._streams.say(f"stopping, and nothing of this attempt will be recorded: the lease {why}")
+            self._streams.say(f"stopping; this attempt will record nothing: the lease {why}")
             self._lost = True
             signal.pthread_kill(self._main, signal.SIGINT)  # only in that thread does it end a sleep or a read
 

@@ -44,7 +44,7 @@ ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an inte
 REAPED_WITHIN_S: Final = 0.1
 ADOPTED: Final = "adopted"
 FULL: Final = "full"  # as many long jobs run on this host as are allowed
-STOPPED: Final = "it was told to stop before it began"
+STOPPED: Final = "it was asked to stop before it began"
 SILENT: Final = "no answer in time"
 
 
@@ -99,7 +99,7 @@ class Handover:
         """The job type as the tick knew it; only a command's words are read from the file. Raises CronjobsError."""
         declared = settings.job_types.get(self.job_type)
         if self.is_command and (declared is None or declared.command is None):
-            raise CronjobsError(f"the command {self.job_type} is not in {self.config} any more")
+            raise CronjobsError(f"the command {self.job_type} is no longer in {self.config}")
         policy = read_policy(json.loads(self.row_policy))
         assert policy is not None
         return JobType(
@@ -138,7 +138,7 @@ class Handovers:
         try:
             thread.start()
         except (RuntimeError, MemoryError) as error:
-            self._answer(attempt, f"no thread could be started: {error}")
+            self._answer(attempt, f"cannot start a thread: {error}")
 
     def begin_supervisors(self, tick: Any, types: JobTypes) -> None:
         """Start what submits jobs to clusters, where some are due; these processes outlive the *tick* (its context)."""
@@ -157,9 +157,9 @@ class Handovers:
             with open(reader, "rb", buffering=0) as opened:
                 answer = _read_line(opened.fileno(), self.clock, until) or _why_silent(process)
         except OSError as error:
-            answer = f"no process could be started: {error.strerror}"
+            answer = f"cannot start a process: {error.strerror}"
         except Exception as error:  # the tick would wait to its end for an answer
-            answer = f"no process could be started: {type(error).__name__}: {error}"
+            answer = f"cannot start a process: {type(error).__name__}: {error}"
         self._answer(attempt, answer)
 
     def _answer(self, attempt: Attempt, answer: str) -> None:
@@ -198,7 +198,8 @@ def _why_silent(process: subprocess.Popen[bytes]) -> str:
 
     with suppress(subprocess.TimeoutExpired):
         status = process.wait(REAPED_WITHIN_S)  # its pipe closes shortly before the process ends
-        return f"its process ended without a word, {f'exit status {status}' if status >= 0 else f'signal {-status}'}"
+        how = f"exit status {status}" if status >= 0 else f"signal {-status}"
+        return f"its process ended without reporting an outcome, {how}"
     return SILENT
 
 

@@ -38,7 +38,7 @@ HANDOVER_S: Final = 5.0  # what must be left of a tick for it to hand a long job
 
 
 def nothing(_connection: Connection) -> None:
-    """What a loop without a tick writes of its own."""
+    """No-op ``before_writing``, for loops without a tick row."""
 
 
 @dataclass
@@ -58,15 +58,15 @@ class Loop:
     host: str = ""  # long jobs are counted by host
     limits: TickFilter = field(default_factory=TickFilter)
     counts: Counts = field(default_factory=Counts)
-    crashing: Collection[str] = ()  # types that took runners down: their jobs run in child processes
+    crashing: Collection[str] = ()  # types that crashed runners: their jobs run in child processes
     suspected: Collection[str] = ()  # types that one runner died with
     many_queues: bool = False  # see ``Overview``
     tells_each: bool = True  # see ``TickContext``
     overran: Callable[[], Collection[str] | None] = unknown  # see ``Experience``
     overran_now: set[str] = field(default_factory=set)  # types whose jobs this tick has to interrupt
     signs: Signs = NO_SIGNS  # of rows that took ticks down
-    say_progress_s: float = math.inf  # how often a person who watches hears how far jobs have come
-    catches: bool = True  # errors that nobody expected; not in a test that is to see them
+    say_progress_s: float = math.inf  # seconds between progress lines on a terminal
+    catches: bool = True  # catch unexpected exceptions; tests set False so they propagate
 
     def __post_init__(self) -> None:
         self.settings, self.clock = self.workers.around.settings, self.workers.clock
@@ -120,8 +120,8 @@ class Loop:
         self.renewed_at = -math.inf
         self.handover_s = min(HANDOVER_S, (self.deadline - self.clock.monotonic()) / 2)
         self.takes_reports = True
-        self.gone_by = math.inf  # the process must be gone by then, whatever else is
-        self.finishing = False  # from ``finish`` on nothing begins here any more
+        self.gone_by = math.inf  # the process must have exited by then, in any case
+        self.finishing = False  # once ``finish`` has begun, no job starts here
 
     @classmethod
     def of_one(
@@ -157,7 +157,7 @@ class Loop:
     def run(self) -> str:
         """Work until nothing is due, time is up, or no slot will come free; say which.
 
-        An error that nobody expected stops the claims: what has not begun goes back, what runs comes to its end.
+        An unexpected error stops the claims: jobs not begun are released, running jobs finish.
         """
         while not self.net.gave_up:
             try:
@@ -185,11 +185,11 @@ class Loop:
 
     def _caught(self, error: Exception) -> None:
         self.net.catch(error)
-        # Whatever was broken off behind a commit: what it claimed and nobody took is read from the rows, and goes back.
+        # The failed turn may have committed a claim: re-read our leases and release the jobs never started.
         self.writer.claim_unsettled = True
 
     def stop(self, reason: str) -> None:
-        """Begin shutdown (called from a signal handler): contexts say so at once, no more claims; again: end now."""
+        """Begin shutdown, from a signal handler: contexts report it at once, claims stop. A second call ends it."""
         if self.stopping is not None:
             self.hurry = True
             self.gone_by = min(self.gone_by, self.clock.monotonic() + EXIT_MARGIN_S)
@@ -211,7 +211,7 @@ class Loop:
     def finish(self, last_write: Callable[[Connection], None] = without_a_row) -> bool:
         """The last transaction: ends, history of what still runs, leases cut to 2 s; whether a thread still runs.
 
-        A loop without a tick, whose row it would be, only says that facts have changed.
+        A loop without a tick row only marks that facts have changed.
 
         If one does, the caller must end the process before those leases end, so that no second owner can begin while
         the code still runs here. From the first try on they may be cut, whatever its answer was.
@@ -221,7 +221,7 @@ class Loop:
             return self._finish(last_write)
         except Exception as error:
             self._caught(error)
-        try:  # the tick's row alone: leases that could not be cut end by themselves, after this process
+        try:  # the tick's row alone: leases that were not cut expire after this process has ended
             self.writer.write_alone(last_write)
         except Exception as error:
             self.net.catch(error)
@@ -242,7 +242,7 @@ class Loop:
                     self.writer.cut_leases(connection, stuck)
                 last_write(connection)
 
-            unsettled = self.writer.claim_unsettled  # what this turn finds of it goes back in another one
+            unsettled = self.writer.claim_unsettled  # another turn releases what this one finds of it
             went_well = self._turn(last=write)
             done = went_well and not unsettled
             # A second signal ends it at once, but for what this turn found: the database is there, and it can go back.
@@ -257,7 +257,7 @@ class Loop:
     # --- one turn -----------------------------------------------------------------------------------------------------
 
     def _turn(self, last: Callable[[Connection], None] | None = None) -> bool:
-        """Write what ended, renew what is held, claim what comes next, in one transaction; whether it went well."""
+        """In one transaction write outcomes, renew leases and claim jobs; return whether it succeeded."""
         batch = self._decide(self.clock.monotonic(), last)
         if batch is None:
             return True
@@ -269,12 +269,12 @@ class Loop:
         return True
 
     def _decide(self, now: float, last: Callable[[Connection], None] | None) -> Batch | None:
-        """What to write at the monotonic instant *now*; None: nothing. It changes nothing."""
-        # Not before it is known what the claim before took: many that have no answer would lease more and more.
+        """Return what to write at the monotonic instant *now*, or None. Changes nothing."""
+        # Not while an earlier claim is unresolved: repeated unanswered claims would lease more and more jobs.
         no_claim = last is not None or self.writer.claim_unsettled
         room = 0 if no_claim or now >= self.deadline or now < self._next_claim() else self.planner.room(self.in_flight)
         renew = now >= self._next_renewal() and not last
-        # Only if there is time enough to hand one over.
+        # Only if enough time is left to start one.
         may_look = not (no_claim or self._claims_nothing or now < self.pace.next_long_claim)
         long = self.planner.long_admission() if may_look and self.deadline - now >= self.handover_s else None
         to_write = self.in_flight.unwritten or self.in_flight.unrecorded() or self.writer.claim_unsettled
@@ -301,14 +301,16 @@ class Loop:
         )
 
     def _after_failure(self, batch: Batch, error: Exception) -> bool:
-        """Nothing of *batch* is written, or nobody knows; whether the turn may count as done all the same."""
-        if not isinstance(error, DatabaseError):  # of one end's values, or of a claim's: the ends are written anyway
+        """*batch* was not written, or that is unknown; return whether the turn counts as done anyway."""
+        if not isinstance(
+            error, DatabaseError
+        ):  # one outcome's or one claim's bad value: the other outcomes are still written
             self._caught(error)
             self.ends.write_one_by_one()
             return False
         self._begin(BatchResult(batch.now, unsure=self.writer.unconfirmed))
         if batch.reports and isinstance(error, BadValue):
-            self.takes_reports = False  # whatever they hold, no lease may be lost for it
+            self.takes_reports = False  # no lease may be lost over a bad value
             return False
         if isinstance(error, BadValue) and self.in_flight.unwritten and self.ends.write_one_by_one():
             return batch.last is None
@@ -326,7 +328,7 @@ class Loop:
     # --- after the commit ---------------------------------------------------------------------------------------------
 
     def _after(self, batch: Batch, turn: BatchResult) -> None:
-        """Change what memory knows by what the committed *turn* did."""
+        """Update memory with the results of the committed *turn*."""
         self.planner.write_s = self.clock.monotonic() - turn.sent
         self.outage.over()
         if batch.long is not None:
@@ -338,7 +340,7 @@ class Loop:
             if turn.postponed:
                 self.pace.nothing_due = False
         self.in_flight.recorded(turn.recorded)
-        self.ends.written(turn)  # after the look: what it released may be due again, and the same claim did not see it
+        self.ends.written(turn)  # after the look: jobs it released may be due again, and its claim did not see them
         if turn.cleared:
             for name in sorted(set(turn.cleared) & set(self.crashing)):
                 self.emit(events.type_cleared(name))
@@ -359,7 +361,7 @@ class Loop:
         attempts = []
         for job in (*turn.settled, *turn.unsure, *turn.claimed, *turn.long):
             job_type = self.job_types.types.get(job.job_type)
-            if job_type is None:  # only by an unsettled claim of a type that is gone: the lease runs out
+            if job_type is None:  # only from an unresolved claim of a removed type: the lease expires
                 continue
             if job.id in self.in_flight.held:  # its row was reset by hand, or by a clock that jumped
                 self._lose(self.in_flight.held[job.id])
@@ -387,7 +389,7 @@ class Loop:
     def _begin_one(self, attempt: Attempt, late: bool) -> None:
         long = attempt.timeout > self.planner.longest
         if self.stopping is not None:
-            attempt.stop.set("shutdown")  # it was claimed while the signal came: on_shutdown: drop is for it, too
+            attempt.stop.set("shutdown")  # claimed as the signal came: on_shutdown: drop applies to it, too
         time_is_up = self.clock.monotonic() >= self.deadline  # the claim's own transaction took so long
         if self._takes_nothing or time_is_up or (late and not long and not self._fits(attempt)):
             self.ends.release([attempt])
@@ -406,7 +408,7 @@ class Loop:
         if self.workers.fault is not None and before is None:
             self.planner.workers = self.workers.count
             self.emit(events.worker_not_started(self.workers.fault, self.workers.count))
-        if not handed:  # and nothing more is claimed: no slot is left
+        if not handed:  # and claim no more: no slot is left
             self.net.error = self.net.error or RuntimeError(self.workers.fault)
             self.ends.release([attempt])
 
@@ -429,28 +431,28 @@ class Loop:
         self.renewed_at = turn.sent
 
     def _lose(self, attempt: Attempt) -> None:
-        """The lease was taken over or ran out: stop the code, forget the job, record nothing."""
+        """The lease was taken over or expired: stop the code, drop the job, record nothing."""
         self.in_flight.lose(attempt)
         attempt.stop.set("lease lost")
-        if not attempt.handed_over:  # else by its own process, which is as it should be
+        if not attempt.handed_over:  # else its own process took it, as intended
             self.ends.lost(attempt)
 
     def _lose_what_ran_out(self) -> None:
-        """What runs and could not be renewed in time is lost. In a tick the kernel's timer ends the process then."""
+        """Lose attempts whose lease was not renewed in time. In a tick the kernel's timer then ends the process."""
         leased_since = self.clock.monotonic() - self.lease_s + lease_margin_s(self.lease_s)
         for attempt in self.in_flight.busy():
             if attempt.started is not None and attempt.leased_at <= leased_since:
                 self._lose(attempt)
 
     def _move_watchdog(self) -> None:
-        """Nobody runs on past a lease: the kernel's timer stands before the first of them ends."""
+        """Set the kernel's timer before the first lease ends, so that no code outlives its lease."""
         first = self.in_flight.first_leased(working=True) + self.lease_s - lease_margin_s(self.lease_s)
         self.watchdog.stand_at(min(self.deadline + PAST_DEADLINE_S, first, self.gone_by))
 
     # --- keeping time -------------------------------------------------------------------------------------------------
 
     def _give_back_what_waits(self) -> None:
-        """Jobs claimed ahead behind ones that turn out slow: other runners shall have them."""
+        """Release jobs claimed ahead that wait behind slow ones, for other runners."""
         now = self.clock.monotonic()
         waits = any(attempt.started is None and now - attempt.taken > UNBEGUN_S for attempt in self.in_flight.busy())
         if waits or self._takes_nothing:

@@ -36,11 +36,11 @@ WHY: Final = {
     BEHIND_ANOTHER: "another job of schedule {schedule} was running, or came first",
     LIMITED: "{limit}",
     NO_PLACE: "its timeout is longer than a tick, and no place for a long job was free there (run.long_jobs)",
-    "--limit": "the tick had started as many jobs as it was to (--limit)",
+    "--limit": "the tick had started its limit of jobs (--limit)",
     "stopped": "the tick was told to stop",
-    OUT_OF_TIME: "its timeout of {timeout_s}{stop} did not fit into the {left_s} that were left of the tick",
-    TOO_SHORT: "its timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick there (--budget)",
-    NO_WORKER: "all workers of the tick were busy to its end",
+    OUT_OF_TIME: "its timeout of {timeout_s}{stop} did not fit into the {left_s} left in the tick",
+    TOO_SHORT: "its timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick (--budget)",
+    NO_WORKER: "all workers of the tick were busy until it ended",
     "late": "it came due as the tick ended, or another runner held it",
 }
 MOST_ENTRIES: Final = 50

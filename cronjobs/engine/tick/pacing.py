@@ -19,7 +19,7 @@ LOCKED_PAUSE_S: Final = 0.1  # before the next try for a row that another transa
 SHORTEST_WAIT_S: Final = 0.001
 
 TIME_IS_UP: Final = "time is up"
-NO_WRITES: Final = "the database takes no writes"
+NO_WRITES: Final = "the database is read-only"
 LIMIT_REACHED: Final = "the limit is reached"
 NO_SLOT: Final = "no slot will come free"
 

@@ -214,7 +214,7 @@ class Tick(TickContext):
         self.row.end(connection, finished_at, self.result)
 
     def leave_inputs(self) -> None:
-        """Let the next ticks of this command line take the fast path; for a tick that ended without any fault."""
+        """Let the next ticks of this command line use the fast path; only after a tick without faults."""
         from cronjobs.engine.tick import idle_inputs
 
         if self.start is not None and self.seen is not None:
@@ -239,10 +239,10 @@ class Tick(TickContext):
                 process.send_signal(number)
         if self.loop is not None:
             self.loop.stop(self.stop_requested)
-        elif first:  # a module that is being imported gets as much time as a handler, not more
+        elif first:  # an import gets as much time as a handler
             grace_s = self.settings.run.shutdown_grace.total_seconds()
             self.watchdog.stand_at(min(self.clock.monotonic() + grace_s, self.deadline) + PAST_DEADLINE_S)
-        else:  # nothing runs yet, and no transaction is worth waiting for
+        else:  # nothing runs yet, so no transaction is worth waiting for
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 

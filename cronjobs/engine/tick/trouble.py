@@ -12,8 +12,8 @@ from cronjobs import events
 from cronjobs.clock import Clock
 from cronjobs.errors import DatabaseBusy, DatabaseError, TransientTrouble
 
-FAULT: Final = "a fault of cronjobs itself"  # why a tick ended
-MOST_FALLS: Final = 10  # after so many errors nothing of the loop works any more, and it ends whatever is running
+FAULT: Final = "an internal error in cronjobs"  # why a tick ended
+MOST_FALLS: Final = 10  # after this many errors the loop is broken and ends, whatever is running
 FRAMES: Final = 6
 
 
@@ -104,5 +104,5 @@ class Outage:
 
     @property
     def stays(self) -> bool:
-        """Whether waiting does not help against this kind of error."""
+        """Return True if waiting cannot fix this kind of error."""
         return self.error is not None and not isinstance(self.error, TransientTrouble)

@@ -52,7 +52,7 @@ from cronjobs.model import Finished, Job, Released, RetryPolicy, Status
 
 # --- what to claim ----------------------------------------------------------------------------------------------------
 
-GROUP: Final = 400  # ends that are written at once, while workers run what else is claimed
+GROUP: Final = 400  # outcomes written at once, while workers run the other claimed jobs
 MOST_AHEAD: Final = 2 * GROUP  # at most so many are claimed before a worker is free
 AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this time
 NO_LIMIT: Final = 1_000_000
@@ -138,7 +138,7 @@ class ClaimPlanner:
     # --- how many -----------------------------------------------------------------------------------------------------
 
     def free(self, in_flight: InFlight) -> int:
-        """How many more jobs would start at once; negative: so many already wait for a worker."""
+        """How many more jobs would start at once; if negative, how many wait for a worker."""
         busy = in_flight.busy()
         overdue = sum(attempt.phase is Phase.OVERDUE for attempt in busy)
         return self._slots(overdue, in_flight) - (len(busy) - overdue)
@@ -307,7 +307,7 @@ class BatchResult:
     renewal: Renewal | None = None
     reported: Sequence[Report] = ()  # what the renewal wrote besides
     settled: Sequence[Job] = ()  # jobs of an earlier claim whose COMMIT reply was lost
-    unsure: Sequence[Job] = ()  # ours, and not to be begun: somebody has the row locked, or a failover may lose it
+    unsure: Sequence[Job] = ()  # ours, but must not start: another session locked the row, or a failover may lose it
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
     database_now: datetime | None = None
@@ -328,8 +328,8 @@ class Writer:
     lease: timedelta
     before_writing: Callable[[Connection], None]
     claim_unsettled: bool = False  # a turn that claimed jobs failed: their rows may be ours
-    warily: bool = False  # one row made a claim fail: from now on each row is claimed by itself
-    doubtful: bool = False  # there are jobs of which a claim ended before the row was read: they come after all others
+    warily: bool = False  # one row made a claim fail: from now on each row is claimed alone
+    doubtful: bool = False  # some claims ended before the row was read: those jobs come last
     refused: set[int] = field(default_factory=set)
     suspects: set[int] = field(default_factory=set)  # leased, and reading them failed by what is in their rows
     unconfirmed: list[Job] = field(default_factory=list)  # leased by the last turn, and no standby has confirmed it
@@ -409,7 +409,7 @@ class Writer:
             try:
                 job = self._read_one(job_id)
             except (DatabaseError, MemoryError) as error:
-                why = f"its row could not be read: {error}" if str(error) else "its row takes more memory than there is"
+                why = f"its row could not be read: {error}" if str(error) else "its row needs more memory than there is"
                 turn = replace(turn, refused={**turn.refused, job_id: why})
             else:
                 turn = replace(turn, claimed=[*turn.claimed, *([job] if job is not None else [])])
@@ -477,7 +477,7 @@ class Writer:
         else:
             found = claims.claim(connection, limit=room, **lease, admission=admission)
         if self.doubtful and not found.jobs and not found.unread:
-            if not alone:  # reading one may be the end of this process, and of all that runs in it
+            if not alone:  # reading one may kill this process and all that runs in it
                 return found._replace(postponed=True)
             found = claims.claim_warily(connection, **lease, admission=replace(admission, doubtful=True))
         self.refused |= found.refused.keys()
@@ -493,7 +493,7 @@ class Writer:
         return self._claim(connection, room, admission, alone=order.alone)
 
     def cut_leases(self, connection: Connection, attempts: Sequence[Attempt]) -> None:
-        """Let the leases of what still runs end in 2 s, before which this process must be gone."""
+        """Cut the leases of what still runs to 2 s; this process must exit before that."""
         leases.cut_leases(connection, [attempt.lease for attempt in attempts], CUT_LEASE)
 
     def write_alone(self, last: Callable[[Connection], None]) -> None:
@@ -516,7 +516,7 @@ class Writer:
         return BatchResult(sent, ends, written)
 
     def _judged(self, connection: Connection, ends: Sequence[End]) -> Sequence[End]:
-        """The same ends. Whether a payload that does not fit is given up, only the rows of others can say."""
+        """The same outcomes, after other ticks' rows decide whether a misfit payload is given up."""
         misfits = [ended.attempt.job.id for ended, decided in ends if is_misfit(decided.finished.outcome)]
         known = known_misfits(connection, misfits) if misfits else {}
         if not known:

@@ -146,4 +146,4 @@ class HardLimit:
     def _check(self, result: int) -> None:
         if result:
             number = self._ctypes.get_errno()
-            raise OSError(number, "the kernel refused a timer")
+            raise OSError(number, "the kernel refused to set a timer")

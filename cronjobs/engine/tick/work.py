@@ -39,7 +39,7 @@ from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.engine.tick.turn import WRITE_PATIENCE_S
 from cronjobs.errors import DatabaseError
 
-NOTHING_CAN_START: Final = "nothing more of what is due can start"
+NOTHING_CAN_START: Final = "no other due job can start here"
 
 
 @dataclass

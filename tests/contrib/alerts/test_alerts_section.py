@@ -21,25 +21,25 @@ def read(folder: Path, text: str) -> Settings:
 BAD = [
     ("alerts: {channels: {a: {}}}", "alerts.channels.a: how is it sent?"),
     ("alerts: {channels: {a: {command: [x], webhook: {url: 'http://x'}}}}", "how is it sent?"),
-    ("alerts: {channels: {a: {webhook: {url: 'ftp://x'}}}}", "this is no address of a web server"),
-    ("alerts: {channels: {a: {webhook: {url: '${SECRET}'}}}}", "this is no address of a web server"),
+    ("alerts: {channels: {a: {webhook: {url: 'ftp://x'}}}}", "this is not a web address"),
+    ("alerts: {channels: {a: {webhook: {url: '${SECRET}'}}}}", "this is not a web address"),
     ("alerts: {channels: {a: {webhook: {url: 'http://x', format: xml}}}}", '"xml" is not one of json, slack, teams'),
-    ("alerts: {channels: {a: {mail: {host: h, from: a, to: [b@c.d]}}}}", '"a" is not a mail address'),
+    ("alerts: {channels: {a: {mail: {host: h, from: a, to: [b@c.d]}}}}", '"a" is not an email address'),
     ("alerts: {channels: {a: {mail: {host: h, from: a@b.c, to: []}}}}", "nobody would get the mail"),
     ("alerts: {channels: {a: {mail: {host: h, from: a@b.c, to: [b@c.d], user: u}}}}", "user and password go together"),
     (
         "alerts: {channels: {a: {mail: {host: h, tls: none, from: a@b.c, to: [b@c.d], user: u, password: p}}}}",
-        "the password would go over the network as it is",
+        "the password would cross the network in clear text",
     ),
     ("alerts: {channels: [a]}", "write it as a mapping: a name, and below it its settings"),
     ("alerts: {severity: mild}", '"mild" is not one of critical, warning, notice'),
     ("alerts: {thresholds: {t: {of: dead}}}", "more_than:, within: must be given here"),
     ("alerts: {thresholds: {t: {of: late, more_than: 1, within: 1h}}}", '"late" is not one of dead, failed'),
-    ("alerts: {ignore: [dea]}", '"dea" is no kind of finding, did you mean "dead"?'),
-    ("extras: [acme]\nalerts: {ignore: [dea]}", '"dea" is no kind of finding, did you mean "dead"?'),
-    ("alerts: {ignore: [qqqq]}", '"qqqq" is no kind of finding: there are absent, alert, behind, '),
+    ("alerts: {ignore: [dea]}", '"dea" is not a kind of finding, did you mean "dead"?'),
+    ("extras: [acme]\nalerts: {ignore: [dea]}", '"dea" is not a kind of finding, did you mean "dead"?'),
+    ("alerts: {ignore: [qqqq]}", '"qqqq" is not a kind of finding: there are absent, alert, behind, '),
     ("alerts: {chanels: {}}", 'did you mean "channels"?'),
-    ("run: {ping: nowhere}", "this is no address of a web server"),
+    ("run: {ping: nowhere}", "this is not a web address"),
 ]
 
 

@@ -71,7 +71,7 @@ def test_a_failure_is_an_alarm_when_no_try_is_left(database: Database, tmp_path:
     database.clock.advance(10 * MINUTE)  # type: ignore[attr-defined]
     host.tick()
     assert [said for said, _ in pinged(web)] == ["/check/start", "/check/log", "/check/start", "/check/1"]
-    assert web.got[1][1] == b"failed, and is tried again: exit status 1"
+    assert web.got[1][1] == b"failed, will be retried: exit status 1"
     assert len({rid for _, rid in pinged(web)}) == 2
 
 

@@ -346,7 +346,7 @@ def test_a_job_that_is_gone_too_early_is_a_difference_and_a_pruned_one_ran(world
     with world.database.write() as connection:
         connection.execute(delete(tables.jobs).where(tables.jobs.c.id == ids[5]))
     [difference] = told(kept(world))
-    assert f"job {ids[5]}, which was made for it, is gone, and too young to be pruned" in difference
+    assert f"job {ids[5]}, made for it, is missing, though too young to be pruned" in difference
 
 
 def test_a_job_of_another_occurrence_is_a_difference(world: World) -> None:
@@ -356,7 +356,7 @@ def test_a_job_of_another_occurrence_is_a_difference(world: World) -> None:
     with world.database.write() as connection:
         _, one, other = connection.execute(select(of.c.job_id).order_by(of.c.last_for)).scalars()
         connection.execute(update(of).where(of.c.job_id == one).values(job_id=other))
-    assert f"job {other}, which the ledger names for it, is of another occurrence" in " ".join(told(kept(world)))
+    assert f"job {other}, which the ledger names for it, belongs to another occurrence" in " ".join(told(kept(world)))
     assert f"job {one} was made for it, and the ledger does not name that job" in " ".join(told(kept(world)))
 
 
@@ -376,9 +376,9 @@ def second(minute: int, seconds: float = 0) -> datetime:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"first_for": second(1), "last_for": second(3, 30), "count": 3}, "more than one row of the ledger covers it"),
+        ({"first_for": second(1), "last_for": second(3, 30), "count": 3}, "more than one ledger row covers it"),
         ({"first_for": second(2, 30), "last_for": second(2, 30)}, "nothing was due by the definition in force then"),
-        ({"first_for": second(2, 30), "last_for": second(2, 30), "outcome": "enqueued"}, "and names none"),
+        ({"first_for": second(2, 30), "last_for": second(2, 30), "outcome": "enqueued"}, "but names none"),
         ({"first_for": second(2, 30), "last_for": second(2, 30), "reason": "backfill by eve"}, "nothing was due"),
         ({"first_for": second(3, 1), "last_for": second(3, 59), "count": 9}, "nothing was due"),
     ],
@@ -443,7 +443,7 @@ def test_what_is_older_than_the_retention_is_not_judged(world: World) -> None:
     assert (told(found), counts(found)) == ([], {"due": 7, "ran": 3, "beyond": 4})
     answer = world.cronjobs("books", "--from", "10d")
     assert answer.code == 0
-    assert "s: 4 without a row: the ledger reaches back to 2026-03-0" in answer.out
+    assert "s: 4 without a row: the ledger goes back only to 2026-03-0" in answer.out
 
 
 def test_a_retention_that_was_shorter_until_now_is_no_difference(world: World) -> None:

@@ -110,8 +110,8 @@ def test_what_is_not_utf8_comes_over_and_is_named(move: Move) -> None:
             last = connection.exec_driver_sql(insert, (value,)).scalar_one()
     report = move.copy()
     assert report.odd == [
-        f"cronjobs_jobs id {last - 1}: payload came over as a text: not UTF-8",
-        f"cronjobs_jobs id {last}: enqueued_by came over with replacement characters: not UTF-8",
+        f"cronjobs_jobs id {last - 1}: payload was copied as text: not UTF-8",
+        f"cronjobs_jobs id {last}: enqueued_by was copied with replacement characters: not UTF-8",
     ]
     there = move.jobs(move.new, "t.latin")
     assert [row.payload for row in there] == ['{"name": "Jos\N{REPLACEMENT CHARACTER}"}', {}]
@@ -166,7 +166,7 @@ def test_what_only_sqlite_takes_arrives_as_near_as_can_be_and_is_told(move: Move
     assert [row.payload for row in move.jobs(move.new, "t.odd")] == [arrives for _, arrives in ODD]
     told = [payload for payload, arrives in ODD if isinstance(arrives, str)]
     assert len(report.odd) == len(told)
-    assert "payload came over as a text" in report.odd[0]
+    assert "payload was copied as text" in report.odd[0]
     with move.new.read() as connection:
         digits = connection.execute(text("SELECT payload::text FROM cronjobs_jobs WHERE job_type = 't.digits'"))
         assert digits.scalar_one() == DIGITS
@@ -425,8 +425,8 @@ def test_a_role_that_may_not_is_told_and_the_old_side_stays_open(move: Move, pos
     ("arguments", "said"),
     [
         (("--from", "sqlite:///gone.db"), "there is no database sqlite:///"),
-        ((), "say where to"),
-        (("--from", "sqlite:///a.db", "--to", "postgresql://h/d"), "say where to"),
+        ((), "give --to"),
+        (("--from", "sqlite:///a.db", "--to", "postgresql://h/d"), "give --to"),
     ],
 )
 def test_a_command_that_cannot_be_meant_makes_no_file(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -520,8 +520,8 @@ def test_the_answer_names_the_new_database_without_its_password(
 
 def test_nothing_is_copied_while_a_job_runs(move: Move) -> None:
     [job] = move.claim(move.old)
-    refused(move, f"job {job.id} runs on the old side: say how long to wait")
-    refused(move, f"job {job.id} runs on the old side still", wait=timedelta(0))
+    refused(move, f"job {job.id} runs on the old side: wait for them with --wait")
+    refused(move, f"job {job.id} runs on the old side after the wait", wait=timedelta(0))
 
 
 def test_with_wait_the_copy_begins_when_what_runs_has_ended(move: Move, monkeypatch: pytest.MonkeyPatch) -> None:

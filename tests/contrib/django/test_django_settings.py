@@ -187,7 +187,7 @@ def test_root_does_not_import_settings_that_others_may_write(folder: Path, monke
     monkeypatch.setattr(config, "settings_of_django", lambda: None)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     settings = Settings(folder / "cronjobs.yaml", folder, env=(("DJANGO_SETTINGS_MODULE", "loose"),))
-    with pytest.raises(trust.UntrustedFiles, match=r"loose\.py can be written by everybody"):
+    with pytest.raises(trust.UntrustedFiles, match=r"loose\.py is writable by everyone"):
         config.with_its_database(settings, "cronjobs.yaml", {}, need=True)
 
 

@@ -23,7 +23,7 @@ from cronjobs.errors import SchemaNotUpgraded
 pytestmark = pytest.mark.connects_as(OWNER)
 
 REVISIONS = ("0001", f"{int(FIRST_REVISION) - 1:04d}")
-SAYS = "of a version before 0.2.0: this version does not upgrade it, and has changed nothing"
+SAYS = "from a version before 0.2.0: this version cannot upgrade it, and changed nothing"
 
 
 @pytest.fixture(params=REVISIONS)

@@ -183,7 +183,7 @@ def test_a_spoiled_file_is_told_and_nothing_runs(sqlite_project: Project, spoil:
     file = Path(project.file)
     backup = shutil.copy(file, file.with_name("backup"))
     spoil(file)
-    assert_told(project.tick(*BUDGET), "is damaged", str(file), "restore it from a backup")
+    assert_told(project.tick(*BUDGET), "is damaged", str(file), "restore the database from a backup")
     for left in file.parent.glob(f"{file.name}-*"):
         left.unlink()
     shutil.copy(backup, file)
@@ -231,7 +231,7 @@ def test_a_server_that_takes_no_writes_is_told_and_nothing_runs(
     with how(project):
         tick = project.tick(*BUDGET)
     assert_told(tick, *said)
-    assert 'ended="the database takes no writes"' in project.log()  # not at the end of its budget: it would not help
+    assert 'ended="the database is read-only"' in project.log()  # not at the end of its budget: it would not help
     assert str(parse_url(project.url).url.password) not in tick.stderr
     assert_runs_once_afterwards(project, *ids)
 

@@ -57,8 +57,8 @@ def test_what_the_finding_says_to_type_explains_the_run_that_did_not_come(nights
     told = nights.ask("exec:dump")
     assert told.verdict == "absent"
     assert told.found["sentences"][0] == (
-        "dump was due at 2026-03-05 02:15:00 UTC by the crontab of web1 (15 2 * * *), and did not come: "
-        "exec recorded no run since."
+        "dump was due at 2026-03-05 02:15:00 UTC by the crontab of web1 (15 2 * * *), but did not start: exec "
+        "recorded no run since."
     )
     assert "Job 2 is a run of cronjobs exec dump" in told
 

@@ -106,7 +106,7 @@ def test_cron_tz_counts_for_cronie_only() -> None:
         ("* * * * * /venv/bin/cronjobs run-due", "it is a tick of cronjobs", "debian"),
         ("* * * * * /venv/bin/python -P -m cronjobs exec a -c b", 'it is wrapped in "cronjobs exec"', "debian"),
         ("* * * * * /venv/bin/cronjobs exec a -- b", 'it is wrapped in "cronjobs exec"', "debian"),
-        ("1 2 3", "cron cannot read it: it has no five fields", "debian"),
+        ("1 2 3", "cron cannot read it: it has neither five fields", "debian"),
     ],
 )
 def test_what_cannot_be_taken_over_is_left_and_named(line: str, why: str, cron: Cron) -> None:
@@ -316,7 +316,7 @@ def test_import_overwrites_nothing_and_says_what_cron_cannot_read(cron_host: Hos
     before = Path("new.yaml").read_bytes()
     again = cron_host.cli("import", "--out", "new.yaml")
     assert isinstance(again.exception, UsageError)
-    assert "nothing is ever overwritten" in str(again.exception)
+    assert "no file is ever overwritten" in str(again.exception)
     assert Path("new.yaml").read_bytes() == before
 
 

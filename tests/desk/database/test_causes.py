@@ -227,11 +227,11 @@ def test_a_retry_takes_what_it_counted_and_nothing_that_dies_meanwhile(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["jobs", "cancel", "--cause", INVOICE, "--yes"], "--cause is one of dead jobs"),
-        (["jobs", "release", "--cause", INVOICE, "--yes"], "--cause is one of dead jobs"),
+        (["jobs", "cancel", "--cause", INVOICE, "--yes"], "--cause selects dead jobs"),
+        (["jobs", "release", "--cause", INVOICE, "--yes"], "--cause selects dead jobs"),
         (["jobs", "retry", "--cause", INVOICE, "--status", "failed", "--yes"], "none of them is retrying"),
         (["jobs", "list", "--cause", INVOICE, "--status", "queued"], "none of them is queued"),
-        (["jobs", "list", "--cause", INVOICE, "--group-by", "error"], "a cause has one"),
+        (["jobs", "list", "--cause", INVOICE, "--group-by", "error"], "a cause has only one"),
         (["jobs", "retry", "17", "--cause", INVOICE], "in one way"),
         (["jobs", "list", "--cause", "GiveUp"], "12 hexadecimal digits"),
         (["jobs", "list", "--cause", INVOICE[:-1]], "12 hexadecimal digits"),

@@ -127,7 +127,7 @@ def test_an_effect_settled_as_done_is_recorded_with_its_result(project: Project,
     add(project, "mail:1", state, job_id=5, attempt=2)
     options = ["--result", '{"id": "a1"}', "--why", "seen in the\noutbox"]
     answer = project.call("effects", "settle", "mail:1", "done", *options)
-    assert (answer.code, answer.out) == (0, "effect mail:1 is recorded as done: no attempt repeats it\n")
+    assert (answer.code, answer.out) == (0, "effect mail:1 is recorded as done: no attempt will repeat it\n")
     [row] = project.rows("effects")
     assert (row["state"], row["result"], row["job_id"], row["attempt"]) == ("recorded", {"id": "a1"}, 5, 2)
     assert row["recorded_at"] is not None
@@ -142,7 +142,7 @@ def test_an_effect_settled_as_done_is_recorded_with_its_result(project: Project,
 def test_an_effect_settled_as_not_done_was_never_begun(project: Project, state: str) -> None:
     add(project, "mail:1", state, job_id=5, attempt=2)
     answer = project.call("effects", "settle", "mail:1", "not-done")
-    assert (answer.code, answer.out) == (0, "effect mail:1 counts as never begun: the next attempt does it\n")
+    assert (answer.code, answer.out) == (0, "effect mail:1 counts as never begun: the next attempt will do it\n")
     assert project.rows("effects") == []
     [entry] = audit(project)
     assert entry["detail"] == {"as": "not-done", "was": state, "job_id": 5, "attempt": 2}
@@ -155,15 +155,15 @@ def test_settling_names_the_jobs_that_are_dead_for_the_effect_and_no_others(proj
         dead_job(project, job_id, of)
     answer = project.call("effects", "settle", key, "done")
     assert answer.out.splitlines()[1:] == [
-        f"job {job_id} is dead for it: cronjobs jobs retry {job_id}" for job_id in (5, 6)
+        f"job {job_id} died because of it: cronjobs jobs retry {job_id}" for job_id in (5, 6)
     ]
 
 
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("mail:1", "is recorded as done, and such a one is never repeated: nothing was changed"),
-        ("pay:7", "job 7 is doing the effect pay:7 just now"),
+        ("mail:1", "is recorded as done and is never repeated: nothing was changed"),
+        ("pay:7", "job 7 is doing the effect pay:7 right now"),
         ("mail:99", "there is no effect mail:99: cronjobs effects list"),
     ],
 )
@@ -183,7 +183,7 @@ def test_what_needs_no_settling_stays_as_it_is(project: Project, key: str, said:
         (["done", "--result", "{1"], "--result is not JSON"),
         (["done", "--result", "NaN"], "--result: result is nan, which is not JSON"),
         (["done", "--result", '"' + "x" * 300_000 + '"'], "more than 262,144 bytes"),
-        (["not-done", "--result", "1"], "what was not done has no result"),
+        (["not-done", "--result", "1"], "an effect that was not done has no result"),
         (["perhaps"], "'perhaps' is not one of 'done', 'not-done'"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_time_that_has_passed_is_named_so(project: Project) -> None:
 def test_a_key_is_spent_once(project: Project) -> None:
     enqueue = ("enqueue", "t.ok", "--idempotency-key", "k")
     assert project.call(*enqueue, "--json").json == {"id": 1, "new": True, "status": "queued"}
-    assert project.call(*enqueue).out == "job 1 was there already (queued)\n"
+    assert project.call(*enqueue).out == "job 1 existed already (queued)\n"
     values = {"status": "dead", "finished_at": datetime.now(UTC)}
     project.execute(update(jobs).values(values))
     again = project.call(*enqueue, "--json")
@@ -162,8 +162,8 @@ def test_a_payload_that_cannot_be_read_is_refused(lite: Project, given: str, std
     ("options", "said"),
     [
         (["--at", "tomorrow"], "'tomorrow' is not an ISO time: write 2026-11-20T09:00"),
-        (["--at", "2026-03-29T02:30"], "does not exist in Europe/Berlin, where clocks change"),
-        (["--at", "2026-10-25T02:30"], "comes twice in Europe/Berlin, where clocks change"),
+        (["--at", "2026-03-29T02:30"], "does not exist in Europe/Berlin, because clocks change then"),
+        (["--at", "2026-10-25T02:30"], "comes twice in Europe/Berlin, because clocks change then"),
         (["--at", "0001-01-01T00:00+14:00"], "is not between the years 1974 and 9999"),
         (["--at", "9999-12-31T23:59-12:00"], "is not between the years 1974 and 9999"),
         (["--at", "2026-01-01", "--in", "5m"], "give --at or --in, not both"),
@@ -175,7 +175,7 @@ def test_a_payload_that_cannot_be_read_is_refused(lite: Project, given: str, std
         (["--priority", "10"], "less than or equal to 9"),
         (["--max-attempts", "0"], "greater than or equal to 1"),
         (["--max-attempts", "99999999"], "is not a whole number"),
-        (["--idempotency-key", ""], "--idempotency-key is empty: is its variable set?"),
+        (["--idempotency-key", ""], "--idempotency-key is empty: is the variable set?"),
         (["--idempotency-key", "x" * 501], "is longer than 500 characters"),
         (["--queue", ""], "queue '' must have 1 to 200 characters"),
         (["--queue", "a\nb"], "cannot be printed"),
@@ -350,9 +350,9 @@ def test_trigger_and_backfill_say_whether_the_schedules_payload_fits(lite: Proje
     assert lite.call("pause", "--queue", "default").code == 0
     assert lite.call("backfill", "s", *third).err.startswith("it waits: its queue is paused\n")
     assert lite.call("pause", "s").code == 0
-    also = "schedule s is paused: it makes no jobs by itself, and this job does not wait for that\n"
+    also = "schedule s is paused, but this job runs all the same\n"
     assert lite.call("trigger", "s", "--force").err.startswith(f"it waits: its queue is paused\n{also}")
     assert lite.call("resume", "--queue", "default").code == 0
     assert lite.call("trigger", "s", "--force").err.startswith(also)
     fourth = ("--from", (now - 40 * MINUTE).isoformat(), "--to", (now - 39 * MINUTE).isoformat())
-    assert "these jobs do not wait for that" in lite.call("backfill", "s", *fourth).err
+    assert "these jobs run all the same" in lite.call("backfill", "s", *fourth).err

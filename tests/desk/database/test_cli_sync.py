@@ -118,7 +118,9 @@ def test_a_file_that_would_retire_most_schedules_is_refused(project: Project, pl
     project.write(COMMANDS)
     done = project.call("sync", *plan)
     assert done.code == 1
-    assert 'the file would retire 3 of 3 schedules (a, b, c): if that is meant, run "cronjobs sync --allow' in done.err
+    assert (
+        'the file would retire 3 of 3 schedules (a, b, c): if that is intended, run "cronjobs sync --allow' in done.err
+    )
     assert active(project) == {"a", "b", "c"}
     meant = project.call("sync", "--allow-removals", *plan)
     assert (meant.code, meant.out) == (0, "- a\n- b\n- c\n")
@@ -262,17 +264,17 @@ def written(project: Project, name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "say one of: --all, --queue NAME, or a SCHEDULE"),
-        (["--all", "a"], "say one of"),
-        (["--all", "--queue", "x"], "say one of"),
+        ([], "give one of: --all, --queue NAME, or a SCHEDULE"),
+        (["--all", "a"], "give one of"),
+        (["--all", "--queue", "x"], "give one of"),
         (["aa"], 'there is no schedule "aa", did you mean "a"?'),
         (["--queue", ""], "queue '' must have 1 to 200 characters"),
         (["a\nb"], "cannot be printed"),
         (["--all", "--for", "0s"], "--for must be above zero"),
         (["--all", "--for", "ever"], "is not a duration"),
-        (["--all", "--until", "2020-01-01"], "--until is over already: 2020-01-01 00:00:00 Europe/Berlin"),
+        (["--all", "--until", "2020-01-01"], "--until has already passed: 2020-01-01 00:00:00 Europe/Berlin"),
         (["--all", "--until", "later"], "is not an ISO time"),
-        (["--queue", "mail", "--skip"], "--skip is for --all and for a schedule"),
+        (["--queue", "mail", "--skip"], "--skip is for --all or a schedule"),
         (["--all", "--until", "2030-01-01", "--for", "1h"], "give --until or --for, not both"),
     ],
 )

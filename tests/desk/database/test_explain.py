@@ -111,9 +111,9 @@ def test_a_job_that_died_of_the_same_error_again_and_again(world: World) -> None
         world.tick(utc(f"2026-11-20T07:{minute}:20"))
     told = world.ask("nightly-report", "--at", "02:15")
     assert told.steady[2:] == [
-        "Attempts 1 to 4 failed with ConnectionError, from 02:15:20 to 02:50:20, the last with: 503 number 3.",
+        "Attempts 1 to 4 failed with ConnectionError, from 02:15:20 to 02:50:20; the last error: 503 number 3.",
         (
-            "Job 1 is dead since 02:50:20, having failed 4 of 4; nothing runs it again, unless somebody says "
+            "Job 1 is dead since 02:50:20, having failed 4 of 4; nothing runs it again, unless someone runs "
             '"cronjobs jobs retry 1".'
         ),
     ]
@@ -138,14 +138,17 @@ def test_an_attempt_whose_runner_died(world: World) -> None:
     told = world.ask("nightly-report", "--at", "02:15")
     assert f"Job {job_id} is running now: attempt 1 on beta, begun at 02:15:05" in told
     world.clock.advance(2 * MINUTE)
-    assert "its lease ended 1m ago, so that the next tick settles what became of it" in world.ask(
+    assert "its lease ended 1m ago, so the next tick will settle its outcome" in world.ask(
         "nightly-report", "--at", "02:15"
     )
     no_room(world)
     world.clock.advance(timedelta(seconds=1))
     world.tick()
     told = world.ask("nightly-report", "--at", "02:15")
-    assert "Attempt 1, begun at 02:15:05 on beta, was lost: its runner died, or lost its lease; found out at" in told
+    assert (
+        "Attempt 1, begun at 02:15:05 on beta, was lost: its runner died or lost its lease; a tick recorded that at"
+        in told
+    )
     assert "Attempt 2 succeeded at 02:17:06 on alpha" in told
 
 
@@ -223,7 +226,7 @@ def test_skipped_for_a_full_queue_names_the_command_that_makes_up_for_it(world: 
     command = "cronjobs backfill s --from 2026-03-03T07:15:00Z --to 2026-03-03T07:15:00Z"
     assert told.steady[1:] == [
         "It was skipped: queue default holds as many waiting jobs as it may: 1 (max_waiting).",
-        f'Nothing runs it later, unless somebody says "{command}".',
+        f'Nothing runs it later, unless someone runs "{command}".',
     ]
     assert "1 job enqueued" in world.cronjobs(*command.split()[1:]).out
 
@@ -238,7 +241,7 @@ def test_skipped_for_a_job_that_is_pruned_since(world: World) -> None:
     world.ticks(utc("2026-03-02T08:03:10"), utc("2026-03-20T08:03:10"), every=20 * HOUR)
     told = world.ask("s", "--at", "2026-03-02T08:02")
     assert told.verdict == "skipped"
-    assert "What job 1 was doing then is not recorded any more: its row is gone." in told
+    assert "What job 1 was doing then is no longer recorded: its row is gone." in told
 
 
 def test_overlap_wait_is_coalesced_into_the_job_that_waits(world: World) -> None:
@@ -279,7 +282,7 @@ def test_a_job_that_put_itself_off_waited_for_no_try(world: World) -> None:
     world.tick(utc("2026-03-02T08:02:10"))
     told = world.ask("s", "--at", "08:02")
     assert told.verdict == "skipped"
-    assert "Its attempt 1 had put it off, and it was waiting for that time then." in told
+    assert "Its attempt 1 had snoozed it, and it was still waiting then." in told
     assert "try" not in told.text
 
 
@@ -366,7 +369,7 @@ def test_missed_with_catch_up_none(world: World) -> None:
     an_outage(world, catch_up="none")
     told = world.ask("s", "--at", "02:15")
     assert told.verdict == "missed"
-    assert "and catch_up: none makes up only for what is younger than 2m. It was recorded as missed" in told.text
+    assert "and catch_up: none makes up only for occurrences younger than 2m. It was recorded as missed" in told.text
 
 
 def test_ticks_that_came_and_left_it_alone(world: World) -> None:
@@ -378,13 +381,13 @@ def test_ticks_that_came_and_left_it_alone(world: World) -> None:
     assert told.verdict == "pending"
     broken = "its entry in the file of that host was broken: minute 61 is not in 0–59"
     assert f"A tick of host alpha began since, at 02:03:10, and left it; {broken}" in told
-    assert "Its entry in the file here is broken, so that ticks with this file leave it alone:" in told
+    assert "Its entry in the file here is broken, so ticks with this file leave it alone:" in told
     assert "minute 61 is not in 0–59" in told
     world.file(**MINUTELY)
     world.tick(utc("2026-03-03T02:10:10"))
     told = world.ask("s", "--at", "02:01")
     assert told.verdict == "coalesced"
-    assert "A tick reached the database at 02:01:10 already and did not settle it; " + broken in told
+    assert "A tick reached the database at 02:01:10 already but did not settle it; " + broken in told
 
 
 def test_made_up_for_by_a_backfill(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -541,14 +544,15 @@ def test_status_names_what_a_wrong_clock_ran_early_once_it_is_due_until_a_later_
     assert world.cronjobs("check", "--live").code == 1
     world.ticks(utc("2026-03-03T02:31:10"), utc("2026-03-03T02:33:10"))
     shown = " ".join(world.cronjobs("status").out.split())
-    said = "nightly ran before it was due, by a clock that was ahead, and no later run succeeded, since 02:00:00"
+    said = "nightly ran before it was due, because a clock was ahead, and no later run succeeded, since 02:00:00"
     assert f'warning missed: {said}: "cronjobs trigger nightly"' in shown
     assert (
-        "strict has not run within its grace; due 2026-03-03 02:00:00 UTC: job 2 ran before that, by a clock" in shown
+        "strict has not run within its grace; due 2026-03-03 02:00:00 UTC: job 2 ran before that, because a clock"
+        in shown
     )
     assert "nightly succeeded in 5h30m" in shown
     listed = world.cronjobs("explain", "nightly", "--since", "1h").out
-    assert "job 1, ran early, by a clock that was ahead: succeeded" in listed
+    assert "job 1, ran early, because a clock was ahead: succeeded" in listed
     world.cronjobs("trigger", "nightly")
     world.tick()
     assert "missed" not in world.cronjobs("status").out
@@ -575,5 +579,5 @@ def test_what_catch_up_leaves_to_a_run_that_a_wrong_clock_made_early_says_so(wor
     listed = world.cronjobs("explain", "h", "--since", "23h").out
     assert "no row says why" not in listed
     assert "leaves it to the run for 2026-03-03T08:00:00+00:00" in " ".join(listed.split())
-    text = "h missed runs; h ran before it was due, by a clock that was ahead, and no later run succeeded"
+    text = "h missed runs; h ran before it was due, because a clock was ahead, and no later run succeeded"
     assert text in " ".join(world.cronjobs("status").out.split())

@@ -101,8 +101,8 @@ def test_retry_until_is_named_where_it_ended_the_tries(world: World) -> None:
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
-        ({"on_lost": "dead"}, "not run again (on_lost: dead)"),
-        ({"max_losses": 1}, "not run again after so many losses (run.max_losses)"),
+        ({"on_lost": "dead"}, "not retried (on_lost: dead)"),
+        ({"max_losses": 1}, "not retried after so many losses (run.max_losses)"),
     ],
 )
 def test_what_ends_a_lost_job_is_named(world: World, policy: dict[str, Any], why: str) -> None:
@@ -144,7 +144,7 @@ def test_the_jobs_that_come_before_a_job_are_counted(
     mine = put(world.database, job_type="t.work")
     world.go(utc("2026-03-03T01:58:30"))
     put(world.database, job_type="t.work")
-    waits = f"Job {mine} waits for its turn, due since 01:58:00, for 30s: {said}the next tick with room takes it"
+    waits = f"Job {mine} waits for its turn, due since 01:58:00, for 30s: {said}the next tick with room runs it"
     assert waits in world.ask(str(mine))
 
 
@@ -153,8 +153,8 @@ def test_the_jobs_that_come_before_a_job_are_counted(
     [
         (
             "0",
-            'limit "api:" of the file was bad, so that nothing of it began.',
-            'limit "api:" of the file is bad ("cronjobs check" says why), so that nothing of it begins.',
+            'limit "api:" of the file was bad, so none of its jobs began.',
+            'limit "api:" of the file is bad ("cronjobs check" says why), so none of its jobs begins.',
         ),
         ("1", 'limit "api:" was reached (1 at once).', 'limit "api:" is reached (1 at once).'),
     ],
@@ -184,7 +184,7 @@ def test_runs_of_exec_with_the_name_of_a_schedule_are_mentioned(world: World) ->
     at = world.database.clock.now()
     ended = {"status": "succeeded", "attempts": 1, "started_at": at, "finished_at": at}
     put(world.database, job_type="exec:s", **ended)
-    said = 'A line of cronjobs exec has the name s, too: "cronjobs explain exec:s".'
+    said = 'A line of cronjobs exec has the name s, too; see "cronjobs explain exec:s".'
     assert world.ask("s").steady[-1] == world.ask("s", "--at", "01:59").steady[-1] == said
     assert "cronjobs exec s" in world.ask("exec:s")
 
@@ -230,19 +230,19 @@ def test_an_unknown_effect_is_settled_before_its_job_is_retried(world: World, ke
     settle = f"cronjobs effects settle {shlex.quote(key)} done"
     assert world.ask(*asked).steady[-3:] == [
         "Job 1 is dead since 02:15:12, having failed 1 of 10; nothing runs it again by itself.",
-        f'First find out whether effect {key} happened, and say so: "{settle}" (or not-done).',
+        f'First find out whether effect {key} happened, and record it: "{settle}" (or not-done).',
         'Then "cronjobs jobs retry 1" runs it again.',
     ]
     told = world.cronjobs("jobs", "show", "1", "--json").json["next"]
     assert told.endswith(
-        f'Find out whether it happened, and say so: "{settle}" (or not-done); then "cronjobs jobs retry 1"'
+        f'Find out whether it happened, and record it: "{settle}" (or not-done); then "cronjobs jobs retry 1"'
     )
 
     assert world.cronjobs(*shlex.split(settle)[1:]).code == 0
     told = world.ask(*asked).steady[-1]
-    assert told.endswith('having failed 1 of 10; nothing runs it again, unless somebody says "cronjobs jobs retry 1".')
+    assert told.endswith('having failed 1 of 10; nothing runs it again, unless someone runs "cronjobs jobs retry 1".')
     told = world.cronjobs("jobs", "show", "1", "--json").json["next"]
-    assert told == "is dead: the outcome of an effect was not known; it stays so until someone retries it"
+    assert told == "is dead: the outcome of an effect was unknown; it stays so until someone retries it"
     assert world.cronjobs("jobs", "retry", "1").code == 0
 
 
@@ -343,7 +343,7 @@ def test_a_run_by_hand_that_died_too_did_not_do_the_work(world: World, monkeypat
     world.tick(utc("2026-11-20T07:31:00"))
     assert world.ask("1").steady[-2:] == [
         (
-            "Job 1 is dead since 02:15:12, having failed 1 of 1; nothing runs it again, unless somebody says "
+            "Job 1 is dead since 02:15:12, having failed 1 of 1; nothing runs it again, unless someone runs "
             '"cronjobs jobs retry 1".'
         ),
         "Job 2, which ada triggered at 02:15:12, is dead since 02:31:00.",
@@ -387,16 +387,16 @@ def test_a_long_job_waits_for_a_place_only_if_a_tick_found_none(world: World) ->
     later = str(put(world.database, job_type="t.work", timeout_s=3600.0, run_at=utc("2026-03-02T08:30:00")))
     for asked in (job_id, later):
         assert "needs a process of its own" not in world.ask(asked)
-    assert "the next tick with room takes it" in world.ask(job_id)
+    assert "the next tick with room runs it" in world.ask(job_id)
     world.go(utc("2026-03-02T08:01:10"))
     no_room(world)
     left_by_the_last_tick(world, "long jobs")
     told = world.ask(job_id)
     assert "no place for a long job was free there (run.long_jobs)" in told
-    assert "of these a host runs at most 4 at once (run.long_jobs)" in told
+    assert "a host runs at most 4 of these at once (run.long_jobs)" in told
     world.file("run: {budget: 40s, long_jobs: 0}\n")
     for asked in (job_id, later):
-        assert "no such job runs here (run.long_jobs: 0)" in world.ask(asked)
+        assert "long jobs are off here (run.long_jobs: 0)" in world.ask(asked)
 
 
 @pytest.mark.parametrize(("began", "again"), [("2026-03-02T08:01:10", " again"), ("2026-03-02T08:00:50", "")])
@@ -456,6 +456,6 @@ def test_a_death_says_whether_its_tries_or_its_handler_ended_it(world: World) ->
     world.tick(utc("2026-03-03T01:58:10"))
     world.plan = [give_up, fail(), fail()]
     world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:01:10"))
-    gave_up = "having failed 1 of 2: its handler gave up (GiveUp), which ends all tries;"
+    gave_up = "having failed 1 of 2: its handler raised GiveUp, which ends all tries;"
     assert gave_up in world.ask("s", "--at", "01:59")
     assert "having failed 2 of 2;" in world.ask("s", "--at", "02:00")

@@ -58,7 +58,7 @@ def test_not_due_by_the_definition_of_that_day(world: World) -> None:
         ),
         "The occurrence before was 2026-03-02 20:15:00, the next one was 2026-03-02 21:15:00.",
         (
-            "By the definition applied on 2026-03-03 08:30:30 by host alpha (45 * * * *, Europe/Berlin) "
+            "Under the definition applied on 2026-03-03 08:30:30 by host alpha (45 * * * *, Europe/Berlin) "
             "it would have been due."
         ),
     ]
@@ -91,7 +91,7 @@ def test_by_the_definition_that_a_clock_which_was_ahead_dates_later(world: World
             world.tick(utc("2026-03-02T09:05:10"))
         told = world.ask("s", "--at", at)
         assert told.verdict == "enqueued"
-        which = f"the definition that a clock which was ahead dates 2026-03-02 {dated} by host alpha ({timing} "
+        which = f"the definition that a clock which was ahead dated 2026-03-02 {dated} by host alpha ({timing} "
         assert f"s was due at 2026-03-02 {at}:00 UTC, by {which}" in told
     listed = world.say("s", "--from", "2026-03-02T08:00:30Z", "--to", "2026-03-02T09:30Z").out
     assert "08:10:00" in listed
@@ -108,7 +108,7 @@ def test_before_it_was_defined(world: World) -> None:
     assert told.steady == [
         "s did not exist yet at 2026-03-02 09:15:00 UTC: it was first applied on 2026-03-02 10:00:00 by host beta.",
         "A new schedule never fires for the past.",
-        "By the definition applied on 2026-03-02 10:00:00 by host beta (15 * * * *, UTC) it would have been due.",
+        "Under the definition applied on 2026-03-02 10:00:00 by host beta (15 * * * *, UTC) it would have been due.",
     ]
 
 
@@ -131,7 +131,7 @@ def test_retired_and_returned(world: World) -> None:
     told = world.ask("s", "--at", "12:15")
     assert told.verdict == "retired"
     assert "for this environment; it came back at 2026-03-02 13:00:00." in told
-    assert "A schedule that comes back does not make up for its absence." in told
+    assert "A schedule that returns does not make up for its absence." in told
     assert world.ask("s", "--at", "2026-03-02T13:15").verdict == "pending"
 
 
@@ -184,7 +184,7 @@ def test_a_renaming_that_no_tick_has_applied_is_named_under_both_names(world: Wo
     world.tick()
     world.tick(utc("2026-03-02T08:15:10"))
     world.file(new='cron: "15 * * * *", renamed_from: old')
-    said = "The file here renames old to new: the next tick applies that, and its history goes along."
+    said = "The file here renames old to new: the next tick applies that, and the history moves with it."
     for asked in (["new"], ["old"], ["new", "--at", "08:15"]):
         told = world.ask(*asked)
         assert (told.verdict, told.steady[0]) == ("enqueued", said), asked
@@ -413,7 +413,7 @@ def test_it_is_still_to_come(world: World) -> None:
             "nightly-report will be due at 2026-11-21 02:15:00 America/New_York (07:15:00 UTC), by the definition "
             "applied on 2026-11-19 12:00:00 by host alpha (15 2 * * *)."
         ),
-        "That is still to come, in 1d.",
+        "It is due in 1d.",
     ]
     assert "will not be due" in world.ask("nightly-report", "--at", "2026-11-21T02:16")
 
@@ -427,7 +427,7 @@ def test_its_job_is_pruned_and_the_ledger_still_tells(world: World) -> None:
     assert told.verdict == "enqueued"
     assert told.steady[1:] == [
         "A tick of host alpha made job 1 for it, 12s late.",
-        "Its row is gone (succeeded jobs are kept 14d): how it ended is not recorded any more.",
+        "Its row is gone (succeeded jobs are kept 14d): how it ended is no longer recorded.",
     ]
     told = world.ask("1")
     assert told.verdict == "pruned"
@@ -436,7 +436,7 @@ def test_its_job_is_pruned_and_the_ledger_still_tells(world: World) -> None:
             "Job 1 was made by a tick of host alpha for the occurrence of nightly-report at 2026-11-20 02:15:00 "
             "America/New_York (07:15:00 UTC), 12s late."
         ),
-        "Its row is gone (succeeded jobs are kept 14d): how it ended is not recorded any more.",
+        "Its row is gone (succeeded jobs are kept 14d): how it ended is no longer recorded.",
     ]
 
 
@@ -461,7 +461,7 @@ def test_older_than_the_ledger(world: World) -> None:
     told = world.ask("nightly-report", "--at", "2026-11-20T02:15")
     assert told.verdict == "beyond_retention"
     assert "by the definition applied on 2026-11-19 12:00:00 by host alpha (15 2 * * *)." in told
-    assert "What became of it is not recorded any more: the ledger and the ticks are kept 90d." in told
+    assert "What became of it is no longer recorded: the ledger and the ticks are kept 90d." in told
     assert world.ask("nightly-report", "--at", "2026-11-20T02:16").verdict == "not_due"
     assert world.ask("nightly-report", "--at", "2026-12-20T02:15").verdict in ("enqueued", "coalesced")
 
@@ -484,7 +484,7 @@ def test_a_hole_in_the_ledger_is_called_one(world: World) -> None:
         connection.execute(tables.occurrences.delete())  # which no tick does
     told = world.ask("nightly-report", "--at", "02:15")
     assert told.verdict == "unknown"
-    assert "The ledger has no row for it, and should: every occurrence up to" in told
+    assert "The ledger should have a row for it but has none: every occurrence up to" in told
 
 
 def test_what_a_wrong_clock_wrote_does_not_speak_for_what_is_to_come(world: World) -> None:

@@ -59,7 +59,7 @@ def test_a_range_as_a_list(world: World) -> None:
         ["2026-03-03 01:58:00", "enqueued", "job 2, on time: succeeded"],
         ["2026-03-03 01:59:00 … 02:30:00 (32)", "coalesced", "job 3, made at 02:31:12, stands for them"],
         ["2026-03-03 02:31:00", "enqueued", "job 3, 12s late: succeeded"],
-        ["2026-03-03 02:32:00 … 02:35:00", "enqueued", "4 jobs, each in time, and succeeded"],
+        ["2026-03-03 02:32:00 … 02:35:00", "enqueued", "4 jobs, all on time, all succeeded"],
         ["2026-03-03 02:36:00", "enqueued", "job 8, 10s late: succeeded at attempt 2"],
         ["2026-03-03 02:37:00", "skipped", "job 8 was still unfinished"],
         ["2026-03-03 02:38:00", "enqueued", "job 9, 10s late: succeeded"],
@@ -161,7 +161,7 @@ def test_a_job_of_a_schedule_tells_its_life(world: World) -> None:
     assert told.verdict == "succeeded"
     assert told.steady == [
         "Job 3 (t.work) was made by a tick of host alpha for the occurrence of s at 2026-03-03 02:31:00 UTC, 12s late.",
-        "It stands for 32 more occurrences of s, from 01:59:00 to 02:30:00.",
+        "It also stands for 32 more occurrences of s, from 01:59:00 to 02:30:00.",
         "It was due at 02:31:00 and begun 12s late, at 02:31:12.",
         "Attempt 1 succeeded at 02:31:12 on alpha, after a moment.",
     ]
@@ -178,7 +178,7 @@ def test_a_job_of_an_application_names_who_and_the_key(world: World) -> None:
         "Job 1 (t.work) was enqueued by app/web at 2026-03-02 08:00:30 UTC, with the idempotency key invoice:17."
         in told
     )
-    assert "the next tick with room takes it (the last began at 08:00:30 on alpha)." in told
+    assert "the next tick with room runs it (the last began at 08:00:30 on alpha)." in told
 
 
 def test_where_is_this_job_now(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,12 +191,12 @@ def test_where_is_this_job_now(world: World, monkeypatch: pytest.MonkeyPatch) ->
     brake(world, "pause", "--queue", "mail", "--why", "provider down", monkeypatch=monkeypatch)
     assert "Job 1 waits for its turn, due at 08:10:30, in 9m59s." in world.ask(str(later))
     assert 'no handler or command "os:system" is registered in this configuration' in world.ask(str(stranger))
-    assert "the next tick with room takes it" in world.ask(str(too_long))
+    assert "the next tick with room runs it" in world.ask(str(too_long))
     assert "queue mail is paused by ada since 08:00:30, until someone resumes it (why: provider down)" in world.ask(
         str(mail)
     )
     brake(world, "pause", "--all", monkeypatch=monkeypatch)
-    assert "When it is due, it will wait still: everything is paused by ada" in world.ask(str(later))
+    assert "When it is due, it will still wait: everything is paused by ada" in world.ask(str(later))
     world.clock.advance(HOUR)
     assert re.search(r"no tick has reached the database since 08:00:3\d, for (1h|59m)", world.ask(str(mail)).text)
 
@@ -244,7 +244,7 @@ def test_what_people_did_to_a_job_is_told(world: World) -> None:
     assert told.verdict == "cancelled"
     assert told.steady[1:] == [
         "It was cancelled by ada at 08:00:30 (why: sent twice).",
-        ('Job 1 was cancelled at 08:00:30; nothing runs it again, unless somebody says "cronjobs jobs retry 1".'),
+        ('Job 1 was cancelled at 08:00:30; nothing runs it again, unless someone runs "cronjobs jobs retry 1".'),
     ]
 
 

@@ -111,7 +111,7 @@ def test_a_type_that_runs(world: World) -> None:
     told = world.ask("t.ok")
     assert told.verdict == "runnable"
     assert told.found["sentences"] == [
-        "Job type t.ok can run: a tick of some host knew it lately.",
+        "Job type t.ok can run: a recent tick knew it.",
         "Schedules that use it: s.",
         "No job of it waits.",
     ]
@@ -179,7 +179,7 @@ def test_a_broken_entry_of_a_type(world: World) -> None:
     put(world.database, job_type="t.ok")
     world.tick()
     told = world.ask("t.ok")
-    assert "and none ever could, as far back as their rows go" in told
+    assert "and none ever could, according to the ticks on record" in told
     assert "its entry in the file here is broken" in told
     assert "timeout" in told
 

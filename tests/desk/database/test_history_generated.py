@@ -300,7 +300,7 @@ def test_twelve_thousand_successes_hide_none_of_29_deaths(cronjobs: Cronjobs, ro
     json = cronjobs("history", "--json")
     assert [entry["kind"] for entry in json.json].count("death") == 29
     assert len(json.json) == 200
-    assert json.err == "left out: 11,712 succeeded: --limit, or a shorter time\n"
+    assert json.err == "left out: 11,712 succeeded: raise --limit, or choose a shorter time\n"
 
 
 def test_many_failures_leave_each_death_its_line(cronjobs: Cronjobs, rows: Rows) -> None:
@@ -413,8 +413,7 @@ Monday 2026-06-29
                           down
 
 Wednesday 2026-07-01
-05:03:07     paused       schedule sync by ada and still is, and what came due
-                          was skipped
+05:03:07     paused       schedule sync by ada and still is, and what came due was skipped
 06:03:07     paused       schedule other by ada until 07:03:07
 08:03:07     deployed     file 3f2a9c1b0000 applied by web1 (change: sync,
                           rename: a → b)
@@ -491,7 +490,7 @@ Wednesday 2026-07-01
     assert cronjobs("history", "--outcome", "cancelled", "--json").json == []
     assert (
         cronjobs("history", "--limit", "2").err
-        == "left out: 2 jobs retried, 1 job triggered, 1 job backfilled: --limit, or a shorter time\n"
+        == "left out: 2 jobs retried, 1 job triggered, 1 job backfilled: raise --limit, or choose a shorter time\n"
     )
 
 
@@ -568,7 +567,7 @@ def test_however_many_job_types_there_are_totals_are_whole(
     answer = cronjobs("history")
     assert answer.out.startswith("since 2026-06-30 14:03:07 Europe/Berlin: 1 dead, 1 failed, 1 snoozed, 9\nsucceeded\n")
     assert read(answer.out)[0] == Counter({"succeeded": 5, "snoozed": 1, "failed": 1, "dead": 1})
-    assert answer.err == "left out: 4 succeeded: --limit, or a shorter time\n"
+    assert answer.err == "left out: 4 succeeded: raise --limit, or choose a shorter time\n"
 
 
 @pytest.mark.parametrize(

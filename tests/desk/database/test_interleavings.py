@@ -90,7 +90,7 @@ HERE = "h:1:1:1:1:t"  # who holds every lease
 # What a caller is told of others; anything else is a fault.
 TOLD: tuple[type[Exception], ...] = (DatabaseBusy, EffectBusy, LeaseLost, JobHeld, JobNotWaiting, NoSuchJob)
 TOLD += (QueueFull, QueueHeld, TurnTaken, CannotRun, filling.ScheduleBusy, filling.UnknownSchedule)
-AT_WORK = ("ticks have settled s up to", 'a tick is at work on "s"', "were due under another definition")
+AT_WORK = ("ticks have settled s up to", 'a tick is settling "s" right now', "were due under another definition")
 SESSIONS = 3
 
 

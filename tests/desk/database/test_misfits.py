@@ -186,7 +186,7 @@ def test_after_a_day_it_is_dead_whatever_ticks(fleet: Fleet) -> None:
         fleet.tick("beta", NEW, queue="another")  # it could take it, and never looks for it
         fleet.tick("alpha", OLD)
     assert fleet.job(job_id).status == "dead"
-    assert fleet.job(job_id).last_error.endswith("given up: no code has taken it for 24 hours")
+    assert fleet.job(job_id).last_error.endswith("given up: no code has accepted it for 24 hours")
 
 
 def its_handler_is_gone(fleet: Fleet) -> Host:
@@ -220,7 +220,7 @@ def test_after_a_day_it_is_dead_though_no_tick_may_claim_it(fleet: Fleet, tick: 
     job = fleet.job(job_id)
     assert (job.status, job.attempts, job.failures) == ("dead", 1, 0)
     assert abs(job.finished_at - fleet.clock.now()) < MOMENT
-    assert "missing a required argument: 'currency'; given up: no code has taken it for 24 hours" in job.last_error
+    assert "missing a required argument: 'currency'; given up: no code has accepted it for 24 hours" in job.last_error
     [event] = host.said("job.dead")
     assert (event.facts["job_id"], event.facts["error"]) == (job_id, job.last_error)
     assert fleet.job(other).status == "queued"
@@ -233,7 +233,7 @@ def test_after_a_day_it_is_dead_though_no_tick_may_claim_it(fleet: Fleet, tick: 
     assert "misfit" not in found
     assert (death.job_id, death.error) == (job_id, job.last_error)
     assert life is not None
-    assert "no code has taken it for 24 hours" in " ".join(explain_job(life).sentences)
+    assert "no code has accepted it for 24 hours" in " ".join(explain_job(life).sentences)
 
 
 def test_a_row_that_somebody_has_locked_keeps_no_tick_waiting(fleet: Fleet) -> None:
@@ -292,8 +292,8 @@ def test_status_and_explain_say_what_does_not_fit_and_how_long_it_waits(fleet: F
     assert life is not None
     said = explain_job(life).sentences
     assert what in said[-3]
-    assert said[-2].startswith(f"Job {first} waits for code that takes its payload, due at 08:05:")
-    assert said[-1].startswith("It is dead from 08:15:")
+    assert said[-2].startswith(f"Job {first} waits for code that accepts its payload, due at 08:05:")
+    assert said[-1].startswith("It dies at 08:15:")
     assert "if all code that ticks has refused it, and at 2026-11-25 08:00" in said[-1]
 
 

@@ -43,25 +43,25 @@ def test_above_the_highest_that_was_given_also_if_that_one_is_gone(database_url:
     database = Database(parse_url(as_role(database_url, OWNER)))
     there = put(database)
     gone = put(database, keep=False)
-    assert said(database, gone + 1) == f"there is no job {gone + 1}, and never was: the highest number so far is {gone}"
+    assert said(database, gone + 1) == f"there is no job {gone + 1}, and never was: the highest id so far is {gone}"
     assert "never was" not in said(database, gone)
     database.close()
     if not database.is_sqlite:  # those who run jobs have no right to the sequence
         database = Database(parse_url(database_url))
-        assert said(database, gone + 1) == f"there is no job {gone + 1}: the highest number here is {there}"
+        assert said(database, gone + 1) == f"there is no job {gone + 1}: the highest id here is {there}"
         database.close()
 
 
 @pytest.mark.parametrize("number", [0, 2**63, 10**19])
 def test_what_no_job_can_be(database: Database, number: int) -> None:
-    assert said(database, number) == f"there is no job {number}: numbers of jobs are between 1 and {2**63 - 1:,}"
+    assert said(database, number) == f"there is no job {number}: job ids are between 1 and {2**63 - 1:,}"
 
 
 def test_among_jobs_that_are_too_new_to_be_pruned_it_was_used_up(database: Database) -> None:
     put(database, age=timedelta(days=13))
     gone = put(database, age=timedelta(days=13), keep=False)
     put(database)
-    assert re.search(r"^there is no job \d+: an enqueue used its number up and made no job", said(database, gone))
+    assert re.search(r"^there is no job \d+: an enqueue used up the id without making a job", said(database, gone))
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -82,9 +82,9 @@ def test_what_the_ledger_has_was_a_job(database: Database) -> None:
         schedule_id = connection.execute(select(schedules.c.id)).scalar_one()
         row = {"schedule_id": schedule_id, "first_for": NOW, "last_for": NOW, "outcome": "enqueued", "job_id": gone}
         connection.execute(insert(occurrences).values(row))
-    assert said(database, gone) == f'job {gone} was pruned: "cronjobs explain {gone}" tells what the ledger has kept'
+    assert said(database, gone) == f'job {gone} was pruned: "cronjobs explain {gone}" shows what the ledger has kept'
 
 
 def test_who_may_not_see_the_highest_number_that_was_given_is_told_what_the_rows_tell() -> None:
     gap = Gap(highest=None, highest_here=10**6 + 1, in_ledger=False, made_after=NOW - timedelta(days=1))
-    assert missing_at(gap, 10**6, KEPT, NOW).startswith("there is no job 1000000: an enqueue used its number up")
+    assert missing_at(gap, 10**6, KEPT, NOW).startswith("there is no job 1000000: an enqueue used up the id")

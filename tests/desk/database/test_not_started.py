@@ -73,24 +73,24 @@ def pause(database: Database, scope: str, name: str) -> None:
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     # the job, the tick's options, the file, and how the tick ended
-    "--queue": ({"queue": "mail"}, {"queue": "default"}, {}, "nothing more of what is due can start"),
-    "--only": ({"job_type": "t.other"}, {"only": "t.say"}, {}, "nothing more of what is due can start"),
+    "--queue": ({"queue": "mail"}, {"queue": "default"}, {}, "no other due job can start here"),
+    "--only": ({"job_type": "t.other"}, {"only": "t.say"}, {}, "no other due job can start here"),
     "--limit": ({}, {"jobs": 1}, {}, "the limit is reached"),
-    "short tick": ({"job_type": "t.slow"}, {"budget_s": 20}, {}, "nothing more of what is due can start"),
+    "short tick": ({"job_type": "t.slow"}, {"budget_s": 20}, {}, "no other due job can start here"),
     "limits": (
         {"concurrency_key": "smtp:a"},
         {},
         {"limits": (Limit("smtp:", most=0),)},
-        "nothing more of what is due can start",
+        "no other due job can start here",
     ),
-    "unknown type": ({"job_type": "t.sya"}, {}, {}, "nothing more of what is due can start"),
-    "paused": ({"queue": "mail"}, {}, {}, "nothing more of what is due can start"),
-    "overlap": ({"schedule": "s"}, {}, {}, "nothing more of what is due can start"),
+    "unknown type": ({"job_type": "t.sya"}, {}, {}, "no other due job can start here"),
+    "paused": ({"queue": "mail"}, {}, {}, "no other due job can start here"),
+    "overlap": ({"schedule": "s"}, {}, {}, "no other due job can start here"),
     "long jobs": (
         {"job_type": "t.long"},
         {},
         {"run": RunSettings(workers=2, long_jobs=1)},
-        "nothing more of what is due can start",
+        "no other due job can start here",
     ),
 }
 
@@ -135,7 +135,7 @@ def test_the_time_to_stop_a_process_has_to_fit_too(database: Database, host: Hos
     told = reason_for([entry], job_type="t.other", queue="default", schedule=None, key=None, timeout_s=None)
     assert entry["why"] == "short tick"
     assert told == (
-        "its timeout of 19s, with 2s to stop its process, is longer than the 20s of a whole tick there (--budget)"
+        "its timeout of 19s, with 2s to stop its process, is longer than the 20s of a whole tick (--budget)"
     )
 
 
@@ -201,7 +201,7 @@ def test_explain_answers_from_the_record_while_the_job_waits_and_once_it_has_beg
     host.tick(jobs=1)
     clock.advance(timedelta(seconds=20))  # a tick ends by the real clock
     assert "did not start it" not in explained(host, 1)  # the very tick that ran it recorded the other one
-    said = "on alpha did not start it: the tick had started as many jobs as it was to (--limit)"
+    said = "on alpha did not start it: the tick had started its limit of jobs (--limit)"
     assert said in explained(host, 2)
     clock.advance(MINUTE)
     host.tick(queue="mail")
@@ -219,9 +219,9 @@ def test_a_timeout_longer_than_a_whole_tick_waits_for_no_next_tick(
     host.tick(budget_s=20)
     clock.advance(timedelta(seconds=20))
     told = explained(host, 1)
-    assert "is longer than the 20s of a whole tick there (--budget)" in told
-    assert "no tick of that length takes it" in told
-    assert "the next tick with room takes it" not in told
+    assert "is longer than the 20s of a whole tick (--budget)" in told
+    assert "no tick of that length runs it" in told
+    assert "the next tick with room runs it" not in told
 
 
 def test_without_long_jobs_no_place_for_one_is_to_be_had(database: Database, host: Host, clock: FakeClock) -> None:
@@ -231,8 +231,8 @@ def test_without_long_jobs_no_place_for_one_is_to_be_had(database: Database, hos
         clock.advance(MINUTE)
         host.tick()
     told = explained(host, 1)
-    assert "its timeout of 2h is longer than the 50s of a whole tick there" in told
-    assert "no such job runs here (run.long_jobs: 0)" in told
+    assert "its timeout of 2h is longer than the 50s of a whole tick" in told
+    assert "long jobs are off here (run.long_jobs: 0)" in told
     assert "at most 0" not in told
     with database.read() as connection:
         health = look(connection, host.settings, load(host.settings))

@@ -163,7 +163,7 @@ def test_a_host_that_stopped_ticking_is_noticed_while_others_go_on(yard: Yard) -
     ticked(yard, "alpha", 12, timedelta(0))
     ticked(yard, "beta", 12, timedelta(minutes=30))
     [found] = noticed(yard, "host")
-    assert found.text == "host beta has not ticked for 31m, others do"
+    assert found.text == "host beta has not ticked for 31m, but others have"
 
 
 @pytest.mark.parametrize(("times", "ago"), [(3, timedelta(minutes=30)), (12, timedelta(days=2))])

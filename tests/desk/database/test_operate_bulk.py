@@ -290,7 +290,7 @@ def test_json_is_one_object_that_counts_and_names_what_was_left(cronjobs: Cronjo
         "changed": 1,
         "asked_to_stop": 0,
         "unchanged": [
-            {"id": queued, "why": "waits already, nothing to do"},
+            {"id": queued, "why": "is already waiting, nothing to do"},
             {"id": 999, "why": "is not there"},
         ],
         "stopped_early": False,
@@ -305,7 +305,7 @@ def test_ctrl_c_comes_between_two_batches_and_leaves_what_is_done(
     monkeypatch.setattr(progress.Progress, "say", lambda _, text: os.kill(os.getpid(), signal.SIGINT) if text else None)
     answer = cronjobs("jobs", "retry", "--all", "--yes")
     assert answer.code == 130
-    assert "stopped: retried 4 of 10 jobs, and this stays done" in answer.err
+    assert "stopped: retried 4 of 10 jobs; those changes stay" in answer.err
     assert sorted(statuses(database).values()) == ["dead"] * 6 + ["queued"] * 4
     assert [len(row.detail["ids"]) for row in audit(database)] == [4]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -320,7 +320,7 @@ def test_nobody_waits_for_a_row_that_another_session_holds(
         psql.execute("SELECT 1 FROM cronjobs_jobs WHERE id = %s FOR UPDATE", [ids[1]])
         answer = cronjobs("jobs", "retry", "--all", "--yes")
         assert (answer.code, answer.out) == (1, "retried 5 of 6 jobs\n")
-        assert answer.err == f"job {ids[1]} is locked by somebody's transaction: try again\n"
+        assert answer.err == f"job {ids[1]} is locked by another transaction: try again\n"
     assert cronjobs("jobs", "retry", "--all", "--yes").out == "retried 1 job\n"
 
 
@@ -394,7 +394,7 @@ def test_a_dismissed_job_stays_dead_and_counts_again_when_it_dies_again(
     assert "dismissed" in cronjobs("jobs", "list").out
     assert "and dismissed" in cronjobs("history").out
     again = cronjobs("jobs", "dismiss", str(job_id))
-    assert (again.code, again.err) == (1, f"job {job_id} is dismissed already, nothing to do\n")
+    assert (again.code, again.err) == (1, f"job {job_id} is already dismissed, nothing to do\n")
     assert cronjobs("jobs", "dismiss", "--all", "--yes").err == "no such job to dismiss\n"
     died_again = {"finished_at": NOW + timedelta(minutes=1), "dismissed_at": NOW}
     with database.write() as connection:  # plain SQL revived it, and it died again
@@ -413,13 +413,13 @@ def test_a_key_that_was_given_back_is_shown_explained_and_taken_back_if_it_is_fr
     assert "key        reminder:7 (given back: it was cancelled before it began)" in shown
     told = " ".join(cronjobs("explain", "--key", "reminder:7").out.split())
     assert f"Job {first} " in told
-    assert "it never began, so its key was given back" in told
+    assert "it never began, so its key can be used again" in told
 
     second = rows.job(idempotency_key="reminder:7")
     assert f"Job {second} " in cronjobs("explain", "--key", "reminder:7").out
     refused = cronjobs("jobs", "retry", str(first))
     assert refused.code == 1
-    assert refused.err == f"job {first} gave its key back when it was cancelled, and job {second} has that now\n"
+    assert refused.err == f"job {first} released its key when it was cancelled, and job {second} has the key now\n"
     dead = rows.job(status="dead")
     act = operating.OperatorAction("retry", "ada", "web1", None, None)
     with database.write() as connection:

@@ -166,7 +166,7 @@ def test_ctrl_c_ends_it_after_a_batch_and_what_has_gone_is_on_record(
     answer = short("prune", "--json")
     assert (answer.code, answer.json["done"]) == (130, False)
     assert sum(told(answer).values()) > 0
-    assert "what is left goes with the next ticks" in answer.err
+    assert "the next ticks delete the rest" in answer.err
     [entry] = short("audit", "--action", "prune", "--json").json
     assert entry["detail"] == {what: rows for what, rows in told(answer).items() if rows}
 

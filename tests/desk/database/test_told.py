@@ -76,7 +76,7 @@ def test_an_extra_that_fails_is_a_finding_and_the_others_are_heard(
     put(monkeypatch, "acme_printer", lambda *_: Told([Finding("acme", "the printer is out of paper")]))
     findings, _ = told(database, settings)
     assert findings.keys() == {"acme", "extra:acme_broken"}
-    assert findings["extra:acme_broken"].startswith("acme_broken cannot say what is wrong: ")
+    assert findings["extra:acme_broken"].startswith("acme_broken cannot report its findings: ")
 
 
 def test_an_extra_of_ours_that_the_file_uses_and_that_is_not_there_is_named(
@@ -85,7 +85,7 @@ def test_an_extra_of_ours_that_the_file_uses_and_that_is_not_there_is_named(
     monkeypatch.setattr(extras, "DOORS", {"printing": Door("cronjobs.contrib.printing.hook", lambda *_: True)})
     findings, _ = told(database, settings)
     assert findings == {
-        "extra:printing": "cronjobs.yaml uses printing, and this installation does not have cronjobs.contrib.printing"
+        "extra:printing": "cronjobs.yaml uses printing, which is not installed: cronjobs.contrib.printing"
     }
     monkeypatch.setattr(extras, "DOORS", {"printing": Door("cronjobs.contrib.printing.hook", lambda *_: False)})
     assert told(database, settings)[0] == {}

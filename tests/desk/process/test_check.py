@@ -18,7 +18,7 @@ from cronjobs.engine.jobs import registry as handlers_here
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.model import RetryPolicy
 
-PERHAPS = "It may be in what cannot be imported."
+PERHAPS = "It may be in a module that cannot be imported."
 
 HANDLERS = """
 from cronjobs import Context, job
@@ -87,8 +87,8 @@ FOUND = [
     (
         "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 53s, isolation: process}",
         (
-            "2s to stop its process leave no room in run.budget (55s) for the tick's start: it would never begin. "
-            "Write at most 52s"
+            "2s to stop its process leave no room in run.budget (55s) for the tick's start: the job would "
+            "never start. Write at most 52s"
         ),
     ),
     (
@@ -98,8 +98,8 @@ FOUND = [
     (
         "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 2h}",
         (
-            "6:20: job_types.t.say.timeout: t.say: timeout 2h is above run.budget (55s), and run.long_jobs is 0: it "
-            "would never begin. Raise long_jobs, shorten the timeout, or raise the budget"
+            "6:20: job_types.t.say.timeout: t.say: timeout 2h is above run.budget (55s), and run.long_jobs "
+            "is 0: the job would never start. Raise long_jobs, shorten the timeout, or raise the budget"
         ),
     ),
     ("run: {budget: 5s, long_jobs: 0}", "3:10: imports: t.say: timeout 10s is above run.budget (5s), and run.long"),
@@ -122,8 +122,8 @@ FOUND = [
     ("schedules:\n  c: {every: 5m, command: [gone-too]}", "5:27: schedules.c.command: command not found: gone-too"),
     ("log: nowhere/x.log", "4:6: log: there is no folder @/nowhere"),
     ("log: .", "4:6: log: @ is not a file"),
-    ("log: link", "4:6: log: @/link is a symbolic link, which is not followed"),
-    ("schedules:\n  a: {every: 5s, job: t.any}", "schedules.a.every: cron wakes once a minute"),
+    ("log: link", "4:6: log: @/link is a symbolic link, which cronjobs does not follow"),
+    ("schedules:\n  a: {every: 5s, job: t.any}", "schedules.a.every: cron starts once a minute"),
 ]
 
 
@@ -250,7 +250,7 @@ def test_a_folder_that_cannot_be_written_is_found(project: Project, monkeypatch:
     project.write()
     access = os.access  # what the kernel would say to anyone but root, who writes everywhere
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and access(path, mode))
-    assert "files cannot be made in" in project.call("check").out
+    assert "this user cannot create files in" in project.call("check").out
 
 
 # --- notes ------------------------------------------------------------------------------------------------------------
@@ -300,10 +300,10 @@ def test_what_may_not_be_what_was_meant_is_noted(tmp_path: Path, monkeypatch: py
         return [
             str(note).removeprefix("cronjobs.yaml:").strip()
             for note in found.notes
-            if "process of its own" not in str(note)
+            if "runs as a long job" not in str(note)
         ]
 
-    tick = "begins with the next tick, so up to 1m later; run: {linger: true} looks every second"
+    tick = "begins with the next tick, so up to 1m later; run: {linger: true} polls every second"
     either = 'and also when the weekday is 1: cron joins these two fields by "or", unless one of them begins with "*"'
     shell = 'since no shell reads a command: if one is to, write [sh, -c, "/bin/echo app > /b.sql"]'
     assert noted() == [
@@ -337,9 +337,9 @@ def test_long_jobs_are_one_note_and_no_finding(project: Project) -> None:
         0,
         [
             (
-                "note: cronjobs.yaml:7:42: schedules.a.timeout: above the 50s that a tick has for one job "
-                "(run.budget less its start), so in a process of its own that outlives the tick, at most "
-                "4 at once on a host (run.long_jobs): a (20m), t.say (2h), t.any (56s)"
+                "note: cronjobs.yaml:7:42: schedules.a.timeout: runs as a long job (timeout over 50s, "
+                "the most that a tick allows), at most 4 at once on a host (run.long_jobs): "
+                "a (20m), t.say (2h), t.any (56s)"
             ),
             "ok: 3 job types, 2 schedules",
         ],
@@ -379,7 +379,7 @@ def test_live_a_file_that_cannot_be_used_does_not_hide_that_nothing_ticks(live: 
     done = live.call("check", "--live", "--database-url", live.url)
     assert done.code == 3
     assert "no tick" in done.out
-    assert done.err == "with this file nothing runs\n"
+    assert done.err == "nothing runs with this file\n"
     [told] = live.call("check", "--live", "--json", "--database-url", live.url).json["live"]
     assert "no tick" in told
 
@@ -403,7 +403,7 @@ def test_live_what_is_wrong_is_told_in_sentences(live: Project) -> None:
 
 def test_live_without_a_database_or_tables(project: Project, empty_url: str) -> None:
     project.write()
-    assert 'the first "cronjobs run-due" makes it' in project.call("check", "--live").out
+    assert 'the first "cronjobs run-due" creates it' in project.call("check", "--live").out
     assert not (project.folder / "cronjobs.db").exists()
     (project.folder / "cronjobs.yaml").write_text("database: postgresql://nobody:c4n4ry@127.0.0.1:1/x\n")
     gone = project.call("check", "--live")

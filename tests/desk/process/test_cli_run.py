@@ -171,7 +171,7 @@ def test_a_failure_shows_its_traceback_and_is_not_tried_again(project: Project) 
     done = project.run("run", "t.fail")
     assert (done.code, done.out) == (1, "before\n")
     assert 'raise RuntimeError("no luck")\nRuntimeError: no luck\njob 1 failed in ' in done.err
-    assert done.err.endswith('is dead, it has no more tries: no luck. Mended? "cronjobs jobs retry 1"\n')
+    assert done.err.endswith('is dead, it has no more tries: no luck. Once fixed: "cronjobs jobs retry 1"\n')
     [job] = project.jobs()
     assert (job["status"], job["failures"], job["max_attempts"], job["error_type"]) == ("dead", 1, 1, "RuntimeError")
     [attempt] = project.rows("job_runs")
@@ -182,7 +182,7 @@ def test_a_failure_shows_its_traceback_and_is_not_tried_again(project: Project) 
 def test_a_job_that_asks_to_be_run_later_is_said_to_be(lite: Project) -> None:
     done = lite.run("run", "t.snooze")
     assert (done.code, lite.jobs()[0]["status"]) == (1, "queued")
-    assert "asked to be run later: a tick does, in 10m" in done.err
+    assert "snoozed: a tick runs it in 10m" in done.err
 
 
 @pytest.mark.either
@@ -248,7 +248,7 @@ def test_a_waiting_job_runs_before_it_is_due_and_retries_as_usual(project: Proje
     project.call("enqueue", "t.fail", "--in", "24h", "--no-import")
     done = project.run("run", "1")
     assert done.code == 1
-    assert "a tick tries again in " in done.err
+    assert "a tick retries it in " in done.err
     [job] = project.jobs()
     assert (job["status"], job["failures"], job["max_attempts"]) == ("failed", 1, None)
     assert project.run("run", "1").code == 1
@@ -285,8 +285,8 @@ def test_a_job_that_cannot_be_run_says_why_and_is_left_alone(lite: Project, valu
     [
         (["7"], 1, "there is no job 7"),
         (["007"], 1, "there is no job 7"),
-        (["9" * 5000], 1, "there is no job of that number"),
-        (["7", "--payload", "{}"], 2, "--payload goes with a TYPE or SCHEDULE"),
+        (["9" * 5000], 1, "there is no job with that id"),
+        (["7", "--payload", "{}"], 2, "use --payload with a TYPE or SCHEDULE"),
         (["t.okk"], 2, 'no job type or schedule "t.okk" is known here; did you mean "t.ok"?'),
         (["nightyl"], 2, 'did you mean "nightly"?'),
         (["--schedule", "t.ok"], 2, 'no schedule "t.ok" is known here'),
@@ -328,7 +328,7 @@ def test_a_job_begun_by_hand_and_interrupted_is_cancelled_for_good(project: Proj
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 128 + number
-    assert "begun by hand, so it is not run again" in err
+    assert "started by hand, so it is not retried" in err
     assert "Traceback" not in err
     [job] = project.jobs()
     assert (job["status"], job["locked_by"]) == ("cancelled", None)
@@ -348,7 +348,7 @@ def test_ctrl_c_is_heard_from_the_claim_on(lite: Project, moment: int) -> None:
     until(lambda: SYSTEM.monotonic() > give_up)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
-    assert (process.returncode, "begun by hand, so it is not run again" in err) == (130, True), err
+    assert (process.returncode, "started by hand, so it is not retried" in err) == (130, True), err
     assert [(job["status"], job["locked_by"]) for job in lite.jobs()] == [("cancelled", None)]
 
 
@@ -415,7 +415,7 @@ def test_a_lease_that_was_taken_over_stops_it_and_nothing_is_recorded(project: P
     [before] = project.jobs()
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert "nothing of this attempt will be recorded: the lease was taken over" in err
+    assert "this attempt will record nothing: the lease was taken over" in err
     assert project.jobs() == [before]
     assert not (project.folder / "gate").exists()
 
@@ -428,7 +428,7 @@ def test_a_lease_that_cannot_be_renewed_in_time_stops_it_and_nothing_is_recorded
         _, err = process.communicate(timeout=30)
         other.execute("ROLLBACK")
     assert process.returncode == 1
-    assert "nothing of this attempt will be recorded: the lease ran out" in err
+    assert "this attempt will record nothing: the lease ran out" in err
     assert lite.jobs()[0]["status"] == "running"  # until a tick finds it
 
 
@@ -442,7 +442,7 @@ def test_an_end_waits_for_a_row_that_somebody_holds_for_as_long_as_nobody_presse
         (project.folder / "gate").touch()
         errors = process.stderr
         assert errors is not None
-        until(lambda: "trying again" in errors.readline())
+        until(lambda: "retrying" in errors.readline())
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 4
     database.close()

@@ -97,7 +97,7 @@ def test_check_ends_with_1_when_it_finds_something(folder: Folder) -> None:
     [finding] = json.loads(folder.run("db", "check", "--json", code=1)[0])
     assert "has no cronjobs tables" in finding
     folder.run("db", "upgrade")
-    assert folder.run("db", "check") == ("", "the tables are as they should be\n")
+    assert folder.run("db", "check") == ("", "the tables match this version\n")
     assert json.loads(folder.run("db", "check", "--json")[0]) == []
 
 

@@ -272,7 +272,7 @@ def test_what_stays_is_named_with_the_command_that_removes_it(
         f"systemctl disable --now cronjobs.timer; rm {tmp_path}/units/cronjobs.service",
         f"rm {tmp_path}/cronjobs.log",
         "the state folder: ",
-        "enqueue() fails",
+        "enqueue() now fails",
         "other hosts: web1\n",
     ):
         assert words in said

@@ -45,7 +45,7 @@ def put(project: Project, **values: Any) -> None:
 
 
 def test_on_a_fresh_database_it_says_what_the_file_would_bring(project: Project) -> None:
-    assert dry(project) == ["the file would be put in force: + a, + b", "no job would run"]
+    assert dry(project) == ["the file would be applied: + a, + b", "no job would run"]
 
 
 def test_jobs_are_told_in_the_order_in_which_they_would_run(project: Project) -> None:
@@ -163,9 +163,9 @@ def test_what_is_paused_waits_unresolved_or_ran_out_is_told(project: Project) ->
     project.call("pause", "--queue", "default", "--why", "deploy")
     lines = dry(project)
     assert lines[0].startswith("queue default is paused by ")
-    assert lines[1] == "1 lease ran out: first what became of these attempts would be settled"
+    assert lines[1] == "1 lease expired: these attempts would be settled first"
     assert lines[2] == "no job would run"
-    assert lines[3] == '1 job of type "t.gone" cannot run here and would wait: no handler or command'
+    assert lines[3] == '1 job of type "t.gone" would wait, as there is no handler or command here'
     project.call("resume", "--queue", "default")
     assert "would run 1 job, in this order:" in dry(project)
 
@@ -176,7 +176,7 @@ def test_what_a_sync_would_do_is_told(project: Project) -> None:
     project.write(
         YAML.replace("every: 24h, job: t.ok, priority: 3", "every: 48h, job: t.ok") + "  c: {every: 1h, job: t.ok}\n"
     )
-    assert dry(project)[0] == "the file would be put in force: + c, ~ a"
+    assert dry(project)[0] == "the file would be applied: + c, ~ a"
     project.write(YAML.partition("schedules:")[0])
     assert dry(project)[0].startswith("the file would not be applied: the file would retire 2 of 2 schedules")
 
@@ -220,5 +220,5 @@ def test_a_dry_run_makes_no_database(tmp_path: Path, sqlite_url: str) -> None:
     project = Project(tmp_path, sqlite_url)
     project.write(YAML)
     done = project.run("run-due", "--dry-run")
-    assert (done.code, done.out) == (0, "there is no database yet: the first tick makes it\n")
+    assert (done.code, done.out) == (0, "there is no database yet: the first tick creates it\n")
     assert not list(tmp_path.rglob("*.db*"))

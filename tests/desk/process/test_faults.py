@@ -43,7 +43,7 @@ def test_any_command_ends_with_70_and_one_line(
     answer = commands.call(*command)
     assert answer.code == 70
     [line] = answer.err.splitlines()
-    assert f"a fault of cronjobs {__version__} itself, Unexpected: half \\x1b[2J\\nof a bug" in line
+    assert f"an internal error in cronjobs {__version__}, Unexpected: half \\x1b[2J\\nof a bug" in line
     log = commands.folder / "tick.log"
     assert line.endswith(f"its traceback is in {log}")
     assert "\n    Traceback (most recent call last):\n" in log.read_text()
@@ -132,6 +132,6 @@ def test_lines_that_nobody_read_are_counted_and_the_others_arrive_whole() -> Non
     os.close(write)
     *arrived, last = got.decode().splitlines()
     assert arrived == lines[: len(arrived)]
-    assert last == f"({len(lines) - len(arrived)} more lines were left out: nobody read them)"
+    assert last == f"({len(lines) - len(arrived)} more lines were dropped: nothing read the output)"
     os.close(read)
     outlet.say("a reader that left is no error")

@@ -165,7 +165,7 @@ def test_a_claim_that_began_before_the_pause_is_waited_for(postgres_project: Pro
     with database.write() as connection:
         claim(connection, limit=1, locked_by="someone", lease=timedelta(seconds=60), admission=admission)
         said = cli(project, "pause", "--all", "--wait", "300ms", code=1)
-        assert "a claim from before the pause is still being committed" in said
+        assert "a claim made before the pause is still being committed" in said
     database.close()
     assert "1 job still running" in cli(project, "pause", "--all", "--wait", "0s", code=1)
     with psycopg.connect(project.url) as reader:  # pg_dump reads all tables, for hours

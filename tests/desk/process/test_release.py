@@ -73,7 +73,7 @@ def test_explain_and_status_say_if_its_process_is_gone(project: Project) -> None
     kill(tick)
     said = " ".join(cli(project, "explain", str(job_id)).split())
     assert f"Job {job_id} was running: attempt 1" in said
-    assert said.endswith("its process is gone, so the next tick there settles what became of it.")
+    assert said.endswith("its process is gone, so the next tick there will settle its outcome.")
     assert "its process is gone" in cli(project, "status")
 
 
@@ -125,7 +125,7 @@ def test_a_job_whose_command_still_runs_is_not_released(project: Project) -> Non
     os.kill(launcher, signal.SIGSTOP)
     try:
         kill(tick)
-        assert "something that it started is" in cli(project, "jobs", "release", str(job_id), code=1)
+        assert "a process that it started is" in cli(project, "jobs", "release", str(job_id), code=1)
         assert project.job(job_id)["status"] == "running"
     finally:
         os.kill(launcher, signal.SIGCONT)
@@ -167,7 +167,7 @@ def test_a_cancel_that_was_asked_before_the_runner_died_holds(project: Project) 
     [job_id], tick = running(project)
     cli(project, "jobs", "cancel", str(job_id))
     kill(tick)
-    assert "is cancelled, as was asked" in cli(project, "jobs", "release", str(job_id))
+    assert "is cancelled, as requested" in cli(project, "jobs", "release", str(job_id))
     assert project.job(job_id)["status"] == "cancelled"
 
 

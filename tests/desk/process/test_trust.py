@@ -43,7 +43,7 @@ ME, ANOTHER = 1000, 1001
 STICKY = stat.S_ISVTX
 NOBODY = pwd.getpwnam("nobody")
 GIVES_AWAY = os.geteuid() == 0
-THEIRS = "and this runs as root: run it as nobody, or see what is in it and chown root"
+THEIRS = "and this runs as root: run it as nobody, or check its contents and chown root"
 Give = Callable[[Path], None]
 Refused = Callable[..., UntrustedFiles]
 
@@ -162,7 +162,7 @@ def test_root_refuses_what_everybody_may_write(settings: Settings, name: str, re
     (settings.folder / name).chmod(0o777)
     error = refused(settings)
     assert paths(error) == {settings.folder / name}
-    assert "can be written by everybody (mode 0777), and this runs as root: chmod o-w" in str(error)
+    assert "is writable by everyone (mode 0777), and this runs as root: chmod o-w" in str(error)
     trust.require(settings, {}, me=ME)  # the damage is that user's own
     trust.require(settings, {trust.VARIABLE: "1"}, me=0)
 
@@ -192,7 +192,7 @@ def test_a_pycache_for_everybody_is_refused_even_if_it_is_sticky(settings: Setti
 def test_nobody_is_told_to_make_planted_bytecode_roots(settings: Settings, refused: Refused, give: Give) -> None:
     planted = settings.folder / pyc("prepare.py")
     give(planted)
-    assert f".pyc belongs to nobody, and this runs as root: rm {planted}; if it is meant" in str(refused(settings))
+    assert f".pyc belongs to nobody, and this runs as root: rm {planted}; if that is intended" in str(refused(settings))
 
 
 # --- the way out ------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_nobody_is_told_to_make_planted_bytecode_roots(settings: Settings, refus
 
 def test_the_way_out_is_named_and_works(settings: Settings, refused: Refused) -> None:
     (settings.folder / "src").chmod(0o777)
-    assert "if it is meant, write run: {trust_files: true}" in str(refused(settings))
+    assert "if that is intended, write run: {trust_files: true}" in str(refused(settings))
     settings.file.write_text(settings.file.read_text() + "run: {trust_files: true}\n")
     trusting = load(settings.file, environ={})
     trust.require(trusting, {}, me=0)
@@ -212,7 +212,7 @@ def test_a_user_is_trusted_by_name(settings: Settings, refused: Refused, give: G
     give(settings.folder / "prepare.py")
     said = str(refused(settings))
     assert f"prepare.py belongs to nobody, {THEIRS} " in said
-    assert said.endswith("if it is meant, write run: {trust_files: [nobody]}")
+    assert said.endswith("if that is intended, write run: {trust_files: [nobody]}")
     settings.file.write_text(settings.file.read_text() + "run: {trust_files: [deploy, nobody]}\n")
     trusting = load(settings.file, environ={})
     assert trusting.run.trust_files == ("deploy", "nobody")
@@ -225,7 +225,7 @@ def test_the_file_names_nobody_who_could_have_written_it(settings: Settings, ref
     settings.file.write_text(settings.file.read_text() + "run: {trust_files: [nobody]}\n")
     give(settings.file)
     trusting = load(settings.file, environ={})
-    assert f"if it is meant, set {trust.VARIABLE}=nobody in the crontab" in str(refused(trusting))
+    assert f"if that is intended, set {trust.VARIABLE}=nobody in the crontab" in str(refused(trusting))
 
 
 def test_a_folder_that_another_user_deploys_needs_one_line(settings: Settings, refused: Refused, give: Give) -> None:
@@ -233,7 +233,7 @@ def test_a_folder_that_another_user_deploys_needs_one_line(settings: Settings, r
         give(file)
     (said,) = refused(settings, {trust.VARIABLE: "ci"}).lines
     assert said.startswith(f"{settings.folder}, {settings.file}, {settings.folder}/")
-    assert f" more belong to nobody, {THEIRS} each of them; if it is meant, set" in said
+    assert f" more belong to nobody, {THEIRS} each of them; if that is intended, set" in said
     assert f"set {trust.VARIABLE}=ci,nobody in the crontab, or where you type this" in said
     trust.require(settings, {trust.VARIABLE: "ci,nobody"}, me=0)
 
@@ -256,7 +256,7 @@ def test_an_owner_and_a_group_are_one_sentence(
     give(settings.folder / "prepare.py")
     monkeypatch.setattr(trust, "_members", lambda group, owner: frozenset({"www-data"}))
     said = str(refused(settings))
-    assert "belongs to nobody and can be written by its group (www-data; mode 0664)" in said
+    assert "belongs to nobody and is writable by its group (www-data; mode 0664)" in said
     assert said.endswith("{trust_files: [nobody, www-data]}")
 
 
@@ -440,7 +440,7 @@ def test_every_command_asks_before_it_imports(settings: Settings) -> None:
 def test_a_tick_asks_for_its_programs(settings: Settings) -> None:
     script(settings.folder / "job.sh").chmod(0o777)
     with_command(settings, "[./job.sh]")
-    with pytest.raises(UntrustedFiles, match=r"job\.sh can be written by everybody"):
+    with pytest.raises(UntrustedFiles, match=r"job\.sh is writable by everyone"):
         tick_settings(TickOptions(config=settings.file))
 
 
@@ -488,7 +488,7 @@ def test_check_reports_it(project: Project) -> None:
     (project.folder / "handlers.py").chmod(0o666)
     answer = project.call("check", "--no-import")
     assert answer.code == 1
-    assert "handlers.py can be written by everybody (mode 0666)" in answer.out + answer.err
+    assert "handlers.py is writable by everyone (mode 0666)" in answer.out + answer.err
 
 
 COMMANDS = {
@@ -512,7 +512,7 @@ def test_no_command_of_roots_runs_what_another_user_owns(project: Project, comma
     assert answer.code == code
     said = answer.out + answer.err
     assert f"handlers.py belongs to nobody, {THEIRS} " in said
-    assert "if it is meant, write run: {trust_files: [nobody]}" in said
+    assert "if that is intended, write run: {trust_files: [nobody]}" in said
     assert not (project.folder / "ran").exists()
     project.write("run: {trust_files: [nobody]}\n", HANDLERS)
     assert "this runs as root" not in project.run(*command.split()).err
@@ -539,7 +539,7 @@ def test_a_module_that_a_handler_imports_while_it_runs_is_refused(project: Proje
     project.run("run-due")
     assert not (project.folder / "helped").exists()
     (run,) = project.rows("job_runs")
-    assert "helper.py can be written by everybody (mode 0666), and this runs as root" in run["error"]
+    assert "helper.py is writable by everyone (mode 0666), and this runs as root" in run["error"]
 
 
 @ROOTS
@@ -550,7 +550,7 @@ def test_a_tick_refuses_a_program_that_everybody_may_write(project: Project) -> 
     project.run("enqueue", "t.c")
     for command in (["run-due"], ["run", "t.c"]):
         assert project.run(*command).code == 3
-    assert "job.sh can be written by everybody (mode 0777), and this runs as root" in project.run("check").out
+    assert "job.sh is writable by everyone (mode 0777), and this runs as root" in project.run("check").out
     assert not (project.folder / "ran").exists()
 
 
@@ -577,7 +577,7 @@ def test_the_process_of_a_long_job_looks_for_itself(project: Project) -> None:
         command = [sys.executable, "-P", "-m", PROGRAM, str(writer)]
         done = subprocess.run(command, input=handover.encode(), pass_fds=[writer], env=BARE, check=False)
         os.close(writer)
-        assert b"handlers.py can be written by everybody (mode 0666)" in answer.read()
+        assert b"handlers.py is writable by everyone (mode 0666)" in answer.read()
     assert done.returncode == 3
 
 

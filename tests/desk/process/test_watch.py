@@ -170,14 +170,14 @@ def test_while_the_database_is_away_it_says_so_and_goes_on(watched: Any, lite: P
     for suffix in ("", "-wal", "-shm"):
         with suppress(FileNotFoundError):
             Path(f"{file}{suffix}").rename(f"{file}{suffix}.away")
-    place = terminal.wait_for("cannot look since", place)
-    place = terminal.wait_for("as it was at the last look", place)
+    place = terminal.wait_for("no data since", place)
+    place = terminal.wait_for("state at the last refresh", place)
     terminal.wait_for("all well", place)
     for suffix in ("", "-wal", "-shm"):
         with suppress(FileNotFoundError):
             Path(f"{file}{suffix}.away").rename(f"{file}{suffix}")
     for _ in range(200):
-        if "cannot look" not in "".join(terminal.screens[-1]):
+        if "no data since" not in "".join(terminal.screens[-1]):
             break
         terminal.read()
     terminal.type("q")

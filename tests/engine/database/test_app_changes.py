@@ -117,7 +117,7 @@ def test_a_refused_change_spoils_nothing(database_url: str, kind: str) -> None:
         with pytest.raises(NoSuchJob, match='the job with idempotency key "none" does not exist'):
             reschedule(user.target, idempotency_key="none", run_at=SOON)
         cancel(user.target, id=made.id)
-        with pytest.raises(JobNotWaiting, match=rf"^job {made.id} is cancelled: only a job that waits") as told:
+        with pytest.raises(JobNotWaiting, match=rf"^job {made.id} is cancelled: only a waiting job") as told:
             reschedule(user.target, id=made.id, delay=0)
         assert told.value.status is Status.CANCELLED
         user.commit()

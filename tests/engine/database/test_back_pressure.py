@@ -200,7 +200,7 @@ def test_in_the_callers_transaction_nobody_waits_and_is_told_why(database: Datab
     cap(database, 1, "wait")
     with database.write() as connection:
         enqueue(connection, "t.say", queue="mail")
-        with pytest.raises(QueueFull, match="it waits for room only where it owns the transaction: hand in an Engine"):
+        with pytest.raises(QueueFull, match="enqueue waits for room only in a transaction of its own: pass an Engine"):
             enqueue(connection, "t.say", queue="mail")
         with pytest.raises(UsageError, match="wait= is for an Engine"):
             enqueue(connection, "t.say", queue="mail", wait="1s")

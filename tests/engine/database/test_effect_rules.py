@@ -243,7 +243,7 @@ def test_a_late_end_never_overwrites_a_newer_attempts_record(jobs: Jobs, ended: 
             newer.__exit__(None, None, None)
         stale.result = "stale"
 
-    with pytest.raises(LeaseLost, match="another attempt began"):
+    with pytest.raises(LeaseLost, match="another attempt has begun"):
         jobs.do(job, fall_behind)
     expected = ("recorded", job.id, 2, "newer") if ended else ("begun", job.id, 2, None)
     assert jobs.effects() == {KEY: expected}

@@ -137,7 +137,7 @@ def test_a_record_that_is_never_taken_ends_in_an_error_that_says_so(jobs: Jobs, 
         trouble.tries = 0
         trouble.left, trouble.each_takes_s = [BUSY] * 100, 1.0
 
-    with pytest.raises(EffectNotRecorded, match="was done and could not be recorded"):
+    with pytest.raises(EffectNotRecorded, match="was done but could not be recorded"):
         jobs.do(job, break_it, timeout=timedelta(seconds=1))
     assert trouble.tries <= LEAST_PATIENCE_S + 1
     trouble.left = []

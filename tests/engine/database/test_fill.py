@@ -141,9 +141,9 @@ def test_a_dry_run_changes_nothing(yard: Yard) -> None:
     ("first", "last", "says"),
     [
         (START - timedelta(days=91), at(0), "the ledger reaches back 90d"),
-        (at(0), START + timedelta(hours=1), "what comes after is theirs"),
+        (at(0), START + timedelta(hours=1), "ticks will run what comes after"),
         (at(0), at(0) - MINUTE, "--from lies after --to"),
-        (START - timedelta(days=80), START - timedelta(days=1), "fill it in parts"),
+        (START - timedelta(days=80), START - timedelta(days=1), "backfill it in parts"),
     ],
 )
 def test_a_range_that_cannot_be_answered_for_is_refused(yard: Yard, first: datetime, last: datetime, says: str) -> None:

@@ -158,7 +158,7 @@ def test_an_upgrade_names_the_roles_that_lack_rights_on_new_tables(postgres_migr
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "SQLite knows no roles"),
+        ((), "SQLite has no roles"),
         (("--schema", "s", "--role", "ruin=app"), "kinds are migrate, run, enqueue, read"),
         (("--schema", "s", "--role", "run"), "is not KIND=NAME"),
     ],

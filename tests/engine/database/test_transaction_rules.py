@@ -62,7 +62,7 @@ def do_work(ctx: Context) -> None:
 def test_an_attempt_that_lost_its_lease_rolls_its_work_back(jobs: Jobs) -> None:
     job = jobs.claimed()
     jobs.taken_over(job)
-    with pytest.raises(LeaseLost, match="does not hold its lease any more"):
+    with pytest.raises(LeaseLost, match="no longer holds its lease"):
         do_work(jobs.context(job))
     assert (worked(jobs), status(jobs, job)) == (0, "running")
 
@@ -226,7 +226,7 @@ def test_finish_outside_of_a_transaction_is_refused(jobs: Jobs, database_url: st
     engine = create_engine(plain_url(database_url), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         for target in (own, connections[alias], connection):
-            with pytest.raises(UsageError, match="belongs into a transaction"):
+            with pytest.raises(UsageError, match="must be called in a transaction"):
                 ctx.finish(target)
     engine.dispose()
     own.close()

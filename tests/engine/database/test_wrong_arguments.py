@@ -204,7 +204,7 @@ def test_a_handlers_own_enqueue_says_that_the_connection_comes_first() -> None:
 
 WRONG = {
     'retry={"max_attempts": 1}': "write retry=RetryPolicy(max_attempts=1)",
-    "retry=3": "retry 3 is no policy",
+    "retry=3": "retry 3 is not a policy",
     'timeout="soon"': "timeout: 'soon' is not a duration",
     "timout=3": "did you mean 'timeout'?",
     'isolation="procces"': "isolation 'procces' is not one of thread, process",
@@ -233,7 +233,7 @@ def test_a_wrong_argument_of_job_is_a_fault_of_that_type_and_stops_no_other(
     faults = {fault.where: fault.what for fault in found.faults}
     assert faults.keys() == {"bad", f"{name}.plain"}
     assert WRONG[wrong] in faults["bad"]
-    assert faults[f"{name}.plain"] == '@job stands without brackets above plain: write @job("app.plain")'
+    assert faults[f"{name}.plain"] == '@job has no parentheses above plain: write @job("app.plain")'
     with pytest.raises((UsageError, TypeError, ValueError)):  # whoever imports it without a tick hears of it at once
         exec((tmp_path / f"{name}.py").read_text(), {"__name__": "elsewhere"})
 

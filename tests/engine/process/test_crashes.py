@@ -513,7 +513,7 @@ def test_what_ended_while_the_database_was_away_is_no_time_out(
     assert tick.wait() == 4
     assert project.effects("end")
     assert not events(project.log(), "job.timed_out")
-    assert "the database was not there" in project.log()
+    assert "the database could not be reached" in project.log()
 
 
 def test_a_database_away_while_nothing_is_held_ends_in_exit_4_with_one_line(

@@ -98,7 +98,7 @@ def test_a_commit_that_no_standby_has_confirmed_is_an_error(cluster: Cluster, pr
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(write)
             cancel_wait(cluster)
-            with pytest.raises(CommitUnconfirmed, match="look to the standby"):
+            with pytest.raises(CommitUnconfirmed, match="check the standby"):
                 writing.result(30)
         cluster.promote()
         assert project.value("SELECT priority FROM cronjobs_jobs") == 5

@@ -118,7 +118,7 @@ def test_where_nobody_can_be_asked_it_is_said_that_nobody_knows(
     proxy.lose, proxy.close_then = {1}, True
     with (
         opened(proxy.url) as database,
-        pytest.raises(CommitUnknown, match="look whether that took effect"),
+        pytest.raises(CommitUnknown, match="check whether the change was saved"),
         database.write() as connection,
     ):
         connection.execute(text("INSERT INTO cronjobs_jobs (job_type) VALUES ('t')"))

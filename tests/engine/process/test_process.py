@@ -114,7 +114,7 @@ def test_without_a_place_for_the_output_it_is_given_back(shell: Shell, monkeypat
     monkeypatch.setattr(tempfile, "tempdir", str(shell.folder / "gone"))
     outcome, _ = shell.run("true")
     assert isinstance(outcome, Released)
-    assert "no process could be started" in (outcome.error or "")
+    assert "cannot start a process" in (outcome.error or "")
 
 
 # --- what it is given -------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_each_value_says_where_it_comes_from(project: Project) -> None:
         "imports": (["t_good"], "file", "cronjobs.yaml:6"),
         "run.workers": ("7", "file", "cronjobs.yaml:8"),
         "run.budget": ("50s", "file", "cronjobs.yaml:9"),
-        "run.lease": ("1m", "default", "60s, or budget + 5s if that is more"),
+        "run.lease": ("1m", "default", "the longer of 60s and budget + 5s"),
         "run.every": ("1m", "bad", "cronjobs.yaml:10"),
         "run.ping": ("***", "env_file", "cronjobs.yaml:11, $PING in .env"),
         "run.long_jobs": ("4", "default", ""),
@@ -99,7 +99,7 @@ def test_the_table_for_people_and_a_key_of_it(project: Project) -> None:
     lines = [line.split() for line in answer.out.splitlines()]
     assert ["run.budget", "50s", "cronjobs.yaml:9"] in lines
     assert "schedules.nightly.queue" not in answer.out
-    assert "cronjobs.yaml:17 is bad: cronjobs check" in answer.out
+    assert "cronjobs.yaml:17 is invalid: cronjobs check" in answer.out
     assert "run.every" in answer.err  # the problems themselves
     one = project.call("config", "show", "schedules.nightly").out.splitlines()
     assert len(one) == 1 + len(next(each.rows for each in sections() if each.paths == ("schedules.NAME",)))

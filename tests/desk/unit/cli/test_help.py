@@ -25,5 +25,5 @@ def test_resume_does_not_say_what_a_pause_does(project: Project) -> None:
 
 def test_the_root_says_where_its_verbose_and_quiet_count(project: Project) -> None:
     out = project.call("--help").out
-    assert "Print the traceback of a fault, and in run-due a line for each job that ended." in out
-    assert "In run-due: print nothing but errors." in out
+    assert "Print the traceback of an internal error; in run-due, also a line for each ended job." in out
+    assert "In run-due: print only errors." in out

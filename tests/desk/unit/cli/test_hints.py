@@ -30,14 +30,14 @@ def test_hints_lead_to_what_there_is(project: Project) -> None:
         ("pause --schedule nightly", "No such option: --schedule: write the schedule without it"),
         ("enqueue --type a", "No such option: --type: write the type without it"),
         ("enqueue a --prioritiy 3", "(Possible options: --priority)"),
-        ("history --since 2999-01-01", "--since: 2999-01-01 lies in the future"),
-        ("books --from 2999-01-01", "--from: 2999-01-01 lies in the future"),
+        ("history --since 2999-01-01", "--since: 2999-01-01 is in the future"),
+        ("books --from 2999-01-01", "--from: 2999-01-01 is in the future"),
         ("explain 77", "there is no job 77: none was ever enqueued here"),
         ("config show nosuch", '"cronjobs config show" lists all'),
         ("alerts test", "write, for example, alerts: {channels: {ops: {mail: {host: localhost"),
         ("enqueue a --at tomorrow", "or --in 24h"),
         ("pause --all --until tomorrow", "or --for 24h"),
-        ("check", "cd is the shell's own: write [sh, -c, …] around the line"),
+        ("check", "cd is a shell builtin: write [sh, -c, …] around the line"),
     ):
         answer = project.call(*command.split())
         assert answer.code in (1, 2), command

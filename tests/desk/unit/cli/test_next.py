@@ -170,7 +170,7 @@ def test_it_begins_with_now_and_from_includes_its_instant(project: Project, monk
 def test_an_end_of_time_is_said(project: Project) -> None:
     answer = project.call("next", "@daily", "--from", "9999-12-31")
     assert (answer.code, answer.out) == (0, "")
-    assert "nothing comes any more" in answer.err
+    assert "nothing more is due" in answer.err
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_a_count_stands_in_for_the_24_hours(project: Project) -> None:
     with_file(project, 'schedules: {weekly: {cron: "0 0 * * 1", job: x}, yearly: {cron: "@yearly", job: x}}\n')
     answer = project.call("next", "--from", "2026-12-15")
     assert (answer.code, answer.out) == (0, "")
-    assert answer.err == "nothing comes in these 24 h; the next is weekly in 6d: -n 1 shows it\n"
+    assert answer.err == "nothing is due in these 24 h; the next is weekly in 6d: -n 1 shows it\n"
     found = project.call("next", "--from", "2026-12-15", "-n", "3", "--json").json
     assert [entry["schedule"] for entry in found] == ["weekly", "weekly", "yearly"]
 
@@ -250,7 +250,7 @@ def test_a_schedule_of_another_environment_is_not_said_to_come(project: Project)
     with_file(
         project, 'environment: staging\nschedules: {mail: {cron: "@daily", job: x, environments: [production]}}\n'
     )
-    assert 'other environments than "staging"' in refused(project.call("next", "mail"))
+    assert 'is not for environment "staging"' in refused(project.call("next", "mail"))
     assert project.call("next", "--json").json == []
 
 

@@ -96,7 +96,7 @@ def test_a_url_that_only_the_shell_has_is_used_and_said_not_to_reach_cron() -> N
     assert found.files[".env"].endswith("#DATABASE_URL=\n")
     assert found.private == {".env"}
     assert found.commands[:2] == ('echo "DATABASE_URL=$DATABASE_URL" >> .env', "cronjobs db upgrade")
-    assert "for cron it has to be in .env, too" in "\n".join(found.found)
+    assert "cron needs it in .env, too" in "\n".join(found.found)
     text = yaml.safe_load(found.files["cronjobs.yaml"])
     assert (text["env_file"], text["database"]) == (".env", "${DATABASE_URL}")
     # What is there stays: a line is added to it.
@@ -121,7 +121,7 @@ def test_which_variable_is_the_jobs_database(variables: tuple[DatabaseVariable, 
     text = yaml.safe_load(found.files["cronjobs.yaml"])
     assert text["database"] == (f"${{{used}}}" if used else "sqlite:///cronjobs.db")
     assert text["env_file"] == ".env"
-    assert any("a file of their own" in line for line in found.found) is (used is None)
+    assert any("their own file" in line for line in found.found) is (used is None)
     for variable in variables if used is None else ():
         assert any(variable.name in line for line in found.found)
 

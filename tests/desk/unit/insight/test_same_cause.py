@@ -391,9 +391,9 @@ def test_a_host_that_joins_keeps_the_key_and_is_news_for_who_acknowledged_the_fa
 
 def test_jobs_that_several_hosts_leave_for_a_bad_limit_are_counted_once() -> None:
     left = {"why": "limits", "job_type": "t.a", "queue": "default", "jobs": 3, "prefix": "smtp:"}
-    its = {"did": {"broken": {"limits.smtp:": "0 would let none begin"}}, "not_started": [left]}
+    its = {"did": {"broken": {"limits.smtp:": "0 would let no job begin"}}, "not_started": [left]}
     [found] = troubles(facts(ticks=[tick("web1") | its, tick("web2") | its]), SETTINGS)
-    assert 'limits."smtp:": 0 would let none begin; 3 due jobs wait' in found.text
+    assert 'limits."smtp:": 0 would let no job begin; 3 due jobs wait' in found.text
     assert "; 3 due jobs wait for it (" in found.text
 
 
@@ -431,7 +431,7 @@ def test_a_schedule_that_ticks_do_not_fire_for_its_bad_entry_is_one_finding() ->
     ("path", "prefix"), [("limits.smtp:", "smtp:"), ("limits.smtp:.most", "smtp:"), ("limits", ""), ("limits.x", "")]
 )
 def test_a_bad_limit_for_which_due_jobs_wait_is_critical(path: str, prefix: str) -> None:
-    bad = Problem("cronjobs.yaml", 4, 15, path, "0 would let none begin")
+    bad = Problem("cronjobs.yaml", 4, 15, path, "0 would let no job begin")
     quiet = facts(limited={Limit("smtp:other", most=0): 7, Limit("tenant:", most=3): 9})
     [found] = troubles(quiet, replace(SETTINGS, problems=(bad,)))
     assert (found.key, found.severity, found.text) == ("config", "warning", str(bad))
@@ -444,7 +444,7 @@ def test_a_bad_limit_for_which_due_jobs_wait_is_critical(path: str, prefix: str)
 )
 def test_so_is_one_of_another_host_by_what_its_tick_left(jobs: Any, prefix: str, severity: str) -> None:
     left = {"why": "limits", "job_type": "t.a", "queue": "default", "jobs": jobs, "prefix": prefix}
-    its = tick("web1") | {"did": {"broken": {"limits.smtp:": "0 would let none begin"}}, "not_started": [left]}
+    its = tick("web1") | {"did": {"broken": {"limits.smtp:": "0 would let no job begin"}}, "not_started": [left]}
     [found] = troubles(facts(ticks=[its]), SETTINGS)
     assert (found.key, found.severity) == ("config:web1", severity)
     assert ("; 3 due jobs wait for it (" in found.text) is (severity == "critical")

@@ -122,7 +122,7 @@ def test_a_file_that_says_only_where_the_database_is_has_the_defaults() -> None:
 # One line, written below `database:`, and what is said of it. The rest of the file still runs.
 BAD_VALUES = cases(r"""
 run: {workers: 010}
-    2:16: run.workers: "010" is octal to some readers of YAML: write it without the 0 in front
+    2:16: run.workers: "010" is octal to some YAML readers: write it without the leading 0
 run: {workers: four}
     2:16: run.workers: "four" is not a whole number: write one in 1–64
 run: {workers: 0}
@@ -140,7 +140,7 @@ run: {budget: 61m}
 run: {budget: 55}
     2:15: run.budget: "55" has no unit: write it as 55s, 10m, 24h or 7d
 run: {budget: 1:30}
-    2:15: run.budget: "1:30" can be read in several ways, YAML 1.1 makes a number of it: write 1m30s or 1h30m
+    2:15: run.budget: "1:30" is ambiguous (YAML 1.1 reads it as a number): write 1m30s or 1h30m
 run: {budget: soon}
     2:15: run.budget: "soon" is not a duration: write it as 55s, 10m, 24h or 7d
 run: {lease: 1s}
@@ -163,7 +163,7 @@ timezone: New York/America
     2:11: timezone: "New York/America" is not a time zone: did you mean America/New_York? (Until then a cron: without
     a timezone of its own is disabled.)
 timezone: UTC+1
-    2:11: timezone: "UTC+1" is not a time zone: an offset knows no summer time: write a place, such as Europe/Berlin,
+    2:11: timezone: "UTC+1" is not a time zone: a fixed offset has no summer time: write a place, such as Europe/Berlin,
     or Etc/GMT-1 for this offset all year (Until then a cron: without a timezone of its own is disabled.)
 timezone: America
     2:11: timezone: "America" is not a time zone: write UTC or Europe/Berlin (Until then a cron: without a
@@ -178,7 +178,7 @@ python_path: [nowhere]
 setup: setup
     2:8: setup: "setup" is not a function in a module: write it like django.setup
 log: ~/cron.log
-    2:6: log: "~/cron.log" begins with ~, and cron may have no home: write the path out
+    2:6: log: "~/cron.log" begins with ~, and cron may not set HOME: write the full path
 env: {1ST: x}
     2:7: env.1ST: "1ST" is not the name of a variable: write letters, digits and _
 env: {A: [1]}
@@ -186,10 +186,9 @@ env: {A: [1]}
 defaults: {retry: {jitter: 1}}
     2:28: defaults.retry.jitter: "1" is not in 0–0.99
 defaults: {retry: {base: 1h}}
-    2:19: defaults.retry: base is above zero and at most cap; what is not written counts as base 1m, cap 30m:
-    write both
+    2:19: defaults.retry: base is above zero and at most cap; the defaults are base 1m and cap 30m: write both
 defaults: {retry: {delays: [1s], cap: 1m}}
-    2:19: defaults.retry: delays take the place of cap: write one or the other
+    2:19: defaults.retry: delays replaces cap: write one or the other
 job_types: {a: {command: pg_dump app}}
     2:26: job_types.a.command: a command is a list, without a shell: write [pg_dump, app]
 job_types: {a: {command: pg_dump app > "/backup/app 1.sql"}}
@@ -237,7 +236,7 @@ job_types: {a: {command: [ls], success_exit_codes: [0, 256]}}
 job_types: {a: {command: [ls], success_exit_codes: 3}}
     2:52: job_types.a.success_exit_codes: write a list: [3]
 job_types: {a: {command: [ls], success_exit_codes: []}}
-    2:52: job_types.a.success_exit_codes: the list is empty: no end would be a success; for 0 alone delete the key
+    2:52: job_types.a.success_exit_codes: the list is empty: no exit code means success; for 0 alone, delete the key
 job_types: {a: {command: [ls], success_exit_codes: [0, 3], retry_exit_codes: [65, 3]}}
     2:78: job_types.a.retry_exit_codes: 3 means success: write it in one of the two lists only
 job_types: {a: {command: [ls], retry_exit_codes: [0]}}
@@ -246,7 +245,7 @@ job_types: {a: {success_exit_codes: [0, 3]}}
     2:37: job_types.a.success_exit_codes: exit codes are for an entry with a command: a handler raises GiveUp or
     RetryLater
 job_types: {a: {stdin: yes}}
-    2:24: job_types.a.stdin: this is for an entry with a command: a handler has its payload
+    2:24: job_types.a.stdin: this is for an entry with a command: a handler reads its payload
 job_types: {a: {command: [cat], stdin: [yes]}}
     2:40: job_types.a.stdin: write one value, not a list
 job_types: {a: {command: [cat], stdin: }}
@@ -254,16 +253,15 @@ job_types: {a: {command: [cat], stdin: }}
 job_types: {a: {folder: /srv}}
     2:25: job_types.a.folder: this is for an entry with a command: a handler runs where the tick does
 job_types: {a: {command: [ls], folder: ~/app}}
-    2:40: job_types.a.folder: "~/app" begins with ~, and cron may have no home: write the path out
+    2:40: job_types.a.folder: "~/app" begins with ~, and cron may not set HOME: write the full path
 job_types: {a: {leftovers: leave}}
-    2:28: job_types.a.leftovers: this is for an entry with a command: a handler's processes are its own to end
+    2:28: job_types.a.leftovers: this is for an entry with a command: a handler ends its own processes
 job_types: {a: {command: [ls], leftovers: keep}}
     2:43: job_types.a.leftovers: "keep" is not one of end, leave
 job_types: {a b: {}}
     2:13: job_types.a b: "a b" is not a name: up to 100 of A–Z a–z 0–9 _ . : -
 schedules: {a: {every: 30s, job: x}}
-    2:24: schedules.a.every: cron wakes once a minute: write 1m or more, or run: {linger: true}, so
-    that ticks stay their minute
+    2:24: schedules.a.every: cron starts once a minute: write 1m or more, or run: {linger: true} to keep ticks running
 schedules: {a: {every: 60500ms, job: x}}
     2:24: schedules.a.every: "60500ms" is not a whole number of seconds
 schedules: {a: {cron: "1 25 * * *", job: x}}
@@ -275,13 +273,13 @@ schedules: {a: {cron: 1 25 * * *, job: x}}
 schedules: {a: {cron: "1 \x325 * * *", job: x}}
     2:23: schedules.a.cron: hour 25 is not in 0–23
 schedules: {a: {every: 1m, cron: 1 2 * * *, job: x}}
-    2:13: schedules.a: cron and every do not go together: delete one
+    2:13: schedules.a: cron and every cannot be combined: delete one
 schedules: {a: {job: x}}
     2:13: schedules.a: when is it due? cron: "15 2 * * *" or every: 10m
 schedules: {a: {every: 1m}}
     2:13: schedules.a: what does it run? job: billing.send_invoice or command: [backup, --all]
 schedules: {a: {every: 1m, job: x, command: [y]}}
-    2:13: schedules.a: job and command do not go together: delete one
+    2:13: schedules.a: job and command cannot be combined: delete one
 schedules: {a: {every: 1m, job: x, overlap: no}}
     2:45: schedules.a.overlap: "no" is not one of skip, wait, allow
 schedules: {a: {every: 1m, job: x, timeout: 50ms}}
@@ -319,7 +317,7 @@ def test_names_of_runs_of_exec_are_taken_by_no_entry() -> None:
     assert 'does not begin with "exec:"' in str(found.problems[0])
     found = read(DATABASE + 'job_types: {"exec:a": {command: [ls]}, b: {command: [ls]}}\n')
     assert [*found.job_types] == ["b"]
-    assert 'names that begin with "exec:" are those of "cronjobs exec": write another' in str(found.problems[0])
+    assert 'names that begin with "exec:" are reserved for "cronjobs exec": choose another' in str(found.problems[0])
 
 
 GOOD_VALUES = [
@@ -412,10 +410,16 @@ def test_a_payload_is_json(written: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("yes", 'yes is read differently by versions of YAML: write true, or "yes" for the word'),
-        ("Off", 'Off is read differently by versions of YAML: write false, or "Off" for the word'),
+        ("yes", 'yes means different things in different YAML versions: write true, or "yes" for the word'),
+        ("Off", 'Off means different things in different YAML versions: write false, or "Off" for the word'),
         *[
-            (text, f'{text} is read differently by versions of YAML: write "{text}" for the text, or a plain number')
+            (
+                text,
+                (
+                    f'{text} means different things in different YAML versions: write "{text}" for the text, or a '
+                    "plain number"
+                ),
+            )
             for text in ("010", "-010", "1:30", "10:20:30", "1_000", "0o17", "0b11", "1_0.5")
         ],
         (".inf", ".inf is not JSON: write a number, or quote it"),
@@ -484,20 +488,20 @@ def test_an_inline_command_may_not_take_the_name_of_a_job_type() -> None:
 @pytest.mark.parametrize(
     ("text", "messages"),
     [
-        ("run: {workers: 2}\nrun: {workers: 3}", ["2:1: run: this key is already in line 1: delete one of the two"]),
+        ("run: {workers: 2}\nrun: {workers: 3}", ["2:1: run: this key is already on line 1: delete one of the two"]),
         (
             "schedules:\n  a: {every: 1m, job: x}\n  a: {every: 2m, job: x}",
-            ["3:3: schedules.a: this key is already in line 2: delete one of the two"],
+            ["3:3: schedules.a: this key is already on line 2: delete one of the two"],
         ),
         (
             "schedules:\n  a: {every: 1m, job: x, every: 2m}",
-            ["2:26: schedules.a.every: this key is already in line 2: delete one of the two"],
+            ["2:26: schedules.a.every: this key is already on line 2: delete one of the two"],
         ),
         (
             "schedules:\n  a: {every: 1m, job: x, payload: {b: {c: 1, c: 2}}}",
-            ["2:46: schedules.a.payload.b.c: this key is already in line 2: delete one of the two"],
+            ["2:46: schedules.a.payload.b.c: this key is already on line 2: delete one of the two"],
         ),
-        ("env: {A: 1, A: 2}", ["1:13: env.A: this key is already in line 1: delete one of the two"]),
+        ("env: {A: 1, A: 2}", ["1:13: env.A: this key is already on line 1: delete one of the two"]),
     ],
 )
 def test_of_a_key_that_is_there_twice_neither_counts(text: str, messages: list[str]) -> None:
@@ -527,7 +531,7 @@ schedules: [a]
 job_types: a
     2:12: job_types: write it as a mapping: a name, and below it its settings
 database: sqlite:///y.db
-    2:1: database: this key is already in line 1: delete one of the two
+    2:1: database: this key is already on line 1: delete one of the two
 """),
 )
 def test_a_mistake_that_could_do_harm_ends_it(line: str, said: str) -> None:
@@ -547,6 +551,6 @@ def test_a_section_of_an_extra_that_is_not_installed_is_named_and_the_rest_holds
     monkeypatch.setitem(FILE, "printing", ConfigKey(section, "{}", "Printers."))
     found = read(DATABASE + "printing: {paper: a4}\nschedules: {good: {every: 5m, job: fine}}\n")
     assert [str(each) for each in found.problems] == [
-        "cronjobs.yaml:2:11: printing: this installation does not have cronjobs.contrib.printing: nothing of it is done"
+        "cronjobs.yaml:2:11: printing: cronjobs.contrib.printing is not installed, so this entry does nothing"
     ]
     assert list(found.schedules) == ["good"]

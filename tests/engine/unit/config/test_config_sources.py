@@ -75,7 +75,7 @@ database: ${DATABASE_URL}
 database: ${EMPTY}
     1:11: database: the URL is empty: write sqlite:///cronjobs.db, or set the variable it comes from
 database: ${NO_URL}
-    1:11: database: this is no database URL: write sqlite:///cronjobs.db or postgresql://user:password@host/name
+    1:11: database: this is not a database URL: write sqlite:///cronjobs.db or postgresql://user:password@host/name
 database: mysql://h/db
     1:11: database: cronjobs runs on sqlite:// and postgresql:// databases, not on mysql://
 database: sqlite://x.db

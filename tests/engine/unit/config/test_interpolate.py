@@ -34,11 +34,11 @@ def test_variables_are_filled_in(tmp_path: Path, text: str, filled: str, came_in
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("${}", "this is no variable: write ${NAME}"),
-        ("${1A}", "this is no variable: write ${NAME}"),
-        ("${A", "this is no variable: write ${NAME}"),
-        ("${A:?x}", "this is no variable: write ${NAME}"),
-        ("${A:-${B}}", "this is no variable: write ${NAME}"),
+        ("${}", "this is not a variable: write ${NAME}"),
+        ("${1A}", "this is not a variable: write ${NAME}"),
+        ("${A", "this is not a variable: write ${NAME}"),
+        ("${A:?x}", "this is not a variable: write ${NAME}"),
+        ("${A:-${B}}", "this is not a variable: write ${NAME}"),
         ("${file:nowhere}", "${file:nowhere} cannot be read: No such file or directory"),
         ("${file:.}", "${file:.} cannot be read: Is a directory"),
         ("${file:binary}", "${file:binary} is not UTF-8 text"),

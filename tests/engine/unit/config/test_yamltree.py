@@ -50,7 +50,7 @@ TRAPS = [
     ("a: {b: ${X}}", ['2:9: inside {…} and […] a variable must be quoted: "${NAME}"']),
     ("a: b: c", ['2:5: a second ": " in this line, or a wrong indentation: quote the value, or line the keys up']),
     ("a: " + "[" * 20 + "]" * 20, ["2:23: values are nested deeper than 20 levels"]),
-    ('a: "x\\0y"', ["2:4: an escape in this value is no character: delete it"]),
+    ('a: "x\\0y"', ["2:4: an escape in this value is not a valid character: delete it"]),
 ]  # fmt: skip
 
 
@@ -63,8 +63,8 @@ def test_a_trap_is_refused_with_its_place_and_the_fix(text: str, messages: list[
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", ': the file is empty: run "cronjobs init" elsewhere to see what belongs into it'),
-        (b"# nothing yet\n", ': the file is empty: run "cronjobs init" elsewhere to see what belongs into it'),
+        (b"", ': the file is empty: run "cronjobs init" elsewhere to see what belongs in it'),
+        (b"# nothing yet\n", ': the file is empty: run "cronjobs init" elsewhere to see what belongs in it'),
         (b"- a\n", ":1:1: the file is a mapping: it begins with a key such as database:"),
         (b"\nsome words\n", ":2:1: the file is a mapping: it begins with a key such as database:"),
         (b"a: \xc3\xa4\nb: \xff", ":2:4: this is not UTF-8: save the file as UTF-8"),

@@ -172,7 +172,7 @@ def test_the_log_tells_the_permanent_from_the_last_try() -> None:
         ({"give_up_on": [ValueError("an instance")]}, "is not a kind of failure"),
         ({"give_up_on": ValueError}, r"give_up_on is a list: write \[ValueError\]"),
         ({"retry_on": "OSError"}, r"retry_on is a list: write \[OSError\]"),
-        ({"retry_on": []}, "leave it out"),
+        ({"retry_on": []}, "omit it"),
     ],
 )
 def test_a_list_that_cannot_be_meant_is_refused(lists: dict[str, Any], says: str) -> None:

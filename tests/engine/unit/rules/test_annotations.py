@@ -299,7 +299,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (Level, True, "payload.p is not one of 1, 2"),
     (Right, 8, "payload.p is not one of 1, 2"),
     (Literal["a"], "b", 'payload.p is not one of "a"'),
-    (bytes, "x", "payload.p cannot be bytes, which JSON has not: annotate it str, and pass base64"),
+    (bytes, "x", "payload.p cannot be bytes, which JSON lacks: annotate it str, and pass base64"),
     (list[int], "x", "payload.p is not a list"),
     (list[int], [1, "x", 2], "payload.p[1] is not an int"),
     (set[list[int]], [[1]], "payload.p[0] cannot be compared, so it cannot be in a set"),
@@ -343,8 +343,8 @@ def test_what_does_not_fit_is_named_with_its_place(annotation: Any, value: Any, 
     [
         (date, NOON, "payload.p is not a date like"),
         (int, U, "payload.p is not an int"),
-        (str, U, "would not be read as itself: it is a UUID, and the handler would get a str"),
-        (list[Any], [NOON], "payload.p would not be read as itself"),
+        (str, U, "changes when it is read: it is a UUID, and the handler would get a str"),
+        (list[Any], [NOON], "payload.p changes when it is read"),
         (dict[int, str], {1.0: "x"}, "is not a whole number"),
         (Decimal, Decimal("NaN"), "payload.p is not a Decimal"),
         (Colour, Colour.ODD, 'is not one of "red", "blue"'),
@@ -352,17 +352,17 @@ def test_what_does_not_fit_is_named_with_its_place(annotation: Any, value: Any, 
         (Colour, Level.LOW, "is not one of"),
         (Colour, Other.RED, "it is a Other, and the handler would get a Colour"),
         (Line, Picky(3), "payload.p.sku is missing"),
-        (Line, {"sku": U, "price": "1"}, "would not be read as itself"),
-        (Card | Cash, Cash("7"), "would not be read as itself: it is a Cash, and the handler would get a Card"),
-        (list[Card | Cash], [Cash("7")], "would not be read as itself"),
-        (str | date, date(2026, 11, 23), "would not be read as itself: it is a date, and the handler would get a str"),
-        (set[str | date], {date(2026, 11, 23)}, "would not be read as itself"),
-        (dict[str | date, int], {date(2026, 11, 23): 1}, "would not be read as itself"),
-        (Login, Login(name="ada", word=pydantic.SecretStr("x")), "would not be read as itself"),
-        (timedelta, timedelta(days=365_000, microseconds=1), "would not be read as itself"),
-        (Money, Money(5), "would not be read as itself: reading it again changes it"),
-        (list[Money | None], [Money(5)], "would not be read as itself"),
-        (list[int], {1, 2}, "would not be read as itself: it is a set, and the handler would get a list"),
+        (Line, {"sku": U, "price": "1"}, "changes when it is read"),
+        (Card | Cash, Cash("7"), "changes when it is read: it is a Cash, and the handler would get a Card"),
+        (list[Card | Cash], [Cash("7")], "changes when it is read"),
+        (str | date, date(2026, 11, 23), "changes when it is read: it is a date, and the handler would get a str"),
+        (set[str | date], {date(2026, 11, 23)}, "changes when it is read"),
+        (dict[str | date, int], {date(2026, 11, 23): 1}, "changes when it is read"),
+        (Login, Login(name="ada", word=pydantic.SecretStr("x")), "changes when it is read"),
+        (timedelta, timedelta(days=365_000, microseconds=1), "changes when it is read"),
+        (Money, Money(5), "changes when it is read: reading it again changes it"),
+        (list[Money | None], [Money(5)], "changes when it is read"),
+        (list[int], {1, 2}, "changes when it is read: it is a set, and the handler would get a list"),
     ],
 )
 def test_a_value_that_would_not_come_back_is_not_written(annotation: Any, value: Any, says: str) -> None:
@@ -394,7 +394,7 @@ def test_alternatives_in_alternatives_end_before_they_take_hours(monkeypatch: py
         value = {"below": value}
     reader, misfits = payload_pydantic.PydanticReader(Left), Misfits()
     reader(value, ("p",), misfits)
-    assert (str(misfits), reader._trials) == ("payload.p has too many alternatives to try", 1001)
+    assert (str(misfits), reader._trials) == ("payload.p has too many union members to try", 1001)
 
 
 @pytest.mark.parametrize("annotation", [row[0] for row in TAKEN], ids=[str(row[0])[:60] for row in TAKEN])

@@ -124,19 +124,19 @@ def test_the_forms_of_a_limit() -> None:
     ("line", "said"),
     cases("""
 "smtp:": 0
-    2:19: limits."smtp:": 0 would let none begin: to stop jobs for a while, "cronjobs pause --queue NAME"
+    2:19: limits."smtp:": 0 would let no job begin: to stop jobs for a while, "cronjobs pause --queue NAME"
 "smtp:": four
     2:19: limits."smtp:": "four" is not a whole number: write one in 1–10000
 "smtp:": {each: 0}
-    2:26: limits."smtp:".each: 0 would let none begin: to stop jobs for a while, "cronjobs pause --queue NAME"
+    2:26: limits."smtp:".each: 0 would let no job begin: to stop jobs for a while, "cronjobs pause --queue NAME"
 "smtp:": {}
-    2:19: limits."smtp:": a limit says most: (of all together), each: (of one key), or both
+    2:19: limits."smtp:": a limit has most: (all together), each: (per key), or both
 "smtp:": {mots: 4}
     2:20: limits."smtp:".mots: unknown key, did you mean "most"?
 "smtp:": [4]
     2:19: limits."smtp:": write one value, not a list
 "smtp:": 4, "smtp:": 5
-    2:22: limits."smtp:": this key is already in line 2: delete one of the two
+    2:22: limits."smtp:": this key is already on line 2: delete one of the two
 "": 4
     2:10: limits.: "" is not the beginning of a concurrency_key: write 1–200 characters
 """),

@@ -55,7 +55,7 @@ def test_the_last_error_names_both_reasons_and_is_short() -> None:
             LEAST,
             "given up: it has not fitted for 15 minutes, and all code that ticked within 15 minutes has refused it",
         ),
-        (MOST, "given up: no code has taken it for 24 hours"),
+        (MOST, "given up: no code has accepted it for 24 hours"),
     ):
         for error in ("it does not fit", "x" * ERROR_LIMIT):
             ended = Finished(job, Failed(error, MISFIT))

@@ -37,7 +37,9 @@ class CommandLine(BaseCommand):
     def handle(self, *_: Any, words: list[str], **__: Any) -> None:
         """For ``call_command("cronjobs", "jobs", "list")``."""
         if words[:1] and words[0] in ENDS_ITS_PROCESS:
-            raise CommandError(f"cronjobs {words[0]} ends its process: start one for it (in tests, drain() runs jobs)")
+            raise CommandError(
+                f"cronjobs {words[0]} ends its process: run it as a subprocess (in tests, drain() runs jobs)"
+            )
         before = sys.argv
         try:
             _run(words)
