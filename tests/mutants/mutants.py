@@ -310,8 +310,8 @@ MUTANTS = (
     Mutant(
         "django: who may only look retries",
         "cronjobs/contrib/django/admin.py",
-        'with all tries again", permissions=["change"])',
-        'with all tries again")',
+        'with all tries restored", permissions=["change"])',
+        'with all tries restored")',
         (f"{DJANGO_ADMIN}::test_who_may_only_look_cannot_act_and_nobody_adds_deletes_or_edits",),
     ),
     Mutant(
