@@ -236,7 +236,7 @@ def next_step(
             settle = f'"{settling(unsettled)}" (or not-done)'
             return (
                 "is dead: an effect of it was begun, and its end never recorded. Find out whether it happened, and "
-                f'say so: {settle}; then "cronjobs jobs retry {job["id"]}"'
+                f'record it: {settle}; then "cronjobs jobs retry {job["id"]}"'
             )
         case Status.DEAD:
             error = safe(job["last_error"], 120)

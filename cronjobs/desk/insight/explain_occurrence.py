@@ -154,7 +154,7 @@ def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: d
         return f", by its definition ({timing}; no record says since when)"
     applied = _applied(definition, times)
     if due is not None and definition.applied.at > due:
-        return f", under the definition that a clock which was ahead dated {applied} ({timing})"
+        return f", by the definition that a clock which was ahead dated {applied} ({timing})"
     return f", by the definition applied on {applied} ({timing})"
 
 

@@ -27,8 +27,8 @@ def test_a_difference_is_a_deploy_for_ten_minutes() -> None:
 
 
 def test_waiting_is_told_in_minutes_or_seconds() -> None:
-    assert "in 10m" in str(of_waiting("c", timedelta(minutes=10)).error)
-    assert "in 5s" in str(of_waiting("c", timedelta(seconds=5)).error)
+    assert "for 10m" in str(of_waiting("c", timedelta(minutes=10)).error)
+    assert "for 5s" in str(of_waiting("c", timedelta(seconds=5)).error)
 
 
 def test_a_report_comes_back_as_it_was() -> None:

@@ -45,7 +45,7 @@ def found(database: Database) -> list[str]:
 
 
 def test_no_way_to_enqueue_takes_a_name_of_exec(database: Database) -> None:
-    refusal = 'begins with "exec:", as only runs of "cronjobs exec" do'
+    refusal = 'begins with "exec:", which is reserved for "cronjobs exec"'
     for call in (
         lambda: enqueue(database.engine, "exec:backup"),
         lambda: enqueue_many(database.engine, "exec:backup", [{}]),

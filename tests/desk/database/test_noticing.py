@@ -199,7 +199,9 @@ def test_runs_that_are_long_for_the_lease_are_told_without_an_alarm(yard: Yard) 
     ran(yard, "long", 300)
     ran(yard, "slow.seldom", 13, times=4)
     [found] = noticed(yard, "lease")
-    assert found.text.startswith("slow typically runs for 13s, and run.lease is 1m: make it 5 times as long")
+    assert found.text.startswith(
+        "slow typically runs for 13s, and run.lease is 1m: set run.lease to 5 times such a run"
+    )
     assert not found.alarm
 
 

@@ -142,7 +142,7 @@ def test_a_job_that_is_held_where_we_cannot_look_is_left_alone(project: Project,
     there = replace(holder, **elsewhere)  # type: ignore[arg-type]
     project.sql(f"UPDATE cronjobs_jobs SET locked_by = '{there}' WHERE id = {job_id}")
     said = cli(project, "jobs", "release", str(job_id), code=1)
-    assert f"is held by process {holder.pid} on {there.host}, which cannot be seen from" in said
+    assert f"is held by process {holder.pid} on {there.host}, which cannot be checked from" in said
     assert "its lease stands until" in said
     assert project.job(job_id)["status"] == "running"
     project.let_leases_end()

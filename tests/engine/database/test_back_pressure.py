@@ -55,7 +55,7 @@ def test_a_call_that_does_not_fit_writes_none_of_its_jobs(database: Database, qu
     cap(database, 3)
     rows: list[Any] = [({"n": n}, {"queue": queues[n % len(queues)], "priority": n % 10}) for n in range(6)]
     with database.write() as connection:
-        with pytest.raises(QueueFull, match=r"has room for 3 of these \d jobs \(max_waiting 3\).* in parts"):
+        with pytest.raises(QueueFull, match=r"has room for 3 of these \d jobs \(max_waiting 3\).* in smaller groups"):
             enqueue_many(connection, "t.say", rows)
         assert len(enqueue_many(connection, "t.say", rows[:3])) == 3
     assert in_queue(database) + in_queue(database, "default") == 3
@@ -181,7 +181,7 @@ def test_nobody_waits_for_ever(database: Database, database_url: str) -> None:
     assert enqueue(engine, "t.say", queue="mail", wait=0).new
     with pytest.raises(QueueFull, match=r"\(max_waiting 1\) after 100ms: nothing was written; enqueue again later"):
         enqueue(engine, "t.say", queue="mail", wait=0.1)
-    with pytest.raises(QueueFull, match="in parts"):  # what never fits is told at once
+    with pytest.raises(QueueFull, match="in smaller groups"):  # what never fits is told at once
         enqueue_many(engine, "t.say", [{}, {}], queue="mail")
     cap(database, 1, "error")
     with pytest.raises(QueueFull) as refused:

@@ -268,7 +268,7 @@ DAMAGE_POSTGRESQL = [
     ("DROP FUNCTION cronjobs_enqueue", ["function cronjobs_enqueue is missing"]),
     ("ALTER SCHEMA public RENAME TO elsewhere; CREATE SCHEMA public", ["has no cronjobs tables"]),
     ("DELETE FROM cronjobs_alembic_version", ["cronjobs_alembic_version says revision None and cronjobs_meta says 00"]),
-    ("UPDATE cronjobs_meta SET schema_revision = '0000'", ["is at revision 0000, of a version before 0.2.0"]),
+    ("UPDATE cronjobs_meta SET schema_revision = '0000'", ["is at revision 0000, from a version before 0.2.0"]),
     ("UPDATE cronjobs_meta SET schema_revision = '9999'", ["and cronjobs_meta says 9999: one of them was changed by"]),
 ]
 

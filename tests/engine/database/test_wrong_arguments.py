@@ -86,7 +86,7 @@ def test_each_argument_of_job_and_of_its_policy_is_taken_or_refused_clearly() ->
         value = dice.choice(ODD)
         option = dice.choice(OF_JOB)
         tried(lambda **options: job("t.x", **options)(lambda: None), option, **{option: value})
-        tried(lambda name: job(name)(lambda: None), "name" if not callable(value) else "brackets", value)
+        tried(lambda name: job(name)(lambda: None), "name" if not callable(value) else "parentheses", value)
         option = dice.choice(OF_POLICY)
         about = (
             "duration"
