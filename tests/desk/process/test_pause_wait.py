@@ -1,4 +1,4 @@
-"""pause --wait: nothing begins from then on, in a running tick neither; it returns when nothing runs any more."""
+"""pause --wait: nothing begins from then on, in a running tick neither; it returns when nothing is running."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_it_returns_once_what_ran_has_ended_and_a_running_tick_begins_nothing_mo
         out, err = pause.communicate(timeout=30)
     assert pause.returncode == 0
     assert out.startswith("everything is paused by ")
-    assert "nothing runs any more" in err
+    assert "nothing is running" in err
     assert project.statuses() == {"succeeded": 1, "queued": 1}
     assert tick.wait() == 0  # this one had a free slot and time left
     assert {effect.job_id for effect in project.effects("start")} == {first}

@@ -1,6 +1,6 @@
 """What cronjobs promises to keep, read from the code: a list each of names, to compare with the one stored here.
 
-python tests/public/names.py writes the lists anew. What a changed line needs, docs/reference/stability.md says.
+python tests/stability/names.py writes the lists anew. What a changed line needs, docs/reference/stability.md says.
 """
 
 from __future__ import annotations
