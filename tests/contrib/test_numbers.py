@@ -352,7 +352,7 @@ def check_queues_page(right: Select, browser: Browser) -> None:
     running, waits = right.limit
     [limit] = shown["Limits"]
     reached = " reached" if waits else ""
-    assert (limit["running"], limit["due jobs that wait for it"]) == (f"{running}{reached}", str(waits))
+    assert (limit["running"], limit["due and waiting"]) == (f"{running}{reached}", str(waits))
     assert len(shown.get("Pauses", [])) == len(right.pauses)
 
 
@@ -366,7 +366,7 @@ def check_hosts_page(right: Select, browser: Browser) -> None:
     assert [int(job_id) for job_id, _ in running] == longest_first(right)
     for (_, since), job_id in zip(running, longest_first(right), strict=True):
         assert since == f"for {rough(right.now - right.by_id[job_id].started_at)}"
-    done = [(row["action"], row["what"]) for row in shown.get("Who did what", [])]
+    done = [(row["action"], row["target"]) for row in shown.get("Who did what", [])]
     assert done == [(entry.action, entry.subject) for entry in newest(right.rows["audit"], 30)]
 
 

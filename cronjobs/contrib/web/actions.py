@@ -86,7 +86,7 @@ class Act:
     def _target(self) -> tuple[str, str]:
         scope, name = self.form.get("scope", ""), self.form.get("name", "")
         if scope not in ("all", "queue", "schedule") or bool(name) is (scope == "all"):
-            raise BadRequest("what is to be paused, or to go on?")
+            raise BadRequest("the form does not say what to pause or resume")
         if scope == "schedule":
             known = {each.name for each in schedules.all_schedules(self.connection)}
             if name not in known:
@@ -98,7 +98,10 @@ class Act:
         now = database_now(self.connection)
         before = schedules.pause_row(self.connection, scope=scope, name=name)
         if before is not None and before.skip and (before.until is None or before.until > now):
-            raise UsageError("it is paused with --skip: cronjobs pause changes that, and records what it has skipped")
+            raise UsageError(
+                "it is paused with --skip; only the command cronjobs pause changes that, because it records what was "
+                "skipped"
+            )
         asked: dict[str, Any] = {"scope": scope, "name": name, "until": None, "why": self.why}
         schedules.pause(self.connection, **asked, by=self.actor, now=now)
         self._record("pause", f"{scope} {name}".strip())

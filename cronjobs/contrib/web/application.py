@@ -55,8 +55,8 @@ PAGES: Final[dict[str, Callable[..., str]]] = {
 }
 BULK: Final = f"/bulk/<any({', '.join(CHANGES)}):verb>"  # one step of a change of many jobs
 # By status, what the link to the first page says, where that may help.
-_GO_ON: Final = {401: "If you have just followed the link, go on to the pages."} | dict.fromkeys(
-    (400, 404, 405, 409), "To the first page"
+_GO_ON: Final = {401: "If you have just opened the link, go on to the pages."} | dict.fromkeys(
+    (400, 404, 405, 409), "Back to the overview"
 )
 
 
@@ -123,7 +123,7 @@ class Application:
         except Exception as error:
             trace = "".join(traceback.format_exception(error))
             (request.environ.get("wsgi.errors") or sys.stderr).write(masking.hide(trace))
-            return told(InternalServerError("an unexpected error; the server's log says more"), base)
+            return told(InternalServerError("this page failed; the server's log says why"), base)
 
     def _page(self, visitor: Visitor, request: PageRequest, endpoint: str, arguments: Any) -> str:
         settings, types = self.current.now()

@@ -39,10 +39,10 @@ CHANGES: Final[Mapping[str, tuple[Callable[..., Changed], str]]] = {
     "dismiss": (operating.dismiss, "dismissed"),
 }
 MEANS: Final = {
-    "retry": "A retry queues a job again: due now, with all its tries. Its history stays.",
-    "cancel": "Waiting jobs are cancelled at once and do not run. Running ones are asked to stop at their runner's "
+    "retry": "Each job is queued again and due now, with all its tries. Its history stays.",
+    "cancel": "Waiting jobs are cancelled at once and never run. Running jobs are asked to stop at their runner's "
     "next heartbeat.",
-    "dismiss": "Dismissed jobs stay dead, and are no longer reported. They can still be retried.",
+    "dismiss": "Dismissed jobs stay dead and are no longer reported. You can still retry them.",
 }
 
 
@@ -67,15 +67,15 @@ class Step:
     def read(cls, given: Mapping[str, str], verb: str, now: datetime) -> Step:
         """Raises BadRequest."""
         if verb not in CHANGES or "q" not in given:
-            raise BadRequest("what is to be done, and to which jobs?")
+            raise BadRequest("the form names no action, or no jobs")
         upper = _number(given.get("upper"))
         try:
             as_of = datetime.fromisoformat(given.get("as_of", ""))
         except ValueError:
-            raise BadRequest("since when are the jobs to be as they are?") from None
+            raise BadRequest("the form's as_of is not an instant") from None
         # Of jobs that died after the change began, each may have been changed by it.
         if as_of.tzinfo is None or as_of > now:
-            raise BadRequest("since when are the jobs to be as they are?")
+            raise BadRequest("the form's as_of has no time zone, or is in the future")
         below = _number(given.get("below", str(upper)))
         why = one_line(clean(given.get("why", "").strip()), LONGEST_WHY)
         return cls(verb, given["q"], upper, as_of.astimezone(UTC), below, why)
@@ -105,13 +105,13 @@ class Step:
         A span of ``since:`` is one back from when the change began: it must not choose other jobs in each step.
         """
         if visible(masking.hide(self.typed)) != self.typed:
-            raise UsageError("this search has a secret or control characters in it, which no page repeats")
+            raise UsageError("this search contains a secret or a control character, and pages do not repeat those")
         return Bulk(self.verb, search(self.typed).wanted(Times(self.as_of, times.timezone)), self.upper, self.as_of)
 
 
 def _number(text: str | None) -> int:
     if text is None or not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < 2**63):
-        raise BadRequest("a number of the form cannot be read")
+        raise BadRequest("the form has a number that cannot be read")
     return int(text)
 
 

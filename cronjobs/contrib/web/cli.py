@@ -27,36 +27,43 @@ from cronjobs.text import one_line
 
 def web(
     source: Source,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 8642,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0: any free port.")
+    ] = 8642,
     actions: Annotated[
         bool,
-        typer.Option("--actions", help="Also act: retry, cancel, pause, resume, trigger, acknowledge …"),
+        typer.Option(
+            "--actions", help="Allow actions on the pages: retry, cancel, pause, resume, trigger, acknowledge …"
+        ),
     ] = False,
     behind_proxy: Annotated[
         bool,
-        typer.Option("--behind-proxy", help="A proxy with TLS is in front; its X-Forwarded headers count."),
+        typer.Option("--behind-proxy", help="A TLS proxy is in front: trust its X-Forwarded headers."),
     ] = False,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            "--allow-host", metavar="HOST", help="Another name by which browsers may ask for it.", show_default=False
+            "--allow-host",
+            metavar="HOST",
+            help="Also accept this host name from browsers. May be repeated.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Serve web pages: findings, every schedule's last day, jobs, queues, hosts.
+    """Serve web pages: findings, the last day of every schedule, jobs, queues, hosts.
 
-    It needs pip install 'cronjobs[web]'. It prints a link, which works once, in one browser, and stops at Ctrl-C or
-    SIGTERM. Without --actions the pages only show. It listens on this machine alone; from elsewhere use
-    ssh -L 8642:127.0.0.1:8642, or a proxy with TLS.
+    Needs pip install 'cronjobs[web]'. Prints a link that works once, in one browser, and serves until Ctrl-C or
+    SIGTERM. Without --actions the pages are read-only. It listens on this machine only; to open the pages from
+    elsewhere, use ssh -L 8642:127.0.0.1:8642 or a TLS proxy.
     """
     if not is_loopback(host) and not behind_proxy:
         raise UsageError(
-            f"--host {host} is not this machine's own: what is sent there can be read on the way. Put a proxy with TLS "
-            "in front and say --behind-proxy, or use ssh -L 8642:127.0.0.1:8642"
+            f"--host {host} is open to the network, and what browsers send there is not encrypted. Put a TLS proxy in "
+            "front and add --behind-proxy, or use ssh -L 8642:127.0.0.1:8642"
         )
     if behind_proxy and not allow_host:
-        raise UsageError("--behind-proxy needs --allow-host, the name by which browsers ask the proxy")
+        raise UsageError("--behind-proxy needs --allow-host: the host name that browsers use for the proxy")
     with jobs_database(source, only_database=True) as (settings, database):
         known_types(settings)
         current = Current(settings, partial(load_settings, source, only_database=True))
@@ -80,6 +87,6 @@ def web(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
         shown = f"https://{names[0]}" if behind_proxy else f"http://{access.hosts[0]}"
-        echo(f"open this link; it works once: {shown}/?once={access.token}")
+        echo(f"open this link, which works once: {shown}/?once={access.token}")
         server.serve()
     leaving.leave(0, stuck=False)

@@ -25,7 +25,7 @@ class PageRequest(Request):
     def base(self) -> str:
         """Where the pages are mounted, "" or "/a/b". Raises BadRequest."""
         if not _MOUNT.fullmatch(self.root_path):
-            raise BadRequest("the address at which the pages are mounted is no path")
+            raise BadRequest("the address at which the pages are mounted is not a path")
         return quote(self.root_path)
 
     @cached_property
@@ -36,7 +36,7 @@ class PageRequest(Request):
     def fields(self) -> dict[str, str]:
         """The fields of a form, each once. Raises BadRequest, RequestEntityTooLarge, UnsupportedMediaType."""
         if self.mimetype != "application/x-www-form-urlencoded":
-            raise UnsupportedMediaType("this takes a form")
+            raise UnsupportedMediaType("a form is expected here")
         return _fields(self.get_data())
 
     def header(self, name: str) -> str:
@@ -70,5 +70,5 @@ def _fields(encoded: bytes) -> dict[str, str]:
     if len(others) > MOST_FIELDS:
         raise BadRequest("the address or the form cannot be read")
     if len(dict(others)) != len(others):
-        raise BadRequest("a field comes twice")
+        raise BadRequest("a field was sent twice")
     return dict(others) | ({TICKED: ",".join(ticked)} if ticked else {})

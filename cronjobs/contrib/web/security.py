@@ -84,7 +84,7 @@ class ByLink:
         # A page of somebody else's whose name leads to this machine (DNS rebinding) comes with that name.
         if request.asked_host not in self.hosts:
             raise MisdirectedRequest(
-                "this server does not answer to the host name of this address; cronjobs web --allow-host adds one"
+                "this server does not accept the host name of this address; add it with cronjobs web --allow-host"
             )
         if request.method == "GET" and request.path == "/" and TOKEN in request.query:
             session = self._log_in(request)
@@ -93,8 +93,8 @@ class ByLink:
         session = self._session
         if session is None or not _same(request.cookies.get(self.cookie, ""), session):
             raise Unauthorized(
-                "follow the link that cronjobs web has printed. It works once, in one browser; stop cronjobs web and "
-                "start it again for a new one",
+                "open the link that cronjobs web printed. It works once, in one browser; stop cronjobs web and "
+                "start it again to get a new one",
                 www_authenticate=WWWAuthenticate("link", REALM),
             )
         return Visitor(self.name, csrf_of(session, self.name), self.may_act)
@@ -126,7 +126,7 @@ class ByApp:
             )
         name = self.viewer(request.environ)
         if not name:
-            raise Forbidden("you may not see these pages, or are not logged in")
+            raise Forbidden("you are not logged in, or may not see these pages")
         may_act = self.may_act is not None and bool(self.may_act(request.environ))
         session = request.cookies.get(self.cookie, "")
         if len(session) >= 32 and session.isascii():
@@ -147,7 +147,7 @@ def basic_auth(password: str | None) -> Viewer:
         sent = str(environ.get("HTTP_AUTHORIZATION", ""))
         given = Authorization.from_header(sent) if sent.isascii() else None
         if given is None or not _same(given.get("password") or "", password):
-            raise Unauthorized("these pages ask for a password", www_authenticate=WWWAuthenticate("basic", REALM))
+            raise Unauthorized("these pages need a password", www_authenticate=WWWAuthenticate("basic", REALM))
         return one_line(clean(given.get("username") or ""), 80) or "unnamed"
 
     return viewer
@@ -168,11 +168,11 @@ def require_same_site(request: PageRequest, visitor: Visitor, given: str) -> Non
     elif origin:
         ours = ours and request.is_of(origin)
     if not ours:
-        raise Forbidden("this came from another site, and nothing was done")
+        raise Forbidden("this request came from another site; nothing was changed")
     if not visitor.may_act:
-        raise Forbidden("these pages only show; cronjobs web --actions lets them act, too")
+        raise Forbidden("these pages are read-only; start cronjobs web with --actions to act on them")
     if not _same(given, visitor.csrf):
-        raise Forbidden("this form is from another session: open the page again. Nothing was done")
+        raise Forbidden("nothing was changed: this form belongs to another session. Open the page again")
 
 
 def is_loopback(host: str) -> bool:

@@ -18,22 +18,22 @@ PAGES: Final = {"/": "Overview", "/jobs": "Jobs", "/queues": "Queues", "/hosts":
 
 # What became of a POST, by the word in the address it leads to: no text in an address is ever shown.
 SAID: Final = {
-    "retried": "The job is queued again, due now.",
+    "retried": "The job is queued again and due now.",
     "cancelled": "The job is cancelled.",
-    "asked": "The job is running: it is asked to stop at its runner's next heartbeat.",
-    "dismissed": "The job is dismissed: it stays dead, and is no longer reported.",
-    "released": "The job is queued again, due now: its runner is gone.",
-    "held": "Nothing was changed: the job's runner is alive, or cannot be seen from the host that serves these pages. "
-    '"cronjobs jobs release", typed on its host, says more.',
-    "unchanged": "Nothing was changed: the job is in another state by now, or locked by somebody.",
+    "asked": "The job is running. It is asked to stop at its runner's next heartbeat.",
+    "dismissed": "The job is dismissed: it stays dead and is no longer reported.",
+    "released": "The job's runner is gone, so the job is queued again and due now.",
+    "held": "Nothing was changed: the job's runner is alive, or the host that serves these pages cannot see it. "
+    'Run "cronjobs jobs release" on the runner\'s host to learn which.',
+    "unchanged": "Nothing was changed: the job has another state by now, or another session has locked it.",
     "paused": "It is paused.",
-    "resumed": "It goes on; the next tick settles what the pause held back.",
+    "resumed": "It is resumed; the next tick settles what the pause held back.",
     "not_paused": "It was not paused.",
-    "triggered": "A job is enqueued, due now.",
+    "triggered": "A job is enqueued and due now.",
     "acked": "The finding is acknowledged.",
     "unacked": "The finding is no longer acknowledged.",
     "not_acked": "It was not acknowledged.",
-    "gone": "That finding is over.",
+    "gone": "That finding is already over.",
 }
 
 

@@ -302,6 +302,7 @@ def _unchanged(bulk: Bulk, status: Status) -> list[ColumnElement[bool]]:
     return []
 
 
+SOME: Final = 3
 ACTS_READ: Final = 5_000  # rows of the audit trail, each of up to operating.BATCH jobs
 
 
@@ -311,6 +312,12 @@ def done_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Co
     for row in _acts(connection, bulk, of, audit.c.subject == "jobs"):
         done[row.actor] += len(row.detail.get("ids", ()))
     return done
+
+
+def some_done(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Sequence[int]:
+    """Ids of a few jobs that a change has changed; none if it has changed none yet."""
+    ids = (id_ for row in _acts(connection, bulk, of, audit.c.subject == "jobs") for id_ in row.detail.get("ids", ()))
+    return list(islice(ids, SOME))
 
 
 def asked_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> int:

@@ -323,9 +323,19 @@ def test_an_acknowledged_finding_is_still_shown_as_such(some: Rows, database: Da
     assert browser.act("/jobs/1", "/findings/ack", finding="dead", **{"for": "9y"}).status == 400
 
 
+def test_a_job_says_its_last_error_once(rows: Rows, browser: Browser) -> None:
+    """In its attempt, or among the facts if it died without one, as at its deadline."""
+    job_id = rows.job("billing.send", "dead", last_error="no invoice\nas of today", error_type="GiveUp")
+    assert browser.get(f"/jobs/{job_id}").body.count('<pre tabindex="0">no invoice\nas of today</pre>') == 1
+    rows.attempt(job_id, "failed", error="no invoice\nas of today", error_type="GiveUp")
+    page = browser.get(f"/jobs/{job_id}")
+    assert "last error" not in page.words
+    assert page.body.count('<pre tabindex="0">GiveUp: no invoice\nas of today</pre>') == 1
+
+
 def test_an_ack_is_taken_back(some: Rows, database: Database, browser: Browser) -> None:
     browser.act("/", "/findings/ack", finding="dead")
-    assert "Take this back dead" in browser.get("/").words
+    assert "Undo dead" in browser.get("/").words
     assert browser.act("/", "/findings/unack", finding="dead", why="it is not").header("Location") == "/?said=unacked"
     assert "acknowledged by" not in browser.get("/").words
     assert browser.act("/", "/findings/unack", finding="dead").header("Location") == "/?said=not_acked"
@@ -405,7 +415,10 @@ def test_only_a_job_whose_runner_is_gone_is_released(some: Rows, database: Datab
     done = [(row.action, row.subject, row.actor, row.host, row.why) for row in found["cronjobs_audit"]]
     assert done == [("release", f"job {job}", "ada", "here", "rebooted") for job in (gone, asked)]
     assert buttons(browser, elsewhere) == {"Cancel", "Release"}
-    assert "runner is alive, or cannot be seen" in browser.get(f"/jobs/{alive}?said=held").words
+    assert (
+        "runner is alive, or the host that serves these pages cannot see it"
+        in browser.get(f"/jobs/{alive}?said=held").words
+    )
 
 
 def test_a_run_of_exec_has_no_button_that_does_nothing(rows: Rows, browser: Browser) -> None:
@@ -822,8 +835,8 @@ def test_filters_choose_as_the_command_does_and_survive_odd_names(some: Rows, br
     for name, value in rest.items():
         words = browser.get(f"/jobs?{urlencode({name: value})}").words
         assert "reports.nightly" in words
-    assert "no such job" in browser.get("/jobs?key=other").words
-    assert "no such job" in browser.get(f"/jobs?{urlencode(rest | {'type': 'mail.send'})}").words
+    assert "no jobs" in browser.get("/jobs?key=other").words
+    assert "no jobs" in browser.get(f"/jobs?{urlencode(rest | {'type': 'mail.send'})}").words
     assert "HTTPError: 503" in browser.get("/jobs").words
 
 

@@ -96,7 +96,7 @@ def test_a_cause_has_a_page_with_its_jobs_its_times_and_one_traceback(night: lis
     assert "13:35:07" in reply.words
     assert reply.words.count(TRACEBACK) == 1
     assert {row["id"] for row in reply.tables["Jobs of this cause"]} == set(map(str, night))
-    assert "None of the 2,000 jobs that died last" in browser.get(f"/cause/{'0' * 12}").words
+    assert "No open job died of this cause" in browser.get(f"/cause/{'0' * 12}").words
     for address in ("/cause/x", f"/cause/{INVOICE[:-1]}", f"/cause/{INVOICE.upper()}", "/cause/", f"/cause/{INVOICE}/"):
         assert browser.get(address).status == 404
 
@@ -127,7 +127,7 @@ def test_all_jobs_of_a_cause_and_no_other_are_changed_when_it_was_said_and_the_a
     assert [each for each in browser.get(page).addresses() if each.startswith("/bulk/")] == []
     assert address(verb) in browser.get(page).addresses()
     told = browser.get(address(verb))
-    assert "Of the cause GiveUp: there is no invoice <n> billing.send" in told.words
+    assert "Jobs that died of GiveUp: there is no invoice <n> billing.send" in told.words
     assert f"8 jobs will be {word}" in told.words
     fields = form_of(told, f"/bulk/{verb}")
     later = died(rows, 0)
@@ -140,10 +140,20 @@ def test_all_jobs_of_a_cause_and_no_other_are_changed_when_it_was_said_and_the_a
     assert entry.detail["filter"]["search"] == f"cause:{INVOICE}"
     assert entry.detail["ids"] == night
     through = browser.get(reply.header("Location"))
-    assert f"8 jobs are {word} so far" in through.words
+    assert f"8 jobs {word} so far" in through.words
     assert "Nothing is left to do" in through.words
     assert "4 × ProviderError: 503 for <n>" in through.words  # what else is wrong
     assert address("retry", PROVIDER) in through.addresses()
+
+
+@pytest.mark.parametrize("verb", ["retry", "dismiss"])
+def test_the_page_names_the_cause_when_no_dead_job_has_it_any_more(rows: Rows, browser: Browser, verb: str) -> None:
+    job_id = died(rows, 9, 17)
+    rows.attempt(job_id, "failed", error_type="GiveUp", error="there is no invoice 17")
+    reply = browser.post(f"/bulk/{verb}", form_of(browser.get(address(verb)), f"/bulk/{verb}"))
+    through = browser.get(reply.header("Location"))
+    assert "Nothing is left to do" in through.words
+    assert "Jobs that died of GiveUp: there is no invoice <n> billing.send" in through.words
 
 
 def test_a_bad_night_takes_five_clicks(rows: Rows, database: Database, browser: Browser) -> None:

@@ -148,7 +148,7 @@ def test_the_first_page_draws_the_day_and_has_it_as_a_table(rows: Rows, database
     table = reply.tables["What ended"]
     assert len(table) == 24
     now = {"from": "14:00", "succeeded": "1,500", "dead": "0", "cancelled": "0", "failed attempts": "0"}
-    assert table[-1] == now | {"waited on average": "1s", "at most": "3s"}
+    assert table[-1] == now | {"average wait": "1s", "longest wait": "3s"}
     assert (table[-3]["dead"], table[-3]["failed attempts"]) == ("24", "30")
     month = browser.get("/?charts=30d")
     assert len(month.tables["What ended"]) == 30

@@ -46,7 +46,9 @@ def test_what_waits_is_shown_with_whether_it_grows(rows: Rows, browser: Browser)
     rows.job(queue="stopped", run_at=ago(hours=2))
     rows.pause("queue", "stopped")
     words = browser.get("/").words
-    assert "Waiting stopped 1 due , for 2h at most paused old 1 due , for 1h at most , steady default 3 due" in words
+    assert (
+        "Waiting stopped 1 due , the oldest for 2h paused old 1 due , the oldest for 1h , steady default 3 due" in words
+    )
     assert "growing: +3 in 10m" in words
 
 
@@ -64,7 +66,7 @@ def test_what_comes_next_is_shown_in_order(rows: Rows, browser: Browser) -> None
 
 def test_where_nothing_goes_on_the_page_says_so(rows: Rows, browser: Browser) -> None:
     words = browser.get("/").words
-    for nothing in ("nothing runs", "nothing is due", "no schedule is to fire", "no active schedule"):
+    for nothing in ("nothing is running", "nothing is due", "no schedule is active", "no active schedule"):
         assert nothing in words
     assert "Run by cron" not in words
 
@@ -104,13 +106,13 @@ def test_schedules_are_found_by_parts_of_their_names(rows: Rows, browser: Browse
     rows.schedule("old-billing", status="retired")
     reply = browser.get("/?find=IMPORT%20bill")
     assert len(reply.tables["Schedules"]) == SCHEDULES
-    assert f"of {SCHEDULES + 3} active schedules with this in the name" in reply.words
+    assert f"of {SCHEDULES + 3} active schedules whose name contains this" in reply.words
     assert "/?find=IMPORT%20bill&page=2" in reply.addresses()
     assert len(browser.get("/?find=IMPORT%20bill&page=2").tables["Schedules"]) == 3
     assert [row["schedule"] for row in browser.get(f"/?find={quote('фактура')}").tables["Schedules"]] == [
         "счёт-ФАКТУРА"
     ]
-    assert "no active schedule has this in its name" in browser.get("/?find=old").words
+    assert "no active schedule has a name that contains this" in browser.get("/?find=old").words
     [field] = [given for tag, given in browser.get("/?find=%3Cb%3E%22").elements if given.get("name") == "find"]
     assert field["value"] == '<b>"'
 

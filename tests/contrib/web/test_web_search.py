@@ -137,7 +137,7 @@ def test_no_more_jobs_than_so_many_are_looked_at_and_the_page_says_how_far(
         rows.job("mail.send")
     reply = browser.get("/jobs?q=rare")
     assert reply.tables.get("Jobs", []) == []
-    assert "4 jobs were looked at, the newest first; there are more. Look further" in reply.words
+    assert "Searched 4 jobs, newest first; there are more. Search further" in reply.words
     [further] = [each for each in reply.addresses() if "after=" in each]
     reply = browser.get(further)
     assert [int(row["id"]) for row in reply.tables["Jobs"]] == [rare]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -13,12 +14,14 @@ from cronjobs.desk.insight.causes import find_cause
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.searching import MOST_IDS
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.rules.causes import Cause
-from cronjobs.engine.store import walking
+from cronjobs.engine.rules.causes import CauseName, cause_of
+from cronjobs.engine.store import listing, walking
 from cronjobs.engine.store.listing import Filter
+from cronjobs.engine.store.walking import Bulk
 from cronjobs.errors import UsageError
 
 KINDS_SHOWN: Final = 20
+ATTEMPTS_READ: Final = 5  # of a job that was changed: the last one to fail is among them
 
 
 def bulk(connection: Connection, view: View, types: JobTypes) -> str:
@@ -31,7 +34,7 @@ def bulk(connection: Connection, view: View, types: JobTypes) -> str:
         newest = {"upper": str(walking.newest_id(connection)), "as_of": view.times.now.isoformat()}
         given = {name: given[name] for name in ("q", "why") if name in given} | newest
     if verb in CHANGES and "q" not in given:
-        return view.page("bulk.html", **_nothing(verb, "tick the jobs that are meant"))
+        return view.page("bulk.html", **_nothing(verb, "select at least one job first"))
     step = Step.read(given, verb, view.times.now)
     try:
         wanted = step.bulk(view.times)
@@ -50,7 +53,7 @@ def bulk(connection: Connection, view: View, types: JobTypes) -> str:
         word=CHANGES[verb][1],
         wrong="",
         typed=step.typed,
-        cause=_cause(connection, wanted.wanted),
+        cause=_cause(connection, wanted, step.filter),
         means=MEANS[verb],
         step=step,
         began=began,
@@ -72,8 +75,22 @@ def _nothing(verb: str, wrong: str, typed: str = "") -> dict[str, Any]:
     return {"verb": verb, "wrong": wrong, "typed": typed, "cause": None}
 
 
-def _cause(connection: Connection, wanted: Filter) -> Cause | None:
-    """In words, of a search for nothing else; None: or when all is done."""
-    if wanted.cause is None or wanted != Filter(cause=wanted.cause):
+def _cause(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> CauseName | None:
+    """In words, of a search for one cause and nothing else.
+
+    When all is done, no dead job names the cause any more: an attempt of a job that was changed does. None: also those
+    attempts are pruned.
+    """
+    key = bulk.wanted.cause
+    if key is None or bulk.wanted != Filter(cause=key):
         return None
-    return find_cause(connection, wanted.cause)[0]
+    found, _ = find_cause(connection, key)
+    if found is not None:
+        return found.name
+    for job in listing.jobs_by_id(connection, walking.some_done(connection, bulk, of)):
+        _, attempts = listing.attempts_of(connection, job.id, ATTEMPTS_READ)
+        errors = [(job.error_type, job.last_error), *((each.error_type, each.error) for each in attempts)]
+        for name in (cause_of(job.job_type, *error) for error in errors):
+            if name.key == key:
+                return name
+    return None

@@ -54,6 +54,8 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
         earlier=earlier,
         so_far=so_far,
         progress=how_far(row, view),
+        # An attempt that failed says its error below: a job can also die without one, as at its deadline.
+        last_error=row.last_error if row.last_error not in [run.error for run in runs] else None,
         runs=runs,
         left_out=count - len(runs),
     )

@@ -21,7 +21,7 @@
   const line = document.createElement("p");
   const button = document.createElement("button");
   line.setAttribute("role", "status");
-  line.append("The next step is sent by itself. ");
+  line.append("The next step starts by itself. ");
   button.type = "button";
   button.textContent = "Stop";
   line.append(button);
@@ -30,7 +30,7 @@
   button.addEventListener("click", () => {
     clearTimeout(timer);
     remember(null);
-    line.textContent = "It has stopped; the button goes on.";
+    line.textContent = "Stopped. The button continues.";
   });
 
   function remembered() {

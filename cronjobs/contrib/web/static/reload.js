@@ -45,8 +45,8 @@
   }
 
   function showState() {
-    button.textContent = paused ? "Reload by itself" : "Pause reloading";
-    if (paused) say("This page stands still.");
+    button.textContent = paused ? "Resume reloading" : "Pause reloading";
+    if (paused) say("Reloading is paused.");
     else if (!failures) say("");
   }
 
@@ -77,7 +77,7 @@
     } catch (error) {
       failures += 1;
       const why = error.name === "AbortError" ? "there was no answer" : error.message || "there was no answer";
-      if (!paused) say(`This page is from ${clock()}: ${why}. It goes on trying.`);
+      if (!paused) say(`This page is from ${clock()}: ${why}. Trying again.`);
     } finally {
       clearTimeout(late);
       took = performance.now() - began;
