@@ -30,7 +30,17 @@ COMMANDS = [
     *("schedules list", "schedules show nightly-report", "metrics", "report --out r", "effects list", "books", "next"),
     *("ack", "sync --plan", "doctor", TICK),
 ]
-ADDRESSES = ["/", "/jobs", "/jobs/1", "/jobs/2", "/jobs/3", "/schedule?name=nightly-report", "/queues", "/hosts"]
+ADDRESSES = [
+    "/",
+    "/jobs",
+    "/jobs/1",
+    "/jobs/2",
+    "/jobs/3",
+    "/schedule?name=nightly-report",
+    "/queues",
+    "/types",
+    "/hosts",
+]
 COLUMNS = [(table, column) for table in tables.metadata.sorted_tables for column in table.c]
 
 

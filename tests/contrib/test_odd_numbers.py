@@ -174,7 +174,7 @@ def test_who_looks_at_rows_that_have_them_pays_nothing_for_them(postgres_migrate
     access = by_link()
     with opened(postgres_migrated) as database:
         browser = Browser(pages(database, postgres_migrated, tmp_path, access)).log_in(access)
-        for address in ("/", "/jobs", "/jobs/1", "/jobs/45", "/queues"):
+        for address in ("/", "/jobs", "/jobs/1", "/jobs/45", "/queues", "/types"):
             began = SYSTEM.monotonic()
             assert browser.get(address).status == 200, address
             timed(address, began)

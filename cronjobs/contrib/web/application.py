@@ -21,6 +21,7 @@ from cronjobs.contrib.web.pages.bulk import bulk
 from cronjobs.contrib.web.pages.cause import cause
 from cronjobs.contrib.web.pages.hosts import hosts
 from cronjobs.contrib.web.pages.job import job
+from cronjobs.contrib.web.pages.job_types import job_types
 from cronjobs.contrib.web.pages.jobs import jobs
 from cronjobs.contrib.web.pages.overview import overview
 from cronjobs.contrib.web.pages.queues import queues
@@ -50,6 +51,7 @@ PAGES: Final[dict[str, Callable[..., str]]] = {
     "/bulk": bulk,
     "/cause/<cause:key>": cause,
     "/schedule": schedule,
+    "/types": job_types,
     "/queues": queues,
     "/hosts": hosts,
 }

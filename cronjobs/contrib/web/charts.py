@@ -13,6 +13,7 @@ from cronjobs.model import rough
 
 HOUR: Final = timedelta(hours=1)
 SPANS: Final = {"24h": 24, "30d": 30}  # bars
+HOURS: Final = {"24h": 24, "30d": 30 * 24}
 
 
 @dataclass
@@ -73,13 +74,13 @@ class Chart:
 def first_hour(now: datetime, span: str) -> int:
     """The first hour (since 1970) that is read for a *span*: a day more than 30, as days begin by the local clock."""
     hours = 24 if span == "24h" else 31 * 24
-    return _hour_of(now) - hours + 1
+    return hour_of(now) - hours + 1
 
 
 def bars(rows: Collection[HourSum], times: LocalTimes, span: str) -> list[Bar]:
     """The hours of the last 24, or the last 30 days of the local clock, the oldest first; each is there."""
     if span == "24h":
-        last = _hour_of(times.about)
+        last = hour_of(times.about)
         hours = range(last - SPANS[span] + 1, last + 1)
         found: Mapping[int | date, Bar] = {hour: Bar(f"{times.local(_instant(hour)):%H:%M}") for hour in hours}
         return _filled(found, [(row.at_hour, row) for row in rows])
@@ -158,7 +159,7 @@ def _round(number: float) -> float:
     return round(number, 2)
 
 
-def _hour_of(instant: datetime) -> int:
+def hour_of(instant: datetime) -> int:
     return int(instant.timestamp() // HOUR.total_seconds())
 
 

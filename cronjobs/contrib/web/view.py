@@ -14,7 +14,7 @@ from cronjobs.contrib.web.templating import rendered
 from cronjobs.desk.insight.saying import Times, safe
 from cronjobs.engine.config.settings import Settings
 
-PAGES: Final = {"/": "Overview", "/jobs": "Jobs", "/queues": "Queues", "/hosts": "Hosts"}
+PAGES: Final = {"/": "Overview", "/jobs": "Jobs", "/types": "Job types", "/queues": "Queues", "/hosts": "Hosts"}
 
 # What became of a POST, by the word in the address it leads to: no text in an address is ever shown.
 SAID: Final = {

@@ -336,18 +336,23 @@ class HourSum(NamedTuple):
     longest: int | None = None
 
 
+def _numbers(**which: str) -> str:
+    """Columns: the numbers of those rows."""
+    return ", ".join(
+        f"CAST(sum(CASE WHEN {each} THEN c.count ELSE 0 END) AS bigint) AS {name}" for name, each in which.items()
+    )
+
+
+_FAILED: Final = "c.kind = 'attempts' AND c.outcome IN ('failed', 'timed_out', 'lost')"
+_TIMED_JOBS: Final = f"c.kind = 'jobs' AND c.bucket <> {NO_BUCKET}"
+
+
 def _summed(table: str) -> str:
     """By hour, which is the order of the sums' primary key, so that nothing is sorted."""
-    ended = ", ".join(
-        f"CAST(sum(CASE WHEN {which} THEN c.count ELSE 0 END) AS bigint) AS {name}"
-        for name, which in {
-            **{status: f"c.kind = 'jobs' AND c.outcome = '{status}'" for status in ("succeeded", "dead", "cancelled")},
-            "failed": "c.kind = 'attempts' AND c.outcome IN ('failed', 'timed_out', 'lost')",
-            "timed": f"c.kind = 'jobs' AND c.bucket <> {NO_BUCKET}",
-        }.items()
-    )
+    statuses = {status: f"c.kind = 'jobs' AND c.outcome = '{status}'" for status in ("succeeded", "dead", "cancelled")}
     return f"""
-      SELECT c.at_hour, {ended}, sum(CASE WHEN c.kind = 'jobs' THEN c.micros ELSE 0 END) AS micros,
+      SELECT c.at_hour, {_numbers(**statuses, failed=_FAILED, timed=_TIMED_JOBS)},
+        sum(CASE WHEN c.kind = 'jobs' THEN c.micros ELSE 0 END) AS micros,
         max(CASE WHEN c.kind = 'jobs' THEN c.longest END) AS longest
       FROM {table} c WHERE c.at_hour >= :first AND c.at_hour > :ever GROUP BY c.at_hour"""
 
@@ -361,3 +366,52 @@ def by_hour(connection: Connection, first: int) -> list[HourSum]:
     One statement, as folding moves rows meanwhile.
     """
     return [HourSum(**row._mapping) for row in run(connection, _BY_HOUR, first=first, ever=EVER)]
+
+
+class TypeSum(NamedTuple):
+    """Of one job type: jobs that ended and how long they had waited, attempts that failed, and how long attempts ran.
+
+    ``waited`` and ``ran``: of how many this is known. All times in microseconds; ``longest_…`` None: of none.
+    """
+
+    name: str
+    ended: int
+    dead: int
+    failed: int
+    waited: int
+    ran: int
+    wait_micros: float
+    run_micros: float
+    longest_wait: int | None
+    longest_run: int | None
+
+
+def _times(kind: str, word: str) -> str:
+    return f"""sum(CASE WHEN c.kind = '{kind}' THEN c.micros ELSE 0 END) AS {word}_micros,
+        max(CASE WHEN c.kind = '{kind}' THEN c.longest END) AS longest_{word}"""
+
+
+_BY_TYPE_NUMBERS: Final = _numbers(
+    ended="c.kind = 'jobs'",
+    dead="c.kind = 'jobs' AND c.outcome = 'dead'",
+    failed=_FAILED,
+    waited=_TIMED_JOBS,
+    ran=f"c.kind = 'attempts' AND c.bucket <> {NO_BUCKET}",
+)
+_ENDS: Final = " UNION ALL ".join(
+    f"""SELECT c.name, c.kind, c.outcome, c.bucket, c.count, c.micros, c.longest FROM {table} c
+      WHERE c.at_hour >= :first AND c.at_hour > :ever AND c.kind IN ('attempts', 'jobs')"""
+    for table in (COUNTS, NEW_COUNTS)
+)
+
+
+def by_type(connection: Connection, first: int) -> list[TypeSum]:
+    """What ended from the hour *first* (since 1970) on, of each job type; those beyond MOST_NAMES are OTHER."""
+    rows: Any = run(
+        connection,
+        f"""SELECT c.name, {_BY_TYPE_NUMBERS}, {_times("jobs", "wait")}, {_times("attempts", "run")}
+            FROM ({_ENDS}) c GROUP BY c.name""",
+        first=first,
+        ever=EVER,
+    )
+    return [TypeSum(**{**row._mapping, "name": clean(row.name)}) for row in rows]

@@ -49,6 +49,7 @@ PAGES = [
     "/jobs/1",
     "/schedule?name=nightly-report",
     "/queues",
+    "/types",
     "/hosts",
     f"/cause/{CAUSE}",
     "/bulk?verb=retry&all=1",

@@ -1,0 +1,52 @@
+"""How often the jobs of each type end, fail and die, how long they run and wait: what is slow, and what costs most."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.contrib.web.charts import HOURS, hour_of
+from cronjobs.contrib.web.view import View
+from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store.counts import OTHER, TypeSum, by_type
+
+SHOWN: Final = 200
+
+
+def job_types(connection: Connection, view: View, _types: JobTypes) -> str:
+    span = "30d" if view.query.get("span") == "30d" else "24h"
+    found = by_type(connection, hour_of(view.times.now) - HOURS[span] + 1)
+    found.sort(key=lambda each: (-each.run_micros, -each.ended, each.name))
+    whole = sum(each.run_micros for each in found)
+    return view.page(
+        "job_types.html",
+        span=span,
+        job_types=[(each, _times(each), _share(each, whole)) for each in found[:SHOWN]],
+        more=len(found) - SHOWN,
+        other=OTHER,
+    )
+
+
+def _times(each: TypeSum) -> list[timedelta | None]:
+    """Runs on average and at most, waits on average and at most; None: of none that is known."""
+    return [
+        _average(each.run_micros, each.ran),
+        _span(each.longest_run),
+        _average(each.wait_micros, each.waited),
+        _span(each.longest_wait),
+    ]
+
+
+def _average(micros: float, number: int) -> timedelta | None:
+    return timedelta(microseconds=micros / number) if number else None
+
+
+def _span(micros: int | None) -> timedelta | None:
+    return None if micros is None else timedelta(microseconds=micros)
+
+
+def _share(each: TypeSum, whole: float) -> str:
+    """Of all time that jobs ran, "" if none did."""
+    return f"{100 * each.run_micros / whole:.0f} %" if whole else ""
