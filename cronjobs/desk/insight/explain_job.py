@@ -270,14 +270,15 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             return [f"Job {job.id} succeeded at {times.clock(job.finished_at or job.run_at)}; its attempts are pruned."]
         case "dead":
             at = times.clock(job.finished_at or job.run_at)
-            ends = [f"failed {_of(job)}"] if job.failures else []
-            ends += [f"been lost {_times(job.losses)}"] if job.losses else []
-            ended = f", having {' and '.join(ends)}" if ends else ""
+            tries = "" if not job.most else " try" if job.most == 1 else " tries"
+            ends = [f"failed {_of(job)}{tries}"] if job.failures else []
+            ends += [f"was lost {_times(job.losses)}"] if job.losses else []
+            ended = f" after it {' and '.join(ends)}" if ends else ""
             error = "" if job.attempts or not job.last_error else f": {one_line(job.last_error.rstrip(), 300)}"
             if job.attempts:
                 error = _why_dead(job)
-            dismissed = ", and dismissed" if job.dismissed else ""
-            return _over(job, f"Job {job.id} is dead since {at}{ended}{error}{dismissed}", times)
+            dismissed = ", and was dismissed" if job.dismissed else ""
+            return _over(job, f"Job {job.id} died at {at}{ended}{error}{dismissed}", times)
         case "cancelled":
             free = "; it never began, so its key can be used again" if job.released_key else ""
             return _over(
@@ -298,7 +299,7 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
     if job.unsettled is not None:
         effect = f"effect {one_line(job.unsettled, 600)}"
         return [
-            f"{said}; nothing runs it again by itself.",
+            f"{said}. It does not run again by itself.",
             *([again.said] if again else []),
             f'First find out whether {effect} happened, and record it: "{settling(job.unsettled)}" (or not-done).',
             f'Then "cronjobs jobs retry {job.id}" runs it again.',
@@ -306,8 +307,8 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
     if again is not None and again.does_it:
         ends = f"{dismiss}, and " if report else ""
         return [f"{said}.", again.said, f'If that was the same work, {ends}"cronjobs jobs retry {job.id}" repeats it.']
-    nothing = f'nothing runs it again, unless someone runs "cronjobs jobs retry {job.id}"'
-    return [f"{said}; {nothing}.", *([again.said] if again else [])]
+    only = f'It runs again only if someone types "cronjobs jobs retry {job.id}".'
+    return [f"{said}. {only}", *([again.said] if again else [])]
 
 
 _WHY_DEAD: Final = (OUTLIVED, GAVE_UP, ON_LOST, MAX_LOSSES)

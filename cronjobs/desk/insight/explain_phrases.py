@@ -39,7 +39,7 @@ def pause(pause: PauseFacts, times: LocalTimes) -> str:
     if pause.ended_at is not None:
         return f"{what} was paused{by} from {times.clock(pause.since)} to {times.clock(pause.ended_at)}{why}"
     until = f"until {times.clock(pause.until)}" if pause.until else "until someone resumes it"
-    return f"{what} is paused{by} since {times.clock(pause.since)}, {until}{why}"
+    return f"{what} has been paused{by} since {times.clock(pause.since)}, {until}{why}"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
     at = f" at {times.clock(best.finished_at)}" if best.finished_at else ""
     became = {
         Status.SUCCEEDED: f"succeeded{at}",
-        Status.DEAD: f"is dead{f' since {times.clock(best.finished_at)}' if best.finished_at else ''}",
+        Status.DEAD: f"died{at}",
         Status.CANCELLED: f"was cancelled{at}",
         Status.RUNNING: "is running now",
         Status.QUEUED: "waits",

@@ -97,4 +97,4 @@ def test_a_dismissed_run_asks_for_no_other_dismissal(world: World, monkeypatch: 
     brake(world, "jobs", "dismiss", "1", monkeypatch=monkeypatch)
     told = world.ask("dump")
     assert dismiss not in told
-    assert told.steady[-1] == "Job 1 is dead since 02:15:01, and dismissed; cron runs its line when it is due."
+    assert told.steady[-1] == "Job 1 died at 02:15:01, and was dismissed; cron runs its line when it is due."

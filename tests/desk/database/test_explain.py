@@ -113,7 +113,7 @@ def test_a_job_that_died_of_the_same_error_again_and_again(world: World) -> None
     assert told.steady[2:] == [
         "Attempts 1 to 4 failed with ConnectionError, from 02:15:20 to 02:50:20; the last error: 503 number 3.",
         (
-            "Job 1 is dead since 02:50:20, having failed 4 of 4; nothing runs it again, unless someone runs "
+            "Job 1 died at 02:50:20 after it failed 4 of 4 tries. It runs again only if someone types "
             '"cronjobs jobs retry 1".'
         ),
     ]
@@ -433,7 +433,7 @@ def test_held_back_by_somebody_who_said_why(world: World, monkeypatch: pytest.Mo
     told = world.ask("s", "--at", "02:01")
     assert told.verdict == "pending"
     assert told.steady[1:] == [
-        "It is held back: everything is paused by ada since 01:58:20, until someone resumes it (why: deploy).",
+        "It is held back: everything has been paused by ada since 01:58:20, until someone resumes it (why: deploy).",
         "At its end catch_up: latest decides about it.",
     ]
     world.go(utc("2026-03-03T02:04:30"))
@@ -452,7 +452,7 @@ def test_skipped_by_somebody_who_said_why(world: World, monkeypatch: pytest.Monk
     world.go(utc("2026-03-03T01:58:20"))
     brake(world, "pause", "--all", "--skip", "--why", "deploy", monkeypatch=monkeypatch)
     world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:02:10"))
-    assert "It was skipped, as everything is paused by ada since 01:58:20, until someone resumes it (why: deploy)." in (
+    assert "It was skipped, as everything has been paused by ada since 01:58:20, until someone resumes it (why: deploy)." in (
         world.ask("s", "--at", "02:01")
     )
     world.go(utc("2026-03-03T02:02:30"))
@@ -486,7 +486,7 @@ def test_due_before_the_pause_and_held_back_by_it(world: World, monkeypatch: pyt
     world.tick(utc("2026-11-20T07:30:00"))
     told = world.ask("nightly-report", "--at", "02:15")
     assert told.verdict == "pending"
-    assert "It is held back: everything is paused by ada since 02:20:00, until someone resumes it." in told
+    assert "It is held back: everything has been paused by ada since 02:20:00, until someone resumes it." in told
 
 
 # --- a clock was ahead ------------------------------------------------------------------------------------------------

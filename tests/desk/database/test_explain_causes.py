@@ -114,7 +114,7 @@ def test_what_ends_a_lost_job_is_named(world: World, policy: dict[str, Any], why
     world.tick()
     told = world.ask(str(job_id))
     assert told.verdict == "dead"
-    assert f", having been lost once: {why};" in told
+    assert f" after it was lost once: {why}." in told
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_an_unknown_effect_is_settled_before_its_job_is_retried(world: World, ke
     world.tick(utc("2026-11-20T07:15:12"))
     settle = f"cronjobs effects settle {shlex.quote(key)} done"
     assert world.ask(*asked).steady[-3:] == [
-        "Job 1 is dead since 02:15:12, having failed 1 of 10; nothing runs it again by itself.",
+        "Job 1 died at 02:15:12 after it failed 1 of 10 tries. It does not run again by itself.",
         f'First find out whether effect {key} happened, and record it: "{settle}" (or not-done).',
         'Then "cronjobs jobs retry 1" runs it again.',
     ]
@@ -240,7 +240,7 @@ def test_an_unknown_effect_is_settled_before_its_job_is_retried(world: World, ke
 
     assert world.cronjobs(*shlex.split(settle)[1:]).code == 0
     told = world.ask(*asked).steady[-1]
-    assert told.endswith('having failed 1 of 10; nothing runs it again, unless someone runs "cronjobs jobs retry 1".')
+    assert told.endswith('after it failed 1 of 10 tries. It runs again only if someone types "cronjobs jobs retry 1".')
     told = world.cronjobs("jobs", "show", "1", "--json").json["next"]
     assert told == "is dead: the outcome of an effect was unknown; it stays so until someone retries it"
     assert world.cronjobs("jobs", "retry", "1").code == 0
@@ -321,7 +321,7 @@ def test_a_run_by_hand_after_a_death_is_named_before_the_work_is_repeated(
     world.tick(utc("2026-11-20T07:15:12"))
     world.go(utc("2026-11-20T07:30:00"))
     brake(world, "trigger", "nightly-report", monkeypatch=monkeypatch)
-    dead = "Job 1 is dead since 02:15:12, having failed 1 of 1."
+    dead = "Job 1 died at 02:15:12 after it failed 1 of 1 try."
     repeats = (
         'If that was the same work, "cronjobs jobs dismiss 1" ends the report, and "cronjobs jobs retry 1" repeats it.'
     )
@@ -331,7 +331,7 @@ def test_a_run_by_hand_after_a_death_is_named_before_the_work_is_repeated(
     assert world.ask(*asked).steady[-3:] == [dead, succeeded, repeats]
     brake(world, "jobs", "dismiss", "1", monkeypatch=monkeypatch)
     told = world.ask(*asked).steady
-    assert "Job 1 is dead since 02:15:12, having failed 1 of 1, and dismissed." in told
+    assert "Job 1 died at 02:15:12 after it failed 1 of 1 try, and was dismissed." in told
     assert told[-1] == 'If that was the same work, "cronjobs jobs retry 1" repeats it.'
 
 
@@ -343,10 +343,10 @@ def test_a_run_by_hand_that_died_too_did_not_do_the_work(world: World, monkeypat
     world.tick(utc("2026-11-20T07:31:00"))
     assert world.ask("1").steady[-2:] == [
         (
-            "Job 1 is dead since 02:15:12, having failed 1 of 1; nothing runs it again, unless someone runs "
+            "Job 1 died at 02:15:12 after it failed 1 of 1 try. It runs again only if someone types "
             '"cronjobs jobs retry 1".'
         ),
-        "Job 2, which ada triggered at 02:15:12, is dead since 02:31:00.",
+        "Job 2, which ada triggered at 02:15:12, died at 02:31:00.",
     ]
     assert "triggered" not in repr(world.ask("2").steady[-1])  # the one before it
 
@@ -456,6 +456,6 @@ def test_a_death_says_whether_its_tries_or_its_handler_ended_it(world: World) ->
     world.tick(utc("2026-03-03T01:58:10"))
     world.plan = [give_up, fail(), fail()]
     world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:01:10"))
-    gave_up = "having failed 1 of 2: its handler raised GiveUp, which ends all tries;"
+    gave_up = "after it failed 1 of 2 tries: its handler raised GiveUp, which ends all tries."
     assert gave_up in world.ask("s", "--at", "01:59")
-    assert "having failed 2 of 2;" in world.ask("s", "--at", "02:00")
+    assert "after it failed 2 of 2 tries." in world.ask("s", "--at", "02:00")

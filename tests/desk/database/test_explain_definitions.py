@@ -172,7 +172,7 @@ def test_without_a_time_a_changed_definition_and_a_pause_are_named(
     assert world.ask("s").steady[-1] == changed
     brake(world, "pause", "s", "--skip", monkeypatch=monkeypatch)
     paused = (
-        "Now the schedule is paused by ada since 08:07:02, until someone resumes it: what comes due meanwhile is "
+        "Now the schedule has been paused by ada since 08:07:02, until someone resumes it: what comes due meanwhile is "
         "skipped."
     )
     assert world.ask("s").steady[-2:] == [changed, paused]
@@ -399,7 +399,7 @@ def test_it_is_held_back_by_a_pause(world: World, monkeypatch: pytest.MonkeyPatc
     a_night(world)
     world.go(utc("2026-11-20T07:20:00"))
     brake(world, "pause", "nightly-report", monkeypatch=monkeypatch)
-    assert "It is held back: the schedule is paused by ada since 02:20:00, until someone resumes it." in world.ask(
+    assert "It is held back: the schedule has been paused by ada since 02:20:00, until someone resumes it." in world.ask(
         "nightly-report", "--at", "02:15"
     )
 

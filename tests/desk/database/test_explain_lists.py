@@ -192,11 +192,11 @@ def test_where_is_this_job_now(world: World, monkeypatch: pytest.MonkeyPatch) ->
     assert "Job 1 waits for its turn, due at 08:10:30, in 9m59s." in world.ask(str(later))
     assert 'no handler or command "os:system" is registered in this configuration' in world.ask(str(stranger))
     assert "the next tick with room runs it" in world.ask(str(too_long))
-    assert "queue mail is paused by ada since 08:00:30, until someone resumes it (why: provider down)" in world.ask(
+    assert "queue mail has been paused by ada since 08:00:30, until someone resumes it (why: provider down)" in world.ask(
         str(mail)
     )
     brake(world, "pause", "--all", monkeypatch=monkeypatch)
-    assert "When it is due, it will still wait: everything is paused by ada" in world.ask(str(later))
+    assert "When it is due, it will still wait: everything has been paused by ada" in world.ask(str(later))
     world.clock.advance(HOUR)
     assert re.search(r"no tick has reached the database since 08:00:3\d, for (1h|59m)", world.ask(str(mail)).text)
 
@@ -215,7 +215,7 @@ def test_a_dead_and_a_running_job(world: World) -> None:
     world.tick()
     told = world.ask(str(dead))
     assert told.verdict == "dead"
-    assert "is dead since 08:00:30, having failed 1 of 1;" in told
+    assert "died at 08:00:30 after it failed 1 of 1 try." in told
     put(world.database, job_type="t.work")
     running = world.leave_hanging()
     told = world.ask(str(running))
@@ -244,7 +244,7 @@ def test_what_people_did_to_a_job_is_told(world: World) -> None:
     assert told.verdict == "cancelled"
     assert told.steady[1:] == [
         "It was cancelled by ada at 08:00:30 (why: sent twice).",
-        ('Job 1 was cancelled at 08:00:30; nothing runs it again, unless someone runs "cronjobs jobs retry 1".'),
+        ('Job 1 was cancelled at 08:00:30. It runs again only if someone types "cronjobs jobs retry 1".'),
     ]
 
 
