@@ -1,1 +1,1 @@
-"""Decisions that several rooms share, pure: no clock, no SQL, no I/O."""
+"""Pure decisions that several parts of the engine share: no clock, no SQL, no I/O."""

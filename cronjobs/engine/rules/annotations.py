@@ -1,8 +1,8 @@
-"""From a handler's annotation to the check of a payload's value. Pure.
+"""Turn a handler's annotations into checks of payload values. Pure.
 
 Annotations that JSON itself has (``int``, ``list[str]``, ``dict[str, float] | None``) are checked here, without an
-import. Dates, dataclasses, models and the like are read by pydantic (``payload_pydantic``), of the extra
-``cronjobs[types]``. What we do not know, or cannot resolve, is unchecked and never an error.
+import. pydantic reads dates, dataclasses, models and the like (``payload_pydantic``, in the extra ``cronjobs[types]``).
+An annotation that we do not know, or cannot resolve, is not checked and never an error.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from uuid import UUID
 from cronjobs.text import one_line
 
 Path = tuple[str | int, ...]
-Read = Callable[[Any, Path, "Misfits"], Any]  # what the handler gets for a JSON value; never raises for a misfit
+# returns what the handler gets for a JSON value; never raises for a misfit
+Read = Callable[[Any, Path, "Misfits"], Any]
 
-MOST_NAMED: Final = 3  # misfits of one payload that its error names
+MOST_NAMED: Final = 3  # misfits of one payload that the error names
 SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None)})
 ANY_JSON: Final = SCALARS | {list, dict}
 
 
 class Misfit(NamedTuple):
-    """One value that does not fit: where, and what is wrong with it. Never the value, which may be a secret."""
+    """One value that does not fit: where, and why. Never the value itself, which may be a secret."""
 
     path: Path
     what: str
@@ -45,14 +46,14 @@ class Misfit(NamedTuple):
 
 
 class Misfits:
-    """What was found in one payload; the first few, and how many there are."""
+    """The misfits of one payload: the first few, and their number."""
 
     def __init__(self) -> None:
         self.found: list[Misfit] = []
         self.count = 0
 
     def add(self, path: Path, what: str) -> None:
-        """Note a misfit; returns None, which then stands in the value's place."""
+        """Add a misfit. Returns None, which takes the value's place."""
         self.count += 1
         if len(self.found) < MOST_NAMED:
             self.found.append(Misfit(path, one_line(what, 300)))
@@ -64,7 +65,7 @@ class Misfits:
 
 @dataclass(frozen=True)
 class Check:
-    """What one annotation asks. ``plain``: classes of JSON values that the handler gets as they are."""
+    """The check for one annotation. ``plain``: classes of JSON values that the handler gets unchanged."""
 
     words: str
     read: Read
@@ -79,24 +80,27 @@ UNCHECKED: Final = Check("anything", lambda value, path, misfits: value, ANY_JSO
 
 
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """*annotations* with names in place of text; what cannot be resolved is ``Any``, and leaves the others alone."""
+    """*annotations* with names in place of strings.
+
+    One that cannot be resolved becomes ``Any``, without affecting the others.
+    """
     found = {}
     for name, annotation in annotations.items():
         one = types.SimpleNamespace(__annotations__={name: annotation})
         try:
             found[name] = typing.get_type_hints(one, dict(names), {}, include_extras=True)[name]
-        except Exception:  # a name that only the type checker has, text that is no type
+        except Exception:  # a name that only the type checker knows, or a string that is no type
             found[name] = Any
     return found
 
 
 def plain_check(annotation: Any) -> Check:
-    """The check for an annotation whose names are resolved; raises NeedsTypes, and nothing else."""
+    """The check for an annotation whose names are resolved. Raises NeedsTypes and nothing else."""
     try:
         return _check(annotation)
     except (NeedsTypes, RecursionError):  # type Tree = list[Tree]
         raise NeedsTypes from None
-    except Exception:  # no type at all
+    except Exception:  # not a type at all
         return UNCHECKED
 
 
@@ -122,7 +126,7 @@ def _check(annotation: Any) -> Check:
         return _list(_check(arguments[0]) if arguments else UNCHECKED)
     if origin in _DICTS:
         key, value = arguments or (Any, Any)
-        if _check(key) not in (_SIMPLE[str], UNCHECKED):  # an int, which has to be read from text
+        if _check(key) not in (_SIMPLE[str], UNCHECKED):  # an int key, for example, must be read from text
             raise NeedsTypes
         return _dict(_check(value))
     if origin is tuple:
@@ -148,11 +152,11 @@ _SETS: Final = frozenset({set, frozenset, collections.abc.Set, collections.abc.M
 _BYTES: Final = frozenset({bytes, bytearray, memoryview})
 _WRITTEN_AS_TEXT: Final = (date, datetime, time, timedelta, Decimal, UUID)
 _PYDANTIC: Final = ("pydantic", "pydantic_core", "annotated_types")
-_HOOK: Final = "__get_pydantic_core_schema__"  # of models, and of classes that say themselves how they are read
+_HOOK: Final = "__get_pydantic_core_schema__"  # on models, and on classes that define how pydantic reads them
 
 
 def _is_rich(cls: Any) -> bool:
-    """Whether pydantic turns JSON into it: a class of one of the kinds that docs/how-to/payloads.md names."""
+    """Whether pydantic reads it: a class of one of the kinds that docs/how-to/payloads.md names."""
     if cls in _SETS or cls in _WRITTEN_AS_TEXT:
         return True
     if not isinstance(cls, type):
@@ -170,7 +174,7 @@ def _is_constraint(metadata: Any) -> bool:
 
 
 def _exact(cls: type, words: str) -> Check:
-    """str, int, bool and None. A bool is no int here, though Python says so."""
+    """str, int, bool and None. Here a bool is not an int, although Python says so."""
 
     def read(value: Any, path: Path, misfits: Misfits) -> Any:
         return value if value.__class__ is cls else misfits.add(path, f"is not {words}")
@@ -181,7 +185,7 @@ def _exact(cls: type, words: str) -> Check:
 def _read_float(value: Any, path: Path, misfits: Misfits) -> Any:
     if value.__class__ is float and math.isfinite(value):
         return value
-    if value.__class__ is int:  # PostgreSQL gives 1e16 back as 10000000000000000
+    if value.__class__ is int:  # PostgreSQL returns 1e16 as 10000000000000000
         try:
             return float(value)
         except OverflowError:
@@ -257,14 +261,14 @@ def one_of(values: Sequence[Any]) -> str:
 
 
 def _union(members: Sequence[Check]) -> Check:
-    """The first of several that a value fits, in the order written; an int is one before it is a float."""
+    """The first member that fits, in the order written, but int before float."""
     members = sorted(members, key=lambda member: member is _FLOAT)
     words = " or ".join(dict.fromkeys(member.words for member in members))
     others = [member for member in members if member is not _NULL]
 
     def read(value: Any, path: Path, misfits: Misfits) -> Any:
         if len(others) == 1 and value is not None and value.__class__ not in SCALARS:
-            return others[0].read(value, path, misfits)  # of a list it is said what is wrong inside
+            return others[0].read(value, path, misfits)  # for a list, report what is wrong inside it
         for member in members:
             trial = Misfits()
             got = member.read(value, path, trial)
@@ -272,7 +276,7 @@ def _union(members: Sequence[Check]) -> Check:
                 return got
         return misfits.add(path, f"is not {words}")
 
-    # Of a list another member may make a tuple.
+    # Another member may turn a list into a tuple.
     return Check(words, read, SCALARS & frozenset().union(*(member.plain for member in members)))
 
 
@@ -284,7 +288,7 @@ def a(name: str) -> str:
 
 
 def said(error: BaseException) -> str:
-    """What an exception of the user's code says, whatever its ``__str__`` does."""
+    """The text of an exception from user code, whatever its ``__str__`` does."""
     try:
         words = one_line("".join([str(error)]), 200)
     except Exception:

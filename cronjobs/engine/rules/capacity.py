@@ -1,4 +1,4 @@
-"""Back-pressure: what a capped queue may hold, and which jobs it admits when there is not room for all. Pure."""
+"""Back-pressure: what a capped queue may hold, and which jobs it admits when there is no room for all. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Cap:
-    """At most ``max_waiting`` jobs wait in ``queue``; ``on_full`` decides about one more."""
+    """At most ``max_waiting`` jobs wait in ``queue``; ``on_full`` decides about the next one."""
 
     queue: str
     max_waiting: int
@@ -27,10 +27,12 @@ class Cap:
 def admit(
     asking: Iterable[tuple[P, str]], caps: Mapping[str, Cap], waiting: Mapping[str, int]
 ) -> tuple[list[P], list[P]]:
-    """Decide which of the jobs *asking*, of one call, are let in, and which dropped; *waiting*: how many wait by queue.
+    """Decide which of the jobs *asking* in one call are admitted and which are dropped.
 
-    A queue without a cap takes all. One that drops takes the first that fit. Any other takes all of the call, or raises
-    QueueFull, and nothing of the call is to be written, for any queue.
+    *waiting*: jobs waiting, by queue.
+
+    A queue without a cap admits all. A queue that drops admits the first that fit. Any other admits all jobs of the
+    call or raises QueueFull; then nothing of the call may be written, for any queue.
     """
     room = {name: max(0, cap.max_waiting - waiting.get(name, 0)) for name, cap in caps.items()}
     let_in: list[P] = []

@@ -1,6 +1,6 @@
-"""Why jobs died. One cause: one job type, one class of error, and one text but for its numbers, ids and quoted values.
+"""Why jobs died. Two deaths have one cause if type, class of error and text agree, except for numbers, ids and quotes.
 
-This is the only rule for that: commands, alerts and cron's mail group by it. Pure, and linear in the number of rows.
+Commands, alerts and cron's mail all group by this rule. Pure, and linear in the number of rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KEY_DIGITS: Final = 12  # hexadecimal
 
 
 class CauseName(NamedTuple):
-    """What deaths of one cause have in common. ``message``: the error's first line, masked and ``normalised``."""
+    """What deaths of one cause share. ``message``: the error's first line, masked and ``normalised``."""
 
     job_type: str
     error_type: str | None
@@ -26,7 +26,7 @@ class CauseName(NamedTuple):
 
     @property
     def key(self) -> str:
-        """A short name to type: the same in every process that hides the same secrets."""
+        """A short name to type. Every process that hides the same secrets computes the same key."""
         return sha256(json.dumps(self).encode()).hexdigest()[:KEY_DIGITS]
 
     @property
@@ -42,10 +42,10 @@ def cause_of(job_type: str, error_type: str | None, error: str | None) -> CauseN
 
 @dataclass(frozen=True)
 class Cause:
-    """Dead jobs of one cause that nobody has retried, cancelled or dismissed.
+    """The open dead jobs of one cause (not retried, cancelled or dismissed).
 
     The first and the last id are the smallest and the largest. ``sample_job_id``: the job that died last. ``new``: no
-    job that is kept had died of it when the file in force was changed.
+    stored job had died of it when the file in force was changed.
     """
 
     name: CauseName
@@ -62,7 +62,7 @@ class Cause:
 def causes(deaths: Iterable[Any], changed_at: datetime | None, before: Iterable[Any] = ()) -> list[Cause]:
     """Group *deaths*, rows of the store's ``newest_deaths``, by cause, the largest first.
 
-    *changed_at*: when the file in force was changed; None: it never was, and nothing is new. *before*: deaths up to
+    *changed_at*: when the file in force was changed; None: it never was, and no cause is new. *before*: deaths up to
     then, also those that somebody has dealt with.
     """
     groups: dict[CauseName, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""Attempts that run on a cluster: whether a worker may run them, and what becomes of one that no worker ran. Pure."""
+"""Attempts on a cluster: whether a worker may run one, and its outcome if no worker ran it. Pure."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from typing import Final, NamedTuple
 from cronjobs.model import Failed, Outcome, Released, rough
 from cronjobs.text import ERROR_LIMIT, one_line
 
-DIFFERS_FOR: Final = timedelta(minutes=10)  # how long workers may have other code than this host: a deploy
-DIFFERS_AFRESH: Final = timedelta(hours=1)  # after so long without any, the next one is of another deploy
-DIFFERS_AGAIN: Final = timedelta(seconds=20)  # until the next try meanwhile
-AWAY_AGAIN: Final = timedelta(seconds=10)  # and of what a scheduler or worker could not begin
+DIFFERS_FOR: Final = timedelta(minutes=10)  # workers may have other code than this host for so long: a deploy
+DIFFERS_AFRESH: Final = timedelta(hours=1)  # after so long without a difference, the next one belongs to another deploy
+DIFFERS_AGAIN: Final = timedelta(seconds=20)  # until the next try, during a deploy
+AWAY_AGAIN: Final = timedelta(seconds=10)  # until the next try of what a scheduler or worker could not begin
 
 
 class Versions(NamedTuple):
-    """What the two ends of an attempt must have in common."""
+    """What both ends of an attempt must have in common."""
 
     cronjobs: str
-    python: str  # with its minor version: "3.12"
+    python: str  # including the minor version: "3.12"
 
 
 def difference(claimed: Versions, here: Versions) -> str | None:
-    """How the worker's versions differ from those of the host that claimed the job; None: they do not."""
+    """How the worker's versions differ from those of the host that claimed the job. None: they agree."""
     pairs = zip(("cronjobs", "Python"), claimed, here, strict=True)
     found = [f"{what} {there} and not {wanted}" for what, wanted, there in pairs if there != wanted]
     return f"it has {' and '.join(found)} as the host that claims the jobs" if found else None
 
 
 def differing_since(now_s: float, seen: tuple[float, float] | None) -> float:
-    """When workers began to refuse a type; *seen*: when they did first and last, in seconds like *now_s*."""
+    """When workers began to refuse a type. *seen*: when they first and last did, in seconds like *now_s*."""
     if seen is None or now_s - seen[1] > DIFFERS_AFRESH.total_seconds():
         return now_s
     return seen[0]
 
 
 def of_difference(why: str, since_s: float) -> Outcome:
-    """The outcome of an attempt that a worker refused because its code is not ours; the first did *since_s* ago.
+    """The outcome of an attempt that a worker refused because its code differs; the first refusal was *since_s* ago.
 
-    During a deploy that costs nothing. After ten minutes it is none, and somebody has to hear of it.
+    During a deploy this costs no try. After ten minutes it is no deploy, and somebody must be told.
     """
     if since_s < DIFFERS_FOR.total_seconds():
         return Released(_short(why), after=DIFFERS_AGAIN)

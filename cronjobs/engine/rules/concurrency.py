@@ -15,7 +15,7 @@ _IS_BAD: Final = ' of the file is bad ("cronjobs check" says why), so none of it
 
 @dataclass(frozen=True)
 class Limit:
-    """Of the jobs whose concurrency_key begins with ``prefix`` at most ``most`` run at once, and ``each`` of one key.
+    """Of the jobs whose concurrency_key begins with ``prefix``, at most ``most`` run at once, and ``each`` of one key.
 
     None: any number. ``most`` 0: the file's entry is unreadable, so no such job starts until it is fixed.
     """
@@ -38,7 +38,10 @@ class Limit:
 
 
 def in_the_past(reached: str) -> str:
-    """The sentence of ``Limit.reached`` that a tick recorded: the limit may have been mended, or have room, since."""
+    """The sentence of ``Limit.reached`` in the past tense:
+
+    a tick recorded it, and the limit may have changed or have room now.
+    """
     if reached.endswith(_IS_BAD):
         return reached.removesuffix(_IS_BAD) + " of the file was bad, so none of its jobs began"
     return '" was reached ('.join(reached.rsplit('" is reached (', 1)) if reached.startswith('limit "') else reached
@@ -46,7 +49,7 @@ def in_the_past(reached: str) -> str:
 
 @dataclass(frozen=True)
 class Full:
-    """The keys, and the prefixes of keys, of which no job may start now."""
+    """Keys, and prefixes of keys, whose jobs may not start now."""
 
     prefixes: frozenset[str]
     keys: frozenset[str]
@@ -54,7 +57,7 @@ class Full:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A due job, in the order of its turn. ``no_prefetch``: claim it only if it starts at once."""
+    """A due job, in its place in the order. ``no_prefetch``: claim it only if it can start at once."""
 
     id: int
     concurrency_key: str | None
@@ -63,7 +66,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidates to take; ``running`` includes them. ``cut``: one with ``no_prefetch`` waits, and all behind it."""
+    """The candidates to take.
+
+    ``running`` counts them, too. ``cut``: a ``no_prefetch`` candidate waits, and all behind it.
+    """
 
     taken: tuple[int, ...]
     running: Mapping[str, int]
@@ -87,7 +93,7 @@ class _Slots:
                 self._together[limit.prefix] += count
 
     def reached(self, key: str) -> Limit | None:
-        """The first limit that lets no more jobs of *key* start. If several apply, all of them hold."""
+        """The first limit that lets no more jobs of *key* start. If several limits apply, each must have room."""
         return next((limit for limit in self._limits if limit.counts(key) and self._is_reached(limit, key)), None)
 
     def _is_reached(self, limit: Limit, key: str) -> bool:
@@ -103,7 +109,7 @@ def closed(limits: Sequence[Limit]) -> tuple[Limit, ...]:
 
 
 def reached(limits: Sequence[Limit], running: Mapping[str, int], key: str | None) -> Limit | None:
-    """The limit that a job of *key* waits for while *running* jobs (by key) run; None: it may start."""
+    """The limit that a job of *key* waits for while *running* jobs (by key) run. None: it may start."""
     return None if key is None else _Slots(limits, running).reached(key)
 
 
@@ -116,7 +122,10 @@ def full(limits: Sequence[Limit], running: Mapping[str, int]) -> Full:
 
 
 def waiting_by_limit(limits: Sequence[Limit], running: Mapping[str, int], due: Mapping[str, int]) -> dict[Limit, int]:
-    """How many of the *due* jobs (by key) wait for each reached limit; each job counts for the first that stops it."""
+    """How many of the *due* jobs (by key) wait for each reached limit.
+
+    A job counts for the first limit that stops it.
+    """
     slots = _Slots(limits, running)
     found: Counter[Limit] = Counter()
     for key, count in due.items():
@@ -130,7 +139,7 @@ def choose(
 ) -> Choice:
     """Take candidates in order, except those whose limit is reached, counting those taken here.
 
-    *before* are taken already. A candidate with ``no_prefetch`` that is not among the first *free* stops the choice.
+    *before* are already taken. A ``no_prefetch`` candidate that is not among the first *free* stops the choice.
     """
     slots = _Slots(limits, running)
     taken: list[int] = []

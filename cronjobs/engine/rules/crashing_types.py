@@ -1,8 +1,8 @@
 """Job types that crash their runners: after two runners died with one, its jobs run in child processes. Pure.
 
-A crash in a thread kills everything beside it, and a job that a dead runner merely had leased looks like the one that
-killed it. So a type is only suspected at first, and cleared by jobs that end cleanly, in threads or in processes: a
-person who kills ticks in the middle of a healthy backlog does no harm to its type.
+A crash in a thread kills everything beside it, and a job that the dead runner merely held looks like the one that
+killed it. So a type is only suspected at first. Jobs that end cleanly, in threads or in processes, clear it: a person
+who kills ticks in the middle of a healthy backlog does its type no harm.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from cronjobs.engine.host.identity import Identity
 from cronjobs.model import Failed, Finished, Outcome, Snoozed, Succeeded
 
-CLEAN_ENDS: Final = 20  # so many in a row, and the type runs in threads again
+CLEAN_ENDS: Final = 20  # clean ends in a row after which the type runs in threads again
 FOR_AT_MOST: Final = timedelta(hours=1)
 _CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")  # prefixes of the error types of a process that crashed
 
@@ -24,12 +24,12 @@ _CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")  # prefixes of the
 class Crashing:
     """A job type's record: one runner died with it (``suspected``), or two did; since when, and what followed.
 
-    The first job that ends cleanly clears a suspicion, CLEAN_ENDS in a row clear a crashing type.
+    The first clean end clears a suspected type, CLEAN_ENDS in a row clear a crashing one.
     """
 
     job_type: str
     found_at: datetime
-    runner: str | None = None  # the last one that died
+    runner: str | None = None  # the last runner that died
     suspected: bool = False
     clean_ends: int = 0
 
@@ -38,9 +38,9 @@ class Crashing:
 
 
 def after_death(known: Crashing | None, job_type: str, runner: str, now: datetime) -> Crashing | None:
-    """The type's record after *runner* died with it; None: unchanged.
+    """The type's record after *runner* died with it. None: unchanged.
 
-    Both runners must be of the same boot: a machine that was switched off kills its runners whatever they run.
+    Both runners must be of the same boot: a machine that is switched off kills its runners whatever they run.
     """
     if _boot(runner) is None:
         return None
@@ -61,14 +61,14 @@ def _boot(runner: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class EndCounts:
-    """How jobs of a type ended: ``clean`` in a row, counted from the last crash if there was one (``crashed``)."""
+    """How jobs of a type ended: ``clean`` ends in a row, counted from the last crash if there was one (``crashed``)."""
 
     clean: int = 0
     crashed: bool = False
 
 
 def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
-    """Count ends by job type; those that prove nothing (cancelled, interrupted, not started) are left out."""
+    """Count ends by job type. Ends that prove nothing (cancelled, interrupted, not started) are left out."""
     found: dict[str, EndCounts] = {}
     for end in finished:
         so_far = found.get(end.job.job_type, EndCounts())
@@ -83,14 +83,14 @@ def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
 def ends_needed(suspected: bool) -> int:
     """How many clean ends in a row clear a type.
 
-    One, if it is only suspected: a type with a clean end between two deaths does not stop everything, and killing ticks
-    must not move healthy types into processes.
+    One, if it is only suspected. A clean end between two deaths shows that the type does not crash every runner, and
+    killing ticks must not move healthy types into processes.
     """
     return 1 if suspected else CLEAN_ENDS
 
 
 def is_crash(outcome: Outcome) -> bool | None:
-    """Whether the attempt of a child process would have crashed a tick; None: it proves nothing either way.
+    """Whether this end of a child process would have crashed a tick. None: it proves nothing.
 
     A timeout proves nothing: code that keeps the GIL for ever ends a tick, code that merely sleeps does not.
     """

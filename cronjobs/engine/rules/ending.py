@@ -1,6 +1,6 @@
-"""What becomes of a job after an attempt: its next state, when it is due again, and the row that is written.
+"""What becomes of a job after an attempt: its next state, when it is due again, and the row to write.
 
-Pure, but for the random part of a wait.
+Pure, except for the random part of a wait.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cronjobs.model import (
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import ERROR_LIMIT, OUTPUT_LIMIT, cap, clean, one_line
 
-NOT_COMMITTED: Final = "NotCommitted"  # the error type if success depended on a transaction of the user's
+NOT_COMMITTED: Final = "NotCommitted"  # error type if success depended on a transaction of the user's
 
 
 class Decided(NamedTuple):
@@ -57,9 +57,9 @@ def decide_end(
     misfits: Refusals | None = None,
     why_not_again: str | None = None,
 ) -> Decided:
-    """Decide about one ended attempt; *now* is the database's clock, *ended_ago* how long the end waited for us.
+    """Decide about one ended attempt. *now* is the database's clock; *ended_ago*: how long the end waited for us.
 
-    The error of one that is dead although it had tries left says why.
+    If the job is dead although it had tries left, its error says why.
     """
     job, outcome = finished.job, finished.outcome
     transition = decide(
@@ -97,7 +97,7 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
     result, error = None, getattr(outcome, "error", None)
     if isinstance(outcome, Succeeded):
         if outcome.result is None and outcome.note is None and finished.output is None:
-            return finish  # as most do
+            return finish  # the common case
         result, note = result_json(outcome.result)
         error = outcome.note or note
     return finish._replace(
@@ -110,12 +110,13 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
 
 
 def as_stopped(outcome: Outcome, reason: str | None, *, process: bool, late: TimedOut | None) -> Outcome:
-    """The outcome that counts, given why the attempt had been asked to stop; None: it had not been.
+    """The outcome that counts, given why the attempt had been asked to stop. None: it had not been.
 
-    *process*: it ran in one. *late*: it was recorded as timed out while it still ran. A result counts in any case.
+    *process*: it ran in a process of its own. *late*: it was recorded as timed out while it still ran. A result counts
+    in any case.
     """
     if reason == "cancelled" and isinstance(outcome, Failed | Interrupted | TimedOut):
-        return CancelledByRequest()  # it was cancelled, so what it raised on its way out does not matter
+        return CancelledByRequest()  # it was cancelled, so whatever it raised while stopping does not matter
     if reason == "shutdown" and process and _was_terminated(outcome):
         return Interrupted()  # stopping a whole service (systemd) also signals the runner's children
     if late is not None and isinstance(outcome, Failed | Interrupted):
@@ -128,7 +129,7 @@ def _was_terminated(outcome: Outcome) -> bool:
 
 
 def plain_end(finished: Finished, why: str) -> Finished:
-    """The same end in plain values of our own, for one that could not be decided about or written as it is.
+    """The same end in plain values, for an end that could not be decided or written.
 
     Work that was done stays done; anything else is a failure, which the default policy retries.
     """
@@ -145,7 +146,7 @@ def plain_end(finished: Finished, why: str) -> Finished:
 
 
 def as_cancelled(decided: Decided, said: str) -> Decided:
-    """The same end for a job that was cancelled meanwhile: it is cancelled, whatever the attempt's outcome was."""
+    """The same end for a job that was cancelled meanwhile: it is cancelled, whatever the attempt's outcome."""
     return decided._replace(
         finished=decided.finished._replace(outcome=CancelledByRequest(said)),
         transition=decided.transition._replace(status=Status.CANCELLED, run_at=None, delay=None),
@@ -153,7 +154,7 @@ def as_cancelled(decided: Decided, said: str) -> Decided:
 
 
 def succeeded_itself(decided: Decided) -> Decided:
-    """The same end for a job whose own attempt had committed its success: what came after changes nothing."""
+    """The same end for a job whose own attempt had committed its success: what came later changes nothing."""
     outcome, note = decided.finished.outcome, None
     error = getattr(outcome, "error", None)
     if isinstance(outcome, Succeeded):
@@ -167,7 +168,7 @@ def succeeded_itself(decided: Decided) -> Decided:
 
 
 def late_output(finish: Finish) -> Finish | None:
-    """What *finish* adds to the history of an attempt that succeeded by its own transaction; None: nothing."""
+    """What *finish* adds to the history of an attempt that succeeded by its own transaction. None: nothing."""
     if _is_moot(finish) or finish.outcome == "succeeded":
         finish = finish._replace(error=None, error_type=None, traceback=None)
     return finish if finish.error or finish.output else None
@@ -178,7 +179,7 @@ def _is_moot(finish: Finish) -> bool:
 
 
 def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str) -> Finish:
-    """The history row of an attempt that still runs, for the next tick to read after its lease has expired."""
+    """The history row of an attempt that still runs; the next tick reads it after the lease has expired."""
     unchanged = Transition(Status.RUNNING, job.failures, job.losses, job.interruptions)
     return _finish(Finished(job, outcome, duration, worker), unchanged, timedelta(0))
 
@@ -187,16 +188,16 @@ def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every
     """Decide about an attempt whose runner is gone, by *policy* alone: the recovering host may not know its type."""
     job = expired.job._replace(retry_until=policy.retry_until)
     finished = Finished(job, outcome_of_expired(expired))
-    by_exec = job.job_type.startswith(EXEC_PREFIX)  # cron runs the next one, whatever became of this
+    by_exec = job.job_type.startswith(EXEC_PREFIX)  # cron runs the next one, whatever became of this run
     why = None if by_exec else policy.why_not_again
     end = decide_end(finished, policy.retry, now, max_losses=policy.most_losses, every=every, why_not_again=why)
-    # The history row has its start; without one, the best guess is when it was claimed.
+    # The history row has its start. Without one, the best guess is the instant of the claim.
     finish = end.finish._replace(outcome=None if expired.outcome else end.finish.outcome, duration=None)
     return end._replace(finish=finish)
 
 
 def outcome_of_expired(expired: Expired) -> Outcome:
-    """The outcome in the history row of an attempt whose lease expired; if there is none, it is lost."""
+    """The outcome in the history row of an attempt whose lease expired; without a row it is lost."""
     match expired.outcome:
         case None if expired.unbegun:
             return Released()
@@ -209,7 +210,7 @@ def outcome_of_expired(expired: Expired) -> Outcome:
         case "interrupted":
             return Interrupted(expired.error or "interrupted by shutdown")
         case other:
-            # Written by a newer version: the attempt did end, so it is charged as a failure and not simply run again.
+            # Written by a newer version. The attempt did end, so it is charged as a failure and not simply run again.
             return Failed(expired.error or f"ended as {other}", expired.error_type or "Unknown")
 
 
@@ -230,7 +231,7 @@ def in_words(outcome: Outcome) -> str:
 
 
 def without_texts(finish: Finish) -> Finish:
-    """The same end without texts of people or programs, for when one of them is a value that the database refuses."""
+    """The same end without texts of people or programs, for when the database refuses one of them."""
     error = (
         "its error, output or result could not be stored" if finish.error or finish.output or finish.result else None
     )
@@ -256,7 +257,8 @@ def _stored(text: str | None) -> str | None:
 # --- the next state ---------------------------------------------------------------------------------------------------
 
 GAVE_UP: Final = "the schedule's next occurrence comes first (retry_until: next_occurrence)"
-FREE_INTERRUPTIONS: Final = 3  # in a row; the next is charged, or a job longer than the time between deploys never ends
+# in a row; the next one is charged, or a job that takes longer than the time between deploys would never end
+FREE_INTERRUPTIONS: Final = 3
 
 
 def decide(
@@ -274,9 +276,9 @@ def decide(
     """The next state of *job* after an attempt ended with *outcome*.
 
     *now* is the database's clock; *jitter* a random number in [-1, 1]; *every* the time between ticks. Only failures
-    and time-outs are charged (and interruptions after the third in a row); losses, snoozes and misfits prove nothing.
-    *misfits*: what is known of a payload that does not fit; None: too little to give it up. *why_not_again*: whose word
-    it is that a job lost *max_losses* times is dead.
+    and timeouts are charged (and interruptions after the third in a row); losses, snoozes and misfits prove nothing.
+    *misfits*: what is known of a payload that does not fit; None: too little to give it up. *why_not_again*: the rule
+    by which a job lost *max_losses* times is dead.
     """
     failures, losses = job.failures, job.losses
     match outcome:
@@ -284,7 +286,7 @@ def decide(
             return Transition(Status.SUCCEEDED, failures, losses, interruptions=0)
         case CancelledByRequest():
             return Transition(Status.CANCELLED, failures, losses, interruptions=0)
-        case Released(error=None) | Interrupted(by_hand=True):  # proves nothing: it is due when it was
+        case Released(error=None) | Interrupted(by_hand=True):  # proves nothing: the job stays due when it was
             return Transition(Status.QUEUED, failures, losses, job.interruptions)
         case Released(after=after):
             return Transition(Status.QUEUED, failures, losses, job.interruptions, run_at=now + after, delay=after)
@@ -316,7 +318,7 @@ def decide(
 
 
 def next_tick(instant: datetime, every: timedelta) -> datetime:
-    """When the tick starts that runs what is due at *instant*: cron starts ticks at the multiples of *every*."""
+    """When the tick starts that will run what is due at *instant*: cron starts ticks at multiples of *every*."""
     return instant + (-(instant - _EPOCH) % every)
 
 

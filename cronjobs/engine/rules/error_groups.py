@@ -1,4 +1,4 @@
-"""Errors that differ only in numbers, ids and quoted values are one error."""
+"""Errors that differ only in numbers, ids and quoted values count as one error."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, Final
 
 from cronjobs.masking import hide
 
-GROUPS_AT_MOST: Final = 5000  # in memory; the most frequent errors come first, so the rest are rare
-ROWS_AT_MOST: Final = 20_000  # kinds and texts of errors that are read; the rest is counted
-TYPES_AT_MOST: Final = 50  # of one group, the most frequent ones
-ERROR_READ: Final = 400  # characters of an error; they are enough to tell it from others
+GROUPS_AT_MOST: Final = 5000  # groups in memory; the most frequent errors come first, so the rest are rare
+ROWS_AT_MOST: Final = 20_000  # kinds and texts of errors that are read; the rest is only counted
+TYPES_AT_MOST: Final = 50  # most frequent types of one group
+ERROR_READ: Final = 400  # characters of an error: enough to tell it from others
 OTHERS: Final = "(other errors)"
 
 _HTTP_OR_SMTP: Final = r"^[45]\d\d\b"
 _CODE: Final = (
     r"\b(?:status|code|http(?:/\d(?:\.\d)?)?|errno|error|exit|signal|smtp)[ :=#(]*\[?\d{1,3}\b|\bsqlstate \w{5}\b"
 )
-# An enqueuer can choose the text, so no part of it may be read again from each of its characters: a word is tried only
-# where it begins, and a quotation ends where the next one begins.
+# An enqueuer can choose the text, so nothing may make the work quadratic: a word is tried only where it begins, and a
+# quotation ends where the next one begins.
 _PARTS: Final = re.compile(
     rf"""
       (?P<kept>{_HTTP_OR_SMTP}|{_CODE})
@@ -37,7 +37,7 @@ _NUMBERS_TOGETHER: Final = re.compile(r"<n>(?:[.,:/TZ+-]+<n>)+Z?")
 
 
 def class_and_text(error_type: str | None, text: str | None) -> str:
-    """ "ValueError: no such invoice"; of a command only "exit status 3: …", which says what "exit-3" says."""
+    """ "ValueError: no such invoice"; for a command only "exit status 3: …", which already says what "exit-3" says."""
     says_it = error_type is not None and (text or "").startswith(error_type.replace("exit-", "exit status ", 1))
     return ": ".join(word for word in (None if says_it else error_type, text) if word)
 
@@ -46,8 +46,8 @@ def normalised(error: str) -> str:
     """*error* without its numbers, ids and quoted values: "503 for invoice <n>", "no user <id>", "no key <…>".
 
     A number that names the error stays: an HTTP or SMTP status at the beginning, an exit status, an error code. Secrets
-    go first: what this leaves of one is not found any more. It reads ERROR_READ characters, so one more is enough to
-    ask for; the mark of the cut lets ``hide`` find the beginning of a secret.
+    are masked first, because the mask would not find what this leaves of one. It reads ERROR_READ characters, so one
+    more is enough to fetch; from the mark of the cut ``hide`` recognises the beginning of a secret.
     """
     beginning = error if len(error) <= ERROR_READ else f"{error[:ERROR_READ]}…"
     return _normalised(hide(beginning.strip().partition("\n")[0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Every kind, and what it says. docs/reference/findings.md tells more about each.
+# Every kind, and its sentence. docs/reference/findings.md says more about each.
 FINDING_KINDS: Final = {
     "foreign": "the database belongs to another project",
     "no_tick": "no tick reaches the database",

@@ -1,4 +1,4 @@
-"""A lease, how often it is renewed, and how an attempt ended, as the store reads and writes them. Pure."""
+"""A lease, how often it is renewed, and how an attempt ended, in the form that the store reads and writes. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from cronjobs.engine.rules.progress import Reported
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.model import Job, Status
 
-LOCKED_ROW_S: Final = 0.25  # until the next try to renew, where somebody's open transaction had a row locked
+LOCKED_ROW_S: Final = 0.25  # until the next try to renew a row that somebody's open transaction had locked
 
 
 class Lease(NamedTuple):
-    """The right to run one attempt: the fence in Python."""
+    """The right to run one attempt: the fence, in Python."""
 
     job_id: int
     attempt: int
     locked_by: str
 
     def facts(self) -> dict[str, Any]:
-        """For a statement about this lease alone."""
+        """The parameters of a statement about this lease alone."""
         return {"id": self.job_id, "attempt": self.attempt, "locked_by": self.locked_by}
 
 
@@ -32,7 +32,7 @@ def lease_of(job: Job) -> Lease:
 
 
 class Report(NamedTuple):
-    """What a renewal writes besides; ``live_output`` None: what the row has of it is still right."""
+    """What a renewal also writes; ``live_output`` None: leave the row's value."""
 
     lease: Lease
     reported: Reported
@@ -42,8 +42,8 @@ class Report(NamedTuple):
 class Finish(NamedTuple):
     """One attempt's end as it is written: the job's next state, and its history row unless ``outcome`` is None.
 
-    ``ended_ago`` and ``duration`` are spans, because instants have to come from the database's clock. ``duration``
-    None: the attempt began when it was claimed. Texts are already cleaned and capped; ``result`` is JSON text.
+    ``ended_ago`` and ``duration`` are spans, because instants must come from the database's clock. ``duration`` None:
+    the attempt began when it was claimed. Texts are already cleaned and capped; ``result`` is JSON text.
     """
 
     lease: Lease
@@ -64,7 +64,10 @@ class Finish(NamedTuple):
 
     @staticmethod
     def columns(ends: Sequence[Finish]) -> list[Sequence[Any]]:
-        """What these ends have of each field, in their order, the lease's three values first; spans in seconds."""
+        """The values of these ends, field by field in their order, with the lease's three values first.
+
+        spans in seconds.
+        """
         lease, status, failures, losses, interruptions, outcome, run_at, ended_ago, duration, *texts = zip(
             *ends, strict=True
         )
@@ -86,9 +89,9 @@ class Finish(NamedTuple):
 class Expired:
     """A job whose lease expired, or whose runner is dead.
 
-    ``outcome`` is what its runner recorded about the attempt, None if nothing: lost. ``policy`` None: plain
-    SQL claimed it. ``unbegun``: it waited on a cluster, and no worker there
-    had begun it. ``doubtful``: an earlier claim of it had ended before its row was read.
+    ``outcome``: what its runner recorded about the attempt; None: nothing, so it was lost. ``policy`` None: plain SQL
+    claimed it. ``unbegun``: it waited on a cluster, where no worker had begun it. ``doubtful``: an earlier claim of it
+    ended before its row was read.
     """
 
     job: Job
@@ -102,7 +105,7 @@ class Expired:
 
 
 def lease_margin_s(lease_s: float) -> float:
-    """How long before its lease ends the code of an attempt must be gone."""
+    """How long before its lease ends an attempt's code must have stopped."""
     return min(2.0, lease_s / 10)
 
 
@@ -112,10 +115,10 @@ def heartbeat_s(lease_s: float) -> float:
 
 
 def next_renewal(first_leased: float, renewed_at: float, lease_s: float) -> float:
-    """When all leases are renewed next, on the monotonic clock; infinity: none is held.
+    """When all leases are next renewed, on the monotonic clock; infinity: no lease is held.
 
-    A heartbeat after the oldest of them was written, at *first_leased*. A row that somebody had locked when they were
-    renewed last, at *renewed_at*, is tried again soon.
+    One heartbeat after the oldest of them was written, at *first_leased*. A row that somebody had locked at the last
+    renewal, at *renewed_at*, is tried again soon.
     """
     every_s = heartbeat_s(lease_s)
     return max(first_leased + every_s, renewed_at + min(LOCKED_ROW_S, every_s))

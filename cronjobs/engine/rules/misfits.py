@@ -1,7 +1,7 @@
-"""What becomes of a job whose payload does not fit its handler: it waits for code that takes it, uncharged. Pure.
+"""A job whose payload does not fit its handler waits, uncharged, for code that accepts it. Pure.
 
-Half a deploy is the usual reason: the new version enqueues, and a host with the old one claims. So such a job dies only
-when each version of the code that ticks has refused it. After a day it dies without another attempt, which it may
+The usual reason is half a deploy: the new version enqueues, and a host with the old one claims. So such a job dies only
+when every version of the code that ticks has refused it. After a day it dies without another attempt, which it may
 never get: its handler may be gone, its queue paused, its limit full (``engine/tick/give_up_misfits.py``).
 """
 
@@ -15,8 +15,8 @@ from cronjobs.engine.probe.idle_conditions import MISFIT as MISFIT
 from cronjobs.model import Failed, Outcome
 
 WAIT: Final = timedelta(minutes=5)  # after each misfit
-LEAST: Final = timedelta(minutes=15)  # from the first misfit on
-LATELY: Final = timedelta(minutes=15)  # versions that ticked within this time may still take it
+LEAST: Final = timedelta(minutes=15)  # after the first misfit
+LATELY: Final = timedelta(minutes=15)  # versions that ticked within this time may still accept it
 MOST: Final = timedelta(hours=24)
 OUTLIVED: Final = f"given up: no code has accepted it for {MOST // timedelta(hours=1)} hours"
 UNKNOWN_CODE: Final = "?"  # of a tick that ended before it had loaded its handlers
@@ -26,8 +26,8 @@ UNKNOWN_CODE: Final = "?"  # of a tick that ended before it had loaded its handl
 class Refusals:
     """What the rows say about such a job. ``since``: its first misfit.
 
-    ``refused``: the versions that have refused this job since then, the present attempt's included. ``ticked``: those
-    that ticked within LATELY and could take it: they know its type.
+    ``refused``: the versions that have refused this job since then, including the present attempt's. ``ticked``: the
+    versions that ticked within LATELY and know its type.
     """
 
     since: datetime
@@ -35,7 +35,7 @@ class Refusals:
     ticked: frozenset[str] = frozenset()
 
     def end(self, now: datetime) -> str | None:
-        """Why the job is dead; None: it waits on."""
+        """Why the job is dead. None: it keeps waiting."""
         if now - self.since >= MOST:
             return OUTLIVED
         if now - self.since >= LEAST and self.ticked <= self.refused:
@@ -45,5 +45,5 @@ class Refusals:
 
 
 def is_misfit(outcome: Outcome) -> bool:
-    """Whether the payload did not fit the handler, and another version of the code may take it."""
+    """Whether the payload did not fit the handler, so that another version of the code may accept it."""
     return isinstance(outcome, Failed) and outcome.error_type == MISFIT and not outcome.permanent

@@ -1,4 +1,4 @@
-"""What becomes of an occurrence: overlap, and the ledger's reason for it. Pure."""
+"""What becomes of an occurrence: overlap, and the reason the ledger gives. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 OccurrenceOutcome = Literal["enqueued", "skipped", "missed", "coalesced"]
-ON_TIME_WITHIN: Final = timedelta(minutes=2)  # an occurrence older than this is missed, and catch_up decides
+ON_TIME_WITHIN: Final = timedelta(minutes=2)  # an older occurrence is missed, and catch_up decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +20,19 @@ class Range:
     count: int
 
 
-RAN_EARLY: Final = "ran early at"  # prefix of the ledger's reason for what a wrong clock ran too early
-UP_TO_ATTEMPT: Final = ", up to attempt"  # and so many attempts: a later one is in time
-NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"  # and for what that run does not make up for
-BACKFILLED: Final = "backfill by"  # and for what a person ran afterwards
-BEFORE: Final = "; before: "  # in it: what had become of the occurrence by then
+RAN_EARLY: Final = "ran early at"  # prefix of the ledger's reason for a run that a wrong clock made early
+UP_TO_ATTEMPT: Final = ", up to attempt"  # followed by its attempts so far: a later attempt is in time
+# prefix of the reason for an occurrence that this run does not make up for
+NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"
+BACKFILLED: Final = "backfill by"  # prefix of the reason for an occurrence that a person ran afterwards
+BEFORE: Final = "; before: "  # in that reason: what had become of the occurrence before
 
 
 def ran_early(reason: str | None, attempts: int | None) -> bool:
-    """Whether a wrong clock ran it before it was due, and nothing did since; *attempts* of its job; None: pruned."""
+    """Whether a wrong clock ran it before it was due, and nothing has run it since.
+
+    *attempts* of its job; None: pruned.
+    """
     if reason is None or not reason.startswith(RAN_EARLY):
         return False
     early = reason.rpartition(UP_TO_ATTEMPT)[2].strip()
@@ -36,30 +40,32 @@ def ran_early(reason: str | None, attempts: int | None) -> bool:
 
 
 def ledger_reason(policy: str, *, paused: bool = False) -> str:
-    """Why occurrences are recorded as missed, by their catch-up policy; *paused*: a pause held them back."""
+    """Why occurrences are recorded as missed, by their catch-up policy. *paused*: a pause held them back."""
     if policy == "none":
         return f"{'held back by a pause' if paused else 'no tick fired it in time'} (catch_up: none)"
     return "held back by a pause, for longer than catch_up_within" if paused else "no tick came within catch_up_within"
 
 
 def not_made_up_reason(into: datetime, settled: str | None) -> str:
-    """Why ``catch_up: latest`` makes up for nothing by the run for *into*, which was *settled* before with that reason.
+    """Why ``catch_up:
 
-    A clock was ahead, and ran it early, or somebody wrote the ledger.
+    latest`` makes up for nothing by the run for *into*, which was *settled* earlier with that reason.
+
+    A clock was ahead and ran it early, or somebody wrote the ledger.
     """
     why = settled if (settled or "").startswith(RAN_EARLY) else "was settled before"
     return f"{NOT_MADE_UP} {into.isoformat()}, which {why}"
 
 
 def dropped_reason(*, paused: bool = False) -> str:
-    """Why ``catch_up: all`` does not make up for an occurrence within ``catch_up_within``; as ``ledger_reason``."""
+    """Why ``catch_up: all`` does not make up for an occurrence within ``catch_up_within``; like ``ledger_reason``."""
     why = "more than catch_up_limit were owed"
     return f"held back by a pause, and {why}" if paused else why
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """An unfinished job of the schedule, and whether it is only waiting."""
+    """An unfinished job of the schedule; whether it only waits."""
 
     job_id: int
     waiting: bool

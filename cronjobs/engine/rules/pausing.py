@@ -19,12 +19,12 @@ P = TypeVar("P", bound=Scoped)
 
 
 def of_queue(pauses: Iterable[P], queue: str) -> list[P]:
-    """Those of *pauses* that keep jobs of *queue* from starting, a pause of everything first."""
+    """Those of *pauses* that hold back jobs of *queue*, a pause of everything first."""
     return sorted((pause for pause in pauses if _is_for(pause, "queue", queue)), key=lambda pause: pause.scope)
 
 
 def of_schedule(pauses: Iterable[P], schedule: str) -> list[P]:
-    """Those of *pauses* that keep *schedule* from firing."""
+    """Those of *pauses* that stop *schedule* from firing."""
     return [pause for pause in pauses if _is_for(pause, "schedule", schedule)]
 
 

@@ -13,7 +13,7 @@ from cronjobs.text import BrokenText, decoded, one_line
 LIMIT_BYTES: Final = 256 * 1024
 LIMIT_DEPTH: Final = 32
 DEEPEST_READ: Final = 4 * LIMIT_DEPTH
-LIMIT_DIGITS: Final = 400  # of a number, before its point and behind it: no other JSON reader takes half as many
+LIMIT_DIGITS: Final = 400  # digits of a number before or after its point: no other JSON reader accepts half as many
 LARGEST: Final = 10**LIMIT_DIGITS
 META_LIMIT_BYTES: Final = 8 * 1024
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # json.dumps would make one each time
@@ -29,15 +29,15 @@ class BadJson:
 
 NOT_UTF8: Final = "not UTF-8"
 
-# A payload of the allowed 256 KiB can take four times as much as text with escapes and blanks.
+# A payload of the allowed 256 KiB can be four times as long as text with escapes and blanks.
 MOST_FETCHED: Final = 1024 * 1024
 TOO_LARGE: Final = "cronjobs too large"  # what the database returns instead of a larger value
-ODD_NUMBER: Final = "cronjobs odd number"  # and instead of one with a number that has more digits
+ODD_NUMBER: Final = "cronjobs odd number"  # what it returns instead of a value with a number that has more digits
 
 
 def read_json(value: str | bytes) -> Any:
-    """Parse JSON that anyone may have written; returns ``BadJson`` if it is unreadable."""
-    if value in ("{}", b"{}"):  # most meta, many payloads
+    """Parse JSON that anyone may have written. Returns ``BadJson`` if it is unreadable."""
+    if value in ("{}", b"{}"):  # most meta, and many payloads
         return {}
     text = value if isinstance(value, str) else decoded(value)
     if isinstance(text, BrokenText):
@@ -58,9 +58,9 @@ def read_json(value: str | bytes) -> Any:
 
 
 def too_deep(text: str, value: Any) -> bool:
-    """Whether *value*, parsed from *text*, is nested deeper than what walks through it, a level a call, could follow.
+    """Whether *value*, parsed from *text*, is nested too deeply for code that recurses once per level.
 
-    The parser is no judge of that: from Python 3.12 on it goes deeper than Python's own functions may.
+    The parser is no judge of that: since Python 3.12 it goes deeper than Python's own functions may.
     """
     if text.count("[") + text.count("{") <= DEEPEST_READ:
         return False
@@ -101,12 +101,13 @@ def payload_fault(payload: Any) -> str | None:
     return None
 
 
-# What is within these has at most 32 * (200 + 1000) characters, each of which JSON may write as six: no limit is near.
+# The contents of these have at most 32 * (200 + 1000) characters, and JSON writes each as at most six: below every
+# limit.
 _FEW, _SHORT_NAME, _SHORT_TEXT, _SMALL = 32, 200, 1000, 2**63
 
 
 def _is_small_and_plain(payload: Any) -> bool:
-    """Whether nothing can be wrong with *payload*, without writing it as JSON: so it is with most of them."""
+    """Whether nothing can be wrong with *payload*, judged without writing it as JSON: true for most payloads."""
     if type(payload) is not dict or len(payload) > _FEW:
         return False
     for name, value in payload.items():
@@ -125,7 +126,7 @@ def _is_small_and_plain(payload: Any) -> bool:
 
 
 def check_payload(payload: Any) -> dict[str, Any]:
-    """Return *payload* if it can be stored; raises PayloadError with the place that cannot."""
+    """Return *payload* if it can be stored. Raises PayloadError that names the place."""
     fault = payload_fault(payload)
     if fault:
         raise PayloadError(fault)
@@ -151,7 +152,7 @@ def result_json(result: Any) -> tuple[str | None, str | None]:
     try:
         fault = _fault(result, "result", 1)
         written = "" if fault else _ENCODER.encode(result)
-    except BaseException as error:  # a handler's own subclass of dict may do anything when it is read
+    except BaseException as error:  # reading a handler's own subclass of dict may do anything
         fault = f"reading it raised {_words(error)}"
     if fault:
         return None, f"the result was not kept: {fault}"

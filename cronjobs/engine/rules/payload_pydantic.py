@@ -1,8 +1,8 @@
-"""Annotations that pydantic reads, strictly and from JSON text. The only module that imports it, when a payload comes.
+"""Annotations that pydantic reads, strictly and from JSON text. The only module that imports pydantic, on first use.
 
-pydantic reads containers, unions, dataclasses, TypedDicts and models. Its schema is changed where
-docs/how-to/payloads.md asks for something else: the texts that dates and the like are written as, no float for a
-Decimal, the order of a union.
+pydantic reads containers, unions, dataclasses, TypedDicts and models. We change its schema where
+docs/how-to/payloads.md promises something else: the texts for dates and the like, no float for a Decimal, the order of
+a union.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from cronjobs.model import duration
 
 Schema = dict[str, Any]
 
-MOST_TRIALS: Final = 200_000  # more than the largest payload needs, unless a type contains two unions of itself
-OURS: Final = "cronjobs"  # the type of an error whose words are ours
+MOST_TRIALS: Final = 200_000  # more than the largest payload needs, unless a type contains itself in two unions
+OURS: Final = "cronjobs"  # the type of errors whose words are ours
 CONFIG: Final = CoreConfig(strict=True, allow_inf_nan=False)
 
 
 class TooManyTrials(Exception):
-    """A union in a union in a union: trying all combinations would take hours."""
+    """A union within a union within a union: trying all combinations would take hours."""
 
 
 class PydanticReader:
-    """Reads the values of one annotation. A validator is made when the first value comes, which takes milliseconds."""
+    """Reads the values of one annotation. It builds its validator at the first value, which takes milliseconds."""
 
     def __init__(self, annotation: Any) -> None:
         self._annotation = annotation
-        self._trials = 0  # threads share it: what one of them may try is a rough limit
+        self._trials = 0  # threads share this counter, so the limit is a rough one
 
     def __call__(self, value: Any, path: Path, misfits: Misfits) -> Any:
         self._trials = 0
         try:
-            # In a list, as a place before the first name keeps errors of the whole value and of its parts alike.
+            # In a list, because a place before the first name makes errors of the whole value and of its parts alike.
             return self._validator.validate_json(json.dumps([value]))[0]
         except ValidationError as error:
             for each in error.errors(include_url=False, include_input=False):
                 misfits.add((*path, *_place(each["loc"])), _words(each))
         except TooManyTrials:
             misfits.add(path, "has too many union members to try")
-        except Exception as error:  # code of the user's, or an annotation that pydantic cannot read
+        except Exception as error:  # user code, or an annotation that pydantic cannot read
             misfits.add(path, f"is refused: {said(error)}")
         return None
 
@@ -66,7 +66,7 @@ class PydanticReader:
         return SchemaValidator(schema, CONFIG)
 
     def _changed(self, schema: Any, *, is_key: bool = False) -> Any:
-        """*schema* with what is ours; what pydantic's models and dataclasses contain is left to pydantic."""
+        """*schema* with our changes; the insides of pydantic's models and dataclasses stay as they are."""
         if isinstance(schema, list | tuple):
             return type(schema)([self._changed(each) for each in schema])
         if not isinstance(schema, dict):
@@ -92,7 +92,7 @@ class PydanticReader:
         return changed
 
     def _union(self, choices: Sequence[Any]) -> Schema:
-        """The first that fits, in the order written; an int is one before it is a float."""
+        """The first member that fits, in the order written, but int before float."""
         members = [choice[0] if isinstance(choice, tuple) else choice for choice in choices]
         members.sort(key=lambda member: bool(member["type"] == "float"))
         return {
@@ -109,7 +109,7 @@ class PydanticReader:
         raise ValueError
 
 
-# Where schemas contain others. Not "serialization", and not what the user wrote: defaults, metadata.
+# Keys under which schemas contain others. Not "serialization", and not what the user wrote: defaults, metadata.
 _NESTED: Final = frozenset(
     {"schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "arguments_schema", "json_schema"}
     | {"python_schema", "lax_schema", "strict_schema", "choices", "fields", "steps", "definitions"}
@@ -117,16 +117,16 @@ _NESTED: Final = frozenset(
 
 
 def _schema_of(annotation: Any) -> Any:
-    """pydantic's schema. A name in a dataclass that only the type checker has counts as ``Any``."""
+    """pydantic's schema. In a dataclass, a name that only the type checker knows counts as ``Any``."""
     config = ConfigDict(arbitrary_types_allowed=True)
     known: set[str] = set()
     while True:
-        # pydantic looks for names among the variables of the function that calls it.
+        # pydantic looks names up among the variables of the calling function.
         sys._getframe().f_locals.update(dict.fromkeys(known, Any))
         try:
             with _typed_dicts_of_typing():
                 adapter: Any = TypeAdapter(list[annotation], config=config)
-                if hasattr(adapter, "rebuild"):  # since 2.10, which else raises no error here
+                if hasattr(adapter, "rebuild"):  # since 2.10; without it this raises no error here
                     adapter.rebuild(raise_errors=True)
             return adapter.core_schema
         except PydanticUndefinedAnnotation as error:
@@ -137,7 +137,7 @@ def _schema_of(annotation: Any) -> Any:
 
 @contextmanager
 def _typed_dicts_of_typing() -> Iterator[None]:
-    """Before Python 3.12 pydantic refuses these, as it could not see validators in their bases. Such have none."""
+    """Before Python 3.12 pydantic refuses these, because it could not see validators in their bases. They have none."""
     before = _generate_schema._SUPPORTS_TYPEDDICT
     _generate_schema._SUPPORTS_TYPEDDICT = True
     try:
@@ -150,14 +150,14 @@ def _typed_dicts_of_typing() -> Iterator[None]:
 
 
 def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) -> Any:
-    """A schema of *read*, which raises ValueError for what is not *words*; *then* checks its result further."""
+    """A schema of *read*, which raises ValueError for anything but *words*; *then* checks its result further."""
 
     def checked(value: Any) -> Any:
         try:
             return read(value)
         except PydanticCustomError:  # it says more
             raise
-        except (ValueError, ArithmeticError):  # Decimal's errors are the latter
+        except (ValueError, ArithmeticError):  # Decimal raises the latter
             raise PydanticCustomError(OURS, "{what}", {"what": f"is not {words}"}) from None
 
     plain = no_info_plain_validator_function(checked)
@@ -166,7 +166,7 @@ def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) ->
 
 
 def _matching(pattern: str, parse: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """Python's own readers take more than one would write by intention, such as "20260102" or "1_000"."""
+    """Stricter than Python's own readers, which accept texts that nobody writes on purpose: "20260102", "1_000"."""
     expression = re.compile(pattern)
 
     def read(value: Any) -> Any:
@@ -270,7 +270,7 @@ _LIMITS: Final = frozenset(
 
 
 def _words(error: Any) -> str:
-    """What is wrong, from the error's type and what the annotation says: pydantic's own words may have the value."""
+    """What is wrong, from the error's type and the annotation: pydantic's own words may contain the value."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == OURS:
         return str(error["msg"])
@@ -278,7 +278,7 @@ def _words(error: Any) -> str:
         return _WORDS[kind]
     if "class_name" in context:
         return f"is not {a(context['class_name'])}"
-    if isinstance(context.get("error"), Exception):  # a validator's of the user's
+    if isinstance(context.get("error"), Exception):  # from the user's own validator
         return f"is refused: {said(context['error'])}"
     name, _, how = kind.rpartition("_")
     if how in ("type", "parsing"):
@@ -288,7 +288,7 @@ def _words(error: Any) -> str:
 
 
 def _name(schema: Any) -> str:
-    """A member of a union, for an error."""
+    """The name of a union's member, for an error."""
     if words := (schema.get("metadata") or {}).get(OURS):
         return str(words)
     if cls := schema.get("cls"):

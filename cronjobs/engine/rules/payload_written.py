@@ -1,4 +1,4 @@
-"""What is written for the values that an app enqueues, and whether the handler will get these again. Pure."""
+"""What is written for values that an app enqueues, and whether the handler will get them back unchanged. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SERIALIZER: Final = "__pydantic_serializer__"
 
 
 def as_json(value: Any) -> Any:
-    """The JSON of a *value* that a handler may annotate; what we do not know is returned as it is."""
+    """The JSON of a *value* that a handler may annotate. A value that we do not know is returned unchanged."""
     if value.__class__ in SCALARS:
         return value
     match value:
@@ -47,16 +47,16 @@ def as_json(value: Any) -> Any:
         return _dumped(value, mode="json", by_alias=True)
     if dataclasses.is_dataclass(value):
         return {name: as_json(item) for name, item in _fields(value).items()}
-    if "pydantic_core" in sys.modules:  # an address, a URL: types that pydantic knows
+    if "pydantic_core" in sys.modules:  # an address or a URL: types that pydantic knows
         try:
             return sys.modules["pydantic_core"].to_jsonable_python(value)
-        except Exception:  # it does not
+        except Exception:  # it does not know this one
             return value
     return value
 
 
 def _dumped(model: Any, **how: Any) -> Any:
-    # Without warnings, which repeat values; what they warn of does not come back.
+    # Without warnings, which quote values. What they warn about does not come back unchanged.
     return getattr(type(model), _SERIALIZER).to_python(model, round_trip=True, warnings=False, **how)
 
 
@@ -71,9 +71,10 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def comes_back(given: Any, got: Any) -> bool:
-    """Whether *got*, which was read from the JSON of *given*, is the same; JSON itself may be read as anything.
+    """Whether *got*, read from the JSON of *given*, equals it. Plain JSON may be read as anything.
 
-    A date for ``str | date`` is not: the handler would get a text. Nor is what a ``__post_init__`` converts again.
+    A date for ``str | date`` does not: the handler would get a text. Nor does a value that a ``__post_init__`` converts
+    twice.
     """
     if given.__class__ in SCALARS:
         return True
@@ -95,7 +96,7 @@ def comes_back(given: Any, got: Any) -> bool:
 def _same(given: Any, got: Any) -> bool:
     if type(given) is not type(got):
         return False
-    if hasattr(type(given), _SERIALIZER):  # fields are compared, and nothing that is private
+    if hasattr(type(given), _SERIALIZER):  # compares fields, and nothing private
         return bool(_dumped(given) == _dumped(got))
     if dataclasses.is_dataclass(given):
         fields = _fields(given)

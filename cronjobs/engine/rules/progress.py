@@ -1,4 +1,4 @@
-"""How far a running attempt has come: what it says, what its row keeps of it, and when an estimate is honest. Pure."""
+"""How far a running attempt has come: what it reports, what its row stores, and when an estimate is honest. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cronjobs.text import clean, one_line
 
 NOTE_LIMIT: Final = 200  # characters
 LIVE_LIMIT: Final = 4 * 1024  # bytes of the output's end that travel with a renewal
-LARGEST: Final = 1e15  # more than that no float counts one by one
+LARGEST: Final = 1e15  # beyond this a float does not count one by one
 
-# "::progress 37/120", "::progress 12.5", with a note behind. Nothing else is on the line, but for spaces.
+# "::progress 37/120", "::progress 12.5", with a note behind. Nothing else is on the line but spaces.
 _LINE: Final = re.compile(r"\s*::progress[ \t]+(\d{1,15}(?:\.\d{1,6})?)(?:/(\d{1,15}(?:\.\d{1,6})?))?(?:[ \t]+(.*))?")
 
 
 class HowFar(NamedTuple):
-    """*done* of *of* (None: nobody knows of how many), and a *note* of one line; done None: nothing was said."""
+    """*done* of *of* (None: no known total), and a *note* of one line; done None: nothing was reported."""
 
     done: float | None
     of: float | None = None
@@ -29,7 +29,10 @@ class HowFar(NamedTuple):
 
 
 def progress(done: float, of: float | None = None, note: str | None = None) -> HowFar:
-    """What a handler says, checked. Raises UsageError for what is no number, negative, or too large."""
+    """The progress that a handler reports, checked.
+
+    Raises UsageError for no number, a negative one, or one too large.
+    """
     return HowFar(
         _number("done", done, least=0),
         None if of is None else _number("of", of, least=0) or None,
@@ -39,16 +42,16 @@ def progress(done: float, of: float | None = None, note: str | None = None) -> H
 
 def _number(name: str, value: Any, *, least: float) -> float:
     try:
-        number = value if type(value) is int else float(value)  # Decimal, Fraction and numpy's numbers are read, too
+        number = value if type(value) is int else float(value)  # accepts Decimal, Fraction and numpy's numbers, too
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"ctx.progress({name}={one_line(repr(value), 60)}): it has to be a number") from None
-    if not least <= number <= LARGEST:  # NaN, too
+    if not least <= number <= LARGEST:  # refuses NaN, too
         raise UsageError(f"ctx.progress({name}={one_line(repr(value), 60)}): it has to be from {least} to {LARGEST:g}")
     return int(number) if number == int(number) else number
 
 
 def progress_line(line: str) -> HowFar | None:
-    """What a line of a command's output says; None: it is a line like any other."""
+    """The progress that a line of a command's output reports. None: an ordinary line."""
     if "::progress" not in line[:40]:
         return None
     found = _LINE.fullmatch(line.rstrip("\r\n"))
@@ -61,10 +64,10 @@ def progress_line(line: str) -> HowFar | None:
 
 
 class Reported(NamedTuple):
-    """What a running attempt has reported. ``output_end``: how many bytes it has printed, up to its live output's end.
+    """What a running attempt has reported. ``output_end``: bytes printed up to the end of its live output.
 
-    The progress was said ``ran_s`` after the claim. Since ``first_s`` it has come from ``first`` on without a step back
-    and with the same total, so that its pace can be told from that.
+    The progress was reported ``ran_s`` after the claim. Since ``first_s`` it has grown from ``first`` without a step
+    back and with the same total, so its pace can be computed.
     """
 
     progress: HowFar = HowFar(None)
@@ -103,7 +106,7 @@ def reported_of(value: Any) -> Reported | None:
 
 
 def _readable(value: Any) -> float | None:
-    """A number of ours: whatever else plain SQL wrote there is none."""
+    """A number that we wrote. Anything else that plain SQL wrote there counts as none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if 0 <= value <= LARGEST else None
@@ -113,14 +116,17 @@ def _readable(value: Any) -> float | None:
 
 
 def in_words(told: HowFar) -> str:
-    """ "37 of 120 (30 %): Berlin", "1,200 done", "" if nothing was said. A note may hold anything: show it safely."""
+    """ "37 of 120 (30 %):
+
+    Berlin", "1,200 done", "" if nothing was reported. A note may contain anything: show it safely.
+    """
     if told.done is None:
         return ""
     done = _written(told.done)
     if told.of is None:
         words = f"{done} done"
     else:
-        # Rounded down: "100 %" is said of what is complete, and of nothing else.
+        # Rounded down, so that "100 %" means complete.
         words = f"{done} of {_written(told.of)} ({min(999, math.floor(100 * told.done / told.of))} %)"
     return f"{words}: {told.note}" if told.note else words
 
@@ -129,18 +135,18 @@ def _written(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) or number == int(number) else f"{number:,.6g}"
 
 
-LEAST_SHARE: Final = 0.05  # of the whole, before its pace says anything
+LEAST_SHARE: Final = 0.05  # of the total, before the pace means anything
 LEAST_S: Final = 20.0
 
 
-QUIET: Final = timedelta(minutes=2)  # a word is written with a renewal, so that any is older by some seconds
+QUIET: Final = timedelta(minutes=2)  # reports travel with renewals, so each is some seconds old
 
 
 def time_left(reported: Reported, started_at: datetime, now: datetime, quiet: timedelta = QUIET) -> timedelta | None:
-    """How long the rest will take at its pace so far; None: nobody could honestly tell.
+    """How long the rest will take at the pace so far. None: no honest estimate exists.
 
-    Nobody can without a total, before a twentieth of it and 20 s have gone by in this attempt (one that goes on where
-    another stopped has its own pace), or if the last word is older than *quiet* and than a quarter of that time.
+    There is none without a total, or before a twentieth of it and 20 s have passed in this attempt (an attempt that
+    continues another has its own pace), or if the last report is older than *quiet* and than a quarter of that time.
     """
     told = reported.progress
     if told.done is None or told.of is None or told.done >= told.of:

@@ -1,4 +1,4 @@
-"""What became of a schedule's occurrences, a letter for each quarter of an hour: that of the worst. Pure."""
+"""What became of a schedule's occurrences: one letter per quarter of an hour, for the worst of them. Pure."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ WORDS: Final = {
     "d": "dead",
 }
 _RANK: Final = {letter: rank for rank, letter in enumerate(WORDS)}
-# What stays as it is, unless somebody runs the occurrence again by a backfill. Jobs that died may be retried.
+# Final, unless somebody runs the occurrence again by a backfill. Dead jobs may be retried, so they are not final.
 FINAL_LETTERS: Final = frozenset({NOTHING, "s", "c", "k", "m"})
 _OF_LEDGER: Final = {"coalesced": "c", "skipped": "k", "missed": "m"}
 _OF_JOB: Final = {"queued": WAITING, "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
 
 
 class Became(NamedTuple):
-    """Occurrences of a schedule, the first and the last in these quarters, numbered since 1970, that became the same.
+    """Occurrences of a schedule with the same result, from the first quarter to the last (numbered since 1970).
 
-    ``status``: of the job, if one was made for it and is still there. ``first_for`` and ``last_for`` are None unless
-    there are occurrences between the two.
+    ``status``: of the job, if one was made and still exists. ``first_for`` and ``last_for`` are None unless there are
+    occurrences between the two.
     """
 
     schedule_id: int
@@ -50,7 +50,7 @@ class Became(NamedTuple):
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
-        """From its first occurrence to its last, if in a quarter between them something of it may have been due."""
+        """From its first occurrence to its last, if one may have been due in a quarter between them."""
         if self.many < 3 or self.last - self.first < 2 or self.first_for is None or self.last_for is None:
             return None
         return self.first_for, self.last_for
@@ -59,7 +59,7 @@ class Became(NamedTuple):
     def letter(self) -> str:
         if self.outcome != "enqueued":
             return _OF_LEDGER.get(self.outcome, "m")
-        return _OF_JOB.get(self.status or "", "s")  # a job that is not there any more has ended long ago
+        return _OF_JOB.get(self.status or "", "s")  # a job that no longer exists ended long ago
 
 
 def worse(one: str, other: str) -> str:

@@ -1,1 +1,1 @@
-"""All SQL about jobs, one function per statement; each takes a connection that is already in a transaction."""
+"""All SQL about jobs, one function per statement. Each function takes a connection that is already in a transaction."""

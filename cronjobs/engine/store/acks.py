@@ -1,4 +1,4 @@
-"""The table ``cronjobs_acks``: findings that a person knows about, for a while."""
+"""The table ``cronjobs_acks``: findings that a person has acknowledged until some instant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cronjobs.engine.store.sql import inserted_into
 
 @dataclass(frozen=True)
 class StoredAck:
-    """``rows``: the ids or names that were behind the finding when it was acknowledged."""
+    """``rows``: the ids or names behind the finding when it was acknowledged."""
 
     finding: str
     severity: str
@@ -27,18 +27,18 @@ class StoredAck:
 
 
 def acks_in_force(connection: Connection, now: datetime) -> dict[str, StoredAck]:
-    """By the finding's key."""
+    """The acknowledgements that have not ended, by the finding's key."""
     found = connection.execute(select(acks).where(acks.c.until > now).order_by(acks.c.finding))
     return {row.finding: StoredAck(**{**row._mapping, "rows": _texts(row.rows)}) for row in found}
 
 
 def _texts(rows: Any) -> Sequence[str]:
-    """None if another program wrote something else."""
+    """The stored rows as strings; None if another program wrote something else there."""
     return [row for row in rows if isinstance(row, str)] if isinstance(rows, list) else []
 
 
 def put_ack(connection: Connection, ack: StoredAck) -> None:
-    """Write it in place of an earlier one, and delete what is over."""
+    """Write an acknowledgement, replacing an earlier one, and delete those that have ended."""
     values = vars(ack) | {"rows": list(ack.rows)}
     connection.execute(delete(acks).where(acks.c.until <= ack.acked_at))
     new = inserted_into(connection, acks).values(values)
@@ -46,7 +46,7 @@ def put_ack(connection: Connection, ack: StoredAck) -> None:
 
 
 def delete_ack(connection: Connection, finding: str) -> bool:
-    """Return whether there was one."""
+    """Delete an acknowledgement; return whether it existed."""
     return connection.execute(delete(acks).where(acks.c.finding == finding)).rowcount > 0
 
 
@@ -59,11 +59,11 @@ _NAMING: Final = (
     "pause",
     "schedule",
     "unresolved",
-)  # whose rows are schedules
+)  # kinds of findings whose rows are schedules
 
 
 def rename_schedules(connection: Connection, names: Mapping[str, str]) -> None:
-    """Let acknowledged findings about schedules (old → new) stay so: these are the same schedules."""
+    """Keep acknowledgements of renamed schedules (old → new) valid: they are the same schedules."""
     moved = {}
     for row in connection.execute(select(acks)).all():
         kind, colon, subject = row.finding.partition(":")
@@ -76,7 +76,7 @@ def rename_schedules(connection: Connection, names: Mapping[str, str]) -> None:
         values = {"finding": f"{kind}{colon}{subject}", "rows": rows}
         if values != {"finding": row.finding, "rows": row.rows}:
             moved[row.finding] = dict(row._mapping) | values
-    if moved:  # all at once: one may move to where another is still
+    if moved:  # all in one statement: a name may move to one that another schedule is just leaving
         keys = [*moved, *(values["finding"] for values in moved.values())]
         connection.execute(delete(acks).where(acks.c.finding.in_(keys)))
         connection.execute(insert(acks), list(moved.values()))

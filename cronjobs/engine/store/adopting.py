@@ -1,4 +1,4 @@
-"""What speaks against "db adopt": hosts that still tick for the project and environment that have the database."""
+"""What stops "db adopt": hosts that still tick for the project and environment that own the database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN: Final = 3
 
 
 class InForce(CronjobsError):
-    """Hosts tick for those who have the database: they would be shut out. Nothing was changed."""
+    """Other hosts still tick for the current owner of the database, and adopting it would shut them out."""
 
     exit_code = 1
 
@@ -41,17 +41,17 @@ class InForce(CronjobsError):
 
 
 def require_no_ticks(connection: Connection, settings: Settings, quiet: timedelta) -> None:
-    """Raise InForce if a host has ticked within *quiet* for another project or environment, which has the database."""
+    """Raise InForce if a host has ticked within *quiet* for the other project or environment that owns the database."""
     owner = read_meta(connection)
     nobodys = owner.project == owner.environment == "" or owner.environment.startswith(MOVED)
     if nobodys or (owner.project, owner.environment) == (settings.project, settings.environment):
         return
-    # Earlier ticks were for whoever had it before.
+    # Earlier ticks were for the owner before that.
     given_at = connection.execute(select(func.max(audit.c.at)).where(audit.c.action == "adopt")).scalar()
     ticks = [
         row for row in last_ticks(connection) if given_at is None or (row.finished_at or row.started_at) > given_at
     ]
     ticking = hosts_that_tick(ticks, database_now(connection), quiet)
-    # One dated far ahead came by a wrong clock, and no other has come since.
+    # A tick dated far ahead came from a wrong clock, if no other tick has come since.
     if lately := [each for each in ticking if each.ago >= -quiet]:
         raise InForce(owner, settings, lately, quiet)

@@ -1,7 +1,8 @@
-"""Findings as they were, who was alerted of them, and when to look again: the tables behind ``alerts:``.
+"""The tables behind ``alerts:``: findings as they were, who was alerted, and when to look again.
 
-``look_at`` in the meta row is also the token of a look: who looks sets it, and writes what it saw only if nobody has
-changed it since. Whoever writes facts sets it to now, so a look that may have missed them is discarded and done again.
+``look_at`` in the meta row is also the token of a look. A process that looks sets it, and writes what it saw only if
+nobody has changed it since. A process that writes facts sets it to now, so a look that may have missed them is
+discarded and repeated.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from cronjobs.engine.probe.sql_text import (
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, INSTANT_TYPE, JSON_TYPE, inserted_into, run
 from cronjobs.engine.store.status_facts import UNDEALT
 
-LEASE: Final = timedelta(minutes=2)  # of a message that is being sent
-LOOKING_S: Final = 30.0  # after that somebody else looks
+LEASE: Final = timedelta(minutes=2)  # how long one process may take to send a message
+LOOKING_S: Final = 30.0  # seconds after which another process may look
 
 _SKIP_LOCKED: Final = either(postgresql="FOR NO KEY UPDATE SKIP LOCKED", sqlite="")
 
@@ -40,7 +41,7 @@ _SKIP_LOCKED: Final = either(postgresql="FOR NO KEY UPDATE SKIP LOCKED", sqlite=
 
 
 def look_soon(connection: Connection) -> None:
-    """Let the next tick that sends alerts look: facts have changed. Waits for nobody who has the meta row locked."""
+    """Let the next tick that sends alerts look: facts have changed. Does not wait if the meta row is locked."""
     run(
         connection,
         f"UPDATE {META} SET look_at = {NOW} WHERE id = "
@@ -49,9 +50,9 @@ def look_soon(connection: Connection) -> None:
 
 
 def begin_look(connection: Connection, *, anyway: bool) -> datetime | None:
-    """Begin to look, if that is due or *anyway*; return the token for ``end_look``, None: others look, or it is early.
+    """Begin a look if one is due, or *anyway*. Return the token for ``end_look``, or None.
 
-    To be committed before the facts are read.
+    None: it is too early, or another process looks. Commit this before you read the facts.
     """
     due = "" if anyway else f"AND (look_at IS NULL OR look_at <= {SOON} OR look_at >= {IN_AN_HOUR})"
     row = run(
@@ -63,7 +64,7 @@ def begin_look(connection: Connection, *, anyway: bool) -> datetime | None:
 
 
 def end_look(connection: Connection, token: datetime, next_at: datetime) -> bool:
-    """Say when to look next; False: facts have changed since, or somebody else looks, and nothing is to be written."""
+    """Set when to look next. False: facts have changed, or another process looks, so write nothing."""
     statement = f"UPDATE {META} SET look_at = :next_at WHERE id = 1 AND look_at = :token RETURNING id"
     return run(connection, statement, token=token, next_at=next_at).first() is not None
 
@@ -78,7 +79,10 @@ def look_at(connection: Connection) -> datetime | None:
 
 @dataclass(frozen=True)
 class Episode:
-    """A finding from when it was found to its end. ``host``: that alone can see whether it is over; "": any."""
+    """One finding from its beginning to its end.
+
+    ``host``: the only host that can tell whether it is over; "": any host.
+    """
 
     id: int
     finding: str
@@ -94,13 +98,13 @@ class Episode:
 
 
 def open_episodes(connection: Connection) -> list[Episode]:
-    """Those that last, the first found first."""
+    """The episodes that have not ended, oldest first."""
     rows = connection.execute(select(findings).where(findings.c.ended_at.is_(None)).order_by(findings.c.id))
     return [_episode(row) for row in rows]
 
 
 def open_of(connection: Connection, host: str) -> bool:
-    """Whether one lasts that only *host* can end."""
+    """Whether an episode is open that only *host* can end."""
     statement = f"SELECT 1 FROM {FINDINGS} f WHERE f.ended_at IS NULL AND f.host = :host LIMIT 1"
     return run(connection, statement, host=host).first() is not None
 
@@ -112,7 +116,7 @@ def _episode(row: Any) -> Episode:
 
 
 def open_episode(connection: Connection, **values: Any) -> Episode | None:
-    """Write a new one; None: somebody else did so at the same time."""
+    """Insert an episode. None: another process did so at the same time."""
     new = inserted_into(connection, findings).values(values).on_conflict_do_nothing()
     row = connection.execute(new.returning(*findings.c)).first()
     return None if row is None else _episode(row)
@@ -123,7 +127,7 @@ def change_episode(connection: Connection, id_: int, **values: Any) -> None:
 
 
 def episodes_since(connection: Connection, since: datetime) -> dict[str, int]:
-    """By finding, how many episodes ended since then."""
+    """How many episodes of each finding have ended since then."""
     rows = run(
         connection,
         f"SELECT f.finding, count(*) AS episodes FROM {FINDINGS} f WHERE f.ended_at >= :since GROUP BY f.finding",
@@ -137,7 +141,7 @@ def episodes_since(connection: Connection, since: datetime) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class AlertState:
-    """Of one episode and channel. ``rows`` and ``severity``: as the last message had them."""
+    """The state of one episode on one channel. ``rows`` and ``severity``: what the last message said."""
 
     finding_id: int
     channel: str
@@ -163,28 +167,28 @@ def _state(row: Any) -> AlertState:
 
 
 def put_state(connection: Connection, finding_id: int, channel: str, due_at: datetime | None, *, over: bool) -> None:
-    """Say when the next message of this episode is due; the rest of the row stays."""
+    """Set when the next message of this episode is due; leave the rest of the row."""
     values = {"due_at": due_at, "over": int(over)}
     new = inserted_into(connection, alerts).values(values | {"finding_id": finding_id, "channel": channel})
     connection.execute(new.on_conflict_do_update(index_elements=[alerts.c.finding_id, alerts.c.channel], set_=values))
 
 
 def delivered(connection: Connection) -> frozenset[str]:
-    """The channels by which a message has arrived."""
+    """The channels on which a message has arrived."""
     statement = f"SELECT DISTINCT a.channel FROM {ALERTS} a WHERE a.sent_at IS NOT NULL"
     return frozenset(run(connection, statement).scalars())
 
 
 @dataclass(frozen=True)
 class DueAlert:
-    """What one channel has to say about one episode, leased to who asked."""
+    """One message to send: one channel, one episode, leased to the caller."""
 
     state: AlertState
     episode: Episode
 
 
 def lease_due(connection: Connection, channel: str, locked_by: str) -> list[DueAlert]:
-    """Lease all that is due on *channel*, and that nobody else is sending; the first found first."""
+    """Lease every message that is due on *channel* and that no other process is sending, oldest finding first."""
     leased = run(
         connection,
         f"""
@@ -205,9 +209,9 @@ def lease_due(connection: Connection, channel: str, locked_by: str) -> list[DueA
 
 
 def mark_sent(connection: Connection, alert: DueAlert, locked_by: str, now: datetime, next_at: datetime | None) -> bool:
-    """Note that it was sent; False: the lease ran out, and somebody else sends it again.
+    """Record that the message was sent. False: the lease ran out, and another process sends it again.
 
-    If the finding has ended while the message was on its way, that it is over is to be said now.
+    If the finding ended while the message was on its way, its "over" message is due now.
     """
     marked = run(
         connection,
@@ -227,7 +231,7 @@ def mark_sent(connection: Connection, alert: DueAlert, locked_by: str, now: date
 
 
 def mark_failed(connection: Connection, alert: DueAlert, locked_by: str, now: datetime, **again: Any) -> None:
-    """Note that it could not be delivered; *again*: ``next_at`` and the ``error``."""
+    """Record a failed delivery: its ``error``, and ``next_at`` for the next try."""
     run(
         connection,
         f"""
@@ -251,14 +255,14 @@ def due_channels(connection: Connection) -> frozenset[str]:
 
 
 def something_waits(connection: Connection, channels: Collection[str]) -> bool:
-    """Whether a message for one of these channels is due, or was tried and is to be tried again, or is being sent."""
+    """Whether one of these channels has a message that is due, is being sent, or waits for another try."""
     rows = run(connection, f"SELECT DISTINCT a.channel FROM {ALERTS} a WHERE a.due_at IS NOT NULL")
     return any(name in channels for name in rows.scalars())
 
 
 @dataclass(frozen=True)
 class Undelivered:
-    """A channel by which alerts cannot be delivered, since when, and why as the last try had it."""
+    """A channel that cannot deliver: since when, and the error of the last try."""
 
     channel: str
     since: datetime
@@ -267,7 +271,7 @@ class Undelivered:
 
 
 def undelivered(connection: Connection, channels: Collection[str]) -> list[Undelivered]:
-    """Which of *channels* are in trouble; those that were taken out of the file are nobody's trouble."""
+    """Which of *channels* cannot deliver. Channels no longer in the file do not count."""
     rows = run(
         connection,
         f"""
@@ -285,7 +289,7 @@ def undelivered(connection: Connection, channels: Collection[str]) -> list[Undel
 
 
 def died_or_failed(connection: Connection, of: str, within: timedelta, job_type: str | None, most: int) -> int:
-    """How many jobs died, or attempts failed, within that time before now; counts to *most* and no further."""
+    """How many jobs died, or attempts failed, in that time before now. Stops counting at *most*."""
     statement = (
         f"""SELECT 1 AS one FROM {JOBS} j WHERE j.finished_at IS NOT NULL AND j.status = 'dead'
              AND j.finished_at >= {_SOME_AGO} AND {_OF_TYPE} LIMIT :most"""
@@ -312,7 +316,7 @@ _SOME_AGO: Final = after_now(":ago_s")
 
 @dataclass(frozen=True)
 class FailedJob:
-    """What a message says of a job: its last attempt, as far as it was recorded."""
+    """What a message says about a job: its last attempt, if one is recorded."""
 
     id: int
     job_type: str
@@ -339,7 +343,7 @@ def failed_jobs(connection: Connection, ids: Collection[int]) -> list[FailedJob]
 
 
 def newest_dead(connection: Connection, most: int) -> list[int]:
-    """The ids of the dead jobs that nobody has dealt with, the last to die first."""
+    """Ids of the open dead jobs (not retried, cancelled or dismissed), the last to die first."""
     rows = run(
         connection,
         f"SELECT j.id FROM {JOBS} j WHERE {UNDEALT} ORDER BY j.finished_at DESC LIMIT :most",
@@ -349,7 +353,7 @@ def newest_dead(connection: Connection, most: int) -> list[int]:
 
 
 def newest_failed(connection: Connection, schedules: Collection[str], most: int) -> list[int]:
-    """The ids of the newest jobs of these schedules, one of each, as far as the ledger names them."""
+    """The id of the newest job of each of these schedules, if the ledger names one."""
     rows = run(
         connection,
         f"""
@@ -366,7 +370,7 @@ def newest_failed(connection: Connection, schedules: Collection[str], most: int)
 
 
 def remove_findings(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
-    """Remove up to *limit* episodes that ended in that time, and who was alerted of them; return when they ended."""
+    """Delete up to *limit* episodes that ended in that time, and their channel states; return when they ended."""
     chosen = select(findings.c.id, findings.c.ended_at).where(findings.c.ended_at < before)
     if after is not None:
         chosen = chosen.where(findings.c.ended_at >= after)
@@ -379,7 +383,7 @@ def remove_findings(connection: Connection, before: datetime, after: datetime | 
 
 
 def past_findings(connection: Connection, before: datetime) -> tuple[int, datetime | None]:
-    """How many episodes ended before that, and when the first of them did."""
+    """How many episodes ended before then, and when the first of them did."""
     row = run(
         connection,
         f"SELECT count(*) AS episodes, min(f.ended_at) AS ended_at FROM {FINDINGS} f WHERE f.ended_at < :before",

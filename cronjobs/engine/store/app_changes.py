@@ -1,10 +1,10 @@
-"""An app cancels or moves one job in its own transaction, on whatever connection it has.
+"""Cancel or move one job in the app's own transaction, on whatever connection the app has.
 
-On PostgreSQL two functions do that, with the rights of the tables' owner: so a role that may only enqueue can call
-them, from any language. SQLite has no functions; there these statements do the same, and a test compares the rows.
+On PostgreSQL two functions do this with the rights of the tables' owner, so a role that may only enqueue can call them
+from any language. SQLite has no stored functions; these statements do the same there, and a test compares the rows.
 
-Neither wakes the looks for findings, as an operator's command does: an app's transaction may stay open for long, and
-ticks would wait for it.
+Neither makes the next tick look for findings, as an operator's command does: an app's transaction may stay open for
+long, and ticks would wait for it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from cronjobs.engine.store.find_jobs import JobName, cannot_be_there
 from cronjobs.engine.store.operating import CAN_CANCEL, CANCELLED, RUNS
 from cronjobs.engine.store.sql import INSTANT_TYPE, is_postgresql, run
 
-LOCKED: Final = "locked"  # where a status is expected: another transaction has the row
+LOCKED: Final = "locked"  # stands where a status is expected: another transaction has locked the row
 
-# On SQLite: the job that has the key, else the newest that gave it back.
+# On SQLite: the job that has the key, else the newest job that gave it back.
 _NAMED: Final = f"""j.id = CASE WHEN :id IS NOT NULL THEN :id ELSE coalesce(
       (SELECT k.id FROM {JOBS} k WHERE k.idempotency_key = :key),
       (SELECT max(k.id + 0) FROM {JOBS} k WHERE k.released_key = :key)) END"""
@@ -37,7 +37,7 @@ _MOVED_TO: Final = f"coalesce(CAST(:run_at AS {INSTANT_TYPE}), {after_now('CAST(
 
 
 def cancel_one(connection: Connection, name: JobName, reason: str | None) -> str | None:
-    """Cancel a waiting job, ask a running one to stop; return the status that it has then, ``LOCKED``, or None."""
+    """Cancel a waiting job, or ask a running one to stop. Return its status after that, ``LOCKED``, or None."""
     if cannot_be_there(connection, name):
         return None
     if is_postgresql(connection):
@@ -71,7 +71,7 @@ def _cancel_on_sqlite(connection: Connection, name: JobName, reason: str | None)
 def reschedule_one(
     connection: Connection, name: JobName, run_at: datetime | None, delay_s: float, reason: str | None
 ) -> str | None:
-    """Let a queued or failed job be due at *run_at*, or *delay_s* from now; return its status, ``LOCKED``, or None."""
+    """Make a queued or failed job due at *run_at*, or *delay_s* from now. Return its status, ``LOCKED``, or None."""
     if cannot_be_there(connection, name):
         return None
     if is_postgresql(connection):
@@ -103,18 +103,19 @@ def _reschedule_on_sqlite(
 
 
 def _take_write_lock(connection: Connection) -> None:
-    """Wait for other writers, so that the instants that follow are of a time after theirs.
+    """Wait for other writers, so that every later instant in this transaction comes after theirs.
 
-    As the first statement it also makes the transaction one that can write: one that begins with a SELECT cannot
-    always.
+    It is the first statement, which also makes this a transaction that can write: SQLite cannot always upgrade one that
+    began with a SELECT.
     """
     run(connection, f"UPDATE {JOBS} SET id = id WHERE 1 = 0")
 
 
 @contextmanager
 def _one_transaction(connection: Connection) -> Iterator[None]:
-    """One of ours, if on the app's connection each statement would be a transaction of its own (autocommit)."""
-    from cronjobs.engine.database.user_connections import commits_by_itself  # both dialects, for few jobs
+    """A transaction of ours, if the app's connection is in autocommit, where each statement is a transaction."""
+    # imports both dialects, and only few jobs need it
+    from cronjobs.engine.database.user_connections import commits_by_itself
 
     if not commits_by_itself(connection):
         yield
@@ -128,7 +129,7 @@ def _one_transaction(connection: Connection) -> Iterator[None]:
     run(connection, "COMMIT")
 
 
-# Texts travel as JSON, in ASCII: the app's connection may have an encoding without some character.
+# Send texts as ASCII JSON: the encoding of the app's connection may lack a character.
 _ARGUMENTS: Final = """id => CAST(:id AS bigint), idempotency_key => CAST(:texts AS json) ->> 0,
       reason => CAST(:texts AS json) ->> 1"""
 

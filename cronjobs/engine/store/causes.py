@@ -19,13 +19,13 @@ _DEATH: Final = f"""SELECT j.id, {columns_shown("job_type", "error_type")},
 
 
 def newest_deaths(connection: Connection, most: int) -> Sequence[Row[Any]]:
-    """The last *most* jobs to die with which nobody has dealt, newest first: id, type, error, when."""
-    # Not by id, too, which the index does not have: without statistics PostgreSQL would sort all of them.
+    """The last *most* open jobs to die (not retried, cancelled or dismissed), newest first: id, type, error, when."""
+    # Do not also order by id, which is not in the index: without statistics PostgreSQL would sort every dead job.
     return run(connection, f"{_DEATH} WHERE {UNDEALT} ORDER BY j.finished_at DESC LIMIT :most", most=most).all()
 
 
 def deaths_until(connection: Connection, until: datetime, most: int) -> Sequence[Row[Any]]:
-    """Likewise the last ones to die up to *until*, also those that somebody has dismissed."""
+    """The last *most* jobs to die up to *until*, also those that somebody has dismissed."""
     return run(
         connection,
         f"{_DEATH} WHERE j.status = 'dead' AND j.finished_at IS NOT NULL AND j.finished_at <= :until "
@@ -36,8 +36,8 @@ def deaths_until(connection: Connection, until: datetime, most: int) -> Sequence
 
 
 def file_changed_at(connection: Connection) -> datetime | None:
-    """When the file in force replaced another one; None: it is the only one that the audit trail knows."""
-    # "+ 0" makes it use the index on action, rather than read back through everything recorded since.
+    """When the file in force replaced another one. None: the audit trail knows no earlier file."""
+    # "+ 0" makes the planner use the index on action instead of reading back through every row since.
     last = f"(SELECT l.subject FROM {AUDIT} l WHERE l.action = 'sync' ORDER BY l.id + 0 DESC LIMIT 1)"
     other = f"(SELECT max(o.id + 0) FROM {AUDIT} o WHERE o.action = 'sync' AND o.subject <> {last})"
     at: datetime | None = run(

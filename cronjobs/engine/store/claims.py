@@ -41,8 +41,8 @@ TIMED: Final = f"{WAITING} AND j.timeout_s IS NOT NULL"
 _SOME_TIMEOUT_SUITS: Final = f"""
       (EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s <= :remaining)
        OR EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s > :longest))"""
-# The lanes of due jobs: (type, whether rows have their own timeout, queue, priority), each found by one index step,
-# so that jobs of types that we cannot run cost nothing. A type is in ``timed`` only if some timeout suits, which is
+# A lane is (type, whether rows have their own timeout, queue, priority). One index step finds each lane of due jobs, so
+# jobs of types that we cannot run cost nothing. A type is in ``timed`` only if one of its rows' timeouts fits, which is
 # one index step, too.
 LANES: Final = f"""
       plain(job_type, queue, priority) AS ({lanes_of("plain", PLAIN, types_in("fitting"))}),
@@ -50,10 +50,10 @@ LANES: Final = f"""
       lane(job_type, own_timeout, queue, priority) AS (
         SELECT job_type, 0, queue, priority FROM plain WHERE queue IS NOT NULL
         UNION ALL SELECT job_type, 1, queue, priority FROM timed WHERE queue IS NOT NULL)"""
-# Bind type, queue and priority as values. With a join SQLite cannot see that it is one row, and sorts all due jobs.
+# Bind type, queue and priority as values. In a join SQLite cannot see that they are one row, and sorts all due jobs.
 IN_LANE: Final = either(
     postgresql="j.job_type = b.job_type AND j.queue = b.queue AND j.priority = b.priority",
-    # The queue's bytes, which need not be UTF-8.
+    # Compare the queue's bytes: they need not be valid UTF-8.
     sqlite="j.job_type = :lane_type AND j.queue = CAST(:lane_queue AS text) AND j.priority = :lane_priority",
 )
 _AS_DOUBTFUL: Final = either(
@@ -62,26 +62,26 @@ _AS_DOUBTFUL: Final = either(
 )
 _IN_SOME_TURN: Final = f"(j.schedule IS NULL OR {IN_TURN})"
 _DUE: Final = f"{IN_LANE} AND j.run_at <= {NOW} AND {_AS_DOUBTFUL} AND {_IN_SOME_TURN}"
-# Where experience admits a job that its timeout does not, none whose effect was begun and may have to be settled.
+# Where experience admits a job that its timeout does not, take none with a begun effect, which may need settling.
 _MAY_OVERRUN: Final = f"""
       (NOT j.job_type {among("expected")}
        OR NOT EXISTS (SELECT 1 FROM {EFFECTS} e WHERE e.job_id = j.id AND e.state = 'begun'))"""
 _DUE_PLAIN: Final = f"j.{PLAIN} AND {_DUE} AND {_MAY_OVERRUN}"
 _DUE_TIMED: Final = f"j.{TIMED} AND (j.timeout_s <= :remaining OR j.timeout_s > :longest) AND {_DUE}"
-# The same without lanes ("b" is the job itself), for databases with more lanes than are worth visiting.
+# The same without lanes ("b" is the job itself), for databases with too many lanes to visit.
 _DUE_ANYWHERE: Final = f"""
       b.{WAITING} AND b.run_at <= {NOW} AND {OPEN_QUEUE} AND {_AS_DOUBTFUL} AND CASE WHEN b.timeout_s IS NULL
         THEN b.job_type {among("fitting")} AND {_MAY_OVERRUN}
         ELSE b.job_type {AMONG_KNOWN} AND (b.timeout_s <= :remaining OR b.timeout_s > :longest) END"""
 _IS_DOUBTFUL: Final = f"j.error_type = '{NOT_READ}'"
-# Losses are not charged, but a job that was lost once must not be lost again only because it waited for a worker.
+# A loss is not charged as a try. But do not risk a second loss just because the job waited here for a worker.
 _NOT_PREFETCHED: Final = f"(j.losses > 0 OR j.job_type {among('no_prefetch')})"
 _CANDIDATE: Final = f"j.id, j.priority, j.run_at, {_NOT_PREFETCHED} AS no_prefetch, j.concurrency_key"
-# Of rows that are given by id. Without statistics PostgreSQL would read the index of all that waits, too.
+# For rows that are given by id. Without statistics PostgreSQL would read the index of all waiting jobs, too.
 _STILL_WAITING: Final = "j.status || '' IN ('queued', 'failed')"
 _IS_SHARED: Final = "(j.id = ANY(ARRAY(SELECT id FROM shared)))"
 AFTER_LEASE: Final = after_now(":lease_s")
-# The policy by which any host's recovery decides. (SQLite: no ``others`` are two braces.)
+# The policy that recovery on any host will apply. (SQLite: an empty ``others`` is two braces.)
 _POLICY_AT_CLAIM: Final = either(
     postgresql=f"""
       coalesce((SELECT CAST(:policies AS jsonb)) -> j.job_type, (SELECT CAST(:usual_policy AS jsonb)))
@@ -97,7 +97,7 @@ _LEASE_TAKEN: Final = f"""
       status = 'running', attempts = j.attempts + 1, locked_by = :locked_by, locked_until = {AFTER_LEASE},
       started_at = {NOW}, cancel_requested_at = NULL"""
 _LEASED: Final = f"{_LEASE_TAKEN}, policy = {_POLICY_AT_CLAIM}"
-# For recovery: whoever has this lease has not read the row yet.
+# Tells recovery that the holder of this lease has not read the row yet.
 _LEASED_UNREAD: Final = either(
     postgresql=f"{_LEASE_TAKEN}, policy = {_POLICY_AT_CLAIM} || jsonb_build_object('unread', true)",
     sqlite=f"{_LEASE_TAKEN}, policy = json_set({_POLICY_AT_CLAIM}, '$.unread', json('true'))",
@@ -116,14 +116,14 @@ _POLICY_READ: Final = either(postgresql="j.policy - 'unread'", sqlite="json_remo
 class ClaimFilter:
     """Which jobs a runner may claim now.
 
-    ``known``: the job types it can run; ``fitting``: those whose own time-out fits, and the ``expected``, of which jobs
-    fit by experience, if none of their effects is begun; a row's timeout_s must be at most ``remaining_s`` or above
-    ``longest_s``. ``queue`` None: every queue. Of ``no_prefetch`` types, and of jobs
-    that a runner died with, only those that start at once (``free``) are claimed: none may be lost before it has
-    started. ``limits`` count the jobs of all runners. ``policies``: by these recovery decides about the attempts.
-    ``runnable``: the types that some host is known to run; None: unknown, so any. A schedule's job waits for an
-    older one only if that is runnable. ``but``: jobs to leave alone. ``many_queues``: see ``Overview``. ``doubtful``:
-    only jobs, instead of all others, of which a claim ended before the row was read.
+    ``known``: the job types it can run. ``fitting``: types whose own timeout fits, and the ``expected`` types, whose
+    jobs fit by experience and must have no begun effect. A row's timeout_s must be at most ``remaining_s`` or above
+    ``longest_s``. ``queue`` None: every queue. Of ``no_prefetch`` types, and of jobs whose runner died, only those that
+    can start at once (``free``) are claimed, because none may be lost before it starts. ``limits`` count the jobs of
+    all runners. ``policies``: recovery judges the attempts by these. ``runnable``: the types that some host is known to
+    run; None: not known, so any. A schedule's job waits for an older one only if the older one's type is runnable.
+    ``but``: jobs to leave alone. ``many_queues``: see ``Overview``. ``doubtful``: claim only jobs whose last claim
+    ended before the row was read.
     """
 
     known: Collection[str]
@@ -143,20 +143,23 @@ class ClaimFilter:
 
 
 class Claim(NamedTuple):
-    """The database's now, and the jobs in the order to run them. ``more_due``: more may be due, not looked at."""
+    """What was leased:
+
+    the database's now, and the jobs in the order to run them. ``more_due``: there may be more due jobs.
+    """
 
     now: datetime
     jobs: list[Job]
     more_due: bool = False
     refused: Mapping[int, str] = MappingProxyType({})  # jobs that the database would not lease, and why
-    unread: Sequence[int] = ()  # jobs that are leased, whose rows are to be read
-    postponed: bool = False  # doubtful jobs may wait, and were not claimed because something runs here
+    unread: Sequence[int] = ()  # leased jobs whose rows are still to be read
+    postponed: bool = False  # doubtful jobs wait: something is running here, and they are claimed only alone
 
 
 def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
-    """Lease up to *limit* due jobs for *locked_by*.
+    """Lease up to *limit* due jobs for *locked_by*, ordered by (priority, run_at, id).
 
-    Order is (priority, run_at, id). Rows locked by others are skipped, so no claim waits for another.
+    Rows that others have locked are skipped, so no claim waits for another.
     """
     parameters = _parameters(connection, limit, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
@@ -177,7 +180,7 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
 
 
 def any_with_own_timeout(connection: Connection) -> bool:
-    """Whether a job waits whose row has a timeout of its own."""
+    """Whether a waiting job has a timeout in its row."""
     return run(connection, f"SELECT 1 FROM {JOBS} j WHERE j.{TIMED} LIMIT 1").first() is not None
 
 
@@ -200,19 +203,21 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
 
 
 # A materialised CTE, not a subquery under IN: PostgreSQL may run a locking subquery again per row and exceed the limit
-# (bug 15715). ``due`` and ``head`` find, without locks, what the claim would take if it were alone: so many rows of
-# each lane (its share). The lateral subqueries then lock row by row, so that no more is locked than taken, and a row
-# that another session has locked costs one step. If a lane has too few rows left, ``picked`` takes more than their
-# share from the others. A job that is not prefetched ends what is claimed ahead: it waits until it is among the first,
-# and later jobs wait with it.
+# (bug 15715). ``due`` and ``head`` find, without locks, what the claim would take if it were alone: a share of rows
+# from each lane. The lateral subqueries then lock row by row, so no more is locked than taken, and a row locked by
+# another session costs one step. If a lane has too few rows left, ``picked`` takes more than their share from the
+# others. A job that is not prefetched ends what is claimed ahead: it waits until it is among the first, and later jobs
+# wait with it.
 def _picked(*, behind_full_keys: bool = False) -> str:
-    """``picked`` in the order of the claim. *behind_full_keys*: without what is full, stepping over that only once.
+    """``picked`` in the order of the claim.
 
-    ``due`` sees by the same snapshot all that the lateral subqueries see. So they can begin at the first row of their
-    lane that it found; and if it found fewer than were asked for, it found all, and there are no more to take.
+    *behind_full_keys*: leave out jobs whose key is full, stepping over them once.
+
+    The lateral subqueries and ``due`` see the same snapshot. So each can begin at the first row of its lane that
+    ``due`` found. If ``due`` found fewer rows than it asked for, it found all, and there is no more to take.
     """
     but = heads = first = from_first = ""
-    others = "head"  # who take more than their share
+    others = "head"  # the lanes that give more than their share
     if behind_full_keys:
         but, heads = BUT, ", h.run_at, h.id"
         first = ", min(run_at) AS first_at, (array_agg(id ORDER BY turn))[1] AS first_id"
@@ -292,7 +297,7 @@ def _lease_parameters(locked_by: str, lease: timedelta, policies: ClaimPolicies)
 def _claim_sqlite(
     connection: Connection, parameters: dict[str, Any], admission: ClaimFilter, lease_parameters: dict[str, Any]
 ) -> Sequence[Row[Any]]:
-    # SQLite's writer is alone (BEGIN IMMEDIATE), so looking and taking can be separate statements.
+    # SQLite has one writer (BEGIN IMMEDIATE), so looking and taking can be separate statements.
     due = _due_sqlite(connection, parameters, admission)
     end = next((place for place, row in enumerate(due) if row.no_prefetch and place >= admission.free), len(due))
     return _take(connection, [row.id for row in due[:end]], lease_parameters)
@@ -301,7 +306,7 @@ def _claim_sqlite(
 def _due_sqlite(
     connection: Connection, parameters: dict[str, Any], admission: ClaimFilter, also: str = ""
 ) -> list[Row[Any]]:
-    """The first due rows in order, lane by lane; *also* is an additional condition."""
+    """The first due rows in order, lane by lane. *also*: one more condition."""
     if admission.many_queues:
         return list(run(connection, _due_anywhere_sqlite(also), **parameters))
     lanes = run(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest"))
@@ -321,7 +326,7 @@ def _due_sqlite(
             **facts,
             **_named(parameters, "remaining longest" if lane.own_timeout else "expected"),
         )
-        found = list(rows)  # in order
+        found = list(rows)  # in the order of the claim
         due = sorted(due + found, key=lambda row: row[:3])[: parameters["limit"]] if due else found
     return due
 
@@ -355,12 +360,12 @@ def _named(parameters: Mapping[str, Any], names: str) -> dict[str, Any]:
 
 
 def _take(connection: Connection, ids: list[int], lease_parameters: dict[str, Any]) -> Sequence[Row[Any]]:
-    """Lease the waiting rows of these *ids*; the caller has made sure that nobody else can take them."""
+    """Lease the waiting rows of these *ids*. The caller has made sure that no other session can take them."""
     if not ids:
         return []
     if is_postgresql(connection):
         return run(connection, TAKE + f" RETURNING {FACTS}, {NOW} AS now", ids=ids, **lease_parameters).all()
-    # SQLite's RETURNING accepts no alias, and FACTS needs one.
+    # SQLite's RETURNING allows no alias, and FACTS needs one.
     run(connection, TAKE, ids=ids, **lease_parameters)
     return run(connection, f"SELECT {FACTS}, {NOW} AS now FROM {JOBS} j WHERE j.id {AMONG_IDS}", ids=ids).all()
 
@@ -373,13 +378,15 @@ TAKE_UNREAD: Final = f"UPDATE {JOBS} AS j SET {_LEASED_UNREAD} {_WHERE_STILL_WAI
 # --- claim row by row -------------------------------------------------------------------------------------------------
 
 
-READ_WITHIN_S: Final = 5.0  # one row
+READ_WITHIN_S: Final = 5.0  # to read one row
 
 
 def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
-    """Like ``claim``, for one job, whose row is read after ``note_read``: for when reading rows made a claim fail.
+    """Claim like ``claim``, but one job, whose row is read only after ``note_read``.
 
-    Once this transaction is committed the lease says which row was being read, should that be the end of us.
+    For use after a claim died reading rows.
+
+    After this commit the lease says which row was being read, in case reading it kills the process.
     """
     parameters = _parameters(connection, 1, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
@@ -402,13 +409,16 @@ def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, ad
         connection, f"SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.schedule IS NOT NULL", ids=taken
     )
     take_turns(connection, scheduled.scalars().all(), admission.runnable)
-    return Claim(database_now(connection), [], more_due or bool(ids), refused, taken)  # others may be behind those
+    # more jobs may be due behind those
+    return Claim(database_now(connection), [], more_due or bool(ids), refused, taken)
 
 
 def note_read(connection: Connection, job_id: int, locked_by: str) -> bool:
-    """Note that a row leased by ``claim_warily`` is read, in the transaction that then reads it; False: no such lease.
+    """Record that a row leased by ``claim_warily`` is being read, in the transaction that reads it.
 
-    If reading fails, or takes the server too long, the note is undone with it, and recovery sees a row nobody read.
+    False: no such lease.
+
+    If reading fails or takes the server too long, the record is rolled back with it, and recovery sees an unread row.
     """
     if is_postgresql(connection):
         run(connection, f"SET LOCAL statement_timeout = {READ_WITHIN_S * 1000:.0f}")
@@ -425,28 +435,28 @@ def note_read(connection: Connection, job_id: int, locked_by: str) -> bool:
 
 
 def unread_by(connection: Connection, locked_by: str) -> list[Job]:
-    """Every job that is leased to *locked_by* and was not read, without its payload."""
+    """Every job leased to *locked_by* whose row was never read, without its payload."""
     rows = run(connection, f"SELECT {FACTS_UNREAD} {_LEASED_TO} AND {_IS_UNREAD}", locked_by=locked_by)
     return [job_from(row) for row in rows]
 
 
 # --- claim under limits -----------------------------------------------------------------------------------------------
 
-ROUNDS: Final = 8  # of looking behind full keys within one claim; the next claim continues
+ROUNDS: Final = 8  # rounds of looking behind full keys in one claim; the next claim continues
 _SEEN: Final = " SELECT id, no_prefetch, concurrency_key FROM picked ORDER BY priority, run_at, id"
 LOOK_POSTGRESQL: Final = _picked(behind_full_keys=True) + _SEEN
 LOOK_ANYWHERE: Final = _picked_anywhere(BUT) + _SEEN
 
 
 def _choose(connection: Connection, parameters: dict[str, Any], admission: ClaimFilter) -> tuple[list[int], bool]:
-    """Ids to take under limits, in order, rows locked; and whether more may be due that was not looked at."""
+    """Ids to take under limits, in order, with their rows locked; and whether unseen jobs may be due."""
     alone = judge_alone(connection)
     limits = admission.limits if alone else closed(admission.limits)
     running: Mapping[str, int] = running_by_key(connection) if alone else {}
     taken: list[int] = []
     but = list(admission.but)
     for _ in range(ROUNDS):
-        # Jobs behind a full key must still be found: look again without that key.
+        # Look again without that key, to find the jobs behind it.
         asked = parameters["limit"] - len(taken)
         closed_keys = full_parameters(connection, full(limits, running))
         seen = _look(connection, parameters | {"limit": asked}, admission, closed_keys, [*but, *taken])
@@ -507,7 +517,7 @@ _LEASED_TO: Final = f"FROM {JOBS} j WHERE j.locked_until IS NOT NULL AND j.locke
 
 
 def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> list[Job]:
-    """Every job leased to *locked_by* and read: what a claim whose COMMIT reply was lost really took.
+    """Every job leased to *locked_by* and read: what a claim really took if the reply to its COMMIT was lost.
 
     *warily*: fetch each row by itself, as one of them may be unreadable.
     """

@@ -1,4 +1,4 @@
-"""What limits by concurrency key need: who may judge them now, and how many jobs of each key are running."""
+"""What limits by concurrency key need: who may judge them now, and how many jobs of each key run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cronjobs.engine.rules.concurrency import Full, Limit, full, waiting_by_limi
 from cronjobs.engine.store.overlap import IN_TURN, runnable_value
 from cronjobs.engine.store.sql import AMONG_IDS, among, group_value, is_postgresql, run
 
-MOST_GROUPS: Final = 5000  # of queue and type: anyone may name queues
-FIRST_PREFIXES: Final = 3  # these SQLite compares one by one; to read the list for a row takes several times as long
+MOST_GROUPS: Final = 5000  # groups of queue and type: anyone may invent queue names
+FIRST_PREFIXES: Final = 3  # SQLite compares these one by one; reading the list for each row takes several times as long
 
 
 def _is_full() -> str:
-    """Whether the key of job ``j`` has no room. A claim asks it of each row that it steps over, however many wait."""
-    # Compare bytes, as Python's startswith does; LIKE would interpret wildcards in a prefix.
+    """Whether the key of job ``j`` has no room. A claim asks this of every row it steps over."""
+    # Compare bytes, as Python's startswith does: LIKE would interpret wildcards in a prefix.
     is_full_key, prefixes = among("full_keys"), "ARRAY(SELECT json_array_elements_text(CAST(:full_prefixes AS json)))"
     there, begins = "json_array_length(:full_prefixes) > {}", "substr(j.concurrency_key, 1, {}) = {}"
-    # SQLite finds the length of the list, and each of the first prefixes, once for the whole statement.
+    # SQLite finds the list's length, and each of the first prefixes, once for the whole statement.
     one = "(SELECT {} FROM json_each(:full_prefixes) WHERE key = {})"
     first = [
         f"WHEN {there.format(n)} AND {begins.format(one.format('length(value)', n), one.format('value', n))} THEN 1"
@@ -47,7 +47,7 @@ BUT: Final = f" AND NOT ({_IS_FULL}) AND NOT (j.id {AMONG_IDS})"
 
 
 def full_parameters(connection: Connection, found: Full) -> dict[str, str]:
-    """The parameters of ``BUT``, and of whatever else asks whether a key is full."""
+    """The parameters of ``BUT``, and of every other statement that asks whether a key is full."""
     return {
         "full_keys": group_value(connection, sorted(found.keys)),
         "full_prefixes": group_value(connection, sorted(found.prefixes)),
@@ -55,12 +55,12 @@ def full_parameters(connection: Connection, found: Full) -> dict[str, str]:
 
 
 def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
-    """Let only this transaction count and claim under limits until it ends; False: another runner is doing so.
+    """Make this transaction the only one that counts and claims under limits until it ends. False: another runner is.
 
-    The lock is on the row of ``cronjobs_meta``, which only roles that run jobs can lock; an advisory lock could be
-    taken, and kept, by any login. It is a statement of its own, before any that counts: a statement sees what was
+    The lock is on the row of ``cronjobs_meta``, which only roles that run jobs can lock. Any login could take and keep
+    an advisory lock. It is a statement of its own, before any statement that counts: a statement sees what was
     committed when it began, so a count in the locking statement, or before it, could miss what the last holder claimed.
-    Without *wait* it only tries, so that a frozen holder cannot stop anyone's renewals. SQLite's writer is alone.
+    Without *wait* it only tries, so a frozen holder cannot stop anyone's renewals. SQLite's writer is alone.
     """
     if not is_postgresql(connection):
         return True
@@ -81,7 +81,7 @@ def running_by_key(connection: Connection) -> dict[str, int]:
 
 
 def waiting_for(connection: Connection, limits: Sequence[Limit]) -> dict[Limit, int]:
-    """Of the limits that are reached: how many due jobs wait for each."""
+    """For each limit that is reached: how many due jobs wait for it."""
     running = running_by_key(connection) if limits else {}
     found = full(limits, running)
     if not (found.prefixes or found.keys):
@@ -98,10 +98,10 @@ def waiting_for(connection: Connection, limits: Sequence[Limit]) -> dict[Limit, 
 def late_behind_others(
     connection: Connection, limits: Sequence[Limit], late: timedelta, runnable: Collection[str] | None
 ) -> dict[tuple[str, str], int]:
-    """By queue and type: how many jobs have been due for longer than *late* and could not run for so long.
+    """By queue and type: how many jobs have been due for longer than *late* but could not run for all that time.
 
-    They wait for a limit, or for another job of their schedule (*runnable* as in a claim); or they were made since, for
-    occurrences of the past.
+    They waited for a limit, or for another job of their schedule (*runnable*: as in a claim). Or they were made later,
+    for past occurrences.
     """
     running = running_by_key(connection) if limits else {}
     found = full(limits, running)

@@ -1,8 +1,8 @@
 """How much ended, by hour: attempts and jobs by job type, jobs and occurrences by schedule.
 
-Whoever writes an end inserts rows of its own into ``cronjobs_new_counts``, in the same transaction. Nobody changes such
-a row, so that no end ever waits for another's lock. In spare time ``fold`` moves them into ``cronjobs_counts``, which
-has a sum for each hour, and one of all hours. docs/adr/0018 has the reasons.
+A process that records an end inserts rows into ``cronjobs_new_counts`` in the same transaction. Nobody updates these
+rows, so no end waits for another's lock. In spare time ``fold`` moves them into ``cronjobs_counts``, which has a sum
+for each hour and one for all hours. docs/adr/0018 has the reasons.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from cronjobs.engine.rules.histogram import BOUNDS, NO_BUCKET
 from cronjobs.engine.store.sql import AMONG_IDS, group, is_postgresql, run
 from cronjobs.text import clean
 
-BATCH: Final = 500  # rows that one transaction folds: on SQLite all other writers wait meanwhile
-MANY: Final = 500  # so many new rows are folded by the next tick that has worked; fewer wait for the hour's round
+BATCH: Final = 500  # rows folded in one transaction: on SQLite every other writer waits for it
+MANY: Final = 500  # at so many new rows the next tick that has worked folds them; fewer wait for the hourly round
 KEPT_HOURS: Final = 31 * 24
-EVER: Final = 0  # the hour of what ended in all hours; real ones are hours since 1970
-BY_HOUR: Final = frozenset({"attempts", "jobs"})  # the other kinds have no rows but that one
+EVER: Final = 0  # the "hour" of the sum of all hours; real hours count from 1970
+BY_HOUR: Final = frozenset({"attempts", "jobs"})  # the other kinds have only the sum of all hours
 LONGEST_LABEL: Final = 300  # characters
 MOST_NAMES: Final = {"attempts": 200, "jobs": 200, "scheduled": 1000, "occurrences": 1000}
-OTHER: Final = "other"  # the name of all names beyond these
+OTHER: Final = "other"  # the name for all names beyond these
 
 
 class Key(NamedTuple):
-    """What is counted: kind "attempts" and "jobs" by job type, "scheduled" and "occurrences" by schedule."""
+    """What is counted: kinds "attempts" and "jobs" by job type, "scheduled" and "occurrences" by schedule."""
 
     kind: str
     name: str
@@ -39,9 +39,9 @@ class Key(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """How many; how long in all, and the longest (attempts ran, jobs waited); when the last one ended. In microseconds.
+    """A number, the total and longest time (attempts ran, jobs waited), and when the last one ended. In microseconds.
 
-    The sum is a float, which plain SQL with instants of 1973 cannot make overflow; up to 285 years it is exact.
+    The total is a float, so that plain SQL with instants of 1973 cannot overflow it. It is exact up to 285 years.
     """
 
     number: int
@@ -73,7 +73,7 @@ def add(sums: Sums, key: Key, more: Sum) -> None:
 
 
 def _micros(first: str, last: str) -> str:
-    """From *first* to *last*. A clock that was set back makes no negative time."""
+    """SQL for the time from *first* to *last*; 0 if a clock was set back between them."""
     return either(
         postgresql=f"CAST(greatest(0, extract(epoch FROM {last} - {first}) * 1000000) AS bigint)",
         sqlite=f"max(0, {last} - {first})",
@@ -87,7 +87,7 @@ _TOOK: Final = _micros("r.started_at", "r.finished_at")
 _ENDED_MICROS: Final = either(
     postgresql="CAST(extract(epoch FROM e.finished_at) * 1000000 AS bigint)", sqlite="e.finished_at"
 )
-# By its key: without statistics PostgreSQL would read the whole history beside these few jobs.
+# By its key: without statistics PostgreSQL would read the whole history to find these few runs.
 _ITS_RUN: Final = either(
     postgresql=f"CROSS JOIN LATERAL (SELECT r.outcome, r.started_at, r.finished_at FROM {JOB_RUNS} r "
     "WHERE r.job_id = e.id AND r.attempt = e.attempts LIMIT 1) r",
@@ -105,7 +105,7 @@ _BUCKET: Final = (
     + " ".join(f"WHEN c.micros <= {bound} THEN {n}" for n, bound in enumerate(BOUNDS))
     + f" ELSE {len(BOUNDS)} END"
 )
-# Nobody saw when a lost attempt ended.
+# Nobody saw when a lost attempt ended, so it has no time.
 _ATTEMPTS: Final = f"""
   SELECT 'attempts' AS kind, e.job_type AS name, r.outcome, CASE WHEN r.outcome <> 'lost' THEN {_TOOK} END AS micros,
     CAST(NULL AS bigint) AS newest FROM e {_ITS_RUN}
@@ -119,14 +119,14 @@ _NOT_WAITED: Final = "CAST(NULL AS bigint)"
 def count_ends(connection: Connection, ids: Collection[int]) -> None:
     """Count the attempts of these jobs that this transaction has just ended, and the jobs that ended with them.
 
-    It reads what is written. So an end whose lease was lost does not count, and a time-out that was recorded while its
-    thread still ran counts as what it came to. The jobs' rows are locked: they have no attempt but that one.
+    It counts what the rows say. So an end whose lease was lost does not count, and a timeout recorded while its thread
+    still ran counts as its final outcome. The caller has locked the jobs' rows, so no newer attempt exists.
     """
     _count(connection, ids, _ATTEMPTS, _WAITED)
 
 
 def count_jobs(connection: Connection, ids: Collection[int]) -> None:
-    """Count these jobs, which this transaction has ended while they waited: their attempts had ended before."""
+    """Count these jobs, which this transaction ended while they waited. Their attempts are counted already."""
     _count(connection, ids, "", _NOT_WAITED)
 
 
@@ -181,7 +181,7 @@ def many_new(connection: Connection) -> bool:
 def fold(connection: Connection, most: int = BATCH) -> bool:
     """Move up to *most* new rows into the sums; return whether there may be more. One short transaction of its own.
 
-    If somebody else folds just now it does nothing.
+    Does nothing if another process is folding.
     """
     if not _alone(connection):
         return False
@@ -199,7 +199,7 @@ def fold(connection: Connection, most: int = BATCH) -> bool:
         key = Key(row.kind, clean(row.name), row.outcome, row.bucket)
         each = Sum(row.number, row.micros, row.longest, row.newest)
         add(sums, key, each)
-        if row.kind in BY_HOUR and row.at_hour > EVER:  # not of a clock that begins at 1970
+        if row.kind in BY_HOUR and row.at_hour > EVER:  # not from a clock that begins at 1970
             add(sums, key._replace(hour=row.at_hour), each)
     if sums:
         _put(connection, named(sums, _names(connection), storing=True))
@@ -207,9 +207,9 @@ def fold(connection: Connection, most: int = BATCH) -> bool:
 
 
 def _alone(connection: Connection) -> bool:
-    """Whether nobody else folds until this transaction ends.
+    """Whether no other process folds until this transaction ends.
 
-    By a lock on a row of no kind, which is not waited for: whoever has it may be frozen.
+    It locks one row of no kind, and does not wait for it: the holder may be frozen.
     """
     if not is_postgresql(connection):
         return True
@@ -249,10 +249,10 @@ def _put(connection: Connection, sums: Sums) -> None:
 
 
 def named(sums: Sums, known: dict[str, set[str]], *, storing: bool = False) -> Sums:
-    """*sums* with the names beyond the first ones of each kind put together; *known* gets the names that are new.
+    """Merge the names beyond each kind's first ones into OTHER; add new names to *known*.
 
-    The first, not the largest: a name that came and went among the largest would let counters go back. Of names that
-    come at once the largest are taken. Occurrences are stored by id, and so are few.
+    The first names stay, not the largest: if a name left the largest and came back, its counter would go back. Among
+    names that arrive together the largest win. Occurrences are stored by id, so they are few.
     """
     sizes: Counter[tuple[str, str]] = Counter()
     for key, each in sums.items():
@@ -268,7 +268,7 @@ def named(sums: Sums, known: dict[str, set[str]], *, storing: bool = False) -> S
 
 
 def remove_old_hours(connection: Connection) -> bool:
-    """Remove the oldest hour if it is past what charts show; return whether there was one. What ever ended stays."""
+    """Delete the oldest hour if charts no longer show it; return whether there was one. The sum of all hours stays."""
     gone = run(
         connection,
         f"""DELETE FROM {COUNTS} WHERE at_hour < {_THIS_HOUR} - {KEPT_HOURS}
@@ -282,7 +282,7 @@ def remove_old_hours(connection: Connection) -> bool:
 
 
 def all_that_ended(connection: Connection) -> Sums:
-    """All attempts, jobs and occurrences that ever ended. One statement, as folding moves rows meanwhile."""
+    """Every attempt, job and occurrence that ever ended. One statement, because folding moves rows meanwhile."""
     rows: Any = run(
         connection,
         f"""
@@ -308,7 +308,7 @@ def all_that_ended(connection: Connection) -> Sums:
 
 
 def longest_lately(connection: Connection) -> Sums:
-    """By kind and name the longest attempts, and waits of jobs, that ended in this hour or the one before."""
+    """The longest attempts and waits that ended in this hour or the one before, by kind and name."""
     rows: Any = run(
         connection,
         f"""
@@ -321,9 +321,9 @@ def longest_lately(connection: Connection) -> Sums:
 
 
 class HourSum(NamedTuple):
-    """Of one hour (since 1970): jobs that ended, attempts that ``failed``, timed out or were lost, and waiting times.
+    """One hour (since 1970): jobs that ended, attempts that ``failed``, timed out or were lost, and waiting times.
 
-    ``timed``: jobs of which it is known how long they waited; ``micros``: all of them together.
+    ``timed``: the number of jobs whose waiting time is known; ``micros``: their total.
     """
 
     at_hour: int
@@ -337,7 +337,7 @@ class HourSum(NamedTuple):
 
 
 def _numbers(**which: str) -> str:
-    """Columns: the numbers of those rows."""
+    """SQL columns that sum the count of matching rows."""
     return ", ".join(
         f"CAST(sum(CASE WHEN {each} THEN c.count ELSE 0 END) AS bigint) AS {name}" for name, each in which.items()
     )
@@ -348,7 +348,7 @@ _TIMED_JOBS: Final = f"c.kind = 'jobs' AND c.bucket <> {NO_BUCKET}"
 
 
 def _summed(table: str) -> str:
-    """By hour, which is the order of the sums' primary key, so that nothing is sorted."""
+    """Grouped by hour, which is the order of the primary key, so nothing is sorted."""
     statuses = {status: f"c.kind = 'jobs' AND c.outcome = '{status}'" for status in ("succeeded", "dead", "cancelled")}
     return f"""
       SELECT c.at_hour, {_numbers(**statuses, failed=_FAILED, timed=_TIMED_JOBS)},
@@ -361,17 +361,17 @@ _BY_HOUR: Final = f"{_summed(COUNTS)} UNION ALL {_summed(NEW_COUNTS)}"
 
 
 def by_hour(connection: Connection, first: int) -> list[HourSum]:
-    """What ended from the hour *first* on, of all job types. An hour may be there twice, or not at all.
+    """What ended from the hour *first* on, over all job types. An hour may appear twice, or not at all.
 
-    One statement, as folding moves rows meanwhile.
+    One statement, because folding moves rows meanwhile.
     """
     return [HourSum(**row._mapping) for row in run(connection, _BY_HOUR, first=first, ever=EVER)]
 
 
 class TypeSum(NamedTuple):
-    """Of one job type: jobs that ended and how long they had waited, attempts that failed, and how long attempts ran.
+    """One job type: jobs that ended and how long they waited, attempts that failed, and how long attempts ran.
 
-    ``waited`` and ``ran``: of how many this is known. All times in microseconds; ``longest_…`` None: of none.
+    ``waited`` and ``ran``: how many have a known time. Times are in microseconds; ``longest_…`` None: no time is known.
     """
 
     name: str
@@ -406,7 +406,7 @@ _ENDS: Final = " UNION ALL ".join(
 
 
 def by_type(connection: Connection, first: int) -> list[TypeSum]:
-    """What ended from the hour *first* (since 1970) on, of each job type; those beyond MOST_NAMES are OTHER."""
+    """What ended from the hour *first* (since 1970) on, by job type. Types beyond MOST_NAMES are OTHER."""
     rows: Any = run(
         connection,
         f"""SELECT c.name, {_BY_TYPE_NUMBERS}, {_times("jobs", "wait")}, {_times("attempts", "run")}

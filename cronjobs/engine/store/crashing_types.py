@@ -1,4 +1,4 @@
-"""The table ``cronjobs_crashing_types``: job types that crash their runners, as ``rules.crashing_types`` decides."""
+"""The table ``cronjobs_crashing_types``: job types that crash their runners. ``rules.crashing_types`` decides."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LOCK_TYPE: Final = either(postgresql="FOR UPDATE OF c SKIP LOCKED", sqlite="")
 
 
 def crashing(connection: Connection) -> list[Crashing]:
-    """The types whose jobs run in child processes now."""
+    """The types whose jobs now run in child processes."""
     return [each for each in watched(connection) if not each.suspected]
 
 
 def watched(connection: Connection) -> list[Crashing]:
-    """The crashing types, and the suspected ones."""
+    """The crashing and the suspected types."""
     now = database_now(connection)
     return [each for each in _all(connection).values() if each.holds(now)]
 
@@ -33,7 +33,10 @@ def _all(connection: Connection) -> dict[str, Crashing]:
 
 
 def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Crashing]:
-    """Record that runners died with these job types (type → runner); return the types that now count as crashing."""
+    """Record that runners died while they ran these job types (type → runner).
+
+    return the types that now count as crashing.
+    """
     now = database_now(connection)
     known = _all(connection)
     connection.execute(delete(crashing_types).where(crashing_types.c.found_at < now - FOR_AT_MOST))
@@ -50,9 +53,9 @@ def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Cras
 
 
 def note_ends(connection: Connection, ends: Mapping[str, EndCounts]) -> list[str]:
-    """Count how jobs of watched types ended; return the types that ended cleanly often enough and are cleared.
+    """Count how jobs of watched types ended; return the types cleared because enough of their jobs ended cleanly.
 
-    A row that another session has locked is skipped: the next end counts.
+    Skips a row that another session has locked: the next end counts.
     """
     rows = [{"job_type": name, "clean": each.clean, "crashed": int(each.crashed)} for name, each in ends.items()]
     parameters = {"ends": rows}

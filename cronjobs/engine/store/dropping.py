@@ -1,4 +1,4 @@
-"""What "db drop" asks before it takes our tables away, and how it does."""
+"""What "db drop" checks before it drops our tables, and how it drops them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cronjobs.engine.store.meta import qualified
 from cronjobs.engine.store.sql import run
 
 Kind = Literal["view", "function", "table"]
-ORDER: Final[tuple[Kind, ...]] = ("view", "function", "table")  # what needs something goes before it
+ORDER: Final[tuple[Kind, ...]] = ("view", "function", "table")  # dependants before what they depend on
 
 
 @dataclass(frozen=True)
 class Relation:
-    """Something of ours in the database; ``sql``: its name as a statement has it, of a function with its arguments."""
+    """A relation of ours. ``sql``: its name as a statement needs it; for a function with its arguments."""
 
     kind: Kind
     name: str
@@ -27,7 +27,7 @@ class Relation:
 
 
 def existing(connection: Connection, names: Collection[tuple[Kind, str]]) -> list[Relation]:
-    """Those of *names* that are there, in the order in which they can be dropped."""
+    """Those of *names* that exist, in the order in which they can be dropped."""
     if connection.dialect.name == "sqlite":
         there = connection.execute(text("SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view')"))
         found = [Relation(kind, name, f'"{name}"') for kind, name in there if (kind, name) in names]
@@ -36,7 +36,7 @@ def existing(connection: Connection, names: Collection[tuple[Kind, str]]) -> lis
     return sorted(found, key=lambda each: (ORDER.index(each.kind), each.name))
 
 
-# Where the meta table is: another schema of the search_path may have tables of the same names.
+# In the schema of the meta table: another schema of the search_path may have tables of the same names.
 _HOME: Final = "n.oid = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass(:meta))"
 _RELATION: Final = f"""
 SELECT format('%I.%I', n.nspname, c.relname)
@@ -57,13 +57,13 @@ def _in_our_schema(connection: Connection, kind: Kind, name: str) -> list[Relati
 
 
 def keep_out(connection: Connection) -> None:
-    """Wait until nobody writes jobs, and let nobody begin before this transaction ends. SQLite's writer is alone."""
+    """Wait until nobody writes jobs, and let nobody begin before this transaction ends. SQLite has one writer."""
     if connection.dialect.name == "postgresql":
         connection.execute(text(f"LOCK TABLE {qualified(connection, 'cronjobs_jobs')} IN ACCESS EXCLUSIVE MODE"))
 
 
 def drop(connection: Connection, relations: Sequence[Relation]) -> None:
-    """Without CASCADE: what somebody built on them, a view or a foreign key, makes it fail."""
+    """Drop without CASCADE, so it fails if somebody's view or foreign key depends on our tables."""
     for kind in ORDER:
         names = [each.sql for each in relations if each.kind == kind]
         if not names:
@@ -79,7 +79,7 @@ def drop(connection: Connection, relations: Sequence[Relation]) -> None:
 
 
 def is_shared_file(connection: Connection, ours: Collection[Relation]) -> bool:
-    """Whether a SQLite file has tables or views of somebody else, too."""
+    """Whether a SQLite file also has tables or views of another program."""
     if connection.dialect.name != "sqlite":
         return False
     names = {each.name for each in ours}
@@ -95,7 +95,7 @@ WHERE c.relname = 'django_migrations' AND c.relkind = 'r' AND a.attname = 'app'
 
 
 def django_has_migrated(connection: Connection) -> bool:
-    """Whether Django's own record has our migrations; its "migrate" would not make the tables again."""
+    """Whether Django's own record lists our migrations; then its "migrate" would not recreate the tables."""
     if connection.dialect.name == "sqlite":
         asked = "SELECT 'django_migrations' FROM pragma_table_info('django_migrations') WHERE name = 'app'"
     else:
@@ -110,7 +110,7 @@ def django_has_migrated(connection: Connection) -> bool:
 
 
 def live_leases(connection: Connection, limit: int) -> Sequence[Row[tuple[int, str, str]]]:
-    """Jobs that somebody runs: id, job_type, locked_by."""
+    """Running jobs: id, job_type, locked_by."""
     return run(
         connection,
         f"SELECT j.id, j.job_type, j.locked_by FROM {JOBS} j WHERE j.locked_until > {NOW} ORDER BY j.id LIMIT :limit",
@@ -119,7 +119,7 @@ def live_leases(connection: Connection, limit: int) -> Sequence[Row[tuple[int, s
 
 
 def unfinished(connection: Connection) -> dict[str, int]:
-    """How many jobs there are that somebody may still want, by status."""
+    """How many jobs somebody may still need, by status."""
     rows = run(
         connection,
         f"SELECT j.status, count(*) AS jobs FROM {JOBS} j "
@@ -130,13 +130,13 @@ def unfinished(connection: Connection) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class LastTick:
-    """The last sign of a tick of one host, and how long ago that is."""
+    """The last sign of a tick of one host, and its age."""
 
     host: str
     ago: timedelta
 
 
 def hosts_that_tick(ticks: Collection[Row[Any]], now: datetime, within: timedelta) -> list[LastTick]:
-    """Of the last *ticks* of each host those that gave a sign *within* this time; pure."""
+    """Of the last *ticks* of each host, those with a sign *within* this time. Pure."""
     signs = [(row.host, max(each for each in (row.started_at, row.finished_at) if each)) for row in ticks]
     return [LastTick(host, now - at) for host, at in signs if now - at <= within]

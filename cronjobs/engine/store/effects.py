@@ -1,4 +1,4 @@
-"""Every statement about an effect: its beginning, its end, and what operators list and resolve."""
+"""Every statement about an effect: its beginning, its end, and what operators list and settle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store.sql import JSON_TYPE, run
 
 _WAIT_FOR_EFFECT: Final = either(postgresql="FOR NO KEY UPDATE OF e", sqlite="")
-# The attempt that began the effect has not ended: each claim has its own attempt number.
+# The attempt that began the effect has not ended. (Each claim has its own attempt number.)
 _ITS_ATTEMPT: Final = "j.id = e.job_id AND j.attempts = e.attempt AND j.status = 'running'"
 _STANDING: Final = """CASE WHEN e.state = 'recorded' THEN 'done' WHEN e.state <> 'begun' THEN e.state
       WHEN j.id IS NULL THEN 'unknown' ELSE 'running' END"""
@@ -22,7 +22,7 @@ _STANDING: Final = """CASE WHEN e.state = 'recorded' THEN 'done' WHEN e.state <>
 
 @dataclass(frozen=True)
 class Record:
-    """An effect as the ledger has it. ``running``: the attempt that began it has not ended."""
+    """One effect of the ledger. ``running``: the attempt that began it has not ended."""
 
     key: str
     state: str  # begun, recorded, skipped, stopped
@@ -39,7 +39,7 @@ class Record:
 
 
 def insert_begun(connection: Connection, key: str, lease: Lease) -> bool:
-    """Record that this attempt begins *key*, unless there is a row already; return whether it did."""
+    """Record that this attempt begins *key*, unless a row exists; return whether it was inserted."""
     made = run(
         connection,
         f"""INSERT INTO {EFFECTS} (key, job_id, attempt, state, begun_at)
@@ -50,7 +50,7 @@ def insert_begun(connection: Connection, key: str, lease: Lease) -> bool:
 
 
 def find(connection: Connection, key: str) -> Record | None:
-    """Read an effect, and lock it until this transaction ends."""
+    """Read an effect and lock it until this transaction ends."""
     # Lock first, then read: the second statement sees what was committed while the first one waited.
     run(connection, f"SELECT 1 FROM {EFFECTS} e WHERE e.key = :key {_WAIT_FOR_EFFECT}", key=key).first()
     row = run(
@@ -66,7 +66,7 @@ def find(connection: Connection, key: str) -> Record | None:
 
 
 def begin_again(connection: Connection, key: str, lease: Lease) -> None:
-    """Let this attempt take over an effect that was begun and has no end."""
+    """Let this attempt take over an effect that was begun and never ended."""
     run(
         connection,
         f"""UPDATE {EFFECTS} SET job_id = :job_id, attempt = :attempt, state = 'begun', begun_at = {NOW}
@@ -76,7 +76,7 @@ def begin_again(connection: Connection, key: str, lease: Lease) -> None:
 
 
 def mark(connection: Connection, key: str, state: str) -> None:
-    """Write "skipped" or "stopped"; the row keeps its attempt, so that a late end of that attempt is still accepted."""
+    """Write "skipped" or "stopped". The row keeps its attempt, so a late end by that attempt is still accepted."""
     run(connection, f"UPDATE {EFFECTS} SET state = :state WHERE key = :key", key=key, state=state)
 
 
@@ -84,11 +84,11 @@ def mark(connection: Connection, key: str, state: str) -> None:
 
 
 def record(connection: Connection, key: str, lease: Lease, result: str | None) -> bool:
-    """Record that this attempt did the effect; *result* is JSON text. False: a newer attempt has begun it since.
+    """Record that this attempt did the effect. *result* is JSON text. False: a newer attempt has begun it since.
 
-    Repeating it changes nothing, so it is simply called again if a reply was lost.
+    Repeating it changes nothing, so call it again if the reply was lost.
     """
-    # An INSERT, as the row may be gone if someone resolved it as not done too early; the attempt itself knows better.
+    # INSERT, because someone may have removed the row by settling it as not done too early. The attempt knows better.
     written = run(
         connection,
         f"""INSERT INTO {EFFECTS} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)
@@ -103,7 +103,7 @@ def record(connection: Connection, key: str, lease: Lease, result: str | None) -
 
 
 def withdraw(connection: Connection, key: str, lease: Lease) -> None:
-    """Remove this attempt's beginning, as if it had never been."""
+    """Delete this attempt's beginning, as if it had never begun."""
     run(
         connection,
         f"DELETE FROM {EFFECTS} WHERE key = :key AND job_id = :job_id AND attempt = :attempt AND state = 'begun'",
@@ -119,7 +119,7 @@ def _ours(key: str, lease: Lease) -> dict[str, Any]:
 
 
 def settle(connection: Connection, key: str, result: str | None) -> None:
-    """Record an effect as done because an operator confirmed it; *result* is JSON text."""
+    """Record an effect as done because an operator confirmed it. *result* is JSON text."""
     run(
         connection,
         f"""UPDATE {EFFECTS} SET state = 'recorded', recorded_at = {NOW}, result = CAST(:result AS {JSON_TYPE})
@@ -130,12 +130,12 @@ def settle(connection: Connection, key: str, result: str | None) -> None:
 
 
 def remove(connection: Connection, key: str) -> None:
-    """Forget that an effect was ever begun."""
+    """Delete the record that an effect was begun."""
     run(connection, f"DELETE FROM {EFFECTS} WHERE key = :key", key=key)
 
 
 def list_effects(connection: Connection, *, standing: str | None, prefix: str | None, limit: int) -> Sequence[Row[Any]]:
-    """Effects with the columns of the table and ``standing``, newest beginning first; None: no filter."""
+    """Effects with the table's columns and ``standing``, newest beginning first. A filter of None lets all pass."""
     return run(
         connection,
         f"""SELECT e.key, e.job_id, e.attempt, e.state, e.begun_at, e.recorded_at, e.result, {_STANDING} AS standing

@@ -40,20 +40,20 @@ _COLUMNS: Final = {"delay_s": "float8"} | kinds(
 _JSON_TEXTS: Final = ("payload",)
 
 _REPLACING_ROWS: Final = group("rows", _COLUMNS | {"stays": "int"})
-# Room was made for a job that is moved; for one that stays there is room only while it is there.
+# For a job that moves, room was made. For one that stays, there is room only while it stays.
 _HAS_ROOM: Final = "(r.stays = 0 OR j.queue = r.queue)"
-# The column's default, for callers that give no name. SQLite does not know who is connected, so we pass it.
+# The column's default, for callers that give no name. SQLite does not know who is connected, so we pass the name.
 _CALLER: Final = either(
     postgresql="concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))", sqlite=":caller_"
 )
-# PostgreSQL's ON CONFLICT waits for an open transaction that has updated the row of that key, as each claim does. A
-# scalar subquery, not NOT EXISTS: that is planned as a join, and if statistics show an empty table, as a loop over
-# all of it for each row.
+# As a scalar subquery: NOT EXISTS is planned as a join, which loops over the whole table for each row if statistics
+# show an empty table. It is asked first because PostgreSQL's ON CONFLICT waits for an open transaction that has updated
+# the row of that key, as each claim does.
 _NOT_THERE: Final = either(
     postgresql=f"(SELECT j.id FROM {JOBS} j WHERE j.idempotency_key = r.idempotency_key) IS NULL", sqlite="true"
 )
 _DUE_AT: Final = f"coalesce(r.run_at, {after_now('coalesce(r.delay_s, 0)')})"
-# In ASCII: the caller's connection may have an encoding without one of the characters, and reading it would fail.
+# In ASCII: the caller's connection may have an encoding that lacks one of the characters, and then reading would fail.
 _KEY_TOLD: Final = in_ascii("idempotency_key")
 _ROW_KEY_TOLD: Final = in_ascii("j.idempotency_key")
 _QUEUE_TOLD: Final = in_ascii("j.queue")
@@ -61,14 +61,14 @@ _QUEUE_TOLD: Final = in_ascii("j.queue")
 _NOT_STARTED: Final = "j.status = 'queued' AND j.attempts = 0"
 
 # Statements begin with INSERT or UPDATE where possible: by that word Python's sqlite3, in its legacy transaction
-# control, knows that it has to open a transaction. PostgreSQL assigns ids in the order of such a SELECT.
+# control, decides to open a transaction. PostgreSQL assigns ids in the order of such a SELECT.
 # https://www.postgresql.org/message-id/29386.1528813619%40sss.pgh.pa.us
 _COLUMNS_WRITTEN: Final = """job_type, payload, meta, queue, priority, run_at, created_at, max_attempts, timeout_s,
                       idempotency_key, concurrency_key, enqueued_by"""
 _VALUES: Final = f"""
          r.job_type, CAST(r.payload AS {JSON_TYPE}), CAST(r.meta AS {JSON_TYPE}), r.queue, r.priority, {_DUE_AT}, {NOW},
          r.max_attempts, r.timeout_s, r.idempotency_key, r.concurrency_key, coalesce(r.enqueued_by, {_CALLER})"""
-# In a statement of their own: apps may not write these columns, or one row of theirs could block a schedule for ever.
+# In a statement of their own: apps may not write these columns, or one row of an app could block a schedule for ever.
 _COLUMNS_OF_SCHEDULE: Final = f"{_COLUMNS_WRITTEN}, schedule, scheduled_for"
 _VALUES_OF_SCHEDULE: Final = f"{_VALUES}, r.schedule, r.scheduled_for"
 
@@ -82,7 +82,8 @@ REPLACE_SQLITE: Final = f"""
   WHERE j.idempotency_key = r.idempotency_key AND {_NOT_STARTED} AND {_HAS_ROOM}
   RETURNING {_KEY_TOLD} AS idempotency_key"""
 
-# Skips rows that another session has locked: usually a runner that claims it, else a transaction that may never end.
+# Skip rows that another session has locked: usually a runner that claims the row, else a transaction that may never
+# end.
 REPLACE_POSTGRESQL: Final = f"""
   WITH there AS MATERIALIZED (
     SELECT j.id FROM {JOBS} j WHERE j.idempotency_key {AMONG_KEYS} AND {_NOT_STARTED}
@@ -133,12 +134,12 @@ class Existing(NamedTuple):
 def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_capped: bool) -> list[int | None]:
     """Insert jobs (from ``row_of``) with distinct keys in one statement; return the new ids in order.
 
-    None: not written, because the key is used (never an error, which would spoil the caller's transaction) or, unless
-    *into_capped*, because the queue is capped; then all rows must be for one queue. It waits only for an open
-    transaction that inserts or deletes the same key, as any unique key must.
+    None: nothing was written. Either the key is used (never an error, which would spoil the caller's transaction), or,
+    without *into_capped*, the queue has a cap; then all rows must be for one queue. Like any unique key it waits only
+    for an open transaction that inserts or deletes the same key.
     """
     values = _by_column(_storable(connection, rows))
-    # Of many rows the payloads always come from JSON: it is what makes the rows, even of equal ones.
+    # If there are many rows, their payloads always come from JSON, even if all are equal: the JSON also makes the rows.
     from_json = _JSON_TEXTS if len(rows) > 1 else ()
     parameters, bound, varying = shaped(connection, values, from_json=from_json, as_json=_JSON_TEXTS)
     statement = _insert(is_postgresql(connection), bound, varying, into_capped)
@@ -158,7 +159,7 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
 
 
 def _by_column(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The values of *rows*, for each column that one of them has."""
+    """The values of *rows*, for each column that at least one row has."""
     if len(rows) == 1:
         return {name: [value] for name, value in rows[0].items()}
     named = set().union(*rows)
@@ -167,14 +168,14 @@ def _by_column(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 @lru_cache(maxsize=128)
 def _insert(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...], into_capped: bool) -> str:
-    """The INSERT of rows that have one value in each of the columns *bound*, and none in those not named."""
+    """The INSERT of rows: *bound* columns have one value for all rows, and columns not named have none."""
     columns, values = _COLUMNS_WRITTEN, _VALUES
     if {"schedule", "scheduled_for"}.intersection(bound + varying):
         columns, values = _COLUMNS_OF_SCHEDULE, _VALUES_OF_SCHEDULE
     source = shaped_rows(postgresql, _COLUMNS, bound, varying, _JSON_TEXTS)
     statement = f"INSERT INTO {JOBS} ({columns}) SELECT {values} FROM {source} r WHERE true"
     if not into_capped:
-        statement += f" AND NOT {IS_CAPPED}"  # rows of one queue: its cap is checked once, not for each row
+        statement += f" AND NOT {IS_CAPPED}"  # rows of one queue: check its cap once, not for each row
     keyed = "idempotency_key" in bound + varying
     statement += f" AND {_NOT_THERE}" if keyed else ""
     statement += " ORDER BY r.n" if varying else ""
@@ -183,7 +184,7 @@ def _insert(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...], 
 
 
 def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Existing]:
-    """The existing rows that have the keys of *rows*."""
+    """The existing rows with the keys of *rows*."""
     return {
         from_ascii(connection, row.idempotency_key): Existing(
             row.id, Status(row.status), from_ascii(connection, row.queue), bool(row.not_started)
@@ -195,7 +196,7 @@ def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Ex
 def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[str]:
     """Overwrite the rows with these keys that no runner has had; return the keys that were replaced.
 
-    ``stays`` 1 in a row: only if the job is still in the row's queue.
+    A row with ``stays`` 1 is replaced only if the job is still in that row's queue.
     """
     parameters = {"rows": group_value(connection, _storable(connection, rows))} | _caller(connection)
     statement = REPLACE_SQLITE
@@ -206,9 +207,9 @@ def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[
 
 
 def _storable(connection: Connection, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """*rows* as the database takes them; raises PayloadError for a character that it cannot store.
+    """Check that the database can store *rows*; raise PayloadError for a character that it cannot.
 
-    If the database refused it instead, the caller's transaction would be lost.
+    If the database refused the character instead, the caller's transaction would be lost.
     """
     encoding = server_encoding(connection)
     if encoding == UTF8:
@@ -250,6 +251,9 @@ def job_status(connection: Connection, job_id: int) -> Status | None:
 
 
 def has_jobs(connection: Connection) -> bool:
-    """Whether the jobs table exists, by PostgreSQL's catalogue, so that a missing one does not end the transaction."""
+    """Whether PostgreSQL's catalogue has the jobs table.
+
+    Asking the table itself would end the transaction if it is missing.
+    """
     there = run(connection, "SELECT to_regclass(:name) IS NOT NULL AS there", name=qualified(connection, jobs.name))
     return bool(there.scalar_one())

@@ -1,4 +1,4 @@
-"""What ``doctor`` reads from the database itself: its size and statistics, rights, its file, the ticks of one host."""
+"""What ``doctor`` reads from the database itself: size and statistics, rights, the file, the ticks of one host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ TICKS_LOOKED_AT: Final = 120
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """``pooled``: a pooler is between us and the server, which gave us another process number than its own."""
+    """``pooled``:
+
+    a pooler sits between us and the server, because it reported another process number than the server's.
+    """
 
     version: int  # 170002
     user: str
@@ -46,7 +49,7 @@ def server(connection: Connection) -> ServerFacts:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """What the server knows about a table; the instants are of the last vacuum and analyze, by hand or by itself."""
+    """What the server knows about a table. Its instants: the last vacuum and analyze, manual or automatic."""
 
     name: str
     live: int
@@ -59,7 +62,7 @@ class TableStatistics:
 
 
 def table_statistics(connection: Connection, names: Collection[str]) -> list[TableStatistics]:
-    """Of those of our tables that there are."""
+    """The statistics of those of our tables that exist."""
     found = []
     for name in names:
         row = connection.execute(
@@ -78,7 +81,7 @@ def table_statistics(connection: Connection, names: Collection[str]) -> list[Tab
 
 @dataclass(frozen=True)
 class HeldRights:
-    """What a role may do with one of our tables; ``partly``: with some of its columns. ``owner``: everything."""
+    """What a role may do with one of our tables. ``partly``: with some of its columns. ``owner``: everything."""
 
     relation: str
     rights: frozenset[str]
@@ -87,7 +90,7 @@ class HeldRights:
 
 
 def rights_of(connection: Connection, role: str, relations: Collection[str]) -> list[HeldRights]:
-    """The rights of *role*, those of its groups included, "public" is everybody's; of the relations that there are."""
+    """The rights of *role* on the relations that exist, including those of its groups; "public" means everybody."""
     found = []
     for name in relations:
         whole = ", ".join(f"has_table_privilege(:role, c.oid, '{right}')" for right in TABLE_RIGHTS)
@@ -110,9 +113,9 @@ def rights_of(connection: Connection, role: str, relations: Collection[str]) -> 
 
 
 def roles_left_behind(connection: Connection, relations: Collection[str]) -> dict[str, list[str]]:
-    """Roles that were given the right to read the audit trail, by name, and which *relations* they may not read.
+    """Roles that may read the audit trail, and which of *relations* each of them may not.
 
-    Who reads that one reads all of them, by ``db grants``: so these are what a migration added since.
+    "db grants" gives a role that reads the audit trail every relation. So what is missing came with a later migration.
     """
     rows = connection.execute(
         text(
@@ -136,7 +139,7 @@ def roles_left_behind(connection: Connection, relations: Collection[str]) -> dic
 
 
 def existing_roles(connection: Connection, names: Collection[str]) -> dict[str, bool]:
-    """Those of *names* that there are, and whether the session's user is, or belongs to, each."""
+    """Those of *names* that exist, and whether the session's user is that role or belongs to it."""
     rows = connection.execute(
         text("SELECT r.rolname, pg_has_role(r.oid, 'USAGE') FROM pg_roles r WHERE r.rolname = ANY(:names)"),
         {"names": list(names)},

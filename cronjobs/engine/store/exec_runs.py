@@ -1,4 +1,7 @@
-"""Runs of ``cronjobs exec``: rows that no tick made and none may claim, one per run, known by its token."""
+"""Runs of ``cronjobs exec``:
+
+one row per run, identified by its token. No tick makes these rows, and none may claim them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _LEASE_LATER: Final = after_now("-:began_ago + :lease_s")
 
 @dataclass(frozen=True)
 class ExecRow:
-    """What is known of a run from its beginning. ``began_ago``: before the database's now."""
+    """What is known when a run begins. ``began_ago``: how long before the database's now."""
 
     key: str
     job_type: str
@@ -39,7 +42,7 @@ class ExecRow:
     scheduled_for: datetime | None = None
 
 
-# A run has one key for ever, so that it is written once, whoever writes it and how often.
+# A run keeps one key for ever. So it is written once, no matter which process writes it and how often.
 _BEGIN: Final = f"""
   INSERT INTO {JOBS} (job_type, payload, meta, status, run_at, created_at, started_at, attempts, max_attempts,
                       locked_by, locked_until, idempotency_key, policy, enqueued_by)
@@ -50,7 +53,7 @@ _BEGIN: Final = f"""
 
 
 def begin(connection: Connection, row: ExecRow) -> int | None:
-    """Insert the row of a running job; None: the run has one."""
+    """Insert the row of a running job. None: this run already has one."""
     found: int | None = run(
         connection,
         _BEGIN,
@@ -68,7 +71,7 @@ def begin(connection: Connection, row: ExecRow) -> int | None:
 
 
 class ExecState(NamedTuple):
-    """A run's row. ``guessed``: recovery took it for lost, and now its end is known after all."""
+    """A run's row. ``guessed``: recovery declared it lost, and now its real end is known."""
 
     id: int
     status: Status
@@ -83,7 +86,7 @@ def find(connection: Connection, key: str) -> ExecState:
 
 
 def end(connection: Connection, state: ExecState, row: ExecRow, finish: Finish) -> bool:
-    """Write how a run ended; False: its row is locked just now, so nothing was written."""
+    """Write how a run ended. False: another session has locked its row, and nothing was written."""
     if state.guessed:
         run(
             connection,
@@ -106,7 +109,7 @@ _PRUNE: Final = f"""
 
 
 def prune(connection: Connection, kept: Mapping[Status, timedelta]) -> int:
-    """Delete old runs, and their history by its foreign key; for the database of no project, which no tick prunes."""
+    """Delete old runs; a foreign key deletes their history. For the database without a project: no tick prunes it."""
     return sum(
         len(run(connection, _PRUNE, status=status.value, kept_s=span.total_seconds()).all())
         for status, span in kept.items()
@@ -114,7 +117,7 @@ def prune(connection: Connection, kept: Mapping[Status, timedelta]) -> int:
 
 
 def running_here(connection: Connection, host: str) -> list[Any]:
-    """The runs of *host* that no end was recorded of: id, locked_by, started_at."""
+    """The runs of *host* without a recorded end: id, locked_by, started_at."""
     return list(
         run(
             connection,
@@ -132,7 +135,7 @@ def running_here(connection: Connection, host: str) -> list[Any]:
 
 @dataclass(frozen=True)
 class LatestRun:
-    """One of the two newest runs of a name. ``meta``: as exec wrote it, if nobody else did."""
+    """One of the two newest runs of a name. ``meta``: as exec wrote it, unless another program changed it."""
 
     id: int
     job_type: str
@@ -143,13 +146,13 @@ class LatestRun:
 
 
 MOST_IN_STRIP: Final = 1500
-MOST_NAMES: Final = 1000  # whose runs are looked at; that there are more is a finding
-# Only exec writes rows that have begun. As the predicate of the index, or the planner may not use it.
+MOST_NAMES: Final = 1000  # names whose runs are read; more names are a finding
+# Only exec writes rows that have begun. Repeat the index's predicate, or the planner may not use it.
 _BEGAN_BY_EXEC: Final = f"({IS_EXEC} AND j.started_at IS NOT NULL)"
 
 
 def _nth_run(nth: int) -> str:
-    """The newest run of name ``n`` (0), or an older one."""
+    """SQL for the newest run of name ``n`` (0), or an older one (1, 2, …)."""
     return (
         f"(SELECT j.id FROM {JOBS} j WHERE {_BEGAN_BY_EXEC} AND j.job_type = n.job_type "
         f"ORDER BY j.run_at DESC, j.id DESC LIMIT 1 OFFSET {nth})"
@@ -168,7 +171,10 @@ _NAMES: Final = f"""
 
 
 def latest(connection: Connection) -> dict[str, list[LatestRun]]:
-    """The two newest runs of each name, by job type, the newest first; of one name more than ``MOST_NAMES``, if any."""
+    """The two newest runs of each name, by job type, newest first.
+
+    Returns one name more than ``MOST_NAMES`` if there are more.
+    """
     rows = run(connection, _NAMES, most=MOST_NAMES + 1).all()
     return _by_type(connection, [id_ for row in rows for id_ in (row.id, row.before) if id_ is not None])
 
@@ -176,7 +182,7 @@ def latest(connection: Connection) -> dict[str, list[LatestRun]]:
 def begun_between(
     connection: Connection, job_type: str, begin: datetime | None, end: datetime | None, limit: int
 ) -> list[LatestRun]:
-    """The newest *limit* runs of one name that began from *begin* to *end* (None: ever), the newest first."""
+    """The newest *limit* runs of one name that began between *begin* and *end*, newest first. None: no bound."""
     ids = run(
         connection,
         f"""SELECT j.id FROM {JOBS} j WHERE {_BEGAN_BY_EXEC} AND j.job_type = :job_type
@@ -198,9 +204,9 @@ _LATELY: Final = f"""
 
 
 def quarters_lately(connection: Connection, job_type: str, first: int, count: int) -> str:
-    """What became of the runs of one name, a letter for each of *count* quarters from the one numbered *first*.
+    """One letter for each of *count* quarter-hours from number *first*: what became of the runs of one name.
 
-    Of the newest MOST_IN_STRIP runs: one a minute for a day, and some.
+    Reads the newest MOST_IN_STRIP runs: enough for one a minute for a day.
     """
     begin = datetime.fromtimestamp(first * QUARTER.total_seconds(), UTC)
     rows = run(connection, _LATELY, job_type=job_type, begin=begin, most=MOST_IN_STRIP)
@@ -229,7 +235,7 @@ _WITHOUT_CRON: Final = either(postgresql="meta - 'cron'", sqlite="json_remove(me
 
 
 def expect_no_more(connection: Connection, ids: list[int]) -> None:
-    """Forget when these names should run: no line of the crontab has them any more."""
+    """Forget when these names should run next, because no line of the crontab has them any more."""
     run(
         connection,
         f"""UPDATE {JOBS} SET meta = {_WITHOUT_CRON}

@@ -1,4 +1,4 @@
-"""Leases that expired, or whose runners are gone: who has which, and which may be settled."""
+"""Leases that expired, or whose runners are gone: who holds them, and which may be settled."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ from cronjobs.text import BrokenText
 
 
 def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
-    """Each ``locked_by`` that begins with *prefix*, the runners of one host and boot, and the highest age it can reach.
+    """Each ``locked_by`` that begins with *prefix*, and the highest age it can reach.
 
-    Each runner wrote that age itself, in seconds; None: plain SQL did, and wrote none.
+    The prefix means one host and boot.
+
+    Each runner wrote that age itself, in seconds. None: plain SQL wrote the lease, without an age.
     """
     statement = f"""
         SELECT DISTINCT j.locked_by, {RUNNER_S} AS runner_s FROM {JOBS} j
@@ -43,7 +45,7 @@ def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Leased:
-    """A lease, when it ends, and the length of its runner's leases in seconds; None: unknown."""
+    """A lease, its end, and the length of its runner's leases in seconds; None: unknown."""
 
     lease: Lease
     job_type: str
@@ -52,7 +54,7 @@ class Leased:
 
 
 def far_leases(connection: Connection, beyond: timedelta, limit: int) -> list[Leased]:
-    """Leases that end later than *beyond* from now."""
+    """Leases that end more than *beyond* after now."""
     rows = run(
         connection,
         f"""
@@ -75,9 +77,9 @@ def expired_leases(
     *,
     working: Sequence[str] = (),
 ) -> tuple[datetime, list[Expired]]:
-    """Lock up to *limit* jobs whose lease expired by the database's clock, or that one of *dead* has leased.
+    """Lock up to *limit* jobs whose lease has expired by the database's clock, or is held by one of *dead*.
 
-    It skips rows that others have locked, and jobs of *working* runners.
+    Skips rows that others have locked, and jobs of *working* runners.
     """
     rows = run(
         connection,
@@ -107,7 +109,10 @@ def expired_leases(
 
 
 def _with_a_fence(connection: Connection, job: Job) -> Job:
-    """*job*, whose row is locked, with a ``locked_by`` that can be compared: plain SQL may have written any bytes."""
+    """*job*, whose row is locked, with a ``locked_by`` that can be compared:
+
+    plain SQL may have written any bytes there.
+    """
     if isinstance(job.locked_by, BrokenText):
         clean = str(job.locked_by)
         run(connection, f"UPDATE {JOBS} SET locked_by = :clean WHERE id = :id", id=job.id, clean=clean)
@@ -116,7 +121,7 @@ def _with_a_fence(connection: Connection, job: Job) -> Job:
 
 
 _GIVEN_UP: Final = f"(j.locked_until < {NOW} OR j.locked_by {among('dead')}) AND NOT (j.locked_by {among('working')})"
-# On a cluster its handler may run until then, whatever became of its supervisor.
+# On a cluster the handler may run until then, even if its supervisor is gone.
 _RUNS_FAR: Final = f"""
       EXISTS (SELECT 1 FROM {TOKENS} t
               WHERE t.job_id = j.id AND t.attempt = j.attempts AND t.permitted_until > {NOW})"""

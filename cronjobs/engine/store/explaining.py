@@ -1,7 +1,7 @@
-"""Every statement of ``explain``: what the ledger, the ticks, the audit trail and the jobs show about one question.
+"""Every statement of ``explain``: what the ledger, the ticks, the audit trail and the jobs say about one question.
 
-Each uses an index, so that an answer from the far end of the retention costs no more than one from today; a test checks
-the plans on both databases. Questions about many occurrences go into one statement.
+Each uses an index, so an answer from the far end of the retention costs no more than one from today; a test checks the
+plans on both databases. Questions about many occurrences share one statement.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from cronjobs.engine.store.status_facts import TRIGGERS_READ
 from cronjobs.engine.store.tailing import JOB_PROGRESS
 
 TICKS_READ = 200
-LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun so long before a decision that it took
+LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun this long before a decision that it made
 
 
 _MOMENTS: Final = group("moments", {"number": "int", "due_at": "timestamptz", "decided_at": "timestamptz"})
 _LONGEST_BEFORE: Final = shifted("o.decided_at", "-:longest_s")
-# Jobs that were chosen by filters have one audit row for the whole batch.
+# Jobs chosen by filters share one audit row per batch.
 _HAS_ID: Final = either(
     postgresql="a.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))",
     sqlite=(
@@ -49,7 +49,7 @@ _HAS_ID: Final = either(
         "THEN EXISTS (SELECT 1 FROM json_each(a.detail, '$.ids') WHERE value = :id) ELSE 0 END"
     ),
 )
-# Each by the index of its kind of waiting jobs.
+# Each kind of waiting job by its own index.
 _TYPE_PLAIN: Final = f"j.job_type = :job_type AND j.{PLAIN}"
 _TYPE_TIMED: Final = f"j.job_type = :job_type AND j.{TIMED}"
 _FIRST_PLAIN: Final = f"SELECT j.id, j.run_at FROM {JOBS} j WHERE {_TYPE_PLAIN} ORDER BY j.run_at, j.id LIMIT 1"
@@ -78,7 +78,10 @@ def schedule_names(connection: Connection) -> list[str]:
 
 
 def trail(connection: Connection, actions: Collection[str], subjects: Collection[str]) -> Sequence[Row[Any]]:
-    """The audit trail of these subjects, oldest first: of "define" and "retire" names, of "pause" as "queue mail"."""
+    """The audit trail of these subjects, oldest first.
+
+    Subjects of "define" and "retire" are names, of "pause" "queue mail".
+    """
     return connection.execute(
         select(audit)
         .where(audit.c.action.in_(list(actions)), audit.c.subject.in_(list(subjects)))
@@ -87,7 +90,7 @@ def trail(connection: Connection, actions: Collection[str], subjects: Collection
 
 
 def triggers(connection: Connection, names: Collection[str], since: datetime) -> list[tuple[datetime, str | None, int]]:
-    """The newest TRIGGERS_READ runs that people triggered under these names since then: when, who, and the job."""
+    """The newest TRIGGERS_READ runs since then that people triggered under these names: when, who, and the job."""
     rows = run(
         connection,
         f"SELECT a.at, a.actor, a.detail FROM {AUDIT} a WHERE a.action = 'trigger' AND a.subject {AMONG_NAMES} "
@@ -109,7 +112,7 @@ def pause_rows(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def row_from(connection: Connection, schedule_id: int, at: datetime) -> Row[Any] | None:
-    """The row that ends first at or after *at*: if it begins no later than *at*, it covers *at*."""
+    """The first row that ends at or after *at*. If it begins at or before *at*, it covers *at*."""
     return connection.execute(
         select(occurrences)
         .where(occurrences.c.schedule_id == schedule_id, occurrences.c.last_for >= at)
@@ -132,7 +135,10 @@ def rows_between(
 
 
 def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str | None = None) -> Sequence[Row[Any]]:
-    """Ledger rows that name these jobs (made, given way to, coalesced into), with their schedules' names."""
+    """Ledger rows that name these jobs, with their schedules' names.
+
+    A row names the job that was made, that it gave way to, or that it was coalesced into.
+    """
     return run(
         connection,
         f"""
@@ -153,7 +159,7 @@ def is_unsettled(connection: Connection, effect_key: str) -> bool:
 
 
 def job_of_key(connection: Connection, key: str) -> int | None:
-    """The job that has the key, else the newest that gave it back."""
+    """The job that has the key, else the newest job that gave it back."""
     statement = f"""SELECT coalesce((SELECT j.id FROM {JOBS} j WHERE j.idempotency_key = :key),
       (SELECT max(j.id + 0) FROM {JOBS} j WHERE j.released_key = :key)) AS id"""
     found: int | None = run(connection, statement, key=key).scalar()
@@ -206,9 +212,9 @@ def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
 
 
 def place_in_line(connection: Connection, job_id: int, runnable: Collection[str] | None) -> Row[Any] | None:
-    """The ``priority`` of a job that waits, and the job of its schedule that it waits for: ``first_id``, ``running``.
+    """The ``priority`` of a waiting job, and the job of its schedule that it waits for: ``first_id``, ``running``.
 
-    *runnable*: as in a claim. These two are None if the job may start beside the others, or is the first of them.
+    *runnable*: as in a claim. The two are None if the job may start beside the others, or is the first of them.
     """
     return run(
         connection,
@@ -228,7 +234,7 @@ def place_in_line(connection: Connection, job_id: int, runnable: Collection[str]
 
 
 def jobs_of_type(connection: Connection, job_type: str) -> Row[Any]:
-    """How many jobs of a type wait, how many of them are due, and the id of the one that is due first."""
+    """How many jobs of a type wait, how many of these are due, and the id of the job due first."""
     return run(
         connection,
         f"""
@@ -257,7 +263,7 @@ def schedules_of_type(connection: Connection, job_type: str) -> list[str]:
 
 
 def newest_tick(connection: Connection) -> Row[Any] | None:
-    """The last one to begin, by its id: one whose clock was ahead has a time that is still to come."""
+    """The last tick to begin, by id: the time of one whose clock was ahead may still be to come."""
     return run(connection, f"SELECT t.* FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").first()
 
 
@@ -269,13 +275,13 @@ def newest_ticks(connection: Connection, limit: int) -> Sequence[Row[Any]]:
 
 
 def first_tick_at(connection: Connection) -> datetime | None:
-    """When the oldest tick began that is still kept."""
+    """When the oldest stored tick began."""
     found: datetime | None = connection.execute(select(func.min(ticks.c.started_at))).scalar()
     return found
 
 
 def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> dict[int, tuple[int | None, int | None]]:
-    """For each moment's number: the last tick that began by its ``due_at``, and the first one that began after it."""
+    """For each moment's number: the last tick that began by its ``due_at``, and the first tick that began after it."""
     rows = run(
         connection,
         f"""
@@ -292,9 +298,9 @@ def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> d
 def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
     """Pairs of a moment's number and the id of a tick that was working at its ``decided_at``.
 
-    Up to a second off is accepted: a tick derives its start and end from another reading of the database's clock.
+    Allows a second of difference: a tick derives its start and end from another reading of the database's clock.
     """
-    # CROSS JOIN: SQLite keeps the order, so that each moment is one step into the index of ticks.
+    # CROSS JOIN: SQLite keeps this order, so each moment is one step into the index of ticks.
     rows = run(
         connection,
         f"""
@@ -308,7 +314,7 @@ def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> 
 
 
 def records_between(connection: Connection, begin: datetime, end: datetime) -> Sequence[Any]:
-    """Ended ticks that began in [*begin*, *end*], newest first; at most TICKS_READ are looked at."""
+    """Ended ticks that began in [*begin*, *end*], newest first. Reads at most TICKS_READ."""
     lately = (
         select(ticks)
         .where(ticks.c.started_at >= begin, ticks.c.started_at <= end)
@@ -332,7 +338,7 @@ def records_between(connection: Connection, begin: datetime, end: datetime) -> S
 
 
 def last_tick_that_knew(connection: Connection, job_type: str) -> Row[Any] | None:
-    """The newest tick whose recorded job types have this one."""
+    """The newest tick whose recorded job types include this one."""
     names = (
         run(connection, f"SELECT l.hash FROM {JOB_TYPE_LISTS} l WHERE {_LISTS_TYPE}", job_type=job_type).scalars().all()
     )
@@ -347,7 +353,7 @@ def last_tick_that_knew(connection: Connection, job_type: str) -> Row[Any] | Non
 
 
 def last_tick_with_its_types(connection: Connection, tick: Row[Any]) -> Row[Any]:
-    """The last tick of *tick*'s host before one there recorded its job types anew: most ticks record none."""
+    """The last tick of *tick*'s host that recorded job types, at or before it: most ticks record none."""
     return run(
         connection,
         f"""
@@ -361,10 +367,10 @@ def last_tick_with_its_types(connection: Connection, tick: Row[Any]) -> Row[Any]
 
 
 def first_tick_without(connection: Connection, knew: Row[Any]) -> datetime:
-    """When the first tick began after the last one that could run a type; *knew*: the last that recorded so.
+    """When the first tick began after the last one that could run a type. *knew*: the last one that recorded the type.
 
-    Most ticks record no types. On its host that is the next one that recorded them; if there is none, that of any host
-    after the last one there.
+    Most ticks record no types. So this is the next tick of the same host that recorded any; if there is none, the first
+    tick of any host after the last tick of that host.
     """
     last = last_tick_with_its_types(connection, knew)
     at: datetime | None = run(
@@ -396,7 +402,7 @@ def ticks_of(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]
 
 
 def workers_of(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
-    """Where the attempts of these jobs run that are on a cluster; "": no worker has begun it."""
+    """For those of these jobs that run on a cluster: the worker of the attempt; "": no worker has begun it."""
     rows = run(
         connection,
         f"""

@@ -1,4 +1,4 @@
-"""Job types whose last runs all failed, of jobs that no active schedule made: its own are judged by its ledger."""
+"""Job types whose last runs all failed. Jobs of active schedules are left out: their ledger judges those."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, SCHEDULES
 from cronjobs.engine.store.sql import run
 
 IN_A_ROW: Final = 3
-TYPES: Final = 100  # those with the most failures
-JOBS_READ: Final = 3  # the last so many failures are of no more jobs
-ATTEMPTS: Final = 100  # of a job, its newest: it may have snoozed for a year
-SUCCESSES: Final = 5000  # the newest, of all types
+TYPES: Final = 100  # the types with the most failures
+JOBS_READ: Final = 3  # the last failures belong to at most so many jobs
+ATTEMPTS: Final = 100  # newest attempts of a job: it may have snoozed for a year
+SUCCESSES: Final = 5000  # newest successes, of all types
 
-# Only what waits for another try: what died is a finding already.
+# Only jobs that wait for another try: a dead job is a finding already.
 _FAILS_ON: Final = f"""j.{WAITING} AND j.status = 'failed' AND (j.schedule IS NULL
       OR NOT EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.name = j.schedule AND s.status = 'active'))"""
 
 
 @dataclass(frozen=True)
 class FailingType:
-    """Its last IN_A_ROW attempts, or more, failed since ``since``; ``jobs`` of it wait for another try."""
+    """A type whose last IN_A_ROW attempts, or more, have failed since ``since``.
+
+    ``jobs``: how many of its jobs wait for a try.
+    """
 
     job_type: str
     jobs: int
@@ -34,7 +37,10 @@ class FailingType:
 
 
 def failing_types(connection: Connection) -> list[FailingType]:
-    """By name. It reads what waits, once, and for those in doubt a few attempts and the newest successes."""
+    """The failing types, by name.
+
+    Reads all waiting jobs once, then for suspects a few attempts and the newest successes.
+    """
     rows = run(
         connection,
         f"""
@@ -58,7 +64,7 @@ def failing_types(connection: Connection) -> list[FailingType]:
 
 
 def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
-    """When the last failures ended of the JOBS_READ jobs of it that failed last."""
+    """When the last failures ended, of the JOBS_READ jobs of this type that failed last."""
     return list(
         run(
             connection,
@@ -76,9 +82,9 @@ def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
 
 
 def _last_successes(connection: Connection, since: datetime) -> dict[str, datetime]:
-    """By job type, when a run of it last succeeded since *since*.
+    """By job type, when a run last succeeded, if that was after *since*.
 
-    The type is looked up for each of them: of a join PostgreSQL may make a walk over all jobs.
+    Looks the type up for each run: PostgreSQL may turn a join into a walk over all jobs.
     """
     rows = run(
         connection,

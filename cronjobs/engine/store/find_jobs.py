@@ -1,4 +1,4 @@
-"""One job as an app asks for it, on whatever connection the app has: by its id, or by its key."""
+"""One job, by id or by key, as an app asks for it on whatever connection it has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cronjobs.engine.store.sql import AMONG_KEYS, is_postgresql, run
 from cronjobs.errors import SchemaMissing
 from cronjobs.text import decoded, one_line
 
-LONGEST: Final = 4000  # characters of a text; more than any that cronjobs writes
+LONGEST: Final = 4000  # characters of a text; more than cronjobs ever writes
 _JSON: Final = ("payload", "meta", "result", "progress", "policy")
 _TEXTS: Final = (
     *("job_type", "queue", "status", "last_error", "error_type", "idempotency_key", "released_key", "schedule"),
@@ -34,8 +34,8 @@ class JobName(NamedTuple):
         return f"job {self.id}" if self.key is None else f'the job with idempotency key "{one_line(self.key, 200)}"'
 
 
-# The app's connection decides how a driver reads instants, JSON and texts. So they travel as numbers, and as the bytes
-# of texts in hexadecimal digits, which are the same on every connection.
+# The app's connection decides how a driver reads instants, JSON and texts. So they travel as numbers, and texts as
+# hexadecimal digits of their bytes, which are the same on every connection.
 def _text(column: str) -> str:
     shown = f"substr({column}, 1, {LONGEST})"
     return either(postgresql=in_ascii(shown), sqlite=f"CASE WHEN {column} IS NOT NULL THEN hex({shown}) END")
@@ -65,13 +65,14 @@ _TOLD: Final = (
 _COLUMNS: Final = tuple(_TOLD)
 _SELECT: Final = f"SELECT {', '.join(f'{told} AS told_{name}' for name, told in _TOLD.items())} FROM {JOBS} j WHERE "
 _BY_ID: Final = "j.id = CAST(:id AS bigint)"
-# Who has the key, else who had it last. "+ 0": for the largest id PostgreSQL may walk back through all of them.
+# The job that has the key, else the last one that had it. "+ 0": to find the largest id PostgreSQL might walk back
+# through all of them.
 _BY_KEY: Final = f"""j.id = coalesce((SELECT k.id FROM {JOBS} k WHERE k.idempotency_key {AMONG_KEYS}),
   (SELECT max(k.id + 0) FROM {JOBS} k WHERE k.released_key {AMONG_KEYS}))"""
 
 
 def find_row(connection: Connection, name: JobName) -> dict[str, Any] | None:
-    """The columns of a job: texts, JSON as its text, instants as microseconds since 1970; None: there is none."""
+    """The columns of a job: texts, JSON as text, instants as microseconds since 1970. None: there is no such job."""
     if cannot_be_there(connection, name):
         return None
     if name.id is not None:
@@ -92,12 +93,12 @@ def _read(connection: Connection, digits: str) -> str:
 
 
 def cannot_be_there(connection: Connection, name: JobName) -> bool:
-    """Whether the key has a character that this database cannot hold: to ask for it would end the transaction."""
+    """Whether the key has a character that this database cannot store: asking for it would end the transaction."""
     return name.key is not None and unfit_character(server_encoding(connection), name.key) is not None
 
 
 class Readiness(NamedTuple):
-    """What decides whether a call can be made. The database's own refusal would end the app's transaction."""
+    """Decides whether a call can be made. If the database refused it instead, the app's transaction would end."""
 
     revision: str
     may_read: bool  # this connection's role may read whole jobs

@@ -1,6 +1,6 @@
-"""What cronjobs itself gave up for good: the audit trail has it, and it is a finding until a person acknowledges it.
+"""What cronjobs itself gave up for good: recorded in the audit trail, and a finding until a person acknowledges it.
 
-Such an entry is one fact, and nothing ends it but the ack: later runs do not bring back what did not run.
+Each entry is a fact that only an acknowledgement ends: later runs do not bring back what did not run.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from cronjobs.engine.probe.sql_text import AUDIT
 from cronjobs.engine.store.sql import run
 from cronjobs.engine.store.ticks import AuditAct, record_all
 
-# Kinds of findings, and the actions of their entries.
+# Kinds of findings, and the actions of their audit entries.
 DROPPED: Final = "dropped"  # occurrences beyond catch_up_limit, by schedule
-PRUNED: Final = "pruned"  # dead jobs that nobody had dealt with, by job type
+PRUNED: Final = "pruned"  # dead jobs pruned while open, by job type
 KINDS: Final = (DROPPED, PRUNED)
 BY: Final = "cronjobs"
-READ: Final = 1000  # entries of a kind
+READ: Final = 1000  # entries of each kind
 ACKS_READ: Final = 100
 
 
@@ -40,14 +40,15 @@ class GivenUp:
 
 
 def give_up(connection: Connection, kind: str, found: Mapping[str, Mapping[str, Any]], at: datetime) -> None:
-    """Record what is given up, by the name of its schedule or job type; each has a "count"."""
+    """Record what is given up, by schedule or job type, each with a "count"."""
     acts = [AuditAct(kind, name, BY, dict(detail)) for name, detail in sorted(found.items())]
     record_all(connection, acts, host=None, at=at)
 
 
 def given_up(connection: Connection, kind: str) -> GivenUp | None:
-    """What was given up and is not acknowledged; None: nothing."""
-    # The oldest, as an ack covers all up to the newest that it is shown. "+ 0", or PostgreSQL may walk the whole trail.
+    """What was given up and is not acknowledged. None: nothing."""
+    # The oldest first, because an ack covers all entries up to the newest it was shown. "+ 0", or PostgreSQL may walk
+    # the whole trail.
     rows = run(
         connection,
         f"SELECT a.id, a.subject, a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.id > :after "
@@ -65,7 +66,7 @@ def given_up(connection: Connection, kind: str) -> GivenUp | None:
 
 
 def pruned_dead(connection: Connection, job_id: int) -> datetime | None:
-    """When retention removed this job, dead, with nobody having dealt with it; None: no entry names it."""
+    """When retention removed this dead job while it was still open. None: no entry names it."""
     rows = run(
         connection,
         f"SELECT a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.actor = :by ORDER BY a.id DESC LIMIT :most",
@@ -87,7 +88,7 @@ def _count(detail: Any) -> int:
 
 
 def _acknowledged_up_to(connection: Connection, kind: str) -> int:
-    """The newest entry that is acknowledged; what came after it is not. An ack that was taken back counts no more."""
+    """The newest acknowledged entry; later ones are not acknowledged. An ack that was taken back does not count."""
     rows: Sequence[Any] = run(
         connection,
         f"SELECT a.id, a.action, a.detail FROM {AUDIT} a WHERE a.action IN ('ack', 'unack') AND a.subject = :kind "

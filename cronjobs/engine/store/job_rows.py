@@ -1,4 +1,4 @@
-"""How a job is fetched: as much of it as is readable, whatever plain SQL wrote into its row."""
+"""Fetch jobs: as much of each as can be read, whatever plain SQL wrote into its row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cronjobs.engine.store.sql import JSON_TYPE, is_lost, json_value, run
 from cronjobs.model import Job
 from cronjobs.text import BrokenText
 
-_OF_SCHEDULE: Final = "CASE WHEN j.schedule IS NOT NULL THEN"  # most jobs have none, and need not look for it
+_OF_SCHEDULE: Final = "CASE WHEN j.schedule IS NOT NULL THEN"  # most jobs have no schedule, and need not look for it
 _ITS_SCHEDULE: Final = f"{SCHEDULES} s WHERE s.name = j.schedule"
 _TIMEZONE_KEY: Final = json_value("s.definition", "timezone")
 RETRY_UNTIL_KEY: Final = json_value("s.definition", "retry_until")
@@ -57,7 +57,7 @@ _PLAIN: Final = frozenset({str, type(None), dict, list, int, float, bool})
 
 
 def jobs_from(rows: Sequence[Sequence[Any]]) -> list[Job]:
-    """What ``job_from`` makes of each of *rows*. It looks through them by columns: a drain claims hundreds at once."""
+    """``job_from`` for each of *rows*, checked column by column: a drain claims hundreds at once."""
     columns = list(zip(*rows, strict=True))[:_COLUMNS]
     if columns and _is_harmless(dict(zip(Job._fields, columns, strict=True))):
         return list(map(Job._make, zip(*columns, strict=True)))
@@ -65,7 +65,7 @@ def jobs_from(rows: Sequence[Sequence[Any]]) -> list[Job]:
 
 
 def _is_harmless(columns: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether ``job_from`` would find nothing to change in any of these rows."""
+    """Whether ``job_from`` would change nothing in any of these rows."""
     texts = [columns[name] for name in _TEXTS]
     return columns["meta"].count({}) == len(columns["meta"]) and all(
         _PLAIN.issuperset(map(type, found)) and UNREAD not in found for found in texts
@@ -73,13 +73,13 @@ def _is_harmless(columns: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def job_from(row: Sequence[Any]) -> Job:
-    """The job of a row that begins with ``FACTS``; whatever plain SQL wrote into it is made harmless here."""
+    """The job of a row that begins with ``FACTS``. Makes harmless whatever plain SQL wrote into it."""
     job = Job._make(row[:_COLUMNS])
     for name, value in zip(_TEXTS, _texts_of(job), strict=True):
         if value.__class__ in (BrokenText, BadJson) or value == UNREAD:
             fault = _fault(name, value)
             if fault is not None:
-                job = job._replace(payload=fault)  # the job dies of this when it comes to run
+                job = job._replace(payload=fault)  # the job dies of this fault when it comes to run
                 break
     meta: Any = job.meta
     if meta != {}:
@@ -88,7 +88,7 @@ def job_from(row: Sequence[Any]) -> Job:
 
 
 def _fault(name: str, value: Any) -> BadJson | None:
-    """Why a job with this *value* must not run, since we cannot know what was meant; None: it may."""
+    """Why a job with this *value* must not run, because we cannot know what was meant. None: it may run."""
     if isinstance(value, BrokenText):
         return BadJson(NOT_UTF8, name)
     if value == UNREAD:
@@ -103,9 +103,9 @@ _TOO_MUCH: Final = ("57014", "53200")  # query_canceled: it took too long; out_o
 
 
 def fetch_by_itself(connection: Connection, job_id: int) -> Job:
-    """Fetch one job in a savepoint of its own; if its row cannot be read, return what is needed to end it.
+    """Fetch one job in a savepoint. If its row cannot be read, return what is needed to end the job.
 
-    Raises DBAPIError or MemoryError where it took too much, of which another time may know better.
+    Raises DBAPIError or MemoryError if reading took too much time or memory: a later try may succeed.
     """
     try:
         with connection.begin_nested():

@@ -1,4 +1,4 @@
-"""Which job types the hosts can run: each tick that loads handlers records their names, and all decide by that."""
+"""Which job types the hosts can run. Each tick that loads handlers records their names, and all decisions use that."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cronjobs.engine.probe.sql_text import JOB_TYPE_LISTS, NOW, SCHEDULES, TICKS
 from cronjobs.engine.store.overlap import AMONG_RUNNABLE, PRESENT_TYPE, runnable_value
 from cronjobs.engine.store.sql import inserted_into, run
 
-REMEMBERED: Final = timedelta(minutes=10)  # a type that no tick has known for so long is unknown
+REMEMBERED: Final = timedelta(minutes=10)  # after so long without a tick that knows it, a type is unknown
 
-MOST_NAMED: Final = 100  # of schedules
+MOST_NAMED: Final = 100  # schedules named
 
 WITHIN_AGO: Final = after_now("-:within_s")
 WITHIN_AHEAD: Final = after_now(":within_s")  # a clock may have been set back
@@ -27,20 +27,20 @@ _BEFORE_NEWEST: Final = shifted("n.at", "-:within_s")
 
 
 def remembered(every: timedelta) -> timedelta:
-    """How far back the ticks' lists count if cron starts a tick each *every*."""
+    """How far back the lists of ticks count if cron starts a tick each *every*."""
     return max(REMEMBERED, 2 * every)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a tick has loaded: the names of its job types, and the hash of their source ("": not known)."""
+    """What a tick has loaded: the names of its job types, and the hash of their source ("": unknown)."""
 
     names: Collection[str]
     source: str = ""
 
     @cached_property
     def hash(self) -> str:
-        """The version of the code, by which a tick's row refers to it."""
+        """The version of the code; a tick's row refers to it."""
         return sha256(
             json.dumps([*sorted(self.names), *([{"": self.source}] if self.source else ())]).encode()
         ).hexdigest()[:32]
@@ -57,7 +57,7 @@ def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> d
     """Job types of active schedules that are not *runnable*, with the schedules' names."""
     rows = run(
         connection,
-        # An unreadable definition has no type (NULL): that is reported when the schedule is due.
+        # An unreadable definition has no type (NULL). It is reported when the schedule is due.
         f"""SELECT {PRESENT_TYPE} AS job_type, s.name FROM {SCHEDULES} s WHERE s.status = 'active'
            AND NOT ({PRESENT_TYPE} {AMONG_RUNNABLE}) ORDER BY s.name LIMIT :most""",
         runnable=runnable_value(connection, runnable),
@@ -78,12 +78,12 @@ def types_recorded_at(connection: Connection) -> datetime | None:
 
 
 def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
-    """The job types that some host may still run, as ticks of the last *within* recorded them; None: no tick has.
+    """The job types that some host may still run, as ticks of the last *within* recorded them. None: no tick has.
 
-    For claims and schedules: a tick that began before a deploy may still be running jobs of types that are gone.
+    For claims and schedules: a tick that began before a deploy may still run jobs of types that are gone.
 
-    Idle ticks load no handlers. So the last list of each host that still ticks counts as well, and if no tick has
-    loaded handlers for longer, the lists of the last ones that did.
+    Idle ticks load no handlers. So the last list of each host that still ticks counts as well. If no tick has loaded
+    handlers for longer, the lists of the last ones that did count.
     """
     rows = run(
         connection,
@@ -107,7 +107,7 @@ def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> fr
 
 @dataclass(frozen=True)
 class ListUse:
-    """That ticks of *host* recorded one list of job types, from the row *first* to the row *last*."""
+    """Ticks of *host* recorded one list of job types, from the row *first* to the row *last*."""
 
     host: str
     hash: str
@@ -118,9 +118,9 @@ class ListUse:
 def present_types(
     connection: Connection, within: timedelta = REMEMBERED, here: tuple[str, Loaded] | None = None
 ) -> frozenset[str] | None:
-    """As ``runnable_types``, without the types that a deploy has removed or renamed: for what people are shown.
+    """Like ``runnable_types``, without the types that a deploy has removed or renamed: for what people see.
 
-    *here*: a host and what its tick has just loaded.
+    *here*: a host, and what its tick has just loaded.
     """
     rows = run(
         connection,
@@ -162,8 +162,8 @@ def with_list(uses: Iterable[ListUse], host: str, hash_: str) -> list[ListUse]:
 
 
 def in_use(uses: Collection[ListUse]) -> set[str]:
-    """The lists that no deploy has replaced: none of their host's lists came up only after their last use.
+    """The lists that no deploy has replaced: their host had no list that came up only after their last use.
 
-    Two lines of one host's crontab with different handlers take turns; so both of their lists are in use.
+    Two crontab lines of one host with different handlers take turns; so both of their lists are in use.
     """
     return {use.hash for use in uses if not any(other.host == use.host and other.first > use.last for other in uses)}

@@ -1,4 +1,4 @@
-"""The lanes in which jobs wait, as SQL: what a claim visits, so that jobs of types it cannot run cost nothing."""
+"""The lanes in which jobs wait, as SQL. A claim visits only lanes of types it can run, so other jobs cost nothing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from cronjobs.engine.probe.sql_text import JOBS, either
 
 
 def lanes_of(kind: str, waiting: str, types: str, where: str = "true") -> str:
-    """The (type, queue, priority) lanes in which jobs of *types* wait: the body of the recursive part *kind*."""
+    """The (type, queue, priority) lanes with waiting jobs of *types*: the body of the recursive part *kind*."""
     there = f"FROM {JOBS} j WHERE j.job_type = %s.job_type AND j.{waiting}"
     first = f"{there % 't'} ORDER BY j.queue, j.priority LIMIT 1"
-    # SQLite uses only the first column of a row comparison for the index, so it would scan the whole queue.
+    # For a row comparison SQLite uses only the index's first column, so it would scan the whole queue.
     here = f"{there % 'b'} AND j.queue = b.queue AND j.priority > b.priority ORDER BY j.priority LIMIT 1"
     beyond = f"{there % 'b'} AND j.queue > b.queue ORDER BY j.queue, j.priority LIMIT 1"
     columns = ("queue", "priority")
     firsts = ", ".join(f"(SELECT j.{column} {first})" for column in columns)
     nexts = ", ".join(f"coalesce((SELECT j.{column} {here}), (SELECT j.{column} {beyond}))" for column in columns)
-    # PostgreSQL: the next row of any type. Asked for one type, the planner may take the index without types, and then
-    # read, for a type of which nothing waits, all that waits.
+    # PostgreSQL: take the next row of any type. With ``job_type =`` the planner may pick the index without job_type
+    # and, for a type without waiting jobs, scan every waiting row.
     row = "j.job_type, j.queue, j.priority"
     step = f"SELECT {row} FROM {JOBS} j WHERE j.{waiting} AND %s ORDER BY {row} LIMIT 1"
     return either(

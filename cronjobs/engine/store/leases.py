@@ -47,17 +47,17 @@ _FINISH_COLUMNS: Final = (
 )  # as in ``Finish.row``
 
 
-# A write about an attempt counts only while that attempt still has the lease.
+# A write about an attempt counts only while that attempt holds the lease.
 _FENCE: Final = "j.id = o.id AND j.attempts = o.attempt AND j.locked_by = o.locked_by AND j.status = 'running'"
-_GROUP: Final = "{group}"  # these leases or ends, in a statement for ``_fetch``; known when it is run
-# Without it PostgreSQL may scan the table for "status = 'running'" and compare each row with the group (21 ms for
-# 250 rows of 10,000, against 3 ms).
+_GROUP: Final = "{group}"  # these leases or ends, in a statement for ``_fetch``; filled in when it runs
+# Without this condition PostgreSQL may scan the table for "status = 'running'" and compare each row with the group (21
+# ms for 250 rows of 10,000, against 3 ms).
 _BY_ID: Final = either(
     postgresql="j.id = ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:id_rows AS json)) v))",
     sqlite="true",
 )
-# An attempt may end before it notices a cancel: then the job is not retried either. Who cancelled and why is in the
-# audit trail; what a cancelled command left running is in the outcome's error.
+# An attempt may end before it notices a cancel; then the job is not retried either. The audit trail has who cancelled
+# and why. If a cancelled command left something running, the outcome's error says so.
 _TO_CANCEL: Final = "j.cancel_requested_at IS NOT NULL AND o.status IN ('queued', 'failed', 'cancelled')"
 _CANCEL_WORDS: Final = f"""
       coalesce((SELECT 'cancelled by ' || coalesce(a.actor, 'someone') || coalesce(': ' || a.why, '') FROM {AUDIT} a
@@ -76,7 +76,7 @@ _BEGAN_AT: Final = after_now("-o.ended_ago - o.duration")
 
 @dataclass(frozen=True)
 class Renewal:
-    """``lost`` are gone for good; jobs in none of the sets were locked by another session: try again next turn.
+    """``lost`` leases are gone for good. Jobs in none of the sets were locked by another session: try again next turn.
 
     ``succeeded``: their attempts ended them in a transaction of their own (``finish_here``).
     """
@@ -90,9 +90,9 @@ class Renewal:
 def renew(
     connection: Connection, leases: Sequence[Lease], lease: timedelta, reports: Mapping[int, Report] = NO_REPORTS
 ) -> Renewal:
-    """Renew by *lease* from the database's now; return which were renewed, asked to cancel, or lost.
+    """Renew by *lease* from the database's now; return which leases were renewed, asked to cancel, or lost.
 
-    *reports*, by job id, are written with it; of the other jobs no further column is touched.
+    *reports*, by job id, are written in the same statement. For the other jobs no further column is touched.
     """
     renewed = _extend(connection, [reports.get(each.job_id, each) for each in leases] if reports else leases, lease)
     mine = {row.id: bool(row.cancel_requested) for row in _mine(connection, leases)}
@@ -107,10 +107,10 @@ def renew(
 
 
 def hold(connection: Connection, lease: Lease) -> bool:
-    """Whether the lease is ours and stays so until this transaction ends.
+    """Whether the lease is ours and stays ours until this transaction ends.
 
-    It waits, as another runner may be taking the job over just now. Afterwards none can, and a renewal skips the row
-    and tries again.
+    It waits, because another runner may be taking the job over right now. Afterwards none can, and a renewal skips the
+    row and tries again.
     """
     return bool(_mine(connection, [lease], f" {WAIT_FOR_LOCK}"))
 
@@ -123,7 +123,7 @@ def _mine(connection: Connection, leases: Sequence[Lease], lock: str = "") -> Se
     """Those of *leases* that pass the fence: id, cancel_requested."""
     return _fetch(
         connection,
-        # No instants: a user's own connection may return them in a style that its driver cannot read.
+        # No instants: the user's connection may return them in a format that its driver cannot read.
         f"SELECT j.id, j.cancel_requested_at IS NOT NULL AS cancel_requested FROM {_GROUP} AS o "
         f"JOIN {JOBS} j ON {_FENCE} WHERE {_BY_ID}{lock}",
         leases,
@@ -131,14 +131,14 @@ def _mine(connection: Connection, leases: Sequence[Lease], lock: str = "") -> Se
 
 
 class _Group(NamedTuple):
-    """Leases or ends as a statement takes them: the SQL for ``_GROUP`` in it, and the parameters."""
+    """Leases or ends as a statement takes them: the SQL that replaces ``_GROUP``, and its parameters."""
 
     source: str
     parameters: dict[str, Any]
 
     @classmethod
     def of(cls, connection: Connection, group: Sequence[Lease] | Sequence[Finish] | Sequence[Lease | Report]) -> _Group:
-        """Of at least one."""
+        """The group of at least one lease or end."""
         columns: Mapping[str, str] = _LEASE_COLUMNS
         found: Iterable[Sequence[Any]]
         if isinstance(group[0], Finish):
@@ -160,7 +160,7 @@ Group = Sequence[Lease] | Sequence[Finish] | Sequence[Lease | Report] | _Group
 
 
 def _run(connection: Connection, statement: str, group: Group) -> None:
-    """Execute *statement*, in which ``_GROUP`` stands for these leases or ends."""
+    """Run *statement*, with ``_GROUP`` replaced by these leases or ends."""
     about = _about(connection, group)
     run(connection, statement.replace(_GROUP, about.source), **about.parameters)
 
@@ -182,7 +182,8 @@ def _report_row(connection: Connection, each: Lease | Report) -> tuple[Any, ...]
     if isinstance(each, Lease):
         return (*each, None, None)
     told = each.reported.progress
-    if told.note is not None and server_encoding(connection) != UTF8:  # an escape in JSON would be refused
+    # JSON would contain an escape that the server refuses
+    if told.note is not None and server_encoding(connection) != UTF8:
         told = told._replace(note=told.note.encode("ascii", "backslashreplace").decode())
     progress = row_value(each.reported._replace(progress=told))
     return (*each.lease, progress, None if each.live_output is None else fitted(connection, each.live_output))
@@ -202,7 +203,7 @@ def _extend(connection: Connection, leases: Sequence[Lease | Report], left: time
 def _update_mine(connection: Connection, group: Group, assignments: str, **parameters: Any) -> Sequence[Row[Any]]:
     """Update those of *group* that pass the fence and are not locked by others; return id, status, last_error.
 
-    A row locked by someone's open psql session is skipped (one such row blocked the renewal of fifty leases).
+    A row locked by somebody's open psql session is skipped: one such row once blocked the renewal of fifty leases.
     """
     if is_postgresql(connection):
         statement = (
@@ -225,7 +226,7 @@ def _update_mine(connection: Connection, group: Group, assignments: str, **param
 class Written:
     """``written`` took effect; ``lost`` failed the fence for good; the rest is locked by another session: try again.
 
-    ``cancelled``: those of ``written`` that are now cancelled whatever their outcome was, with who asked and why.
+    ``cancelled``: those of ``written`` whose jobs are now cancelled whatever their outcome, with who asked and why.
     ``succeeded``: those of ``written`` that their attempts had ended in a transaction of their own.
     """
 
@@ -235,13 +236,13 @@ class Written:
     succeeded: frozenset[int] = frozenset()
 
 
-# What proves nothing about the payload (a loss, an interruption, a release) leaves it as it is.
+# A loss, an interruption or a release proves nothing about the payload, so it leaves this column as it is.
 _MISFIT_AFTER: Final = f"""CASE WHEN o.error_type = '{MISFIT}' THEN coalesce(j.misfit_since, {_ENDED_AT})
       WHEN o.outcome IN ('succeeded', 'failed', 'timed_out', 'snoozed') THEN NULL ELSE j.misfit_since END"""
 
 
-# The history may already have a row: a time-out is recorded while its thread still runs. A result that arrives before
-# the work was stopped counts, and replaces it.
+# The history may already have a row: a timeout is recorded while its thread still runs. A result that arrives before
+# the work was stopped counts, and replaces that row.
 _HISTORY_COLUMNS: Final = """(job_id, attempt, outcome, started_at, finished_at, runner, worker, error_type, error,
       traceback, output)"""
 _HISTORY_VALUES: Final = f"""
@@ -285,7 +286,7 @@ _FINISH_POSTGRESQL: Final = f"""
 
 
 def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
-    """Write how attempts ended, job row, history row and counts together, each only if it passes the fence."""
+    """Write how attempts ended: job row, history row and counts together, each only if it passes the fence."""
     all_of_them = _Group.of(connection, finishes)
     if is_postgresql(connection):
         ended = _fetch(connection, _FINISH_POSTGRESQL, all_of_them)
@@ -307,16 +308,16 @@ def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
 
 
 def finish_here(connection: Connection, end: Finish) -> bool:
-    """Write an attempt's end as the last statement of the user's transaction; False: its lease is gone.
+    """Write an attempt's end as the last statement of the user's transaction. False: its lease is gone.
 
-    It waits for the row, which a renewal may have locked; after that no runner can take the job before this transaction
+    It waits for the row, which a renewal may have locked. After that no runner can take the job before this transaction
     ends. *connection* may be a user's own (``database.user_connections``).
     """
     return hold(connection, end.lease) and end.lease.job_id in finish(connection, [end]).written
 
 
 def _write_history(connection: Connection, ends: Group) -> None:
-    """Add history rows of attempts whose lease this transaction has locked, or has just given up."""
+    """Insert history rows of attempts whose lease this transaction has locked, or has just given up."""
     _run(
         connection,
         f"INSERT INTO {JOB_RUNS} {_HISTORY_COLUMNS} SELECT {_HISTORY_VALUES} FROM {_GROUP} AS o "
@@ -326,7 +327,7 @@ def _write_history(connection: Connection, ends: Group) -> None:
 
 
 def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> frozenset[int]:
-    """Write the history rows of attempts that still run past their time-out or the grace period; their leases stay.
+    """Write history rows of attempts that still run past their timeout or the grace period. Their leases stay.
 
     Returns the ids of the jobs that were written. A row locked by another session waits for the next turn: the
     history's foreign key would make the whole turn wait for it.
@@ -347,7 +348,7 @@ def cut_leases(connection: Connection, leases: Sequence[Lease], left: timedelta)
 
 # --- hand over --------------------------------------------------------------------------------------------------------
 
-LONG: Final = "long-"  # prefix of the tick part of locked_by for a process that runs a single long job
+LONG: Final = "long-"  # prefix of the tick part of locked_by, for a process that runs one long job
 
 
 def long_running(connection: Connection, host: str) -> int:
@@ -366,10 +367,10 @@ def adopt(
     at_most: int,
     policy: str | None = None,
 ) -> Job | None:
-    """Take *held* over for *locked_by*, under the same attempt; None: the lease is gone, or *host* runs enough of them.
+    """Take *held* over for *locked_by*, keeping the attempt. None: the lease is gone, or *host* runs enough long jobs.
 
-    *policy*: JSON by which recovery decides from now on; None: what the claim wrote. It is a compare-and-swap: from now
-    on the previous holder fails the fence.
+    *policy*: JSON that recovery will judge by from now on; None: keep what the claim wrote. This is a compare-and-swap:
+    from now on the previous holder fails the fence.
     """
     # A statement of its own: in the next one the count would use the snapshot from before the lock.
     judge_alone(connection, wait=True)
@@ -402,7 +403,7 @@ _LONG_OF_HOST: Final = """
 
 
 def settled(connection: Connection, finishes: Sequence[Finish]) -> set[int]:
-    """Which of *finishes* we already wrote into the history: their COMMIT went through although its reply was lost."""
+    """Which of *finishes* are already in the history: their COMMIT succeeded although its reply was lost."""
     if not finishes:
         return set()
     statement = f"SELECT r.job_id FROM {_GROUP} AS o {_ITS_RUN} o.outcome"
@@ -417,7 +418,7 @@ _ITS_RUN: Final = f"""
 
 
 def succeeded(connection: Connection, leases: Sequence[Lease]) -> frozenset[int]:
-    """Which of *leases* are gone because their own attempt recorded success: see ``finish_here``."""
+    """Which of *leases* are gone because their own attempt recorded success (see ``finish_here``)."""
     if not leases:
         return frozenset()
     statement = f"SELECT r.job_id FROM {_GROUP} AS o {_ITS_RUN} 'succeeded'"
@@ -437,7 +438,9 @@ def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
 
 
 def settle(connection: Connection, finishes: Sequence[Finish], written: Written) -> Written:
-    """Correct *written* by the history: an end may have been written by a COMMIT with a lost reply, or by the attempt.
+    """Correct *written* from the history:
+
+    a COMMIT whose reply was lost, or the attempt itself, may have written an end.
 
     If an attempt ended its job in its own transaction, its later output and error are added to the history.
     """

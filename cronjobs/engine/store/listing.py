@@ -1,7 +1,7 @@
 """Every statement of the commands that only read: status, jobs, schedules, history. Nothing here writes.
 
-A million finished jobs must not make them slow, so each uses an index, sometimes by a hint to the planner in the
-statement's shape; a test checks the plans on both databases.
+A million finished jobs must not slow them down. So each statement uses an index, sometimes because its shape hints at
+it to the planner; a test checks the plans on both databases.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from cronjobs.engine.store.shown import LONGEST, beginning, columns_shown, fetch
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 from cronjobs.model import FINAL, Status
 
-HOSTS_AT_MOST: Final = 200  # if every tick has its own host name (containers), the newest tick has to do
+HOSTS_AT_MOST: Final = 200  # if every tick has its own host name (containers), only the newest tick is shown
 STREAM_BATCH: Final = 2000  # rows in memory at once
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced")
 
@@ -64,18 +64,18 @@ _LATE_BEFORE: Final = after_now(":late_s")
 
 
 def _due(waiting: str) -> str:
-    """Due jobs of those *waiting* that an index by type has, by type and queue."""
+    """Due jobs among *waiting*, by type and queue: the rows that an index by type has."""
     return f"""
       SELECT j.queue, j.job_type, count(*) AS due, count(CASE WHEN j.run_at <= {_LATE_BEFORE} THEN 1 END) AS late,
         min(j.run_at) AS run_at
       FROM {JOBS} j WHERE j.{waiting} AND j.run_at <= {NOW} GROUP BY j.job_type, j.queue"""
 
 
-# For a condition that no index has: PostgreSQL would compute it for each row.
+# For a condition without an index: PostgreSQL would compute it for each row.
 _NOW_ONCE: Final = either(postgresql=f"(SELECT {NOW})", sqlite=NOW)
 _DUE_BY_TYPE: Final = _due(PLAIN)
 _DUE_BY_TYPE_TIMED: Final = _due(TIMED)
-# Not "l.host = h.name": for a host that ticks no more PostgreSQL would read back through all later ticks.
+# Not "l.host = h.name": for a host that stopped ticking PostgreSQL would read back through all later ticks.
 _LAST_OF_HOST: Final = f"(SELECT l.id FROM {TICKS} l WHERE l.host <= h.name ORDER BY l.host DESC, l.id DESC LIMIT 1)"
 RUN_SECONDS: Final = either(
     postgresql="extract(epoch FROM r.finished_at - r.started_at)", sqlite="(r.finished_at - r.started_at) / 1e6"
@@ -85,10 +85,10 @@ RUN_SECONDS: Final = either(
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-MOST_QUEUES: Final = 1000  # that are read one by one; the rest is counted
-MOST_GROUPS: Final = 1000  # of due jobs, by queue and type
+MOST_QUEUES: Final = 1000  # queues read one by one; the rest is summed
+MOST_GROUPS: Final = 1000  # groups of due jobs, by queue and type
 
-# Anyone who enqueues makes queues and types, so no reader takes all of them: the rest is in sums over all.
+# Any enqueuer can invent queues and types, so no reader reads all of them: the rest is summed.
 _BY_QUEUE: Final = f"""
   WITH each AS (
     SELECT j.queue, count(*) AS waiting, count(*) FILTER (WHERE j.status = 'failed') AS failed,
@@ -104,7 +104,10 @@ _BY_QUEUE: Final = f"""
 
 
 class WaitingQueue(NamedTuple):
-    """What waits in a queue: how many jobs, how many that failed, that are due, and the oldest ``run_at`` of those."""
+    """What waits in a queue:
+
+    how many jobs, how many failed, how many are due, and the oldest ``run_at`` of the due ones.
+    """
 
     queue: str
     waiting: int
@@ -114,7 +117,7 @@ class WaitingQueue(NamedTuple):
 
 
 class WaitingQueues(NamedTuple):
-    """Capped queues and the fullest others, by name; ``others``: how many more there are, and what waits in these."""
+    """Capped queues and the fullest others, by name; ``others``: how many more there are, and what waits in them."""
 
     queues: list[WaitingQueue]
     others: int
@@ -125,8 +128,8 @@ class WaitingQueues(NamedTuple):
 def waiting_by_queue(connection: Connection) -> WaitingQueues:
     """One pass over the index of waiting jobs by queue.
 
-    No index has the status, so each row is looked up; in the order of this index neighbours are often rows that were
-    enqueued together, in that by type they are not.
+    No index has the status, so each row is looked up. In the order of this index neighbours were often enqueued
+    together; in the order by type they were not.
     """
     rows = run(connection, _BY_QUEUE, limit=MOST_QUEUES).all()
     found = [WaitingQueue(row.queue, row.waiting, row.failed, row.due, row.run_at) for row in rows]
@@ -170,8 +173,8 @@ _LATE_FROM: Final = f"""
 class DueGroups(NamedTuple):
     """Due jobs by queue and type: how many, how many late, the oldest ``run_at``; ``known``: the type was given.
 
-    Of those that were not read: ``late`` jobs of given types, and how many ``types`` that were not given have how many
-    ``due`` jobs.
+    For groups that were not read: ``late`` counts jobs of given types; ``types`` and ``due`` count other types and
+    their jobs.
     """
 
     groups: Sequence[Row[Any]]
@@ -181,7 +184,7 @@ class DueGroups(NamedTuple):
 
 
 def due_groups(connection: Connection, late: timedelta, known: Collection[str]) -> DueGroups:
-    """By the indexes of waiting jobs by type, whose order needs no sorting; the rows themselves are not read."""
+    """Read from the indexes of waiting jobs by type, in index order without sorting and without reading the rows."""
     rows = run(connection, _DUE_GROUPS, late_s=-late.total_seconds(), names=sorted(known), limit=MOST_GROUPS).all()
     if not rows:
         return DueGroups(rows)
@@ -195,9 +198,9 @@ def due_groups(connection: Connection, late: timedelta, known: Collection[str]) 
 
 
 def late_from(connection: Connection, queue: str, job_type: str, late: timedelta) -> datetime | None:
-    """Since when the first late job of a queue and type could run: it was due, and it was there.
+    """Since when the first late job of a queue and type could run: it was due, and it existed.
 
-    Of the OLDEST_READ that fell due first; None: all of these came later.
+    Looks at the OLDEST_READ jobs that fell due first. None: all of these were created later.
     """
     at: datetime | None = run(
         connection, _LATE_FROM, queue=queue, job_type=job_type, late_s=-late.total_seconds(), most=OLDEST_READ
@@ -208,9 +211,9 @@ def late_from(connection: Connection, queue: str, job_type: str, late: timedelta
 def running_jobs(
     connection: Connection, limit: int, queue: str | None = None, *, with_exec: bool = True
 ) -> Sequence[Row[Any]]:
-    """Leased jobs, of one *queue* or of all, the longest running first; *with_exec*: runs of exec, too.
+    """Leased jobs, of one *queue* or of all, the longest running first; *with_exec*: also runs of exec.
 
-    ``recorded``: what its tick has recorded of an attempt whose thread ran on; the lease ends by itself.
+    ``recorded``: what a tick has recorded about an attempt whose thread ran on; that lease ends by itself.
     """
     return run(
         connection,
@@ -239,7 +242,7 @@ def running_count(connection: Connection) -> tuple[int, int]:
 
 
 def dead_counts(connection: Connection) -> dict[str, int]:
-    """How many jobs are dead: in all, of the last 24 hours, of the last hour."""
+    """How many jobs are dead: in all, in the last 24 hours, in the last hour."""
     row = run(
         connection,
         f"""
@@ -251,9 +254,9 @@ def dead_counts(connection: Connection) -> dict[str, int]:
 
 
 def typical_runs(connection: Connection, last: int, at_least: int) -> dict[str, timedelta]:
-    """The average duration by job type, over the *last* runs that succeeded; of types with *at_least* so many of them.
+    """The average duration by job type, over the *last* runs that succeeded, for types with *at_least* so many.
 
-    The type is looked up for each of them: of a join PostgreSQL may make a walk over all jobs.
+    Looks the type up for each run: PostgreSQL may turn a join into a walk over all jobs.
     """
     rows = run(
         connection,
@@ -275,8 +278,8 @@ def typical_runs(connection: Connection, last: int, at_least: int) -> dict[str, 
 def last_ticks(connection: Connection) -> list[Row[Any]]:
     """The last tick of each host, newest first.
 
-    One index step per host, however many ticks there are; of more than 200 hosts the first 200 by name, and the newest
-    tick in any case.
+    One index step per host, however many ticks there are. With more than 200 hosts: the first 200 by name, and always
+    the newest tick.
     """
     found = run(
         connection,
@@ -301,8 +304,8 @@ def last_ticks(connection: Connection) -> list[Row[Any]]:
 class Filter:
     """Which jobs to list; None: any. ``since``: created, begun, failed or ended no earlier.
 
-    ``cause``: the key of why they died; of dead jobs that nobody has dealt with. The parts, the key and the ids are for
-    ``walking``, which looks at a bounded number of jobs.
+    ``cause``: the key of a cause; only open dead jobs match. The parts, the key and the ids are for ``walking``, which
+    reads a bounded number of jobs.
     """
 
     job_type: str | None = None
@@ -319,10 +322,10 @@ class Filter:
 
 
 def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Row[Any]]:
-    """Up to *limit* jobs, newest first; with a final status the last ended first.
+    """Up to *limit* jobs, newest first; with a final status the last to end first.
 
-    Status and ``since`` use the indexes of waiting, running and ended jobs; for the other filters it reads back from
-    the newest until *limit* are found.
+    Status and ``since`` use the indexes of waiting, running and ended jobs. For the other filters it reads back from
+    the newest job until it has found *limit*.
     """
     if wanted.cause is not None:
         return _list_of_cause(connection, wanted, limit)
@@ -340,7 +343,7 @@ def _list_of_cause(connection: Connection, wanted: Filter, limit: int) -> list[R
 
 
 def jobs_by_id(connection: Connection, ids: Sequence[int]) -> list[Row[Any]]:
-    """Those of these jobs that there are, in this order."""
+    """Those of these jobs that exist, in this order."""
     found: dict[int, Row[Any]] = {}
     for first in range(0, len(ids), STREAM_BATCH):
         batch = ids[first : first + STREAM_BATCH]
@@ -353,9 +356,9 @@ def jobs_by_id(connection: Connection, ids: Sequence[int]) -> list[Row[Any]]:
 
 
 def _of_cause(connection: Connection, wanted: Filter, *columns: ColumnElement[Any]) -> Generator[Any]:
-    """Dead jobs of the cause that nobody has dealt with, the last to die first.
+    """Open dead jobs of the cause, the last to die first.
 
-    Only a program can tell the cause, so all that are dead and pass the other filters are read, one after another.
+    Only Python can tell the cause, so it reads all dead jobs that pass the other filters, one after another.
     """
     since = [] if wanted.since is None else [jobs.c.finished_at >= wanted.since]
     why = [each.label(f"why_{each.name}") for each in shown(connection, (jobs.c.job_type, jobs.c.error_type))]
@@ -374,14 +377,15 @@ def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int)
     chosen: Select[Any] = select(*columns).where(*_plainly(wanted))
     if wanted.status in FINAL:
         ended = [*in_status(wanted.status, wanted.since), *_plainly(wanted)]
-        # The index has no id: from ``since`` on there are few rows to sort. Without statistics PostgreSQL sorted all.
+        # The index does not have the id; from ``since`` on there are few rows to sort. Without statistics PostgreSQL
+        # sorted all.
         last = select(jobs.c.finished_at).where(*ended).order_by(jobs.c.finished_at.desc()).limit(limit).subquery()
         since = select(func.min(last.c.finished_at)).scalar_subquery()
         return chosen.where(*ended, jobs.c.finished_at >= since).order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
     chosen = chosen.order_by(jobs.c.id.desc())
     if wanted.status is None and wanted.since is None:
         return chosen
-    # In a subquery, and "+ 0": given both an order by id and this condition, either database may walk the whole table.
+    # In a subquery, and "+ 0": with both an order by id and this condition, either database may walk the whole table.
     statuses = list(Status) if wanted.status is None else [wanted.status]
     found = _of_statuses(wanted, statuses, jobs.c.id).subquery()
     newest = select(found.c.id).order_by((found.c.id + 0).desc()).limit(limit)
@@ -399,7 +403,7 @@ def _plainly(wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool]]:
-    """In *status*, and active or ended since, by the index of waiting, running or ended jobs."""
+    """In *status*, and begun or ended since, by the index of waiting, running or ended jobs."""
     # Literal, never bound: a bound value hides a partial index from the planner.
     exactly = jobs.c.status == literal_column(f"'{status}'")
     if status in FINAL:
@@ -411,9 +415,9 @@ def in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool
 
 
 def choose(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
-    """Every job in *statuses* that also passes *wanted*, from one snapshot: id, type, status, locked_by, when it ended.
+    """Every job in *statuses* that passes *wanted*, from one snapshot: id, type, status, locked_by, when it ended.
 
-    Streamed: a hundred thousand rows are never in memory at once.
+    Streamed, so a hundred thousand rows are never in memory at once.
     """
     columns = shown(
         connection,
@@ -427,10 +431,12 @@ def choose(connection: Connection, wanted: Filter, statuses: Collection[Status])
 def error_groups(
     connection: Connection, wanted: Filter, statuses: Collection[Status], limit: int, newest: int | None = None
 ) -> Iterator[Row[Any]]:
-    """Jobs by kind and text of their last error and by type, most frequent first: how many, seen when, one id.
+    """Jobs grouped by type and by kind and text of their last error, most frequent first:
 
-    At most *limit* rows; ``all_jobs``: how many there are in all. *newest*: only among so many of each status, the last
-    that came into it; None: among all.
+    count, first and last time, one id.
+
+    At most *limit* rows; ``all_jobs``: how many jobs there are in all. *newest*: read only the last so many that came
+    into each status; None: all.
     """
     seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
     kind = shown(connection, (jobs.c.id, jobs.c.job_type, jobs.c.error_type))
@@ -443,7 +449,7 @@ def error_groups(
     return _stream(connection, grouped.order_by(count.desc(), literal_column("sample_job_id").desc()).limit(limit))
 
 
-# Only the beginning, which shows what went wrong; kilobytes do not belong in a grouping key.
+# Only the beginning, which shows what went wrong: kilobytes do not belong in a grouping key.
 _ERROR: Final = cast(func.substr(jobs.c.last_error, 1, ERROR_READ + 1), Text).label("error")
 
 
@@ -492,7 +498,7 @@ def attempts_of(connection: Connection, job_id: int, limit: int | None) -> tuple
 
 
 def occurrences_of(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
-    """Ledger rows that a job was made for, that were coalesced into it, or that gave way to it."""
+    """Ledger rows that a job was made for, that were coalesced into it, or that were skipped because of it."""
     return connection.execute(
         select(occurrences, schedules.c.name.label("schedule"))
         .join(schedules, schedules.c.id == occurrences.c.schedule_id)
@@ -520,7 +526,7 @@ def ledger(connection: Connection, schedule_id: int, limit: int) -> Sequence[Row
 _WHEN: Final = {"attempt": "r.finished_at", "death": "j.finished_at", "occurrence": "c.last_for"}
 _WHO: Final = f"""CAST(substr(j.schedule, 1, {LONGEST}) AS text) AS schedule,
             CASE WHEN j.schedule IS NULL THEN CAST(substr(j.job_type, 1, {LONGEST}) AS text) END AS job_type"""
-# Without tracebacks and outputs, which "jobs show" prints: a night of them can be hundreds of megabytes.
+# Without tracebacks and outputs, which "jobs show" prints: one night of them can be hundreds of megabytes.
 _BRIEF: Final = [column for column in job_runs.c if column.name not in ("traceback", "output")]
 
 
@@ -549,7 +555,7 @@ def attempts_since(
 
 
 def _of_schedule(names: Collection[str] | None) -> list[ColumnElement[bool]]:
-    """Of the schedule that has had these *names*: its jobs keep the one that it had when they ended."""
+    """SQL for jobs of the schedule that has had these *names*: a job keeps the name from when it ended."""
     return [] if names is None else [jobs.c.schedule.in_(list(names))]
 
 
@@ -566,7 +572,7 @@ def deaths_since(
     job_type: str | None = None,
     until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
-    """The newest *limit* jobs that died since, and before *until*, and are still dead, newest first."""
+    """The newest *limit* jobs that died between *since* and *until* and are still dead, newest first."""
     dismissed = and_(jobs.c.dismissed_at.is_not(None), jobs.c.dismissed_at >= jobs.c.finished_at)
     columns = (jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for, jobs.c.finished_at, jobs.c.error_type)
     query: Select[Any] = (
@@ -592,7 +598,7 @@ def not_run_since(
     outcomes: Collection[str] = DID_NOT_RUN,
     until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
-    """The newest *limit* ledger rows of occurrences that made no run of their own, newest first."""
+    """The newest *limit* ledger rows of occurrences without a run of their own, newest first."""
     query = (
         select(occurrences, schedules.c.name.label("schedule"))
         .join(schedules, schedules.c.id == occurrences.c.schedule_id)
@@ -606,7 +612,7 @@ def not_run_since(
 
 
 def newest_begin(connection: Connection, kind: str, most: int, since: datetime, until: datetime | None) -> datetime:
-    """*since*, or a later instant, if there are more than *most* of this *kind* from then on: attempt, occurrence."""
+    """*since*, or a later instant if more than *most* of this *kind* (attempt, occurrence) came after it."""
     column = {"attempt": job_runs.c.finished_at, "occurrence": occurrences.c.last_for}[kind]
     query = select(column).where(column >= since).order_by(column.desc()).limit(2).offset(most - 1)
     found = connection.execute(_before(query, column, until)).scalars().all()
@@ -626,8 +632,8 @@ def tallies(
 ) -> Sequence[Row[Any]]:
     """How many attempts, deaths and occurrences without a run there are, by outcome and by schedule, else by job type.
 
-    *since* by kind: attempt, death, occurrence. Of each outcome the *most* largest groups; ``in_all`` sums all of them.
-    ``job_id`` and ``reason`` are None if the group has several. The sums are the database's: a million rows stay there.
+    *since* by kind: attempt, death, occurrence. For each outcome the *most* largest groups; ``in_all`` sums all.
+    ``job_id`` and ``reason`` are None if the group has several. The database sums, so a million rows stay there.
     """
     before = {kind: "" if until is None else f" AND {column} < :until" for kind, column in _WHEN.items()}
     of_job = f"""(:any_name OR j.schedule {AMONG_NAMES})
@@ -681,7 +687,7 @@ def acts(
     limit: int,
     until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
-    """The newest *limit* entries of the audit trail with these *actions*, before *until*, oldest first."""
+    """The newest *limit* audit entries with these *actions* before *until*, oldest first."""
 
     def query(with_json: bool) -> Select[Any]:
         found = select(*shown(connection, audit.c, with_json=with_json)).where(audit.c.action.in_(list(actions)))
@@ -692,7 +698,7 @@ def acts(
 
 
 def named_jobs(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[str, str | None]]:
-    """The job type and the schedule of each of these jobs that is still there, by id."""
+    """The job type and the schedule of each of these jobs that still exists, by id."""
     found: dict[int, tuple[str, str | None]] = {}
     statement = f"SELECT j.id, {columns_shown('job_type', 'schedule')} FROM {JOBS} j WHERE j.id {AMONG_IDS}"
     for first in range(0, len(ids), STREAM_BATCH):
@@ -702,9 +708,9 @@ def named_jobs(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[st
 
 
 def code_changes(connection: Connection, since: datetime, until: datetime | None, limit: int) -> Sequence[Row[Any]]:
-    """The newest *limit* ticks that had another version or other job types than the one before it on their host.
+    """The newest *limit* ticks with another version or other job types than the tick before on their host.
 
-    Of ticks that loaded handlers: ``version``, ``names`` of the job types, and ``old_version``, ``old_names``.
+    Reads ticks that loaded handlers: ``version``, ``names`` of the job types, and ``old_version``, ``old_names``.
     """
     before = "" if until is None else " AND t.started_at < :until"
     return run(
@@ -728,8 +734,8 @@ def code_changes(connection: Connection, since: datetime, until: datetime | None
 def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequence[Row[Any]]:
     """Gaps longer than *gap* between the end of all earlier ticks and the next one: ``started_at``, ``finished_at``.
 
-    Begins with the tick before *since*; the caller adds the gap from the last tick to now. It is none if a tick came
-    meanwhile whose clock was ahead: its id is between theirs, and its time is behind both.
+    Begins with the tick before *since*; the caller adds the gap from the last tick to now. If a tick whose clock was
+    ahead came meanwhile, there is no gap: its id lies between theirs, although its time does not.
     """
     return run(
         connection,
@@ -755,7 +761,7 @@ def ticked_at_least(connection: Connection, host: str, times: int) -> bool:
 
 
 def defined_at(connection: Connection, schedule: str) -> datetime | None:
-    """When the schedule's definition was last put in force."""
+    """When the schedule's definition last took force."""
     statement = f"SELECT max(a.at) AS at FROM {AUDIT} a WHERE a.action = 'define' AND a.subject = :schedule"
     at: datetime | None = run(connection, statement, schedule=schedule).scalar()
     return at

@@ -1,4 +1,4 @@
-"""The one row that names the database's owner and the code that may use it; alembic is not needed to read it."""
+"""The one row that names the database's owner and the code that may use it. Reading it needs no alembic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FENCE: Final = "cronjobs_moved_"  # prefix of the triggers by which such a SQLit
 
 @dataclass(frozen=True)
 class Meta:
-    """``project`` and ``environment`` are "" until a project adopts the database."""
+    """The meta row. ``project`` and ``environment`` are "" until a project adopts the database."""
 
     project: str
     environment: str
@@ -74,9 +74,10 @@ def require_revision(schema_revision: str, oldest_code: str) -> None:
 
 
 def is_ours(settings: Settings, project: str, environment: str) -> bool:
-    """Whether the database of *project* and *environment* is that of *settings*; False: no project owns it yet.
+    """Whether *project* and *environment* are those of *settings*. False: no project owns the database yet.
 
-    Raises ForeignDatabase if another one owns it: we neither claim from nor write to a restored copy or another app's.
+    Raises ForeignDatabase if another project owns it: we neither claim from nor write to a restored copy or another
+    app's database.
     """
     ours, theirs = (settings.project, settings.environment), (project, environment)
     if ours == theirs:
@@ -90,9 +91,9 @@ def is_ours(settings: Settings, project: str, environment: str) -> bool:
 
 
 def adopt(connection: Connection, project: str, environment: str, actor: str | None, *, again: bool = False) -> Meta:
-    """Give the database to *project* and *environment*, with an audit row; return the meta row from before.
+    """Give the database to *project* and *environment*, with an audit row; return the previous meta row.
 
-    *actor* None: the user that the database sees. If it is theirs already, nothing is written, unless *again*.
+    *actor* None: the user that the database sees. If they own it already, nothing is written, unless *again*.
     """
     before = read_meta(connection)
     if (before.project, before.environment) == (project, environment) and not again:
@@ -112,7 +113,7 @@ def adopt(connection: Connection, project: str, environment: str, actor: str | N
 
 
 def reopen(connection: Connection, project: str, environment: str, actor: str) -> Meta:
-    """Adopt the database, and take away what "db copy" closed it by; return the meta row from before."""
+    """Adopt the database and remove the fence by which "db copy" closed it; return the previous meta row."""
     require_schema(connection)
     if connection.dialect.name == "sqlite":
         triggers = text("SELECT name FROM sqlite_master WHERE type = 'trigger' AND name GLOB :names")
@@ -122,7 +123,7 @@ def reopen(connection: Connection, project: str, environment: str, actor: str) -
 
 
 def has_table(connection: Connection, name: str) -> bool:
-    """Whether *name* exists in the configured schema, or else on the search_path; a missing one is no SQL error."""
+    """Whether *name* exists in the configured schema, or else on the search_path. A missing table is no SQL error."""
     if connection.dialect.name == "sqlite":
         found = text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name")
         return connection.execute(found, {"name": name}).scalar() is not None
@@ -139,12 +140,13 @@ def qualified(connection: Connection, name: str) -> str:
 
 
 def database_name(connection: Connection) -> str:
-    """The database's URL, without what may hold a password; for whatever connection an enqueue may get."""
+    """The database's URL without anything that may hold a password, whatever connection the enqueue got."""
     where = getattr(connection, "where", None)
     if where is not None:
         return str(where())
     url = connection.engine.url
     if connection.dialect.name == "sqlite" and url.database:
-        url = url.set(database=str(Path(url.database).absolute()))  # an app in another folder has another file
+        # relative paths mean another file to an app in another folder
+        url = url.set(database=str(Path(url.database).absolute()))
     # The query string may contain a password, too.
     return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)

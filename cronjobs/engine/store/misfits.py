@@ -1,7 +1,7 @@
-"""Which versions of the code have refused a job, and which tick: what decides whether its payload is given up.
+"""Which versions of the code refused a job, and which ticked: the facts for giving its payload up.
 
 A version is what a tick that loads its handlers records: the hash of its job types and of their source
-(``store.job_types``). While a payload waits for code that takes it, every tick loads them.
+(``store.job_types``). While a payload waits for code that accepts it, every tick loads its handlers.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _RUNNERS_HOST: Final = either(
 
 
 def known_misfits(connection: Connection, ids: Collection[int]) -> dict[int, Refusals]:
-    """What is known of those jobs whose first misfit is long enough ago to give them up.
+    """The facts about those jobs whose first misfit is old enough to give them up.
 
-    Their leases are the caller's, whose own version counts as one that has refused them.
+    The caller holds their leases; its own version counts as one that has refused them.
     """
     found = run(
         connection,
@@ -59,9 +59,9 @@ def known_misfits(connection: Connection, ids: Collection[int]) -> dict[int, Ref
 
 
 def versions_that_tick(connection: Connection) -> dict[str, frozenset[str] | None]:
-    """The versions that ticked lately, with the job types that they know; None: the tick's code is unknown.
+    """The versions that ticked lately, with the job types they know. None: the code of a tick is unknown.
 
-    Of a tick that loaded no handlers the last version of its host counts.
+    A tick that loaded no handlers counts as its host's last version.
     """
     rows = run(
         connection,
@@ -109,13 +109,13 @@ def _refused(connection: Connection, ids: Collection[int]) -> dict[int, set[str]
 
 
 def outlived(connection: Connection, limit: int) -> Sequence[int]:
-    """Ids of up to *limit* waiting jobs whose payload has not fitted for MOST, in the order of their index."""
+    """Ids of up to *limit* waiting jobs whose payload has not fitted for MOST, in index order."""
     statement = f"SELECT id FROM {JOBS} WHERE {_OUTLIVED} ORDER BY job_type, misfit_since, id LIMIT :limit"
     return run(connection, statement, limit=limit).scalars().all()
 
 
 def give_up_outlived(connection: Connection, ids: Collection[int]) -> list[tuple[Job, str]]:
-    """Let those of them be dead of which it still holds and that nobody has locked; each with its error."""
+    """Mark as dead, each with its error, those of them that still qualify and that nobody has locked."""
     rows = run(
         connection,
         f"SELECT {FACTS_UNREAD}, j.last_error FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.{_OUTLIVED} {LOCK}",
@@ -141,7 +141,7 @@ def _outlived(said: object) -> str:
 
 @dataclass(frozen=True)
 class WaitingMisfits:
-    """The jobs of a type that wait for code that takes their payloads: how many, since when, and how one of them fails.
+    """The jobs of a type that wait for code that accepts their payloads: how many, since when, and one of the errors.
 
     ``first`` and ``newest`` are ids; the error is that of ``first``.
     """

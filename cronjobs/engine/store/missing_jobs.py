@@ -1,4 +1,4 @@
-"""What the rows tell of a job's number that no job has."""
+"""What the rows say about a job number that no job has."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from cronjobs.engine.store.sql import run
 
 
 class Gap(NamedTuple):
-    """``highest``: the highest number that was ever given; None: this role may not see it. ``highest_here``: of a job.
+    """``highest``:
 
-    ``in_ledger``: the ledger has it, so it was a job. ``made_after``: when the job was made that has the next lower
-    number; None: there is none.
+    the highest number ever given; None: this role may not see it. ``highest_here``: the highest of a job.
+
+    ``in_ledger``: the ledger names it, so it was a job. ``made_after``: when the job with the next lower number was
+    made; None: there is none.
     """
 
     highest: int | None
@@ -24,7 +26,7 @@ class Gap(NamedTuple):
     made_after: datetime | None
 
 
-# Who may not use the sequence gets an error from it, unless asked first.
+# Ask first: a role that may not use the sequence would get an error from it.
 _HIGHEST: Final = either(
     postgresql=f"""(
       SELECT CASE WHEN has_sequence_privilege(d.objid, 'SELECT, USAGE')
@@ -40,6 +42,6 @@ _GAP: Final = f"""
 
 
 def gap_at(connection: Connection, job_id: int) -> Gap:
-    """What is known of *job_id*, which no job has."""
+    """What is known of *job_id*, a number that no job has."""
     row = run(connection, _GAP, id=job_id).one()
     return Gap(row.highest, row.highest_here, bool(row.in_ledger), row.created_at)

@@ -1,4 +1,4 @@
-"""Due jobs that wait: a few rows from each lane of the queue, however many there are."""
+"""Due jobs that wait: a few rows from each lane of the queue, however long the lanes are."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cronjobs.engine.store.overlap import IN_TURN, runnable_value
 from cronjobs.engine.store.sql import group_value, is_postgresql, run
 
 TYPES_SEEN: Final = 500
-LANES_SEEN: Final = 100  # of due jobs: one type in one queue at one priority
+LANES_SEEN: Final = 100  # lanes of due jobs: one type in one queue at one priority
 SAMPLE: Final = 50  # rows of each lane
-COUNTED: Final = 5000  # at most, of each lane
+COUNTED: Final = 5000  # jobs counted in each lane, at most
 
 
 def _types_of(kind: str, waiting: str) -> str:
@@ -65,7 +65,7 @@ def types_waiting(connection: Connection) -> list[str]:
 
 
 def lanes_due(connection: Connection, runnable: Collection[str] | None) -> list[WaitingLane]:
-    """Due jobs of any type that wait; *runnable* as in a claim."""
+    """The lanes of due jobs that wait, of any type; *runnable*: as in a claim."""
     types = group_value(connection, types_waiting(connection))
     every = {"fitting": types, "known": types, "remaining": ANY_TIMEOUT, "longest": ANY_TIMEOUT}
     facts = {"runnable": runnable_value(connection, runnable), "most": COUNTED, "sample": SAMPLE}

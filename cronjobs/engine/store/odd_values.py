@@ -1,4 +1,4 @@
-"""What only SQLite keeps: a value of another type than its column's. Asked after an error that nobody expected."""
+"""Values that only SQLite stores: of another type than their column. Searched for after an unexpected error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS: Final = {"blob": "bytes", "text": "text", "real": "a fraction", "integer
 
 
 def odd_value(database: Database) -> DatabaseError | None:
-    """The first value that cannot be in its column, as an error that says where; None: there is none."""
+    """The first value that does not fit its column, as an error that says where. None: there is none."""
     if not database.is_sqlite:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What operators do to jobs: retry, cancel, dismiss, release those whose runner is gone; a short batch at a time.
+"""What operators do to jobs: retry, cancel, dismiss, and release those whose runner is gone, in short batches.
 
 No statement waits for a locked row: it skips the row, and the caller tries again.
 """
@@ -30,8 +30,8 @@ from cronjobs.engine.store.ticks import record
 from cronjobs.model import Job, Status
 from cronjobs.reserved import EXEC_PREFIX
 
-BATCH: Final = 500  # rows in one transaction, so few that ticks hardly notice
-# Which states each action is for; what else decides stands in the statements.
+BATCH: Final = 500  # rows in one transaction: few enough that ticks hardly notice
+# The states that each action applies to. The statements check the rest.
 TAKES: Final[Mapping[str, tuple[Status, ...]]] = {
     "retry": (Status.DEAD, Status.CANCELLED, Status.FAILED),
     "cancel": (Status.QUEUED, Status.FAILED, Status.RUNNING),
@@ -48,12 +48,12 @@ _TOO_LONG: Final = (
 _CAN_RETRY: Final = f"""j.status IN ('dead', 'cancelled', 'failed') AND NOT {IS_STRIPPED} AND {_TOO_LONG} IS NULL
       AND NOT {IS_EXEC} AND {KEY_OWNER} IS NULL AND NOT EXISTS (SELECT 1 FROM {JOBS} n
         WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {AMONG_IDS})"""
-# Between the choice and this, another operator may have retried a job, and it has failed again.
+# Between the choice and this statement another operator may have retried a job, and it has failed again.
 _AS_IT_WAS: Final = """(j.status IN ('queued', 'running')
       OR coalesce(j.finished_at, j.last_failed_at, j.created_at) <= :as_of)"""
 CAN_CANCEL: Final = f"j.{WAITING}"
 CAN_DISMISS: Final = "j.status = 'dead' AND (j.dismissed_at IS NULL OR j.dismissed_at < j.finished_at)"
-RUNS: Final = f"j.status = 'running' AND NOT {IS_EXEC}"  # nobody reads a request to stop one of exec's
+RUNS: Final = f"j.status = 'running' AND NOT {IS_EXEC}"  # nobody would read a request to stop a run of exec
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Changed:
 class OperatorAction:
     """Who does what, where and why, for the audit trail; ``filter``: how jobs were chosen if not by id.
 
-    ``as_of``: only jobs that have not ended or failed since then are changed; None: all.
+    ``as_of``: change only jobs that have not ended or failed since then; None: all.
     """
 
     action: str
@@ -98,7 +98,7 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
     try:
         with connection.begin_nested():
             done = _change(connection, ids, _CAN_RETRY, again, act.as_of)
-    except IntegrityError:  # meanwhile somebody has committed a job with the key of one of them: the next try sees it
+    except IntegrityError:  # somebody has meanwhile committed a job with the key of one of these; the next try sees it
         return Changed()
     follow_renames(connection, done)
     record_act(connection, act, done)
@@ -112,20 +112,20 @@ def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) ->
     request = f"cancel_requested_at = coalesce(j.cancel_requested_at, {NOW})"
     asked = _change(connection, set(ids) - done, RUNS, request)
     record_act(connection, act, done)
-    # One row for each job: when its attempt ends, the cancel's author and reason are looked up there.
+    # One row for each job: when its attempt ends, we look up there who cancelled it and why.
     record_act(connection, act, asked, each=True)
     return Changed(done, asked)
 
 
 def dismiss(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
-    """Note that dead jobs have been dealt with: they stay dead, and are no longer reported."""
+    """Record that dead jobs were dealt with: they stay dead and are no longer reported."""
     done = _change(connection, ids, CAN_DISMISS, f"dismissed_at = {NOW}", act.as_of)
     record_act(connection, act, done)
     return Changed(done)
 
 
 def take_back(connection: Connection, ids: Collection[int], act: OperatorAction) -> frozenset[int]:
-    """Cancel the waiting jobs that never had an attempt; return them. Running ones are not asked to stop."""
+    """Cancel the waiting jobs that never had an attempt; return them. Running jobs are not asked to stop."""
     never_ran = f"{CAN_CANCEL} AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"
     done = _change(connection, _locked(connection, ids), never_ran, CANCELLED, error=act.why)
     count_jobs(connection, done)
@@ -134,7 +134,7 @@ def take_back(connection: Connection, ids: Collection[int], act: OperatorAction)
 
 
 def begun(connection: Connection, ids: Collection[int]) -> dict[int, int | None]:
-    """The jobs of which an attempt runs or ever ran, and the number of the last one; pruned ones had ended: None."""
+    """The jobs that have or had an attempt, and the number of the last one; None: a pruned job, so it had ended."""
     statement = f"""
       SELECT j.id, j.attempts, CASE WHEN j.status IN ('queued', 'failed', 'cancelled')
         AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id) THEN 1 ELSE 0 END AS never
@@ -144,7 +144,10 @@ def begun(connection: Connection, ids: Collection[int]) -> dict[int, int | None]
 
 
 def _locked(connection: Connection, ids: Collection[int]) -> Collection[int]:
-    """Those of *ids* that nobody else has locked, locked: the next statement sees whether an attempt of them began."""
+    """Lock those of *ids* that nobody else has locked.
+
+    The next statement then sees whether an attempt of them began.
+    """
     if not ids or not is_postgresql(connection):
         return ids
     statement = f"SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND {CAN_CANCEL} {LOCK}"
@@ -178,13 +181,13 @@ def _change(
 
 @dataclass(frozen=True)
 class JobState:
-    """What decides whether an action applies to a job. ``too_long``: which of its texts exceeds its limit, and that.
+    """Decides whether an action applies to a job. ``too_long``: the text that exceeds its limit, and the limit.
 
-    ``key_owner``: the job that has its key now, which it gave back when it was cancelled.
+    ``key_owner``: the job that now has the key that this job gave back when it was cancelled.
     """
 
     status: Status
-    stripped: bool  # its payload was pruned, and only the key is left
+    stripped: bool  # its payload was pruned, and only its key is left
     too_long: str | None
     dismissed: bool
     is_exec: bool  # a run of "cronjobs exec": no tick runs it again, or can stop it
@@ -214,8 +217,8 @@ def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
 class HeldJob:
     """A running job and its lease; ``recorded``: its runner has already recorded the attempt's outcome.
 
-    ``lease_s``: the length of its runner's leases in seconds; None: unknown. ``permitted_until``: until then a worker
-    of a cluster may run it; None: none does.
+    ``lease_s``: the length of its runner's leases in seconds; None: unknown. ``permitted_until``: until then a cluster
+    worker may run it; None: no worker may.
     """
 
     job: Job
@@ -229,7 +232,7 @@ class HeldJob:
         return self.job.locked_by or ""
 
     def permitted(self, now: datetime) -> bool:
-        """Whether a worker of its cluster may run it still, whatever became of its runner."""
+        """Whether a worker of the cluster may still run it, even if its runner is gone."""
         return self.permitted_until is not None and self.permitted_until > now
 
 
@@ -253,9 +256,9 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
 
 
 def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction) -> Written:
-    """Queue jobs whose runner is proven gone: due now, uncharged, one more loss; each only if it passes its fence.
+    """Queue jobs whose runner is proven gone: due now, no try charged, one loss more, each only if it passes its fence.
 
-    A run of exec is dead instead.
+    A run of exec becomes dead instead.
     """
     now = database_now(connection)
     # On a cluster a handler outlives its supervisor, until its permit ends.
@@ -302,11 +305,11 @@ def record_act(connection: Connection, act: OperatorAction, ids: Collection[int]
 
 
 def claims_in_flight(connection: Connection) -> frozenset[str]:
-    """The transactions that are claiming now: one that began before a pause was committed may not have seen it.
+    """The transactions that are claiming now. One that began before a pause was committed may not have seen the pause.
 
-    A claim's statement that asks for pauses locks both tables before it takes its snapshot, until the claim ends. So a
-    claim that is missing from the first answer after that commit sees the pause. Under limits, and row by row, that
-    statement only locks the rows, and a later one leases them. (On SQLite a claim is alone, so there is none.)
+    A claim's statement that reads the pauses locks both tables before it takes its snapshot, until the claim ends. So a
+    claim missing from the first answer after that commit sees the pause. Under limits, and row by row, that statement
+    only locks the rows, and a later one leases them. (On SQLite a claim is alone, so there are none.)
     """
     if not is_postgresql(connection):
         return frozenset()

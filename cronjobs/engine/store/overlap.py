@@ -1,7 +1,7 @@
-"""Which jobs of a schedule block each other: decided by what runs and what can run, never by ids alone.
+"""Which jobs of a schedule block each other. What runs and what can run decides, never the ids alone.
 
-The SQL here compares a job ``j`` with the others of its schedule, ``o``; ``:runnable`` is the list of job types that
-some host can run, NULL if that is unknown (then any may be).
+The SQL here compares a job ``j`` with the others of its schedule, ``o``. ``:runnable`` is the list of job types that
+some host can run; NULL: unknown, so any may be.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _IS_RUNNING: Final = "o.status = 'running'"
 AMONG_RUNNABLE: Final = among("runnable")
 _SOMEBODY_CAN_RUN: Final = f"(CAST(:runnable AS text) IS NULL OR o.job_type {AMONG_RUNNABLE})"
 PRESENT_TYPE: Final = json_value("s.definition", "job")
-# Jobs of one schedule run one at a time, oldest first, unless it allows overlap or a person forced this one: none
-# starts while another one runs, whatever their ids. A job of a type that no host can run does not block others, and
-# those of an earlier definition's type wait behind the rest. All in one subquery: it occurs several times in a
-# claim, where planning costs more than running.
+# Jobs of one schedule run one at a time, oldest first, unless it allows overlap or a person forced this job. None
+# starts while another runs, whatever their ids. A job of a type that no host can run does not block others. Jobs of an
+# earlier definition's type wait behind the rest. All in one subquery: it occurs several times in a claim, where
+# planning costs more than running.
 IN_TURN: Final = f"""
       ({_FORCED} OR NOT EXISTS (
         SELECT 1 FROM {JOBS} o LEFT JOIN {SCHEDULES} s ON s.name = o.schedule
@@ -39,15 +39,15 @@ _OVERLAP_ALLOWED: Final = f"EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.name = j
 _ANOTHER_RUNS: Final = f"""
       EXISTS (SELECT 1 FROM {JOBS} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
         AND {_IS_RUNNING})"""
-# Two concurrent claims could each take another job of the schedule, as neither sees what the other has not
-# committed. So only one at a time takes jobs of schedules until it commits, and checks again afterwards; see
-# take_turns. The lock is on the row of cronjobs_meta, like the one for limits: a tick locks a schedule's own row
-# for as long as it settles many.
+# Two concurrent claims could each take a job of the same schedule, because neither sees what the other has not
+# committed. So only one claim at a time takes jobs of schedules until it commits, and it checks again afterwards; see
+# take_turns. The lock is on the row of cronjobs_meta, like the one for limits: a tick locks a schedule's own row for as
+# long as it settles many.
 HOLDS_TURN: Final = f"""
       (j.schedule IS NULL OR {_FORCED}
        OR EXISTS (SELECT 1 FROM {META} m WHERE m.id = 1 FOR NO KEY UPDATE OF m SKIP LOCKED)
        OR {_OVERLAP_ALLOWED})"""
-# Only jobs of the schedule's present type: others are of an older definition. Nor jobs of a type that no host can
+# Only jobs of the schedule's present type: others come from an older definition. And no jobs of a type that no host can
 # run, which may wait for ever.
 _KEEPS_BUSY: Final = f"""
       (o.schedule IS NOT NULL AND o.finished_at IS NULL
@@ -56,17 +56,17 @@ _KEEPS_BUSY: Final = f"""
 
 
 def unfinished_jobs(connection: Connection, schedule: str, runnable: Collection[str] | None) -> list[Busy]:
-    """The jobs that keep *schedule* from making another one; see ``busy_schedules``."""
+    """The unfinished jobs that keep *schedule* from making another job; see ``busy_schedules``."""
     return busy_schedules(connection, [schedule], runnable).get(schedule, [])
 
 
 def busy_schedules(
     connection: Connection, names: Collection[str], runnable: Collection[str] | None
 ) -> dict[str, list[Busy]]:
-    """By schedule, the unfinished jobs that keep it from making another one, oldest first; others are left out.
+    """By schedule, the unfinished jobs that keep it from making another job, oldest first.
 
-    *runnable*: the job types that some host can run; None: any may be. Read from rows, never from a lock that could
-    outlive a crash.
+    Schedules without any are left out. *runnable*: the job types that some host can run; None: any may be. Read from
+    rows, never from a lock that could outlive a crash.
     """
     busy: dict[str, list[Busy]] = {}
     rows = run(
@@ -82,25 +82,28 @@ def busy_schedules(
 
 
 def runnable_value(connection: Connection, runnable: Collection[str] | None) -> str | None:
-    """The parameter ``:runnable``."""
+    """The value of the parameter ``:runnable``."""
     return None if runnable is None else group_value(connection, sorted(runnable))
 
 
 def hold_turn(connection: Connection) -> None:
-    """Keep others from starting jobs of schedules until this transaction ends; waits for one that is doing so."""
+    """Keep others from starting jobs of schedules until this transaction ends.
+
+    Waits for another claim that is doing so.
+    """
     if is_postgresql(connection):
         run(connection, f"SELECT m.id FROM {META} m WHERE m.id = 1 FOR NO KEY UPDATE").all()
 
 
 def turn_is_taken(connection: Connection) -> bool:
-    """Whether another claim is taking jobs of schedules just now, so that ours skipped them."""
+    """Whether another claim is taking jobs of schedules right now, so that ours skipped them."""
     if not is_postgresql(connection):
         return False
     return run(connection, f"SELECT m.id FROM {META} m WHERE m.id = 1 FOR NO KEY UPDATE SKIP LOCKED").first() is None
 
 
 def running_beside(connection: Connection, job_id: int) -> int | None:
-    """A running job of the same schedule that this one has to wait for."""
+    """The running job of the same schedule that this job has to wait for."""
     found = run(
         connection,
         f"SELECT o.id FROM {JOBS} j JOIN {JOBS} o ON o.schedule = j.schedule AND o.finished_at IS NULL "

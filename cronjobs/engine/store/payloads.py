@@ -1,4 +1,4 @@
-"""Read the payloads of jobs that may still run, a few at a time, however many there are and whatever is in them."""
+"""Read the payloads of jobs that may still run, a few at a time, however many there are and whatever they hold."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cronjobs.engine.store.operating import CAN_DISMISS
 from cronjobs.engine.store.sizes import if_not_too_large
 from cronjobs.engine.store.sql import IS_STRIPPED, is_lost, run
 
-MOST_ROWS: Final = 1000  # of one chunk
-MOST_BYTES: Final = 4 * 1024 * 1024  # of its payloads; a single one may have a quarter of that
-WINDOW: Final = 20_000  # ids that one statement looks through: between jobs that wait there may be millions that do not
+MOST_ROWS: Final = 1000  # rows of one chunk
+MOST_BYTES: Final = 4 * 1024 * 1024  # bytes of a chunk's payloads; one payload may have a quarter of that
+WINDOW: Final = 20_000  # ids that one statement looks through: between two waiting jobs there may be millions of others
 
 
 class StoredPayload(NamedTuple):
@@ -37,7 +37,7 @@ _PAYLOAD_READ: Final = if_not_too_large("j.payload")
 _PAYLOAD_BYTES: Final = either(
     postgresql="octet_length(CAST(p.payload AS text))", sqlite="length(CAST(p.payload AS BLOB))"
 )
-# Runs of exec are records, jobs of which only the key is left cannot be repeated, and dismissed ones stay dead.
+# Runs of exec are only records, jobs with only a key left cannot be repeated, and dismissed jobs stay dead.
 _MAY_STILL_RUN: Final = f"""j.status IN ('queued', 'failed', 'dead') AND substr(j.job_type, 1, 5) <> 'exec:'
       AND NOT {IS_STRIPPED} AND (j.status <> 'dead' OR {CAN_DISMISS})"""
 
@@ -56,12 +56,12 @@ _UNREAD_ONE: Final = f"SELECT j.id, j.job_type, j.status FROM {JOBS} j WHERE j.i
 
 
 def last_id(connection: Connection) -> int:
-    """The newest job's; 0: there is none."""
+    """The id of the newest job; 0: there is none."""
     return int(run(connection, f"SELECT max(j.id) FROM {JOBS} j").scalar() or 0)
 
 
 def chunk_after(connection: Connection, after: int, last: int) -> Chunk | None:
-    """The next payloads with ids above *after*, up to *last*; None: there are no more."""
+    """The next payloads with ids above *after*, up to *last*. None: there are no more."""
     first = run(
         connection, f"SELECT min(j.id) FROM {JOBS} j WHERE j.id > :after AND j.id <= :last", after=after, last=last
     ).scalar()

@@ -1,6 +1,6 @@
-"""Remove rows that are past their retention: short statements, one per batch, none of which waits for a row lock.
+"""Delete rows that are past their retention: short statements, one per batch, none of which waits for a row lock.
 
-What was removed is RETURNING: SQLite's driver counts no rows for a statement that begins with WITH.
+Deleted rows come from RETURNING: SQLite's driver counts no rows for a statement that begins with WITH.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from cronjobs.engine.store.given_up import PRUNED, give_up
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_KEYS, IS_STRIPPED, JSON_TYPE, database_now, run
 
 # The payload is gone for good, so the job must not run again; see IS_STRIPPED in engine/store/sql.py.
-DEATHS_NAMED: Final = 20  # by their ids
+DEATHS_NAMED: Final = 20  # ids named in one audit entry
 STRIPPED: Final = '{"cronjobs.stripped": "true"}'
 
-# The key of a run of exec serves until the run is written: it goes with its row.
+# Nothing asks for the key of an exec run once the run is written, so the key goes with its row.
 _KEYED: Final = f"(j.idempotency_key IS NOT NULL AND NOT {IS_EXEC})"
-# A row that a person has locked in an open transaction must stop nothing. FOR UPDATE, not FOR NO KEY UPDATE: DELETE
-# takes that lock, and must not wait for it either.
+# A row locked in somebody's open transaction must stop nothing. FOR UPDATE, not FOR NO KEY UPDATE: DELETE takes that
+# lock, and must not wait for it either.
 _UNLOCKED: Final = either(postgresql="FOR UPDATE SKIP LOCKED", sqlite="")
 
 
@@ -48,7 +48,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class OldJob:
-    """An ended job past its retention. ``keyed``: its key stays used, so it is stripped, not deleted."""
+    """An ended job past its retention. ``keyed``: its key stays used, so the job is stripped, not deleted."""
 
     id: int
     finished_at: datetime
@@ -76,13 +76,13 @@ def old_jobs(connection: Connection, status: str, before: datetime, after: Slot 
     return [OldJob(row.id, row.finished_at, bool(row.keyed), bool(row.stripped)) for row in rows]
 
 
-# They may have been retried since they were read. "+" keeps SQLite from using the index of all ended jobs.
+# They may have been retried since we read them. "+" keeps SQLite from using the index of all ended jobs.
 _STILL_OLD: Final = either(
     postgresql=f"j.id {AMONG_IDS} AND j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before",
     sqlite=f"j.id {AMONG_IDS} AND +j.status = :status AND +j.finished_at < :before",
 )
 _WITHOUT_RUNS: Final = f"NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"
-# Runs first, in batches: a job that snoozed for a year has half a million, which the cascade would delete at once.
+# Runs first, in batches: a job that snoozed for a year has half a million, and the cascade would delete them at once.
 _RUNS: Final = f"""
   WITH mine AS MATERIALIZED (SELECT r.job_id, r.attempt FROM {JOB_RUNS} r
     WHERE r.job_id IN (SELECT j.id FROM {JOBS} j WHERE {_STILL_OLD}) LIMIT :limit {_UNLOCKED})
@@ -99,7 +99,7 @@ _STRIP: Final = f"""
 
 
 def remove_runs(connection: Connection, ids: Collection[int], status: str, before: datetime, limit: int) -> int:
-    """Remove up to *limit* attempts of these jobs; return how many were removed."""
+    """Delete up to *limit* attempts of these jobs; return how many were deleted."""
     return len(_of(connection, _RUNS, ids, status, before, limit=limit).all())
 
 
@@ -111,7 +111,7 @@ def delete_jobs(connection: Connection, ids: Collection[int], status: str, befor
 
 
 def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
-    """Keep account of the dead jobs among *gone* that nobody has dealt with: their finding goes with them."""
+    """Record the open dead jobs among *gone* in the audit trail: their finding disappears with them."""
     found: dict[str, dict[str, Any]] = {}
     for row in gone:
         if row.status == "dead" and (row.dismissed_at is None or row.dismissed_at < row.finished_at):
@@ -135,11 +135,11 @@ def _of(
 
 # --- what is not a job ------------------------------------------------------------------------------------------------
 
-# Never the effect of a job that may run again, by itself or by a retry: it would be done twice.
+# Never the effect of a job that may run again, by itself or after a retry: it would be done twice.
 _SERVED: Final = f"""e.begun_at < :before
       AND NOT EXISTS (SELECT 1 FROM {JOBS} j WHERE j.id = e.job_id AND j.status <> 'succeeded')"""
-# Never above the watermark: there, a missing row means that the occurrence is not settled yet, and the newest one below
-# it explains a gap. Nor a schedule's newest row: it shows whether a schedule that is due once a year has had its run.
+# Never above the watermark: there, a missing row means that the occurrence is not settled yet, and the newest row below
+# it explains a gap. Never a schedule's newest row: it shows whether a schedule that is due once a year has had its run.
 _MAY_GO: Final = f"""EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)
       AND EXISTS (SELECT 1 FROM {OCCURRENCES} n WHERE n.schedule_id = c.schedule_id AND n.last_for > c.last_for)"""
 _UNLOCKED_C: Final = either(postgresql="FOR UPDATE OF c SKIP LOCKED", sqlite="")
@@ -174,12 +174,12 @@ _EFFECTS: Final = f"""
 
 
 def remove_occurrences(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
-    """Remove up to *limit* ledger rows that end no earlier than *after*; return their instants."""
+    """Delete up to *limit* ledger rows that end no earlier than *after*; return their instants."""
     return list(_from(connection, _removal_of_occurrences, "c.last_for", before, after, limit).scalars())
 
 
 def remove_ticks(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
-    """Remove up to *limit* ticks that began no earlier than *after*; return when they began."""
+    """Delete up to *limit* ticks that began no earlier than *after*; return when they began."""
     return list(_from(connection, _removal_of_ticks, "t.started_at", before, after, limit).scalars())
 
 
@@ -197,7 +197,7 @@ def _from(
     after: datetime | None,
     limit: int,
 ) -> Any:
-    # Start where the last batch ended: PostgreSQL would step over every removed row that is not vacuumed yet.
+    # Start where the last batch ended: PostgreSQL would step over every deleted row that is not vacuumed yet.
     from_here = "TRUE" if after is None else f"{column} >= :after"
     place = {} if after is None else {"after": after}
     return run(connection, statement(from_here), before=before, limit=limit, **place)
@@ -230,7 +230,7 @@ def remove_job_type_lists(connection: Connection, hashes: Sequence[str], before:
 
 # --- what would go ----------------------------------------------------------------------------------------------------
 
-# Kind → its table, and the setting that says how long its rows are kept; in the order in which they go.
+# Kind → its table, and the setting for how long its rows are kept, in the order of pruning.
 KINDS: Final = {
     "succeeded": ("cronjobs_jobs", "succeeded"),
     "dead": ("cronjobs_jobs", "dead"),
@@ -249,13 +249,16 @@ Past = tuple[int, datetime | None]
 
 _OLD_JOB: Final = "j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before"
 _KEY_GOES: Final = f"(NOT {_KEYED} OR j.finished_at < :keys)"
-# A job that died and goes, too, keeps its effects no longer.
+# A dead job that is pruned, too, keeps its effects no longer.
 _JOB_STAYS: Final = f"""j.status <> 'succeeded' AND NOT (j.finished_at IS NOT NULL AND j.status IN ('dead', 'cancelled')
       AND j.finished_at < :dead AND {_KEY_GOES})"""
 
 
 def past_jobs(connection: Connection, status: str, before: datetime, keys: datetime) -> dict[str, Past]:
-    """What would go of the jobs in *status*: whole jobs, attempts, and what those leave whose key stays."""
+    """What pruning would delete of the jobs in *status*:
+
+    jobs, attempts, and what is left of jobs that keep their key.
+    """
     limits = {"status": status, "before": before, "keys": min(keys, before)}
     found = {}
     for kind, what in (
@@ -306,7 +309,7 @@ def past_job_type_lists(connection: Connection, before: datetime) -> Past:
 
 
 def last_tick_at(connection: Connection) -> datetime | None:
-    """When the newest tick by its id began; see ``clock_jumped``."""
+    """When the newest tick, by id, began; see ``clock_jumped``."""
     at: datetime | None = run(connection, f"SELECT t.started_at FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").scalar()
     return at
 
@@ -320,13 +323,16 @@ def _past(connection: Connection, what: str, **limits: Any) -> Past:
 
 
 def prune_from(connection: Connection) -> dict[str, datetime]:
-    """By status, the instant before which only stripped jobs are left: there may be a million that need not be read."""
+    """By status, the instant before which only stripped jobs are left:
+
+    there may be a million, and none need be read.
+    """
     stored = connection.execute(select(meta.c.prune_from).where(meta.c.id == 1)).scalar()
     found = {}
     for status, at in stored.items() if isinstance(stored, dict) else ():
         try:
             found[status] = datetime.fromisoformat(at)
-        except (TypeError, ValueError):  # edited by hand: look from the beginning
+        except (TypeError, ValueError):  # somebody edited it: look from the beginning
             continue
     return {status: at for status, at in found.items() if at.tzinfo is not None}
 
@@ -336,5 +342,5 @@ def set_prune_from(connection: Connection, places: dict[str, datetime]) -> None:
 
 
 def set_pruned_at(connection: Connection, now: datetime) -> None:
-    """Note that nothing was left to prune, or that the clock is unreliable: the next look is due in an hour."""
+    """Record that nothing was left to prune, or that the clock is unreliable. The next look is due in an hour."""
     connection.execute(update(meta).values(pruned_at=now))

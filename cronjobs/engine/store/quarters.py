@@ -1,7 +1,7 @@
-"""What became of the schedules' occurrences lately: the strips of the pages, and the table that keeps closed hours.
+"""What became of the schedules' occurrences lately: the strips on the pages, and the table that caches closed hours.
 
-A row of ``cronjobs_quarters`` is an hour of one schedule in which nothing can change any more. An hour without a row is
-read from the ledger, so that a row is never needed; it only saves reading up to sixty occurrences and their jobs.
+A row of ``cronjobs_quarters`` is one hour of one schedule in which nothing can change any more. An hour without a row
+is read from the ledger. So a row is never needed; it saves reading up to sixty occurrences and their jobs.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from cronjobs.engine.rules.quarters import (
 from cronjobs.engine.store.sql import AMONG_IDS, group, run
 from cronjobs.errors import CronjobsError
 
-MARK: Final = 0  # the schedule_id of the row that says up to which hour all is looked at; real ids begin with 1
-NEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)  # the hour of the row of that id that is locked: before all others
+MARK: Final = 0  # the schedule_id of the row that says up to which hour all hours are closed; real ids begin with 1
+# the hour of the row under that id that serves as a lock: before all others
+NEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
 KEPT: Final = timedelta(hours=26)
-COUNTED: Final = timedelta(days=31)  # of longer ranges it takes too long to count the occurrences
+COUNTED: Final = timedelta(days=31)  # the occurrences of longer ranges take too long to count
 MICROSECOND: Final = timedelta(microseconds=1)
 SECONDS: Final = int(QUARTER.total_seconds())
-LATEST: Final = timedelta(minutes=5)  # after its end an hour is left alone so long: its last jobs are still at work
+LATEST: Final = timedelta(minutes=5)  # an hour stays open for so long after its end: its last jobs still run
 
 
 def quarter_sql(instant: str) -> str:
-    """The number of the quarter that an *instant* of SQL is in."""
+    """SQL for the number of the quarter that contains *instant*."""
     return either(
         postgresql=f"CAST(floor(extract(epoch FROM {instant}) / 900) AS bigint)", sqlite=f"({instant} / 900000000)"
     )
@@ -48,18 +49,18 @@ def quarter_sql(instant: str) -> str:
 
 _QUARTER_OF_FIRST: Final = quarter_sql("c.first_for")
 _QUARTER_OF_LAST: Final = quarter_sql("c.last_for")
-# Of an occurrence that made a job: its status. Not a join: PostgreSQL might read all jobs for it.
+# The status of the job that an occurrence made. A subquery: for a join PostgreSQL might read all jobs.
 _STATUS_OF_JOB: Final = (
     f"CASE WHEN c.outcome = 'enqueued' THEN (SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id) END"
 )
-# Instants only of the rows that need them: there are few, and to decode them takes longer than the rest.
+# Instants only of the few rows that need them: decoding them takes longer than the rest.
 _BECAME: Final = f"""c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_OF_LAST} AS last_in, c.outcome,
   {_STATUS_OF_JOB} AS status, CAST(c.count AS integer) AS many, CASE WHEN c.count > 2 THEN c.first_for END AS first_for,
   CASE WHEN c.count > 2 THEN c.last_for END AS last_for"""
 _GAP_ROWS: Final = group("rows", {"schedule_id": "bigint", "begin": "timestamptz", "ends": "timestamptz"})
 _HOUR_ROWS: Final = group("rows", {"schedule_id": "bigint", "hour": "timestamptz", "quarters": "text"})
 _SPAN_ROWS: Final = group("rows", {"schedule_id": "bigint", "first_for": "timestamptz", "last_for": "timestamptz"})
-# The last one may begin in the gap and end behind it.
+# The last row may begin in the gap and end after it.
 _OF_GAP: Final = f"""c.schedule_id = g.schedule_id AND c.last_for >= g.begin AND c.last_for <= coalesce(
   (SELECT n.last_for FROM {OCCURRENCES} n WHERE n.schedule_id = g.schedule_id AND n.last_for >= g.ends
    ORDER BY n.last_for LIMIT 1), g.ends)"""
@@ -124,10 +125,10 @@ def _became_in(connection: Connection, ranges: Sequence[dict[str, Any]]) -> list
 
 
 def _due(connection: Connection, became: Iterable[Became]) -> Callable[[Became, int, int], Iterable[int]]:
-    """In which quarters something of a row was due: by its schedule's expression, or as if evenly spread.
+    """The quarters in which occurrences of a row were due: by the schedule's expression, else evenly spread.
 
-    A row may be of an earlier definition. It is taken for one of the present definition if that gives as many
-    occurrences from its first to its last.
+    A row may come from an earlier definition. It counts as one of the present definition if that gives as many
+    occurrences between its first and its last.
     """
     wide = sorted({row.schedule_id for row in became if row.span})
     statement = f"SELECT s.id, s.definition FROM {SCHEDULES} s WHERE s.id {AMONG_IDS}"
@@ -151,7 +152,7 @@ def _cron(definition: Any) -> CronTiming | None:
     try:
         return CronTiming(parse(definition["cron"]), definition.get("timezone", "UTC"))
     except (CronjobsError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
-        return None  # anyone may have written it
+        return None  # any program may have written it
 
 
 def _at(quarter: int) -> datetime:
@@ -162,7 +163,7 @@ def _at(quarter: int) -> datetime:
 
 
 def next_open_hour(connection: Connection, now: datetime) -> datetime | None:
-    """The first hour that has ended, in which something was due, and that nobody has looked at; None: there is none."""
+    """The first ended hour in which something was due and that is not closed. None: there is none."""
     oldest = _at(number_of(now - timedelta(hours=24)) // IN_AN_HOUR * IN_AN_HOUR)
     marked: datetime | None = run(
         connection,
@@ -183,7 +184,7 @@ def next_open_hour(connection: Connection, now: datetime) -> datetime | None:
 
 
 def close_hour(connection: Connection, now: datetime) -> bool:
-    """Keep the oldest hour that has ended and that nobody has looked at; False: there is none. A transaction's work."""
+    """Close the oldest ended hour that is open, in one transaction. False: there is none."""
     _alone(connection)
     hour = next_open_hour(connection, now)
     if hour is None:
@@ -193,8 +194,8 @@ def close_hour(connection: Connection, now: datetime) -> bool:
 
 
 def _alone(connection: Connection) -> None:
-    """Wait for whoever closes an hour, or writes occurrences again, until their transaction ends."""
-    # By a row whose key never changes: who waits for one that is deleted meanwhile would go on without the lock.
+    """Wait for any transaction that closes an hour, or writes occurrences again."""
+    # Lock a row whose key never changes: a session that waits for a row deleted meanwhile would go on without the lock.
     run(
         connection,
         f"""INSERT INTO {QUARTERS} AS q (schedule_id, hour, quarters) VALUES (:mark, :never, '')
@@ -205,7 +206,7 @@ def _alone(connection: Connection) -> None:
 
 
 def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
-    """The rows to keep of *hour*: of each schedule that had something there, and where that cannot change any more."""
+    """The rows to store for *hour*: one for each schedule that had something there which cannot change any more."""
     place = {"hour": hour, "ends": hour + HOUR}
     settled = run(
         connection,
@@ -232,7 +233,7 @@ def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
 
 
 def _keep(connection: Connection, hour: datetime, rows: Sequence[dict[str, Any]]) -> None:
-    """Write the *rows* of *hour*, note that it is done, and delete what is too old for any strip."""
+    """Write the *rows* of *hour*, mark it as closed, and delete what is too old for any strip."""
     mark = {"schedule_id": MARK, "hour": hour + HOUR, "quarters": ""}
     run(
         connection,
@@ -251,7 +252,7 @@ def _keep(connection: Connection, hour: datetime, rows: Sequence[dict[str, Any]]
 
 
 def forget_hours(connection: Connection, spans: Sequence[dict[str, Any]]) -> None:
-    """Occurrences in these *spans* (schedule_id, first_for, last_for) are written again: read them from the ledger."""
+    """Reopen the hours of these *spans* (schedule_id, first_for, last_for): their occurrences are written again."""
     _alone(connection)
     rows = [span | {"first_for": _at(number_of(span["first_for"]) // IN_AN_HOUR * IN_AN_HOUR)} for span in spans]
     run(

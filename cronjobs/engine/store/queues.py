@@ -1,4 +1,4 @@
-"""Capped queues: the row that enqueuers lock, how many jobs wait, how many were dropped; and what sync writes there."""
+"""Capped queues: the row that enqueuers lock, how many jobs wait, how many were dropped, and what sync writes there."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _CAP_ROWS: Final = group("rows", {"name": "text", "max_waiting": "int", "on_full
 _THIS_TRANSACTION: Final = either(
     postgresql="CAST(pg_current_xact_id_if_assigned() AS text)", sqlite="CAST(NULL AS text)"
 )
-# For an enqueue into a queue without a cap; if it has one, nothing is written, and ``locked_room`` is used.
+# For an enqueue into a queue without a cap. If the queue has one, nothing is written, and ``locked_room`` is used.
 IS_CAPPED: Final = (
     f"EXISTS (SELECT 1 FROM {QUEUES} q WHERE q.name = CAST(:queue AS text) AND q.max_waiting IS NOT NULL)"
 )
 
-# Passes over rows that another session has locked, so that no one waits for ever. The lock is a statement of its own,
-# because the one that counts must see what was committed before we had the lock. A function, since an enqueuer has no
-# right to change the row, without which it could not lock it, nor keep it locked by a plain SELECT.
+# Steps over rows that another session has locked, so nobody waits for ever. Locking is a statement of its own, because
+# the one that counts must see what was committed before we had the lock. It is a function because an enqueuer has no
+# right to update the row, and so could not lock it by a plain SELECT.
 _LOCK_POSTGRESQL: Final = f"""
   SELECT q.name, q.max_waiting, q.on_full, q.mine, CAST(pg_current_xact_id() AS text) AS xact
   FROM {LOCK_QUEUES}(ARRAY(SELECT v FROM json_array_elements_text(CAST(:names AS json)) v), false) q"""
 
-# Changes nothing but takes SQLite's write lock; its first word makes Python's sqlite3 open a transaction.
+# Changes nothing, but takes SQLite's write lock. Its first word makes Python's sqlite3 open a transaction.
 _LOCK_SQLITE: Final = f"""
   UPDATE {QUEUES} SET dropped = dropped WHERE name {AMONG_NAMES} AND max_waiting IS NOT NULL
   RETURNING name, max_waiting, on_full, 1 AS mine, NULL AS xact"""
@@ -44,9 +44,9 @@ _COUNT: Final = f"""
 
 @dataclass(frozen=True)
 class Room:
-    """For the given queues, the ``caps`` in force and how many jobs wait (counted up to the cap).
+    """For the given queues: the ``caps`` in force, and how many jobs wait (counted up to the cap).
 
-    ``held``: queues whose lock another transaction has; then nothing was counted.
+    ``held``: queues locked by another transaction; then nothing was counted.
     """
 
     caps: Mapping[str, Cap]
@@ -56,9 +56,9 @@ class Room:
 
 @contextmanager
 def locked_room(connection: Connection, names: Collection[str]) -> Iterator[Room]:
-    """Lock the capped ones of queues *names* until the transaction ends, and yield what room there is.
+    """Lock those of queues *names* that are capped until the transaction ends, and yield their room.
 
-    If each statement is a transaction of its own (autocommit), the block is one transaction.
+    If each statement is a transaction of its own (autocommit), the block becomes one transaction.
     """
     room = _room(connection, names)
     if room is not None:
@@ -91,7 +91,7 @@ def _room(connection: Connection, names: Collection[str]) -> Room | None:
 
 
 def room_now(connection: Connection, names: Collection[str], changed: Collection[Cap], lifted: Collection[str]) -> Room:
-    """The room of queues *names* once *changed* caps are in force and *lifted* ones are removed; locks nothing."""
+    """The room of queues *names* once *changed* caps are in force and *lifted* caps are removed. Locks nothing."""
     stored = caps_in_force(connection)
     caps = {name: cap for name, cap in stored.items() if name in names and name not in lifted}
     caps |= {cap.queue: cap for cap in changed if cap.queue in names}
@@ -112,7 +112,7 @@ def _still_locked(connection: Connection, locked_in: str | None, counted_in: str
 
 
 def count_full(connection: Connection, queue: str, what: Literal["dropped", "refused"], jobs: int) -> None:
-    """Add to what a full queue has dropped or refused; beyond 2**62 it counts no more."""
+    """Add to the number of jobs that a full queue dropped or refused. Stops counting at 2**62."""
     if is_postgresql(connection):
         statement = f"SELECT {COUNT_FULL}(CAST(:queue AS text), CAST(:what AS text), CAST(:jobs AS int))"
         run(connection, statement, queue=queue, what=what, jobs=min(jobs, (1 << 31) - 1))
@@ -122,12 +122,12 @@ def count_full(connection: Connection, queue: str, what: Literal["dropped", "ref
 
 
 def count_held(connection: Connection, queue: str) -> None:
-    """Count an enqueue that gave up since another transaction had the queue, even if the caller's is rolled back."""
+    """Count an enqueue that gave up because another transaction held the queue, even if the enqueue rolls back."""
     run(connection, f"SELECT {COUNT_FULL}(CAST(:queue AS text), 'held', 1)", queue=queue)
 
 
 def held_so_far(connection: Connection) -> int:
-    """How many enqueues gave up like that. SQLite has one writer, who is waited for."""
+    """How many enqueues gave up in this way. SQLite has one writer, and enqueues wait for it."""
     if not is_postgresql(connection):
         return 0
     statement = f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {QUEUES_HELD}"
@@ -146,9 +146,9 @@ def caps_in_force(connection: Connection) -> dict[str, Cap]:
 
 
 def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str]) -> set[str]:
-    """Put *caps* in force and remove those of the queues *lifted*; the number of dropped jobs stays.
+    """Put *caps* in force and remove those of the queues *lifted*. The number of dropped jobs stays.
 
-    Returns the queues for which that was done: it does not wait for rows that an enqueuer has locked.
+    Returns the queues that were changed: it does not wait for rows that an enqueuer has locked.
     """
     names = sorted({cap.queue for cap in caps} | set(lifted))
     if not names:
@@ -184,7 +184,7 @@ def pressures(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def paused_scope(connection: Connection, queue: str) -> str | None:
-    """Whether a pause of "all" or of this "queue" keeps its jobs from being claimed now; None: not paused."""
+    """Whether a pause of "all" or of this "queue" holds its jobs back now. None: not paused."""
     found = run(
         connection,
         f"""

@@ -1,4 +1,4 @@
-"""A connection that only reads, and no statement for long: for pages that anybody may open at any time."""
+"""A connection that only reads, and runs no statement for long: for pages that anybody may open at any time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ AGAIN_S: Final = 0.02
 
 @contextmanager
 def only_reading(connection: Connection, *, lent: bool = False) -> Iterator[None]:
-    """For a transaction that has just begun: it cannot write, sees one snapshot, and a statement takes 5 s at most.
+    """Make a transaction that has just begun read-only: one snapshot, at most 5 s per statement.
 
-    *lent*: the connection is not of our own making, and needs our settings of a session, too.
+    *lent*: the connection is not one of ours, so it also needs our session settings.
     """
     if is_postgresql(connection):
         run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -33,13 +33,16 @@ def only_reading(connection: Connection, *, lent: bool = False) -> Iterator[None
     with _interrupted_after(LIMIT_S, connection.connection.driver_connection):
         try:
             yield
-        finally:  # others get this connection next
+        finally:  # the connection goes to others next
             run(connection, "PRAGMA query_only = OFF")
 
 
 @contextmanager
 def _interrupted_after(limit_s: float, raw: Any) -> Iterator[None]:
-    """By a thread: SQLite would call Python while it holds the connection's mutex, which can freeze other threads."""
+    """In a thread:
+
+    SQLite would call a Python progress handler while it holds the connection's mutex, which can freeze other threads.
+    """
     done = threading.Event()
 
     def interrupt() -> None:

@@ -9,14 +9,14 @@ from typing import Final
 
 from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS
 
-# A row in job_runs is an attempt that began. A job that died and was retried while it was being pruned has none
+# A row in job_runs is an attempt that began. A job that died and was retried while it was being pruned has no such row
 # left, but it has failed.
 NEVER_BEGUN: Final = f"(j.last_failed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id))"
-# The column of the unique key is cleared, so that ON CONFLICT in anybody's SQL lets a new job have it.
+# Clear the column of the unique key, so that ON CONFLICT in anybody's SQL lets a new job have the key.
 RELEASE_KEY: Final = f"""
       released_key = CASE WHEN {NEVER_BEGUN} THEN coalesce(j.idempotency_key, j.released_key) ELSE j.released_key END,
       idempotency_key = CASE WHEN {NEVER_BEGUN} THEN NULL ELSE j.idempotency_key END"""
-# For those that are retried.
+# For jobs that are retried.
 TAKE_KEY_BACK: Final = "idempotency_key = coalesce(j.idempotency_key, j.released_key), released_key = NULL"
 # NULL: nobody has it.
 KEY_OWNER: Final = f"(SELECT k.id FROM {JOBS} k WHERE k.idempotency_key = j.released_key)"

@@ -1,4 +1,4 @@
-"""What ``status`` asks about all schedules: which need a closer look, which fire next. The others become no objects."""
+"""What ``status`` asks about all schedules: which need a closer look, and which fire next. No objects for the rest."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from cronjobs.engine.store.schedules import PAUSED_BY, SCHEDULE_COLUMNS, StoredS
 from cronjobs.engine.store.sql import AMONG_IDS, json_value, run
 
 # Of the schedule "j": its newest ledger row did not run, or its job has not succeeded. A row in the future proves
-# nothing, as a clock was wrong, nor does a run that such a clock made early; a job that is not there any more
-# ended long ago.
-# Subqueries with a limit, not joins: PostgreSQL would read the whole ledger, and all jobs.
+# nothing (a clock was wrong), nor does a run that such a clock made early. A job that no longer exists ended long ago.
+# Subqueries with a limit, not joins: PostgreSQL would read the whole ledger and all jobs.
 _WENT_BADLY: Final = f"""
       (SELECT CASE WHEN c.last_for <= {NOW} AND c.outcome IN ('enqueued', 'coalesced')
          AND coalesce(c.reason, '') NOT LIKE '{RAN_EARLY}%'
          AND coalesce((SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id), 'succeeded') = 'succeeded'
          THEN 0 ELSE 1 END
        FROM {OCCURRENCES} c WHERE c.schedule_id = j.id ORDER BY c.last_for DESC LIMIT 1) = 1"""
-# An object without a grace. Not one that Python may find unreadable: a NUL, too many digits, too many levels.
+# An object without a grace, and not one that Python may fail to read: a NUL, too many digits, too many levels.
 _NO_GRACE: Final = either(
     postgresql=(
         "(jsonb_typeof(j.definition) = 'object' AND NOT j.definition ? 'grace_s' "
@@ -36,7 +35,7 @@ _NO_GRACE: Final = either(
       CASE WHEN length(j.definition) BETWEEN length(CAST(j.definition AS BLOB)) AND 1500 AND json_valid(j.definition)
       THEN json_type(j.definition) = 'object' AND json_type(j.definition, '$.grace_s') IS NULL ELSE 0 END""",
 )
-# As "NOT EXISTS (… {STOPS_SCHEDULE})", but the pauses are read once, not for each schedule.
+# Like "NOT EXISTS (… {STOPS_SCHEDULE})", but reads the pauses once, not for each schedule.
 _FIRES: Final = f"""
       j.next_at IS NOT NULL
       AND NOT EXISTS (SELECT 1 FROM {PAUSES} p WHERE p.scope = 'all' AND {IN_FORCE})
@@ -48,10 +47,10 @@ _BY_BYTES: Final = either(postgresql='COLLATE "C"', sqlite="")  # as Python comp
 
 @dataclass(frozen=True)
 class Survey:
-    """How many schedules are ``active``; how many of those will fire unless something changes; and ids of active ones.
+    """How many schedules are ``active``; how many of these will fire unless something changes; and ids of active ones.
 
-    ``went_badly``: whose newest ledger row needs a closer look; ``doubtful``: these, and those that are due, have a
-    ``grace`` or may have an unreadable definition, and also retired ones that owe something.
+    ``went_badly``: the newest ledger row needs a closer look. ``doubtful``: these, plus schedules that are due, have a
+    ``grace`` or may have an unreadable definition, plus retired ones that owe something.
     """
 
     active: int = 0
@@ -62,9 +61,9 @@ class Survey:
 
 
 def survey(connection: Connection, runnable: Collection[str]) -> Survey:
-    """All that needs a look at each schedule, in one pass; the job types of some are not *runnable*.
+    """All facts that need a look at each schedule, in one pass. *runnable*: the job types that some host can run.
 
-    In the order of ids, in which their ledger rows are, not of names.
+    In the order of ids, which is the order of their ledger rows, not of names.
     """
     row = run(
         connection,

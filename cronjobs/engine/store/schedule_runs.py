@@ -1,7 +1,7 @@
-"""The newest ledger rows of some schedules, and what became of the jobs that were made for them.
+"""The newest ledger rows of some schedules, and what became of their jobs.
 
-Bounded, however long a schedule has lived: so many rows of the ledger by its primary key, and a step into jobs and
-attempts for each.
+Bounded, however long a schedule has lived: it reads so many ledger rows by primary key, and makes one step into jobs
+and attempts for each.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cronjobs.engine.store.schedules import PAUSED_BY
 from cronjobs.engine.store.sql import AMONG_IDS, run
 from cronjobs.engine.store.status_facts import SOME_AGO
 
-# A join with a bound, as SQLite needs it, PostgreSQL makes by reading the whole ledger by time.
+# SQLite needs this join with a bound; PostgreSQL would make it by reading the whole ledger by time.
 _NEWEST_OF_EACH: Final = either(
     postgresql=f"""{SCHEDULES} s CROSS JOIN LATERAL (
           SELECT l.* FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
           ORDER BY l.last_for DESC LIMIT :rows_each) c WHERE s.id {AMONG_IDS}""",
-    # CROSS JOIN keeps the order, schedules first; the ledger is read from the row that is so many back.
+    # CROSS JOIN keeps the order, schedules first. The ledger is read from the row that is so many back.
     sqlite=f"""{SCHEDULES} s CROSS JOIN {OCCURRENCES} c
         WHERE s.id {AMONG_IDS} AND c.schedule_id = s.id AND c.last_for <= {NOW} AND c.last_for >= coalesce(
           (SELECT l.last_for FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
@@ -35,7 +35,7 @@ _NEWEST_OF_EACH: Final = either(
 
 @dataclass(frozen=True)
 class ScheduleRow:
-    """A schedule; ``paused`` says by whom and why, if a pause of it or of everything is in force."""
+    """A schedule; ``paused``: who paused it or everything, and why, if that pause is in force."""
 
     id: int
     name: str
@@ -85,7 +85,7 @@ def active_names(connection: Connection) -> dict[int, str]:
 
 
 def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[LedgerRun]]:
-    """The newest *rows* ledger rows of each schedule, newest first; none that a wrong clock wrote ahead."""
+    """The newest *rows* ledger rows of each schedule, newest first, but none that a wrong clock wrote ahead."""
     ledger = run(
         connection,
         f"SELECT c.schedule_id, c.last_for, c.outcome, c.job_id, c.count AS occurrences FROM {_NEWEST_OF_EACH} "
@@ -103,7 +103,7 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
 
 
 def newest_triggered(connection: Connection, schedule_ids: Collection[int]) -> dict[int, LedgerRun]:
-    """By id, the newest run of each schedule that a person triggered, as the ledger would have it."""
+    """By id, the newest run of each schedule that a person triggered, in the form of a ledger row."""
     rows = run(
         connection,
         f"""
@@ -128,7 +128,7 @@ def _number_of(detail: object) -> int | None:
 
 
 def _jobs(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
-    # The last attempt by a subquery: of a join PostgreSQL may make a walk over all attempts.
+    # The last attempt by a subquery: PostgreSQL may turn a join into a walk over all attempts.
     found = run(
         connection,
         f"""
@@ -148,7 +148,7 @@ def _with_job(at: datetime, outcome: str, job_id: int | None, job: Row[Any] | No
 
 
 def with_long_runs(connection: Connection, *, longer_than: timedelta, among_last: int, limit: int) -> list[int]:
-    """Ids of active schedules of which a run takes longer than that now, or one of the last *among_last* runs did."""
+    """Ids of active schedules with a run that takes longer than that now, or did among its *among_last* last runs."""
     rows = run(
         connection,
         f"""

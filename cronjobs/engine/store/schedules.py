@@ -67,8 +67,8 @@ class LedgerRow:
     outcome: str
     reason: str | None = None
     job_id: int | None = None
-    decided_at: datetime | None = None  # None: when it is written
-    tick: int | None = None  # the id of the tick that decided it
+    decided_at: datetime | None = None  # None: the time of the write
+    tick: int | None = None  # id of the tick that decided it
 
 
 _ABOVE: Final = "c.schedule_id = r.schedule_id AND c.last_for > r.above"
@@ -99,7 +99,7 @@ def stored_schedules(connection: Connection, rows: Sequence[Row[Any]]) -> list[S
     of_one: dict[str, list[Row[Any]]] = {}
     for pause in pauses_of_schedules(connection):
         (of_everything if pause.scope == "all" else of_one.setdefault(pause.name, [])).append(pause)
-    # By place: by name it takes twice as long, and there may be ten thousand.
+    # By position: by name it takes twice as long, and there may be ten thousand.
     return [_schedule(*row, pauses=[*of_everything, *of_one.get(row.name, ())]) for row in rows]
 
 
@@ -120,11 +120,11 @@ def due_schedules(
     after: StoredSchedule | None = None,
     limit: int | None = None,
 ) -> list[StoredSchedule]:
-    """Schedules whose ``next_at`` has come and that are not paused, the longest due first; locks nothing.
+    """Schedules that are due and not paused, the longest due first. Locks nothing.
 
-    *but* names those to leave alone; of those that come *after* the given one it returns at most *limit*. A watermark
-    in the future (once a clock was wrong) is due as well, so that it can be corrected; so is a schedule, even a retired
-    one, with pieces of earlier definitions, unless it is paused.
+    *but*: names to leave alone. It returns at most *limit* of those that come *after* the given one. A watermark in the
+    future (a clock was wrong) counts as due, so that it can be corrected. So does a schedule, even a retired one, with
+    pieces of earlier definitions, unless it is paused.
     """
     behind = "" if after is None else f"AND ({_DUE_SINCE}, j.id) > (:after_at, :after_id) "
     place = {} if after is None else {"after_at": after.next_at or after.seen_until, "after_id": after.id}
@@ -141,7 +141,7 @@ def due_schedules(
 
 
 def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled]:
-    """Lock the rows of these schedules, except those locked by others; return how far each locked one is settled."""
+    """Lock the rows of these schedules that others have not locked; return how far each locked one is settled."""
     rows = run(
         connection,
         f"SELECT j.id, j.seen_until, j.owed FROM {SCHEDULES} j WHERE j.id {AMONG_IDS} ORDER BY j.id {LOCK}",
@@ -151,21 +151,22 @@ def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled
 
 
 def lock_schedules(connection: Connection, stored: Sequence[StoredSchedule]) -> set[int]:
-    """Lock those schedules that are settled exactly as far as read, except those another tick has; return their ids.
+    """Lock those schedules that are still settled exactly as far as we read; return their ids.
 
-    The comparison makes it safe to write in the transaction what was computed outside it.
+    Leaves out those that another tick has locked. The comparison makes it safe to write in the transaction what was
+    computed outside it.
     """
     locked = lock_rows(connection, [each.id for each in stored])
     return {each.id for each in stored if locked.get(each.id) == each.settled}
 
 
 def wait_for_schedule(connection: Connection, name: str) -> None:
-    """Lock a schedule's row until the transaction ends. Unlike ticks it waits for who has it."""
+    """Lock a schedule's row until the transaction ends. Unlike a tick, wait for whoever has it."""
     run(connection, f"SELECT j.id FROM {SCHEDULES} j WHERE j.name = :name {WAIT_FOR_LOCK}", name=name)
 
 
 def lock_definitions(connection: Connection) -> bool:
-    """Lock the definitions against changes by others until the transaction ends; False if another tick has the lock."""
+    """Lock the definitions against changes until the transaction ends. False: another tick has the lock."""
     if not is_postgresql(connection):
         return True
     return run(connection, f"SELECT j.id FROM {META} j {LOCK}").first() is not None
@@ -173,7 +174,7 @@ def lock_definitions(connection: Connection) -> bool:
 
 @dataclass(frozen=True)
 class Watermark:
-    """Up to where a schedule's occurrences are settled, and when the next tick has to look again."""
+    """Up to where a schedule's occurrences are settled, and when the next tick must look again."""
 
     schedule_id: int
     seen_until: datetime
@@ -227,7 +228,7 @@ def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict
 
 
 def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> None:
-    """Delete ledger rows whose occurrences are about to be written again. What they were counted as stays counted."""
+    """Delete ledger rows whose occurrences will be written again. The counts by hour keep the old outcome."""
     if rows:
         from cronjobs.engine.store.quarters import forget_hours
 
@@ -244,9 +245,9 @@ def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> Non
 def record_occurrences(
     connection: Connection, rows: Sequence[LedgerRow], now: datetime, tick: int | None = None
 ) -> None:
-    """Insert ledger rows; if an occurrence already has one, the primary key makes the transaction fail.
+    """Insert ledger rows. If an occurrence already has one, the primary key makes the transaction fail.
 
-    *now* and *tick* are of the rows that are decided here; others, of which a part is left, keep theirs.
+    *now* and *tick* apply to rows that are decided here. Rows of which a part is left keep their own.
     """
     if rows:
         here = {"decided_at": now, "tick": tick}
@@ -329,7 +330,7 @@ def name_now(name: str, renamed: Sequence[tuple[datetime, str, str]]) -> str:
 
 
 def follow_renames(connection: Connection, ids: Collection[int]) -> None:
-    """Give these jobs, which may run again, the present name of their schedule: by it overlap knows them."""
+    """Give these jobs, which may run again, the present name of their schedule: overlap finds them by it."""
     gone = run(
         connection,
         f"SELECT DISTINCT j.schedule FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.schedule IS NOT NULL "
@@ -349,7 +350,7 @@ def follow_renames(connection: Connection, ids: Collection[int]) -> None:
 
 
 def _move_pause(connection: Connection, old: str, new: str) -> None:
-    """Rename a schedule's pause; if the new name has a pause already, the one that ends later stays."""
+    """Rename a schedule's pause. If the new name has a pause already, the one that ends later stays."""
     theirs, ours = (pause_row(connection, scope="schedule", name=name) for name in (old, new))
     assert theirs is not None
     ours_is_longer = ours is not None and (ours.until is None or bool(theirs.until and ours.until > theirs.until))
@@ -382,7 +383,7 @@ def pause(
     now: datetime,
     skip: bool = False,
 ) -> None:
-    """Pause, or change a pause in force, which keeps its beginning unless *skip* changes."""
+    """Pause, or change a pause in force. Its beginning stays unless *skip* changes."""
     there = pause_row(connection, scope=scope, name=name)
     goes_on = there is not None and (there.until is None or there.until > now) and bool(there.skip) == skip
     values = {"until": until, "by": by, "why": why, "skip": int(skip)}
@@ -400,7 +401,7 @@ def pause_row(connection: Connection, *, scope: str, name: str) -> Row[Any] | No
 
 
 def resume(connection: Connection, *, scope: str, name: str, now: datetime) -> bool:
-    """End a pause; return whether it was in force. The row stays, as later settling needs to know from when to when."""
+    """End a pause; return whether it was in force. The row stays: later settling needs its beginning and end."""
     ended = connection.execute(
         update(pauses)
         .where(pauses.c.scope == scope, pauses.c.name == name, or_(pauses.c.until.is_(None), pauses.c.until > now))
@@ -411,7 +412,7 @@ def resume(connection: Connection, *, scope: str, name: str, now: datetime) -> b
 
 
 def pauses_of_schedules(connection: Connection) -> Sequence[Row[Any]]:
-    """Every past and present pause that affects schedules, oldest first; "said" is how the ledger names it."""
+    """Every past and present pause that affects schedules, oldest first. "said" is its name in the ledger."""
     return run(
         connection,
         f"SELECT p.scope, p.name, p.until, p.paused_at, p.skip, {_PAUSED_WORDS} AS said FROM {PAUSES} p "

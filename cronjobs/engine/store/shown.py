@@ -16,7 +16,7 @@ from cronjobs.engine.store.sizes import if_not_too_large
 from cronjobs.engine.store.sql import is_lost, is_postgresql
 from cronjobs.text import OUTPUT_LIMIT
 
-# In characters; more than any value that cronjobs itself writes.
+# characters; more than any value that cronjobs itself writes.
 LONGEST: Final = 2_000
 _LONGER: Final = {
     "last_error": 4_000,
@@ -28,22 +28,22 @@ _LONGER: Final = {
 
 
 def columns_shown(*names: str) -> str:
-    """Text columns of ``j``, a job or an attempt, as a list for SELECT."""
-    # SQLite keeps bytes in a column of texts.
+    """Text columns of ``j`` (a job or an attempt) as a list for SELECT."""
+    # SQLite keeps bytes even in a text column.
     return ", ".join(f"CAST(substr(j.{name}, 1, {_LONGER.get(name, LONGEST)}) AS text) AS {name}" for name in names)
 
 
 def shown(
     connection: Connection, columns: Iterable[Column[Any]], *, with_json: bool = True
 ) -> list[ColumnElement[Any]]:
-    """*columns* to select; with *with_json* False, JSON columns as if they were too large."""
+    """*columns* to select. Without *with_json*, JSON columns count as too large."""
     return [_one(is_postgresql(connection), column, with_json) for column in columns]
 
 
 def fetched(connection: Connection, query: Callable[[bool], Select[Any]]) -> Sequence[Row[Any]]:
     """The rows of *query*, a function of whether to fetch JSON.
 
-    If the database itself fails, it tries without JSON: a few bytes of jsonb can be numbers of a gigabyte of digits.
+    If the database itself fails, try without JSON: a few bytes of jsonb can be numbers with a gigabyte of digits.
     """
     try:
         with connection.begin_nested():

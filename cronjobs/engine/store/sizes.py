@@ -9,20 +9,20 @@ from cronjobs.engine.probe.sql_text import either
 from cronjobs.engine.rules.payload import MOST_FETCHED, ODD_NUMBER, TOO_LARGE
 from cronjobs.text import BrokenText
 
-UNREAD: Final = "cronjobs unread"  # replaces a payload; no payload is a text
-NOT_FETCHED: Final = (TOO_LARGE, ODD_NUMBER)  # the same, from the database
+UNREAD: Final = "cronjobs unread"  # replaces a payload; no payload is a plain text
+NOT_FETCHED: Final = (TOO_LARGE, ODD_NUMBER)  # the same, as the database writes them
 
-_SMALL: Final = 16 * 1024  # bytes of jsonb; of numbers that are not odd at most sixty times that as text
-_COMPRESSED: Final = 2_000  # bytes on disk; decompressed at most 255 times that
-_SURELY_LARGE: Final = 2 * MOST_FETCHED  # jsonb takes up to twelve bytes for a digit and its comma
+_SMALL: Final = 16 * 1024  # bytes of jsonb; as text at most sixty times that, unless its numbers are odd
+_COMPRESSED: Final = 2_000  # bytes on disk; at most 255 times that when decompressed
+_SURELY_LARGE: Final = 2 * MOST_FETCHED  # jsonb takes up to twelve bytes for one digit and its comma
 
 
 def if_not_too_large(column: str) -> str:
     """JSON *column* if it is small enough to fetch, else ``TOO_LARGE`` or ``ODD_NUMBER``.
 
-    On PostgreSQL it checks from cheap to expensive: the size on disk is free, the size of the value needs
-    decompression, and the size of its text needs the text, which odd numbers would make a thousand times larger.
-    (The result of a concatenation is not compressed.)
+    On PostgreSQL it checks from cheap to expensive. The size on disk is free. The size of the value needs
+    decompression. The size of its text needs the text, which odd numbers can make a thousand times larger. (The result
+    of a concatenation is not compressed.)
     """
     return either(
         postgresql=f"""
@@ -43,5 +43,8 @@ def in_bytes(column: str) -> str:
 
 
 def stored(text: Any) -> Any:
-    """A text from a row as a parameter that finds the row again; if broken, its bytes, which SQLite needs to CAST."""
+    """A text from a row, as a parameter that finds the row again.
+
+    If it is broken: its bytes, which SQLite needs to CAST.
+    """
     return text.raw if isinstance(text, BrokenText) else text

@@ -28,7 +28,7 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 INSTANT_TYPE: Final = either(postgresql="timestamptz", sqlite="integer")
 JSON_TYPE: Final = either(postgresql="jsonb", sqlite="text")
 OPEN_QUEUE: Final = f"(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {PAUSED}"
-# Skips rows that others have locked. On SQLite a writer is alone.
+# Skip rows that others have locked. On SQLite a writer is alone.
 LOCK: Final = either(postgresql="FOR NO KEY UPDATE OF j SKIP LOCKED", sqlite="")
 WAIT_FOR_LOCK: Final = either(postgresql="FOR NO KEY UPDATE OF j", sqlite="")
 # Pruned except for its key: what the job was to do is gone.
@@ -43,7 +43,7 @@ AMONG_IDS: Final = either(
 )
 
 
-# Result columns that need decoding in whichever statement returns them.
+# Result columns that need decoding in every statement that returns them.
 _TYPES: Final = {
     column.name: column.type
     for table in tables.metadata.sorted_tables
@@ -65,7 +65,7 @@ _WORD: Final = re.compile(r"\w+")
 
 
 def json_value(column: str, key: str) -> str:
-    """A value in a JSON column, as text; NULL for invalid JSON: an error would make the claim fail, and with it all."""
+    """A value in a JSON column, as text. NULL for invalid JSON: an error would make the whole claim fail."""
     return either(
         postgresql=f"({column} ->> '{key}')",
         sqlite=f"CASE WHEN json_valid({column}) THEN json_extract({column}, '$.\"{key}\"') END",
@@ -73,7 +73,7 @@ def json_value(column: str, key: str) -> str:
 
 
 def among(parameter: str) -> str:
-    """ "… is one of a list"; the list is one parameter, a JSON array of strings."""
+    """SQL for "… is one of a list". The list is one parameter, a JSON array of strings."""
     return either(
         postgresql=f"= ANY(ARRAY(SELECT json_array_elements_text(CAST(:{parameter} AS json))))",
         sqlite=f"IN (SELECT value FROM json_each(:{parameter}))",
@@ -105,11 +105,11 @@ def shaped(
     from_json: Collection[str],
     as_json: Collection[str] = (),
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
-    """The parameters of a group of rows, given by columns; the columns with one value for all rows, and the others.
+    """The parameters of a group of rows, by column: the columns with one value for all rows, and the others.
 
-    A value that all rows have is bound once, unless its column is one of *from_json*; a column without any is in
+    A value that all rows have is bound once, unless its column is one of *from_json*. A column without values is in
     neither list. ``shaped_rows`` makes rows of them again. Rows of one group differ in little but their keys.
-    *as_json*: columns whose values are JSON texts. On PostgreSQL their JSON is not made a string within JSON.
+    *as_json*: columns whose values are JSON texts; on PostgreSQL they are not made strings within JSON.
     """
     postgresql = is_postgresql(connection)
     parameters: dict[str, Any] = {}
@@ -132,10 +132,10 @@ def shaped(
 
 
 def _may_be_bound(value: Any, postgresql: bool) -> bool:
-    """Whether every driver, in every client encoding, passes on *value* as it is; if not, it travels in JSON.
+    """Whether every driver, in every client encoding, passes *value* on unchanged; if not, it travels in JSON.
 
-    Drivers have their own ideas about enums, and cannot encode all characters; psycopg refuses NUL itself, which the
-    server would refuse as a bad value. JSON is in ASCII.
+    Drivers have their own ideas about enums, and cannot encode all characters. psycopg refuses NUL, which the server
+    would refuse as a bad value. JSON is ASCII.
     """
     if type(value) is str:
         return not postgresql or (value.isascii() and "\0" not in value)
@@ -155,10 +155,13 @@ def shaped_rows(
     varying: tuple[str, ...],
     as_json: Collection[str] = (),
 ) -> str:
-    """All of *columns*: a column *bound* is one parameter, one *varying* comes from JSON, and the rest is NULL."""
+    """SQL for rows of *columns*:
+
+    a *bound* column is one parameter, a *varying* one comes from JSON, and the rest is NULL.
+    """
     values = dict.fromkeys(columns, "NULL")
     if postgresql:
-        # All are sent as text: drivers differ in what they send for, say, an instant or a number.
+        # All are sent as text: drivers disagree about the type of, say, an instant or a number.
         values |= {name: f"CAST(:{name} AS text)" for name in bound} | {name: f"v.{name}" for name in varying}
         values = {name: f"CAST({value} AS {columns[name]})" for name, value in values.items()} | {"n": "v.n"}
         elements = {name: "json_array_elements" + ("" if name in as_json else "_text") for name in varying}
@@ -175,7 +178,7 @@ def shaped_rows(
 
 
 def kinds(table: Table, *names: str) -> dict[str, str]:
-    """The columns of a table, or those of these *names*, as ``group`` takes them; JSON is text there."""
+    """The columns of a table, or those with these *names*, as ``group`` takes them; JSON counts as text."""
     return {name: _kind(table.c[name]) for name in names or table.c.keys()}
 
 
@@ -193,7 +196,7 @@ def _kind(column: Column[Any]) -> str:
 
 
 def group_value(connection: Connection, rows: Any) -> str:
-    """The JSON parameter of ``group`` and ``among``; instants become what the database compares."""
+    """The JSON parameter of ``group`` and ``among``, with instants as the database compares them."""
     return (_AS_POSTGRESQL if is_postgresql(connection) else _AS_SQLITE).encode(rows)
 
 
@@ -215,14 +218,14 @@ def json_text(value: Mapping[str, Any]) -> str:
     return _ENCODER.encode(value)
 
 
-# Stable like the clock that it stands for, so that statements keep their plans.
+# Stable, like the clock that it replaces, so that statements keep their plans.
 STANDING_NOW: Final = "(CASE WHEN statement_timestamp() IS NOT NULL THEN CAST(:now_ AS timestamptz) END)"
 
 
 def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorResult[Any]:
-    """Execute *statement* with bound *parameters*: a list is a group, as in ``among``.
+    """Run *statement* with bound *parameters*; a list is a group, as in ``among``.
 
-    The only way to run a statement that is written for both databases: on every connection, for one row or hundreds.
+    The only way to run a statement written for both databases: on every connection, for one row or hundreds.
     """
     postgresql = is_postgresql(connection)
     prepared, needs_clock = _prepare(statement, postgresql, schema_of(connection), _stands(connection))
@@ -240,7 +243,7 @@ def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorR
 
 @lru_cache(maxsize=256)
 def _prepare(statement: str, postgresql: bool, schema: str | None, stands: bool) -> tuple[Executable, bool]:
-    # A colon in the schema's name is no parameter's.
+    # Escape a colon in the schema's name: it starts no parameter.
     filled = statement_text(statement, postgresql=postgresql, schema=schema and schema.replace(":", "\\:"))
     if stands:
         filled = filled.replace(POSTGRESQL_NOW, STANDING_NOW)
@@ -248,7 +251,7 @@ def _prepare(statement: str, postgresql: bool, schema: str | None, stands: bool)
 
 
 def _types_told(statement: str) -> dict[str, TypeEngine[Any]]:
-    """Those of ``_TYPES`` that *statement* may return: SQLAlchemy compares each with the result, every time."""
+    """Those of ``_TYPES`` that *statement* may return. SQLAlchemy compares each with the result, every time."""
     told = statement.rpartition("RETURNING")[2]
     words = None if _EVERY_COLUMN.search(told) else set(_WORD.findall(told))
     return {name: kind for name, kind in _TYPES.items() if words is None or name in words}
@@ -257,7 +260,7 @@ def _types_told(statement: str) -> dict[str, TypeEngine[Any]]:
 def inserted_into(connection: Connection, table: Table) -> Any:
     """An INSERT that can be given an ON CONFLICT."""
     if is_postgresql(connection):
-        from sqlalchemy.dialects import postgresql  # all its dialects: SQLite's ticks do without
+        from sqlalchemy.dialects import postgresql  # imports every PostgreSQL dialect: SQLite's ticks do without
 
         return postgresql.insert(table)
     from sqlalchemy.dialects import sqlite
@@ -266,7 +269,7 @@ def inserted_into(connection: Connection, table: Table) -> Any:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error in a savepoint is the end of the connection, after which no other statement of it can work."""
+    """Whether an error in a savepoint ended the connection, so that no further statement on it can work."""
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
@@ -275,7 +278,7 @@ def is_postgresql(connection: Connection) -> bool:
 
 
 def schema_of(connection: Connection) -> str | None:
-    """The schema that is configured for our tables; None: the search_path finds them."""
+    """The schema configured for our tables. None: the search_path finds them."""
     schema: str | None = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
     return schema
 
@@ -291,6 +294,6 @@ def clock_of(connection: Connection) -> Clock:
 
 
 def database_now(connection: Connection) -> datetime:
-    """The time by the one clock that decides."""
+    """The database's now: the one clock that decides."""
     now: datetime = run(connection, f"SELECT {NOW} AS now").scalar_one()
     return now

@@ -1,6 +1,6 @@
 """What ``status`` reads to report every problem: deaths, runs that did not happen, ticks that fire no schedules.
 
-Every statement uses an index and is bounded, however many jobs have finished; a test checks the plans.
+Every statement uses an index and reads a bounded number of rows, however many jobs have ended; a test checks the plans.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
 TRIGGERS_READ: Final = 100  # of a schedule
 OCCURRENCES_READ: Final = 5000  # of a schedule
-TICKS_READ: Final = 1500  # how far back to look for when something began: a day of ticks each minute
+TICKS_READ: Final = 1500  # ticks read to find when something began: one day at a tick a minute
 
 UNDEALT: Final = UNSETTLED_DEAD_SQL
 SOME_AGO: Final = after_now(":ago_s")
@@ -34,7 +34,7 @@ _LATER_AGO: Final = after_now(":later_s")
 
 @dataclass(frozen=True)
 class Deaths:
-    """Dead jobs that were not retried, cancelled or dismissed: how many, at most DEATHS_COUNTED, and since when.
+    """Open dead jobs (not retried, cancelled or dismissed): how many, at most DEATHS_COUNTED, and since when.
 
     ``newest``: the ids of those that died last, at most DEATHS_NAMED. ``last_of``: when the last of these died, by job
     type.
@@ -67,7 +67,7 @@ def deaths(connection: Connection) -> Deaths:
 
 
 def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[Happened]]:
-    """The newest *rows* ledger rows of each of these schedules, newest first; none that a wrong clock wrote ahead."""
+    """The newest *rows* ledger rows of each schedule, newest first, but none that a wrong clock wrote ahead."""
     ledger = run(
         connection,
         # CROSS JOIN: SQLite keeps the order, schedules first. The join starts at the row that is *rows* back.
@@ -93,8 +93,8 @@ def further_back(
 ) -> list[Happened]:
     """The newest *rows* ledger rows of a schedule from before *before*, newest first.
 
-    Without those of the jobs in *but*, and without what a pause skipped: of such rows a schedule that is due each
-    minute may have a hundred thousand, and here they cost a comparison each.
+    Leaves out rows of the jobs in *but*, and rows that a pause skipped: a schedule that is due each minute may have a
+    hundred thousand of them, and here each costs one comparison.
     """
     ledger = run(
         connection,
@@ -113,7 +113,7 @@ def further_back(
 
 
 def heads(connection: Connection, names: Collection[str]) -> dict[str, JobNow]:
-    """By schedule, the unfinished job that the others of it wait for: the one that runs, or else the oldest."""
+    """By schedule, the unfinished job that its other jobs wait for: the running one, else the oldest."""
     rows = run(
         connection,
         f"""
@@ -126,7 +126,7 @@ def heads(connection: Connection, names: Collection[str]) -> dict[str, JobNow]:
 
 
 def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
-    """Those of these jobs that there are."""
+    """Those of these jobs that exist."""
     rows = run(
         connection,
         f"""
@@ -146,7 +146,7 @@ def _job_now(row: Any) -> JobNow:
     limit = seconds(timeout_s if timeout_s is not None else runner_s)
     try:
         most = None if limit is None else timedelta(seconds=limit)
-    except OverflowError:  # by plain SQL
+    except OverflowError:  # written by plain SQL
         most = None
     job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most, attempts)
     return job
@@ -157,7 +157,7 @@ _happened: Any = Happened
 
 
 def _with_jobs(connection: Connection, ledger: Sequence[Any]) -> list[Happened]:
-    # In a statement of its own: joined to so few rows, PostgreSQL would still read all jobs.
+    # A statement of its own: joined to so few rows, PostgreSQL would still read all jobs.
     jobs = jobs_now(connection, {row.job_id for row in ledger if row.job_id is not None})
     return [_happened(*row, job=jobs.get(row.job_id)) for row in ledger]
 
@@ -165,7 +165,7 @@ def _with_jobs(connection: Connection, ledger: Sequence[Any]) -> list[Happened]:
 def triggered(connection: Connection, schedule: str) -> list[ByHand]:
     """The last TRIGGERS_READ runs of *schedule* that a person triggered, newest first.
 
-    What was backfilled has ledger rows, as all other runs have.
+    Backfilled runs are not here: they have ledger rows like all other runs.
     """
     rows = run(
         connection,
@@ -181,7 +181,7 @@ def triggered(connection: Connection, schedule: str) -> list[ByHand]:
 
 
 def retrying(connection: Connection) -> frozenset[int]:
-    """The ids of active schedules of which a job failed and waits for another try."""
+    """The ids of active schedules with a job that failed and waits for another try."""
     ids = run(
         connection,
         f"""
@@ -193,9 +193,9 @@ def retrying(connection: Connection) -> frozenset[int]:
 
 
 def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | None:
-    """The newest occurrence of a schedule whose run succeeded, among the last OCCURRENCES_READ; None: of none.
+    """The newest occurrence whose run succeeded, among the schedule's last OCCURRENCES_READ. None: none did.
 
-    Without what a wrong clock ran early.
+    Leaves out what a wrong clock ran early.
     """
     at: datetime | None = run(
         connection,
@@ -213,7 +213,7 @@ def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | N
 
 
 def resumed_lately(connection: Connection, within: timedelta) -> set[str]:
-    """The queues that a pause kept back until then, "" for all: by a person's word, or because its time was over."""
+    """The queues whose pause ended since then, "" for all: a person resumed them, or the pause's time was over."""
     subjects = run(
         connection,
         f"""
@@ -247,7 +247,7 @@ def last_fired_at(connection: Connection) -> datetime | None:
 
 
 def recorded_since(connection: Connection, host: str, *names: str) -> datetime | None:
-    """Since when all ticks of this host have recorded one of these *names*; None: the last one did not."""
+    """Since when every tick of this host has recorded one of these *names*. None: the last tick did not."""
     since = None
     rows = run(
         connection,
@@ -264,7 +264,7 @@ def recorded_since(connection: Connection, host: str, *names: str) -> datetime |
 
 @dataclass(frozen=True)
 class Killed:
-    """Ticks of a host that did not end: how many of those that began in the last time, and when the first began."""
+    """Ticks of a host that did not end: how many, of those that began lately, and when the first of them began."""
 
     ticks: int
     since: datetime
@@ -272,7 +272,10 @@ class Killed:
 
 
 def killed_lately(connection: Connection, within: timedelta, longest: timedelta, least: int) -> dict[str, Killed]:
-    """By host; a tick that began more than *longest* ago has ended, or was killed. Hosts with *least* or more."""
+    """By host.
+
+    A tick that began more than *longest* ago has ended, or was killed. Hosts with *least* or more such ticks.
+    """
     rows = run(
         connection,
         f"""
@@ -287,7 +290,7 @@ def killed_lately(connection: Connection, within: timedelta, longest: timedelta,
 
 
 def files_between(connection: Connection, ago: timedelta, until: timedelta) -> set[str]:
-    """Fingerprints of the files that ticks had from *ago* before now to *until* before now."""
+    """Fingerprints of the files of ticks that began between *ago* and *until* before now."""
     rows = run(
         connection,
         f"SELECT DISTINCT t.fingerprint FROM {TICKS} t WHERE t.started_at >= {SOME_AGO} "
@@ -299,7 +302,7 @@ def files_between(connection: Connection, ago: timedelta, until: timedelta) -> s
 
 
 def scheduled_and_waiting(connection: Connection) -> dict[str, datetime]:
-    """By queue, since when the oldest due job of a schedule waits there."""
+    """By queue, since when the oldest due job of a schedule has waited there."""
     rows = run(
         connection,
         f"SELECT queue, min(run_at) AS run_at FROM {JOBS} WHERE schedule IS NOT NULL AND finished_at IS NULL "

@@ -1,4 +1,4 @@
-"""What running jobs have reported so far: how far they have come, and the end of their output."""
+"""What running jobs have reported so far: their progress, and the end of their output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOB_PROGRESS: Final = if_not_too_large("j.progress")
 
 
 def job_row(connection: Connection, job_id: int) -> Row[Any] | None:
-    """Where a job stands, and what its running attempt has reported; None: there is no such job."""
+    """A job's state, and what its running attempt has reported. None: there is no such job."""
     return run(
         connection,
         f"""
@@ -28,7 +28,7 @@ def job_row(connection: Connection, job_id: int) -> Row[Any] | None:
 
 
 def progress_of(connection: Connection, ids: Collection[int]) -> dict[int, Any]:
-    """By id, what the running attempts of these jobs have reported, as their rows have it."""
+    """By id, what the running attempts of these jobs have reported."""
     if not ids:
         return {}
     rows = run(
@@ -40,7 +40,7 @@ def progress_of(connection: Connection, ids: Collection[int]) -> dict[int, Any]:
 
 
 def ended_attempt(connection: Connection, job_id: int, attempt: int | None) -> Row[Any] | None:
-    """How this attempt ended, and all its output; *attempt* None: the last one that has ended."""
+    """How this attempt ended, and all its output. *attempt* None: the last one that has ended."""
     return run(
         connection,
         f"""

@@ -22,7 +22,7 @@ from cronjobs.engine.probe.sql_text import AUDIT, JOBS, QUEUES, SCHEDULES, TICKS
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.sql import INSTANT_TYPE, JSON_TYPE, group, inserted_into, json_text, run
 
-CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is longer by more than this was written by a wrong clock
+CLOCK_SLACK: Final = timedelta(minutes=5)  # a longer lease than this allows was written by a wrong clock
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class Overview:
     pruned_at: datetime | None
     expired: bool  # a lease has expired
     far_lease: bool  # a lease ends later than this host's could
-    held_here: bool  # a process whose ``locked_by`` begins with *place* has a lease, dead or alive
+    held_here: bool  # a process whose ``locked_by`` begins with *place* holds a lease, dead or alive
     schedules_due: bool
     jobs_due: bool
-    last_fingerprint: str | None  # of the file that this host had at its previous tick
+    last_fingerprint: str | None  # of the file at this host's previous tick
     fingerprint_known: bool  # some host has applied this file before
-    sync_unfinished: bool  # a sync is under way, or was killed
-    last_tick_at: datetime | None  # of any host
+    sync_unfinished: bool  # a sync is running, or was killed
+    last_tick_at: datetime | None  # the last tick of any host
     paused_due: bool  # jobs are due in paused queues
     misfits: bool  # a job waits whose payload did not fit its handler
-    not_started: Any  # the record of this host's last tick that loaded handlers
+    not_started: Any  # the list recorded by this host's last tick that loaded handlers
     handlers_at: datetime | None  # when that tick started
-    look_at: datetime | None  # the earliest at which a finding may begin, end or be repeated
-    look_due: bool  # it has come
+    look_at: datetime | None  # the earliest instant at which a finding may begin, end or be repeated
+    look_due: bool  # that instant has come
     many_queues: bool  # so many that reading all waiting jobs is quicker than stepping from queue to queue
 
     @property
@@ -62,7 +62,7 @@ class Overview:
 def overview(
     connection: Connection, *, host: str, place: str, fingerprint: str, lease: timedelta = timedelta(days=1)
 ) -> Overview:
-    """Read what is due; *host*, *fingerprint*, *lease* and *place* (how ``locked_by`` begins) are this tick's."""
+    """Read what is due. *host*, *fingerprint*, *lease* and *place* (the beginning of ``locked_by``) are this tick's."""
     row = run(
         connection,
         f"WITH RECURSIVE {BRANCHES} {SEEN}",
@@ -94,25 +94,25 @@ def overview(
 
 def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
     """Write the row of a tick that has work, and return its id; ``end_tick`` completes it."""
-    # It may load its handlers after its first write.
+    # The tick may load its handlers after its first write.
     return _put_tick(connection, row, {"job_types": row.get("job_types")})
 
 
 class Signs(NamedTuple):
-    """``died``: a tick died lately, perhaps of a row that it read; ``doubtful``: jobs wait whose rows were not read."""
+    """``died``: a tick died lately, perhaps of a row that it read. ``doubtful``: jobs wait whose rows were not read."""
 
     died: bool
     doubtful: bool
 
 
 NO_SIGNS: Final = Signs(False, False)
-_NEWEST: Final = 200  # ticks that are looked at
+_NEWEST: Final = 200  # ticks that are read
 _FORGOTTEN_S: Final = 600.0
-_DEAD_AFTER: Final = timedelta(seconds=3)  # its time: then a tick without an end is dead
+_DEAD_AFTER: Final = timedelta(seconds=3)  # after its time: then a tick without an end is dead
 
 
 def signs_of_death(connection: Connection, budget: timedelta) -> Signs:
-    """Whether some host's last tick did not come to its end, and whether there are jobs of which that may come."""
+    """Whether some host's last tick did not end, and whether jobs wait that may be the reason."""
     dead_s = (budget + _DEAD_AFTER).total_seconds()
     row = run(
         connection,
@@ -222,7 +222,7 @@ _AUDIT_ROWS: Final = group("rows", {"n": "int", "action": "text", "subject": "te
 
 @dataclass(frozen=True)
 class BegunSync:
-    """A sync that has begun and not ended: it is under way, or was killed."""
+    """A sync that has begun and not ended: it is running, or was killed."""
 
     id: int
     subject: str  # the file's fingerprint
@@ -232,7 +232,7 @@ class BegunSync:
 
 
 def begin_sync(connection: Connection, fingerprint: str, *, actor: str, host: str, at: datetime, removals: bool) -> int:
-    """Record that a file is being applied; return the id of that entry. *removals*: whether they are allowed."""
+    """Record that a file is being applied; return the entry's id. *removals*: whether they are allowed."""
     detail = {"removals": removals}
     return record(connection, action="sync_begun", subject=fingerprint, actor=actor, host=host, at=at, detail=detail)
 
@@ -256,13 +256,13 @@ def last_sync(connection: Connection) -> int:
 
 def file_in_force(connection: Connection) -> str | None:
     """The fingerprint of the file that was applied last."""
-    # "+ 0" makes it use the index on action, rather than read back through everything recorded since.
+    # "+ 0" makes the planner use the index on action instead of reading back through every row since.
     statement = f"SELECT a.subject FROM {AUDIT} a WHERE a.action = 'sync' ORDER BY a.id + 0 DESC LIMIT 1"
     found: str | None = run(connection, statement).scalar()
     return found
 
 
 def carried_since(connection: Connection, fingerprint: str, since: datetime) -> bool:
-    """Whether a tick that began after *since* had the file of this *fingerprint*."""
+    """Whether a tick that began after *since* had the file with this *fingerprint*."""
     statement = f"SELECT 1 FROM {TICKS} t WHERE t.started_at > :since AND t.fingerprint = :fingerprint LIMIT 1"
     return run(connection, statement, since=since, fingerprint=fingerprint).first() is not None

@@ -1,9 +1,9 @@
 """The tokens of attempts that run on a cluster: who may run the handler, and until when.
 
-The supervisor of a cluster writes a token before it submits the attempt (``put``); the worker takes it (``take``) and
+The supervisor of a cluster writes a token before it submits the attempt (``put``). The worker takes it (``take``) and
 confirms its permit while the handler runs (``confirm``). One row decides between them and whoever ends the attempt
-(``close``): a permit that holds keeps every other side waiting, and a row that is gone can be neither taken nor
-confirmed. On PostgreSQL a worker calls two functions, so that its role needs no right to any table.
+(``close``): a valid permit makes every other side wait, and a deleted row can be neither taken nor confirmed. On
+PostgreSQL a worker calls two functions, so its role needs no right to any table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cronjobs.engine.probe.sql_text import CONFIRM_PERMIT, JOB_RUNS, JOBS, NOW, 
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.store.sql import group, is_postgresql, run
 
-MOST_ENDED: Final = 900_000  # characters of an end; a longer one travels by the cluster alone
+MOST_ENDED: Final = 900_000  # characters of a recorded end; a longer one travels only through the cluster
 
 
 def _seconds(until: str, since: str) -> str:
@@ -35,7 +35,7 @@ Answer = Literal["yours", "taken", "cancelled", "done", "over"]
 
 
 class TokenKey(NamedTuple):
-    """What a worker has to know to take and confirm one attempt."""
+    """What a worker needs to take and confirm one attempt."""
 
     job_id: int
     attempt: int
@@ -45,7 +45,7 @@ class TokenKey(NamedTuple):
 class Permit(NamedTuple):
     """``left_s``: seconds until the lease ends, by the database's clock.
 
-    "cancelled": the permit holds, but stop. "done": the handler has ended its job in a transaction of its own.
+    "cancelled": the permit is valid, but stop. "done": the handler has ended its job in a transaction of its own.
     """
 
     answer: Answer
@@ -56,9 +56,9 @@ class Permit(NamedTuple):
 
 
 def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
-    """Write the tokens of claimed attempts; return the jobs that have theirs.
+    """Write the tokens of claimed attempts; return the jobs that now have one.
 
-    Of the others an earlier attempt is still permitted to run: they must not begin.
+    For the others an earlier attempt is still permitted to run, so they must not begin.
     """
     rows = run(
         connection,
@@ -75,14 +75,17 @@ def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
 
 
 class Closed(NamedTuple):
-    """``over``: the jobs whose attempt nobody can begin or go on with any more; ``unbegun``: of these nobody had."""
+    """``over``:
+
+    the jobs whose attempt nobody can begin or continue any more; ``unbegun``: those of them that nobody began.
+    """
 
     over: frozenset[int]
     unbegun: frozenset[int]
 
 
 def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
-    """Take back the tokens of these attempts. A permit that holds keeps its own: the handler may run until it ends."""
+    """Take back the tokens of these attempts. A valid permit keeps its token: the handler may run until it ends."""
     if not leases:
         return Closed(frozenset(), frozenset())
     attempts = [{"job_id": lease.job_id, "attempt": lease.attempt} for lease in leases]
@@ -94,7 +97,7 @@ def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
         RETURNING job_id, holder""",
         attempts=attempts,
     ).all()
-    # Another statement: it sees a token that was taken while the first one waited for its row.
+    # A second statement: it sees a token that was taken while the first one waited for its row.
     held = run(
         connection,
         f"SELECT t.job_id FROM {TOKENS} t JOIN {_THESE_ATTEMPTS} AS o ON {_IS_THIS_ATTEMPT}",
@@ -105,9 +108,9 @@ def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
 
 
 def drop(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, str]:
-    """Delete the tokens of attempts of which nothing runs any more, as their guards have reported.
+    """Delete the tokens of attempts that have stopped completely, as their guards have reported.
 
-    Return who had them, by job.
+    Return the holders, by job.
     """
     rows = run(
         connection,
@@ -121,7 +124,7 @@ def drop(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, str]:
 
 
 class TokenRow(NamedTuple):
-    """``taken_s``: seconds since the token was taken; None: nobody has. ``ended``: JSON, what its worker wrote.
+    """``taken_s``: seconds since the token was taken; None: nobody took it. ``ended``: JSON that its worker wrote.
 
     ``left_s``: seconds until its permit ends; negative: nothing of the attempt runs any more.
     """
@@ -134,7 +137,7 @@ class TokenRow(NamedTuple):
 
 
 def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow]:
-    """The tokens of these attempts, by job; of one that is missing the token was taken back."""
+    """The tokens of these attempts, by job. A missing one was taken back."""
     rows = run(
         connection,
         f"""
@@ -162,7 +165,7 @@ def cancelled(connection: Connection, keys: Sequence[TokenKey]) -> list[int]:
 
 
 def take(connection: Connection, key: TokenKey, holder: str) -> Permit:
-    """Take the token for *holder*, who may ask again: "yours"; "taken" by another one; "cancelled"; or "over"."""
+    """Take the token for *holder*, who may ask again. Returns "yours", "taken" (by another), "cancelled" or "over"."""
     if is_postgresql(connection):
         return _call(connection, TAKE_TOKEN, key, holder)
     lease = _lease_here(connection, key)
@@ -188,7 +191,7 @@ def take(connection: Connection, key: TokenKey, holder: str) -> Permit:
 
 
 def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> Permit:
-    """Confirm that the attempt is still leased, and by that its permit; or write that it *ended*, and how."""
+    """Confirm that the attempt is still leased, which renews its permit; or record that it *ended*, and how."""
     if is_postgresql(connection):
         return _call(connection, CONFIRM_PERMIT, key, ended)
     if ended is not None:
@@ -213,7 +216,7 @@ def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> 
     return Permit("cancelled" if lease.cancel_requested else "yours", lease.left_s)
 
 
-# As the functions of the migration do it; on SQLite a writer is alone.
+# As the migration's functions do it; on SQLite a writer is alone.
 _THIS_TOKEN: Final = "t.job_id = :job_id AND t.attempt = :attempt AND t.token = :token"
 _ENDED_ITSELF: Final = f"""
       r.job_id = :job_id AND r.attempt = :attempt AND r.outcome = 'succeeded'
@@ -235,7 +238,7 @@ def _lease_here(connection: Connection, key: TokenKey) -> Row[Any] | None:
 
 
 def _call(connection: Connection, function: str, key: TokenKey, last: str | None) -> Permit:
-    # Types are said: a driver may send None, or a small number, as another one.
+    # Name the types: a driver may send None, or a small number, as another type.
     arguments = "(CAST(:job_id AS bigint), CAST(:attempt AS int), CAST(:token AS text), CAST(:last AS text))"
     row = run(connection, f"SELECT answer, left_s FROM {function}{arguments}", last=last, **key._asdict()).one()
     return Permit(row.answer, row.left_s)

@@ -18,7 +18,7 @@ KINDS: Final = ("job", "schedule", "queue", "effect")  # "schedule nightly" is t
 
 @dataclass(frozen=True)
 class TrailFilter:
-    """Which entries; None: any."""
+    """Which entries to read; None: any."""
 
     since: datetime | None = None
     subject: str | None = None
@@ -44,7 +44,10 @@ def entries(connection: Connection, wanted: TrailFilter, limit: int) -> Sequence
 
 
 def _about(connection: Connection, subject: str) -> ColumnElement[bool]:
-    """What was done to *subject*, also as "job 17" or "queue mail"; of a job, also in a batch with others."""
+    """SQL for entries about *subject*, also written "job 17" or "queue mail".
+
+    of a job, also those in a batch with others.
+    """
     named = audit.c.subject.in_([subject, *(f"{kind} {subject}" for kind in KINDS)])
     number = subject.removeprefix("job ")
     if not number.isascii() or not number.isdecimal() or int(number[:20]) >= 2**63:
@@ -54,7 +57,7 @@ def _about(connection: Connection, subject: str) -> ColumnElement[bool]:
     )
 
 
-# By is_postgresql. SQLite's column may hold anything that plain SQL has written.
+# By is_postgresql: SQLite's column may hold anything that plain SQL has written.
 IN_BATCH: Final = {
     True: "cronjobs_audit.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))",
     False: "CASE WHEN json_valid(cronjobs_audit.detail) THEN "

@@ -1,4 +1,4 @@
-"""Whether queues grow: how many jobs are due now, and how many were ten minutes ago, from the rows of today."""
+"""Whether queues grow: how many jobs are due now, and how many were ten minutes ago, computed from today's rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cronjobs.engine.probe.sql_text import JOBS, NOW, after_now
 from cronjobs.engine.store.sql import run
 
 WINDOW: Final = timedelta(minutes=10)
-ENDS_READ: Final = 2000  # jobs that ended; where more did, the comparison is with a later instant
+ENDS_READ: Final = 2000  # ended jobs; if more ended, the comparison is with a later instant
 CAME_READ: Final = 2000  # of each queue
 
 _TREND_FROM: Final = after_now(f"-{WINDOW.total_seconds():.0f}")
-# By the index of what ended; each status has a range of its own there.
+# By the index of ended jobs, where each status has a range of its own.
 _ENDED_LATELY: Final = " UNION ALL ".join(
     f"""SELECT * FROM (SELECT e.status, e.queue, e.run_at, e.started_at, e.finished_at FROM {JOBS} e
         WHERE e.status = '{status}' AND e.finished_at IS NOT NULL AND e.finished_at >= {_TREND_FROM}
@@ -27,7 +27,7 @@ _ENDED_LATELY: Final = " UNION ALL ".join(
 
 
 def compared_with(connection: Connection) -> datetime:
-    """The instant that the present is compared with: ten minutes ago, or later where very many jobs ended since."""
+    """The instant to compare the present with: ten minutes ago, or later if very many jobs ended since."""
     now = run(connection, f"SELECT {_TREND_FROM} AS now").scalar_one()
     statement = f"SELECT count(*) AS ended, min(finished_at) AS finished_at FROM ({_ENDED_LATELY}) l GROUP BY status"
     lists = run(connection, statement, ends=ENDS_READ)
@@ -36,9 +36,9 @@ def compared_with(connection: Connection) -> datetime:
 
 
 def changes(connection: Connection, queues: Collection[str], since: datetime) -> dict[str, int]:
-    """How many more jobs are due now than at *since*; negative: fewer. A job that is tried again counts as new.
+    """How many more jobs are due now than at *since*; negative: fewer. A retried job counts as new.
 
-    A queue into which more than CAME_READ came is as if only so many had.
+    Counts at most CAME_READ new jobs of each queue.
     """
     began = run(
         connection,
@@ -54,7 +54,7 @@ def changes(connection: Connection, queues: Collection[str], since: datetime) ->
     gone = {row.queue: row.jobs for row in began}
     found = {}
     for queue in queues:
-        # Each priority is a range of the index of waiting jobs.
+        # Each priority is one range of the index of waiting jobs.
         came = run(
             connection,
             f"""

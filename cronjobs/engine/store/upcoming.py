@@ -15,14 +15,14 @@ from cronjobs.engine.store.sql import AMONG_KNOWN, OPEN_QUEUE, run
 
 LOOKED_AT: Final = 1000
 
-# "b" is a row of jobs here, whose queue OPEN_QUEUE looks at.
+# Here "b" is a row of jobs, and OPEN_QUEUE looks at its queue.
 _DUE_HERE: Final = f"""
       b.{WAITING} AND b.run_at <= {NOW} AND b.job_type {AMONG_KNOWN} AND {OPEN_QUEUE}"""
 
 
 @dataclass(frozen=True)
 class DueJobs:
-    """``first`` in the order in which one worker would run them; ``count`` of all."""
+    """``first``: in the order in which one worker would run them; ``count``: of all."""
 
     first: Sequence[Row[Any]]
     count: int
@@ -52,7 +52,7 @@ def expired_leases(connection: Connection) -> int:
 
 
 def next_run_at(connection: Connection) -> datetime | None:
-    """When the next job that is not yet due will be."""
+    """When the next job that is not due yet will be due."""
     found = run(
         connection, f"SELECT run_at FROM {JOBS} WHERE {WAITING} AND run_at > {NOW} ORDER BY run_at LIMIT 1"
     ).first()
@@ -81,7 +81,7 @@ def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str
 
 
 def due_attempts(connection: Connection) -> set[tuple[int, int]]:
-    """The waiting jobs that are due (at most LOOKED_AT), by id and attempts: one that ran and is due again is new."""
+    """The waiting jobs that are due (at most LOOKED_AT), by id and attempts: a job that ran and is due again is new."""
     rows = run(
         connection,
         f"SELECT id, attempts FROM {JOBS} WHERE {WAITING} AND run_at <= {NOW} ORDER BY id DESC LIMIT :limit",

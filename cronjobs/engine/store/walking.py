@@ -1,8 +1,8 @@
-"""Jobs for somebody who looks for them, or changes many: never more than so many rows are read at once.
+"""Search jobs, or change many: never more than a bounded number of rows is read at once.
 
-An index finds the status, ``since`` and ids; all else of a Filter is asked of each row by the program. So a part of a
-word that few jobs have cannot walk through a million rows: the reader learns how far it came, and goes on from there.
-Texts are compared as they are shown, masked: otherwise whoever may only look could guess a secret letter by letter.
+An index finds the status, ``since`` and ids; Python checks every other part of a Filter row by row. So a rare word
+cannot walk through a million rows: the reader learns how far the search came, and continues from there. Texts are
+compared as they are shown, masked: otherwise a person who may only look could guess a secret letter by letter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cronjobs.engine.store.shown import shown
 from cronjobs.model import FINAL, Status
 from cronjobs.reserved import EXEC_PREFIX
 
-READ: Final = 10_000  # rows at once
+READ: Final = 10_000  # rows read by one search
 BATCH: Final = 2_000  # rows in memory
 
 _FINAL_SORTS: Final = ("-ended", "ended")
@@ -37,7 +37,7 @@ _COLUMNS: Final = {"id": jobs.c.id, "ended": jobs.c.finished_at, "due": jobs.c.r
 
 
 class Place(NamedTuple):
-    """A row in the order that was asked for; ``at`` None: by id alone."""
+    """A row in the requested order; ``at`` None: ordered by id alone."""
 
     at: datetime | None
     job_id: int
@@ -45,16 +45,19 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Looked:
-    """Jobs that pass, in order; ``read``: how many were asked; ``place``: of the last that was, if there are more."""
+    """Matching jobs, in order.
+
+    ``read``: how many rows were checked. ``place``: the last one checked, if there are more.
+    """
 
     jobs: Sequence[Row[Any]] = ()
     read: int = 0
     place: Place | None = None
-    found_all: bool = True  # those of the rows that were read; False: the limit was reached
+    found_all: bool = True  # all matches among the rows that were read; False: *limit* was reached first
 
 
 def sorts_of(wanted: Filter) -> tuple[str, ...]:
-    """The orders that an index serves, the usual one first; "-" is downwards."""
+    """The orders that an index serves, the default first; "-" means descending."""
     status = Status.DEAD if wanted.cause is not None else wanted.status
     if status is None or wanted.ids or wanted.key is not None:
         return ("-id", "id")
@@ -64,7 +67,7 @@ def sorts_of(wanted: Filter) -> tuple[str, ...]:
 
 
 def look(connection: Connection, wanted: Filter, sort: str, after: Place | None, limit: int) -> Looked:
-    """The first *limit* jobs after a place, of the next READ that an index finds. *sort*: of ``sorts_of``."""
+    """The first *limit* jobs after a place, among the next READ that an index finds. *sort*: one of ``sorts_of``."""
     wanted = _with_ids(connection, wanted)
     if wanted.ids == NOBODY:
         return Looked()
@@ -87,7 +90,7 @@ NOBODY: Final = (0,)  # ids that no job has
 
 
 def _with_ids(connection: Connection, wanted: Filter) -> Filter:
-    """A key is the id of the job that has it, or gave it back last."""
+    """Replace the key by the id of the job that has it, or gave it back last."""
     if wanted.key is None:
         return wanted
     found = job_of_key(connection, wanted.key)
@@ -114,7 +117,7 @@ def _rows(connection: Connection, wanted: Filter, sort: str, after: Place | None
         each = union_all(*(select(*columns).where(*_indexed(wanted, one), *_among(wanted)) for one in statuses))
         found = each.subquery()
         query = select(found)
-        # "+ 0": given both an order by id and such a condition, either database may walk the whole table.
+        # "+ 0": with both an order by id and such a condition, either database may walk the whole table.
         number = found.c.id + 0
         order = number if sort.lstrip("-") == "id" else found.c[_COLUMNS[sort.lstrip("-")].name]
     down = sort.startswith("-")
@@ -136,7 +139,7 @@ def _behind(order: ColumnElement[Any], number: ColumnElement[Any], place: Place,
 
 
 def _needed(connection: Connection, wanted: Filter) -> list[ColumnElement[Any]]:
-    """What ``passes`` asks for: errors are long, and mostly nobody asks."""
+    """The columns that ``passes`` needs: errors are long, and mostly not asked for."""
     c = jobs.c
     plain = [c.id, c.job_type, c.status, c.queue, c.schedule, c.error_type, c.run_at, c.finished_at]
     columns = [*shown(connection, plain)]
@@ -155,7 +158,7 @@ def _among(wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def passes(wanted: Filter, row: Any) -> bool:
-    """Whether a row of an index's part also is what the rest of the filter asks for."""
+    """Whether a row that the index found also passes the rest of the filter."""
     exactly = (
         (wanted.status, row.status),
         (wanted.queue, row.queue),
@@ -186,7 +189,7 @@ def _has(whole: str, part: str) -> bool:
 
 @dataclass(frozen=True)
 class Bulk:
-    """Jobs to change: of those up to an id, as they were at an instant. Nothing that came later is of them."""
+    """Jobs to change: those up to an id, as they were at an instant. Nothing later is changed."""
 
     verb: str
     wanted: Filter
@@ -196,7 +199,10 @@ class Bulk:
 
 @dataclass
 class Kinds:
-    """How many jobs a change is about, by type and status; ``read``: rows were asked one by one, and there are more."""
+    """How many jobs a change is about, by type and status.
+
+    ``read``: only so many rows were checked, and there are more.
+    """
 
     jobs: Counter[tuple[str, str]] = field(default_factory=Counter)
     read: int | None = None
@@ -204,14 +210,14 @@ class Kinds:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Ids, the largest first; ``below``: where the next step begins; 0: nothing is left."""
+    """Ids, the largest first. ``below``: where the next step begins; 0: nothing is left."""
 
     ids: Sequence[int]
     below: int
 
 
 def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> Chosen:
-    """The next *limit* jobs with an id up to *below*, of the next READ that an index finds."""
+    """The next *limit* jobs with an id up to *below*, among the next READ that an index finds."""
     wanted = _with_ids(connection, bulk.wanted)
     ids: list[int] = []
     read = 0
@@ -227,9 +233,9 @@ def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> C
 
 
 def kinds(connection: Connection, bulk: Bulk, below: int, above: int = 0) -> Kinds:
-    """Count what a change has not changed, of the ids beyond *above* up to *below*.
+    """Count what a change has not changed yet, of the ids above *above* up to *below*.
 
-    That is all of it, or of the next READ rows if a program has to ask each.
+    Counts all of it, or the next READ rows if Python must check each.
     """
     wanted = _with_ids(connection, bulk.wanted)
     below = min(below, bulk.upper)
@@ -253,7 +259,7 @@ def kinds(connection: Connection, bulk: Bulk, below: int, above: int = 0) -> Kin
 
 
 def _can(verb: str, row: Any) -> bool:
-    """No tick runs what exec ran, or can stop it."""
+    """Whether the action applies: no tick can run or stop a run of exec."""
     by_exec = row.job_type.startswith(EXEC_PREFIX)
     return not by_exec or verb == "dismiss" or (verb == "cancel" and row.status != Status.RUNNING)
 
@@ -290,7 +296,7 @@ def _taken(verb: str) -> Collection[Status]:
 
 
 def _unchanged(bulk: Bulk, status: Status) -> list[ColumnElement[bool]]:
-    """What was retried, and has failed or died since, was changed once already."""
+    """A job that was retried and has failed or died since then was changed already."""
     c = jobs.c
     if status in FINAL:
         dealt = [text(UNSETTLED_DEAD_SQL)] if bulk.verb == "dismiss" else []
@@ -298,7 +304,7 @@ def _unchanged(bulk: Bulk, status: Status) -> list[ColumnElement[bool]]:
     if status is Status.FAILED:
         return [func.coalesce(c.last_failed_at, c.created_at) <= bulk.as_of]
     if status is Status.RUNNING:
-        return [c.cancel_requested_at.is_(None)]  # asked already
+        return [c.cancel_requested_at.is_(None)]  # not asked before
     return []
 
 
@@ -307,7 +313,7 @@ ACTS_READ: Final = 5_000  # rows of the audit trail, each of up to operating.BAT
 
 
 def done_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Counter[str]:
-    """How many jobs a change has changed, by who did it: what the audit trail has of the filter *of*."""
+    """How many jobs a change has changed, by who did it: the audit entries with the filter *of*."""
     done: Counter[str] = Counter()
     for row in _acts(connection, bulk, of, audit.c.subject == "jobs"):
         done[row.actor] += len(row.detail.get("ids", ()))
@@ -321,7 +327,7 @@ def some_done(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Sequ
 
 
 def asked_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> int:
-    """How many running jobs a cancel has asked to stop: each has a row of its own in the audit trail."""
+    """How many running jobs a cancel has asked to stop: each has an audit entry of its own."""
     return sum(1 for _ in _acts(connection, bulk, of, audit.c.subject != "jobs"))
 
 
@@ -338,6 +344,6 @@ def _acts(connection: Connection, bulk: Bulk, of: Mapping[str, str], subject: Co
 
 
 def newest_id(connection: Connection) -> int:
-    """0 if there are no jobs."""
+    """The newest job's id; 0: there are no jobs."""
     newest: int = connection.execute(select(func.coalesce(func.max(jobs.c.id), 0))).scalar_one()
     return newest

@@ -452,8 +452,9 @@ def test_skipped_by_somebody_who_said_why(world: World, monkeypatch: pytest.Monk
     world.go(utc("2026-03-03T01:58:20"))
     brake(world, "pause", "--all", "--skip", "--why", "deploy", monkeypatch=monkeypatch)
     world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:02:10"))
-    assert "It was skipped, as everything has been paused by ada since 01:58:20, until someone resumes it (why: deploy)." in (
-        world.ask("s", "--at", "02:01")
+    assert (
+        "It was skipped, as everything has been paused by ada since 01:58:20, until someone resumes it (why: deploy)."
+        in (world.ask("s", "--at", "02:01"))
     )
     world.go(utc("2026-03-03T02:02:30"))
     brake(world, "resume", "--all", monkeypatch=monkeypatch)

@@ -399,8 +399,9 @@ def test_it_is_held_back_by_a_pause(world: World, monkeypatch: pytest.MonkeyPatc
     a_night(world)
     world.go(utc("2026-11-20T07:20:00"))
     brake(world, "pause", "nightly-report", monkeypatch=monkeypatch)
-    assert "It is held back: the schedule has been paused by ada since 02:20:00, until someone resumes it." in world.ask(
-        "nightly-report", "--at", "02:15"
+    assert (
+        "It is held back: the schedule has been paused by ada since 02:20:00, until someone resumes it."
+        in world.ask("nightly-report", "--at", "02:15")
     )
 
 

@@ -192,8 +192,9 @@ def test_where_is_this_job_now(world: World, monkeypatch: pytest.MonkeyPatch) ->
     assert "Job 1 waits for its turn, due at 08:10:30, in 9m59s." in world.ask(str(later))
     assert 'no handler or command "os:system" is registered in this configuration' in world.ask(str(stranger))
     assert "the next tick with room runs it" in world.ask(str(too_long))
-    assert "queue mail has been paused by ada since 08:00:30, until someone resumes it (why: provider down)" in world.ask(
-        str(mail)
+    assert (
+        "queue mail has been paused by ada since 08:00:30, until someone resumes it (why: provider down)"
+        in world.ask(str(mail))
     )
     brake(world, "pause", "--all", monkeypatch=monkeypatch)
     assert "When it is due, it will still wait: everything has been paused by ada" in world.ask(str(later))
