@@ -1,4 +1,4 @@
-"""Attempts of jobs on their way through this process: the state of each, and all that a loop has in flight."""
+"""The attempts in this process: the state of each, and everything that a loop has in flight."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from cronjobs.engine.config.settings import Settings
     from cronjobs.engine.database.connection import Database
 
-TO_START: Final = timedelta(seconds=5)  # an interpreter, for a job that has its own only because runners died
+# for an interpreter to start, for a job that has its own process only because runners died
+TO_START: Final = timedelta(seconds=5)
 PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # for process.py to end it: TERM, KILL, report
-ISOLATED_FROM_LOSSES: Final = 2  # runners that died holding the job; then it gets its own process
+ISOLATED_FROM_LOSSES: Final = 2  # runners that died holding the job; then it gets a process of its own
 # Only a deploy mends a handler that returns a generator: wait long enough for one.
 MISMATCH_DELAY: Final = timedelta(minutes=5)
 READABLE_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedelta cannot hold it
@@ -37,8 +38,8 @@ READABLE_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedel
 class WorkerContext:
     """What all attempts of a process share. ``on_output`` shows their output live to a person.
 
-    ``on_start`` and ``on_end`` are called in the worker's thread, around the attempt's code. ``environ`` is what
-    commands and processes get: the variables as they were before the first handler, which may change them.
+    The worker's thread calls ``on_start`` and ``on_end`` around the attempt's code. ``environ``: the variables that
+    commands and processes get, as they were before the first handler, which may change them.
     """
 
     settings: Settings
@@ -50,14 +51,14 @@ class WorkerContext:
 
 
 class Phase(Enum):
-    """How far an attempt has come in this process. ``InFlight.move`` alone changes it, on the loop's thread."""
+    """How far an attempt has come in this process. Only ``InFlight.move`` changes it, on the loop's thread."""
 
     HELD = "held"  # leased, and a worker runs it or will
-    HANDING_OVER = "handing over"  # leased, until a process of its own answers that it has adopted it
+    HANDING_OVER = "handing over"  # leased, until a process of its own answers that it has adopted the job
     OVERDUE = "overdue"  # leased, and recorded as timed out or interrupted, while its thread still runs
-    ENDED = "ended"  # leased, and its end waits to be written
-    RUNS_ON = "runs on"  # its handler recorded its success in a transaction, and still runs; no lease is left
-    RETURNED = "returned"  # that handler returned, which waits to be reported
+    ENDED = "ended"  # leased, and its end still has to be written
+    RUNS_ON = "runs on"  # its handler recorded its success in a transaction and still runs; it holds no lease any more
+    RETURNED = "returned"  # that handler returned, which still has to be reported
     LOST = "lost"  # its lease is gone, and its thread still runs
     GONE = "gone"
 
@@ -91,24 +92,24 @@ class Attempt:
     in_child_process: bool | None = None
     stop: StopSignal = field(default_factory=StopSignal)
     claimed: float = 0.0  # when the claim was sent
-    lease_s: float = 0.0  # length of the lease from ``leased_at`` on; 0: the attempt need not watch it
+    lease_s: float = 0.0  # length of the lease from ``leased_at``; 0: the attempt need not watch it
     reporting: Reporting = field(default_factory=Reporting)
 
-    # The loop's.
+    # Fields of the loop.
     phase: Phase = Phase.HELD
-    leased_at: float = 0.0  # when the statement was sent that last extended the lease
-    taken: float = 0.0  # when the loop had the answer to its claim
-    recorded: str | None = None  # the outcome recorded in its history row while its thread still runs
+    leased_at: float = 0.0  # when the last statement that extended the lease was sent
+    taken: float = 0.0  # when the loop got the answer to its claim
+    recorded: str | None = None  # the outcome in its history row, written while its thread still runs
     recorded_at: float = 0.0
     is_row_due: bool = False  # that history row is not written yet
 
-    # Its worker's.
+    # Fields of its worker.
     worker: str = ""
     on_its_way: bool = False  # a worker or a process has it and will report its end
-    handed_over: bool = False  # a process of its own was asked to adopt it, and may have it
+    handed_over: bool = False  # a process of its own was asked to adopt it, and may have done so
     started: float | None = None
     begun: bool = False  # its own code may have run: from now on it is charged for failures
-    let_go: threading.Event | None = None  # with durable: each, for the worker to wait until its end is committed
+    let_go: threading.Event | None = None  # with durable: each, the worker waits for this until the end is committed
 
     @property
     def lease(self) -> Lease:
@@ -120,12 +121,12 @@ class Attempt:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its end waits to be written or reported."""
+        """Whether its end still has to be written or reported."""
         return self.phase in _HAS_ENDED
 
     @property
     def ended_itself(self) -> bool:
-        """Whether its handler ended it in a transaction: no lease is left, its code may still run."""
+        """Whether its handler ended it in a transaction: it holds no lease, and its code may still run."""
         return self.phase in (Phase.RUNS_ON, Phase.RETURNED)
 
     @property
@@ -134,7 +135,7 @@ class Attempt:
 
     @property
     def has_process(self) -> bool:
-        """Whether it runs outside this process, so that it can be killed for certain."""
+        """Whether it runs outside this process, so that it can certainly be killed."""
         if self.is_command or self.in_child_process is not None:
             return self.is_command or bool(self.in_child_process)
         return self.job_type.isolation == "process" or self.job.losses >= ISOLATED_FROM_LOSSES
@@ -148,7 +149,7 @@ class Attempt:
     def to_start(self) -> timedelta:
         """Time to start that does not count against the timeout: an interpreter may need seconds, a thread none.
 
-        Only where the process is our precaution: who declares one counts its start in.
+        Only where the process is our own precaution: whoever declares one must include its start in the timeout.
         """
         declared = self.is_command or self.job_type.isolation == "process"
         ours = self.job_type.for_crashes or not declared
@@ -156,7 +157,7 @@ class Attempt:
 
     @property
     def safe_until(self) -> float:
-        """Until when (monotonic) its code may run if the lease is not renewed; each renewal moves it."""
+        """Until when (monotonic) its code may run if the lease is not renewed. Each renewal moves it."""
         return self.leased_at + self.lease_s - lease_margin_s(self.lease_s) if self.lease_s else math.inf
 
     @property
@@ -168,7 +169,7 @@ class Attempt:
         return self.started + (self.timeout + slack).total_seconds()
 
     def refusal(self) -> Outcome | None:
-        """The failure if the row itself is unusable, which plain SQL can make it; None: it can run."""
+        """The failure if the row itself is unusable, which plain SQL can make it. None: it can run."""
         fault = payload_fault(self.job.payload)
         if fault:
             return Failed(fault, "PayloadError", permanent=True)
@@ -181,7 +182,7 @@ class Attempt:
 
 
 def mismatch(fault: str) -> Failed:
-    """The outcome if the payload does not fit the handler, by name or by type: perhaps it fits the next version."""
+    """The outcome if the payload does not fit the handler, by name or by type: it may fit the next version."""
     return Failed(one_line(fault, ERROR_LIMIT), MISFIT)
 
 
@@ -189,13 +190,13 @@ def timeout_of(job: Job, job_type: JobType) -> timedelta:
     """The row's own timeout, else the type's."""
     if job.timeout_s is None:
         return job_type.timeout
-    return timedelta(seconds=min(READABLE_TIMEOUT_S, job.timeout_s))  # NaN too gives the first
+    return timedelta(seconds=min(READABLE_TIMEOUT_S, job.timeout_s))  # also turns NaN into the first
 
 
 class Ended(NamedTuple):
     """An attempt's end on its way to the loop, and when it ended (monotonic).
 
-    ``answer``: the word of the process that a long job was handed to; None: the job ran here.
+    ``answer``: the answer of the process that a long job was handed to; None: the job ran here.
     """
 
     attempt: Attempt
@@ -206,11 +207,11 @@ class Ended(NamedTuple):
 
 @dataclass
 class InFlight:
-    """What a loop is working on: the leases it has, and what it has not yet written about them.
+    """What a loop is working on: the leases it holds, and the ends it has not written yet.
 
-    Instants are seconds of the monotonic clock. ``held``: every leased attempt, by job id. ``without_lease``: those
-    whose thread still runs and keeps its slot. ``unwritten``: the ends of what has ended, in that order.
-    ``given_up``: leases that are lost, or whose end is refused in any form: they run out.
+    Instants are seconds of the monotonic clock. ``held``: every leased attempt, by job id. ``without_lease``: attempts
+    whose thread still runs and keeps its slot. ``unwritten``: ends to write, in the order in which they came.
+    ``given_up``: leases that are lost, or whose end the database refuses in any form: they run out.
     """
 
     held: dict[int, Attempt] = field(default_factory=dict)
@@ -219,14 +220,14 @@ class InFlight:
     given_up: set[Lease] = field(default_factory=set)
 
     def take(self, attempt: Attempt, sent: float) -> None:
-        """Begin with a claimed attempt, whose lease a statement sent at *sent* has written."""
+        """Begin with a claimed attempt; the statement sent at *sent* wrote its lease."""
         if attempt.job_type.durable == "each":
             attempt.let_go = threading.Event()
         attempt.leased_at = sent
         self.held[attempt.job.id] = attempt
 
     def move(self, attempt: Attempt, phase: Phase) -> None:
-        """Put *attempt* into *phase*. Raises RuntimeError if that cannot follow on the one it is in."""
+        """Put *attempt* into *phase*. Raises RuntimeError if that phase cannot follow the present one."""
         before = attempt.phase
         if phase not in _NEXT[before]:
             raise RuntimeError(f"job {attempt.job.id}: an attempt that is {before.value} cannot be {phase.value}")
@@ -242,31 +243,31 @@ class InFlight:
                 attempt.let_go.set()
 
     def end(self, ended: Ended) -> None:
-        """Note an end, which is to be written."""
+        """Keep an end that is to be written."""
         attempt = ended.attempt
         phase = Phase.ENDED if attempt.is_leased else Phase.RETURNED
         if phase in _NEXT[attempt.phase]:
-            self.unwritten[attempt] = ended  # first: an error that nobody expected may strike between the two
+            self.unwritten[attempt] = ended  # first: an unexpected error may strike between the two lines
         self.move(attempt, phase)
 
     def note_overdue(self, attempt: Attempt, outcome: str, now: float) -> None:
-        """Note that its thread runs on although it should not; that is to be recorded, once."""
+        """Note that its thread runs on although it should not; this is recorded once."""
         attempt.recorded, attempt.recorded_at, attempt.is_row_due = outcome, now, True
         self.move(attempt, Phase.OVERDUE)
 
     def lose(self, attempt: Attempt) -> None:
-        """Drop a lost lease and what was to be written about it; its thread may still run."""
+        """Drop a lost lease and what was to be written about it. Its thread may still run."""
         self.given_up.add(attempt.lease)
         runs = attempt.started is not None and attempt.phase in _AT_WORK
         self.move(attempt, Phase.LOST if runs else Phase.GONE)
 
     def end_itself(self, attempt: Attempt) -> None:
-        """Its handler ended it in its own transaction; the handler may still run, and keeps its slot."""
+        """The handler ended the job in its own transaction. The handler may still run, and keeps its slot."""
         attempt.leased_at = attempt.overdue_at
         self.move(attempt, Phase.RETURNED if attempt.phase is Phase.ENDED else Phase.RUNS_ON)
 
     def drop(self, attempt: Attempt) -> None:
-        """The database takes its end in no form."""
+        """Drop an end that the database refuses in every form."""
         self.given_up.add(attempt.lease)
         self.move(attempt, Phase.GONE)
 
@@ -278,13 +279,16 @@ class InFlight:
             self.held[job_id].leased_at = sent
 
     def first_leased(self, *, working: bool = False) -> float:
-        """When the lease that ends first was last extended, of all or of what has not ended; infinity: of none."""
+        """When the lease that ends first was last extended:
+
+        of all, or of those that have not ended. Infinity: there is none.
+        """
         # A copy: the signal handler may call this while the loop changes the dict.
         attempts = list(self.held.values())
         return min([each.leased_at for each in attempts if not (working and each.has_ended)], default=math.inf)
 
     def busy(self) -> list[Attempt]:
-        """Attempts that are claimed and have not ended, started or not, except those being handed over to a process."""
+        """Claimed attempts that have not ended, started or not, without those being handed over to a process."""
         return [each for each in self.held.values() if each.phase in _AT_WORK]
 
     def handing_over(self) -> list[Attempt]:
@@ -300,12 +304,12 @@ class InFlight:
         return [each for each in self.held.values() if each.is_row_due]
 
     def recorded(self, job_ids: Collection[int]) -> None:
-        """The history rows of these overdue attempts are written."""
+        """Note that the history rows of these overdue attempts are written."""
         for job_id in job_ids & self.held.keys():
             self.held[job_id].is_row_due = False
 
     def reports(self, secrets_of: Callable[[Job], frozenset[str]]) -> dict[int, Report]:
-        """What running attempts have reported since it was last written, by job id."""
+        """What running attempts have reported since the last write, by job id."""
         found = {}
         for job_id, attempt in self.held.items():
             if attempt.has_ended:
@@ -315,7 +319,7 @@ class InFlight:
         return found
 
     def reported(self, reports: Iterable[Report]) -> None:
-        """The rows have these."""
+        """Note that the rows have these reports."""
         for report in reports:
             attempt = self.held.get(report.lease.job_id)
             if attempt is not None:

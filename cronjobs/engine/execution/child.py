@@ -44,7 +44,7 @@ def main() -> None:
     stop = StopSignal()
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
-        # Without a reason it was not our runner: someone stops the whole service, the runner included.
+        # Without a reason it was not our runner: someone is stopping the whole service, the runner included.
         stop.set(read_reason(descriptor) or "shutdown")
 
     signal.signal(signal.SIGTERM, on_sigterm)
@@ -56,13 +56,13 @@ def main() -> None:
 
 
 def run(request: Request, stop: StopSignal, told: int) -> Outcome:
-    """Import the user's modules and run the handler; always returns an Outcome.
+    """Import the user's modules and run the handler. Always returns an Outcome.
 
     *told*: the file for its progress.
     """
     try:
         faults = job_types.import_handlers(request.settings)
-    except UntrustedFiles as error:  # changed since the runner looked, or on a worker of a cluster
+    except UntrustedFiles as error:  # the files changed after the runner looked, or this is a worker of a cluster
         return Released(one_line(str(error), 1000), after=MISMATCH_DELAY)
     registration = registered().get(request.job.job_type)
     if registration is None:
@@ -74,7 +74,7 @@ def run(request: Request, stop: StopSignal, told: int) -> Outcome:
             f"the source of {request.job.job_type} here differs from that of the runner that claimed the job: a deploy?"
         )
         return Released(said, after=MISMATCH_DELAY)
-    url = request.settings.database  # "": on a worker of a cluster that has none
+    url = request.settings.database  # "": a worker of a cluster may have none
     database = Database(parse_url(url, request.settings.schema), connections=1) if url else None
     now = SYSTEM.monotonic()
     left = timedelta(seconds=max(0.0, min(request.timeout_s, request.ends_at - now)))
@@ -84,7 +84,7 @@ def run(request: Request, stop: StopSignal, told: int) -> Outcome:
     )
     numbers = count(1)
     attempt.reporting.listener = lambda progress: write_progress(told, next(numbers), progress)
-    if stop.reason is not None:  # the stop came during the imports; the runner knows what it means
+    if stop.reason is not None:  # the stop came during the imports, and the runner knows why
         return Interrupted()
     try:
         around = WorkerContext(request.settings, database)
@@ -107,7 +107,7 @@ def _open_streams() -> None:
 
 
 def _leave() -> None:
-    """Exit now: threads that the handler left running must not keep the job, but buffers have to be flushed."""
+    """Exit now: threads that the handler left running must not keep the job. But flush the buffers first."""
     with suppress(BaseException):
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

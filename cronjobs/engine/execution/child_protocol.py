@@ -1,9 +1,8 @@
 """How a job goes to a process of its own and how its outcome comes back: JSON both ways, never pickled code.
 
-The request is the child's standard input. The answer is an unnamed file that both have open: in its first bytes the
-runner writes why the child has to stop, after them the child writes its outcome. A file rather than a pipe: nobody has
-to wait for a reader, and what was written before a kill -9 is still there. A second such file has the progress that
-the handler told last.
+The request is the child's standard input. The answer is an unnamed file that both have open: the runner writes into its
+first bytes why the child must stop, and the child writes its outcome after them. A file, not a pipe: nobody waits for a
+reader, and what was written before a kill -9 is still there. A second such file holds the handler's latest progress.
 """
 
 from __future__ import annotations
@@ -33,9 +32,10 @@ _TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup
 class Request:
     """What a child needs to run *job*'s handler: where the code is, and when its time is up.
 
-    ``settings``: what the child needs of the file; it does not read it again, because a deploy may be replacing it.
-    Their ``shutdown_grace`` is how long it may go on after a shutdown begins. ``ends_at`` is of the monotonic
-    clock, which all processes of a host share; even if the child starts early it gets no more than ``timeout_s``.
+    ``settings``: what the child needs from the configuration file, which it does not read again, because a deploy may
+    be replacing it. Their ``shutdown_grace``: how long it may go on after a shutdown begins. ``ends_at`` is of the
+    monotonic clock, which all processes of a host share. Even if the child starts early it gets no more than
+    ``timeout_s``.
     """
 
     job: Job
@@ -43,7 +43,7 @@ class Request:
     ends_at: float
     timeout_s: float
     worker: str = ""
-    source: str | None = None  # of a cluster: what the handler's source must be like, see ``jobs.registry``
+    source: str | None = None  # on a cluster: the expected source of the handler, see ``jobs.registry``
 
     def encode(self) -> bytes:
         facts = {name: getattr(self.settings, name) for name in _TOLD}
@@ -89,17 +89,20 @@ def _plain(value: object) -> Any:
 
 # --- the progress -----------------------------------------------------------------------------------------------------
 
-PROGRESS_ROOM: Final = 4096  # bytes; a note is short, even in ASCII
+PROGRESS_ROOM: Final = 4096  # bytes; a note is short, even as ASCII
 
 
 def write_progress(descriptor: int, number: int, told: HowFar) -> None:
-    """Write what the handler tells for the *number*-th time, over what it told before."""
+    """Write the handler's *number*-th progress report over the one before."""
     text = json.dumps([number, *told]).encode()
     os.pwrite(descriptor, b"%08x%b\n" % (crc32(text), text), 0)
 
 
 def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
-    """What the child told last, and how many times it has; None: nothing, or it is writing just now."""
+    """The child's latest progress, and the number of its reports.
+
+    None: there is none, or the child is writing right now.
+    """
     line = os.pread(descriptor, PROGRESS_ROOM, 0).partition(b"\n")[0]
     text = line[8:]
     if line[:8] != b"%08x" % crc32(text):
@@ -115,7 +118,7 @@ def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
 
 
 def write_reason(descriptor: int, reason: str) -> None:
-    """Write why the child has to stop; call it before SIGTERM makes the child read it."""
+    """Write why the child must stop. Call it before the SIGTERM that makes the child read it."""
     os.pwrite(descriptor, reason.encode().ljust(REASON_ROOM, b"\0"), 0)
 
 
@@ -134,13 +137,13 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def read_outcome(descriptor: int) -> Outcome | None:
-    """The outcome that the child wrote; None if it did not finish, or was killed while it wrote."""
+    """The outcome that the child wrote. None: it did not finish, or was killed while it wrote."""
     text = os.pread(descriptor, max(0, os.fstat(descriptor).st_size - REASON_ROOM), REASON_ROOM)
     return outcome_from(text) if text.endswith(b"\n") else None
 
 
 def outcome_from(text: str | bytes) -> Outcome | None:
-    """What ``outcome_text`` wrote; None if it is anything else."""
+    """Read what ``outcome_text`` wrote. None: it is something else."""
     try:
         facts = json.loads(text)
         kind = _OUTCOMES[facts.pop("outcome")]

@@ -14,17 +14,18 @@ from cronjobs.text import CappedText
 
 @dataclass(frozen=True)
 class Command:
-    """What to run: ``env`` is the whole environment, ``stdin`` what it reads (b"": /dev/null), ``grace`` from TERM to
-    KILL.
+    """What to run:
+
+    ``env`` is the whole environment, ``stdin`` what it reads (b"": /dev/null), ``grace`` from TERM to KILL.
 
     ``shutdown_grace``: the same when the runner shuts down; None: ``grace``. ``max_memory``: bytes for each of its
-    processes; None: no limit. ``keep_open``: descriptors that it inherits. ``term_alone``: only the command itself gets
-    SIGTERM; processes that it started get theirs after it has ended. ``leave_running``: what it left running when it
-    ended by itself goes on.
+    processes; None: no limit. ``keep_open``: descriptors that it inherits. ``term_alone``: SIGTERM goes only to the
+    command itself; processes that it started get theirs after it has ended. ``leave_running``: when the command ends by
+    itself, the processes it left go on.
 
-    ``lease`` returns until when the lease is ours, on the monotonic clock; if this process is frozen then, the launcher
-    kills the command (None: no lease limits it). ``on_output`` gets the output as it comes, for a person who watches;
-    an exception from it ends the command. ``output`` collects it meanwhile, for whoever asks how far it has come.
+    ``lease`` returns until when the lease is ours, on the monotonic clock. If this process is frozen by then, the
+    launcher kills the command (None: no lease limits it). ``on_output`` gets the output as it comes, for a person who
+    watches; an exception from it ends the command. ``output`` collects it meanwhile, for progress reports.
     """
 
     argv: tuple[str, ...]
@@ -53,7 +54,7 @@ class Command:
 
 
 class StopRequest(Protocol):
-    """``reason`` turns from None to "cancelled", "shutdown", "timeout" or "lease lost", once, at any time."""
+    """``reason`` changes once, at any time, from None to "cancelled", "shutdown", "timeout" or "lease lost"."""
 
     @property
     def reason(self) -> str | None: ...

@@ -31,7 +31,7 @@ KILLED: Final = "started by hand, with no recorded end: it is still running, or 
 
 
 class CannotRun(CronjobsError):
-    """The job that was named cannot be run now; the message says why and what to do."""
+    """The named job cannot be run now. The message says why and what to do."""
 
 
 class UnknownType(CannotRun):
@@ -40,7 +40,7 @@ class UnknownType(CannotRun):
 
 
 def _policies(known: JobTypes, run: RunSettings) -> ClaimPolicies:
-    """What is written on the row of whatever is begun by hand. A crash at somebody's hands says nothing of its type."""
+    """The policies for jobs begun by hand: a crash at a person's hands says nothing about the type."""
     return ClaimPolicies.of(
         {
             name: replace(policy_of(job_type, run, runner=NO_LIMIT), in_thread=False)
@@ -54,8 +54,8 @@ def begin_new(
 ) -> Job:
     """Insert *new* with one try and claim it in the same transaction, so that no tick comes between.
 
-    Of a schedule it is on record as triggered by *actor*. *alone*: its schedule lets no two of its jobs run at once.
-    Raises CannotRun when one is unfinished.
+    A schedule's job is recorded as triggered by *actor*. *alone*: the schedule lets no two of its jobs run at once;
+    raises CannotRun if one is unfinished.
     """
     with database.write() as connection:
         if alone and new.schedule is not None:
@@ -81,8 +81,9 @@ def begin_new(
             _require_turn(connection, job_id)
         policies = _policies(known, run)
         job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=run.lease, policies=policies)
-        assert isinstance(job, Job)  # it is ours alone, and has no concurrency_key
-        # Should this process be killed, this is what the next tick finds: charged, so dead, and not run again.
+        assert isinstance(job, Job)  # nobody else can have it, and it has no concurrency_key
+        # If this process is killed, the next tick finds this: one charged try, so the job is dead and does not run
+        # again.
         row = running_row(job, Failed(KILLED, "Lost"), timedelta(0), WORKER)
         leases.record_overdue(connection, [row])
     return job
@@ -91,7 +92,7 @@ def begin_new(
 def begin_existing(database: Database, job_id: int, settings: Settings, known: JobTypes, *, locked_by: str) -> Job:
     """Claim a waiting job, due or not.
 
-    Raises CannotRun for one that is not waiting, or of no known type, or that has to wait for one of the file's limits.
+    Raises CannotRun if it does not wait, has an unknown type, or must wait for one of the file's limits.
     """
     with database.read() as connection:
         _require_runnable(connection, job_id, known)
@@ -114,7 +115,7 @@ def begin_existing(database: Database, job_id: int, settings: Settings, known: J
 
 
 def _require_turn(connection: Connection, job_id: int) -> None:
-    """No job of a schedule begins while another of it runs, unless the schedule allows it or this one was forced."""
+    """Refuse to run two jobs of a schedule at once, unless the schedule allows it or this job was forced."""
     row = one_job(connection, job_id)
     if row is None or row.schedule is None:
         return

@@ -1,4 +1,4 @@
-"""The entry of every attempt: a handler here or in a process of its own, or a declared command; masks what it said."""
+"""The entry of every attempt: a handler here or in a process of its own, or a command. Masks what it printed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cronjobs.text import CappedText, clean
 
 
 def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finished:
-    """Run one attempt in this thread; always returns an outcome, whatever the user's code does."""
+    """Run one attempt in this thread. Always returns an outcome, whatever the user's code does."""
     started = clock.monotonic()
     outcome, output, secrets = attempt.refusal(), None, around.settings.secrets_of(attempt.job)
     if outcome is None:
@@ -58,7 +58,7 @@ def as_stored(output: str | None, secrets: frozenset[str]) -> str | None:
 
 def _run_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[Outcome, str | None]:
     with captured(also=around.on_output) as output:
-        attempt.reporting.output = attempt.reporting.output or output  # in a terminal it is collected elsewhere
+        attempt.reporting.output = attempt.reporting.output or output  # in a terminal the output is collected elsewhere
         outcome = call_handler(attempt, around, clock)
     return outcome, output.text()
 
@@ -74,7 +74,7 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
         with EndingCopies():
             arguments, misfits = registration.decoded(attempt.job.payload)  # runs code of the user's classes
             if fault := registration.type_fault(misfits):
-                attempt.begun = False  # the handler did not run, so this is no sign that it works
+                attempt.begun = False  # the handler did not run, so this does not show that it works
                 return mismatch(fault)
             result = handler(*(() if ctx is None else (ctx,)), **arguments)
             if result is not None and inspect.isawaitable(result):
@@ -82,14 +82,14 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
         if ctx is None:
             return _succeeded(result)
         return not_committed(ctx) or _succeeded(result_of(ctx, result))
-    except BaseException as error:  # sys.exit() in a handler is a failed attempt, and the worker goes on
+    except BaseException as error:  # sys.exit() in a handler fails the attempt, and the worker goes on
         return outcome_of(error, attempt, clock)
 
 
 def _surrounded(
     handler: Callable[..., Any], ctx: Context | None, attempt: Attempt, around: WorkerContext, clock: Clock
 ) -> Callable[..., Any]:
-    """*handler* within the hooks of ``around_attempts``, and these within the file's ``around:``.
+    """*handler* inside the hooks of ``around_attempts``, and these inside the file's ``around:``.
 
     If there are any, an async handler is awaited there.
     """
@@ -168,7 +168,7 @@ def _command(
 
 
 def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callable[[str], None] | None:
-    """What hears of a process's output as it comes. A command says progress in it; a handler has its context."""
+    """The callback for a process's output. A command reports progress in it; a handler has its context for that."""
     if not attempt.is_command:
         return around.on_output
 
@@ -181,14 +181,16 @@ def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callabl
 
 
 def _shutdown_grace(around: WorkerContext) -> timedelta:
-    """Time from SIGTERM to SIGKILL at shutdown, so short that the end is still recorded within the runner's grace."""
+    """Time from SIGTERM to SIGKILL at shutdown: short enough that the end is recorded within the runner's grace."""
     return max(PROCESS_GRACE, around.settings.run.shutdown_grace - PROCESS_GRACE)
 
 
 def _succeeded(result: Any) -> Outcome:
-    """The outcome of a handler that returned; even an unusable result counts, since the work must not be done again.
+    """The outcome of a handler that returned.
 
-    It holds plain JSON only, so that the thread that renews the leases never runs code of the handler's objects.
+    Even an unusable result counts as success: the work must not be done again.
+
+    It holds only plain JSON, so the thread that renews the leases never runs code of the handler's objects.
     """
     if result is None:
         return Succeeded(None)
@@ -201,21 +203,21 @@ def _succeeded(result: Any) -> Outcome:
 
 
 def _awaited(result: Any, attempt: Attempt, around: WorkerContext, hooks: Surroundings | None = None) -> Any:
-    import asyncio  # which takes as long to import as Python to start: only for handlers that are async
+    import asyncio  # only for async handlers: this import takes as long as Python's own start
 
     waiting = partial(_await, result, attempt, around.settings.run.shutdown_grace)
     try:
         return asyncio.run(waiting() if hooks is None else hooks.awaited(waiting))
     finally:
         if inspect.iscoroutine(result):
-            result.close()  # a hook raised before it was begun
+            result.close()  # a hook raised before the coroutine began
 
 
 async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
-    """Await a handler; cancel it through its loop at its time-out and when it has to stop.
+    """Await a handler. Cancel it through its loop at its timeout and when it has to stop.
 
-    At shutdown it gets half the grace period to end by itself, since its context reports the shutdown at once. Once it
-    has ended nothing is cancelled: the hooks around it have to clean up.
+    At shutdown it gets half the grace period to end by itself, because its context reports the shutdown at once. After
+    it has ended nothing is cancelled: the hooks around it must clean up.
     """
     import asyncio
 
@@ -230,13 +232,13 @@ async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> An
 
     def stopped(reason: str) -> None:  # called from the tick's main thread, or a signal handler
         wait_s = shutdown_grace.total_seconds() / 2 if reason == "shutdown" else 0.0
-        with suppress(RuntimeError):  # the loop has ended by now
+        with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(lambda: loop.call_later(wait_s, cancel))
 
     attempt.stop.when_set(stopped)
     try:
         async with asyncio.timeout(attempt.timeout.total_seconds()):
-            with EndingCopies():  # before a fork closes its copy of our loop, which shares our epoll
+            with EndingCopies():  # so that a fork does not close its copy of our loop, which shares our epoll
                 return await result
     finally:
         ended = True

@@ -39,9 +39,9 @@ import time
 
 TICK_MS = 100  # how often to look at the output's size and at our parent
 KILL_TICK_MS = 10
-KILL_ROUNDS = 300  # 3 s; what is left then is another user's, or hangs in the kernel
+KILL_ROUNDS = 300  # 3 s; what is left after that is another user's, or hangs in the kernel
 KEEP_AT_EACH_END = 1024 * 1024  # bytes of output that stay on disk; more than is ever read
-MAX_NAMES = 8  # in a report; they fit into the socket's buffer, so that no report waits for a frozen runner
+MAX_NAMES = 8  # in a report; they fit into the socket's buffer, so no report waits for a frozen runner
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
@@ -137,10 +137,10 @@ class Launcher:
         signal.setitimer(signal.ITIMER_REAL, max(0.001, left_s if leased_s is None else min(left_s, leased_s)))
 
     def start(self, argv: list[bytes], env: dict[bytes, bytes], folder: bytes, max_memory: int) -> bool:
-        """Fork and exec; report and return whether that worked."""
+        """Fork and exec the command; report and return whether that worked."""
         outcome, failure = os.pipe()  # both ends close on exec, so end of file means that exec succeeded
         launcher = os.getpid()
-        self.command = os.fork()  # this process has one thread, so the copy holds no lock
+        self.command = os.fork()  # this process has one thread, so the copy holds no foreign lock
         if self.command == 0:
             become(argv, env, folder, max_memory, launcher, failure)
         os.close(failure)
@@ -166,13 +166,13 @@ class Launcher:
                 self.report("exited", str(os.waitstatus_to_exitcode(status)), str(int(self.stopped)))
 
     def signal_all(self, number: int, tell: bool) -> None:
-        """Signal every descendant once. Those forked meanwhile are met by the next round of killing."""
+        """Signal every descendant once. The next round of killing reaches those forked meanwhile."""
         self.stopped = True
         everyone = descendants(os.getpid()) if self.subreaper else []
         if tell:
             self.report("signalled", *names(everyone))
-        # Signal the group in one call, so that no member can fork out of it half-way. Then list again who is outside of
-        # it now: with the earlier list, one that called setsid in between would get no signal, or all two.
+        # Signal the group in one call, so that no member can fork out of it half-way. Then list again what is outside
+        # of it: with the earlier list, a process that called setsid in between would get no signal, or two.
         if not self.ended or not self.subreaper or self.command in [group for _, group, _ in everyone]:
             send(os.killpg, self.command, number)
         for pid, group, _ in descendants(os.getpid()) if self.subreaper else ():
@@ -181,7 +181,10 @@ class Launcher:
             send(os.kill, pid, signal.SIGCONT)  # a stopped process would act on SIGTERM only after SIGCONT
 
     def punch_output(self) -> None:
-        """Free the disk under the output's middle. The file keeps its size, so the reader knows how much is missing."""
+        """Free the disk space under the output's middle.
+
+        The file keeps its size, so the reader knows how much is missing.
+        """
         size = os.fstat(1).st_size
         if size < self.punched:  # the command truncated it (``> /dev/stdout``)
             self.punched = 0
@@ -223,7 +226,7 @@ def become(
 
 
 def limit_memory(most: int) -> None:
-    """Limit how many bytes this process, and each that it starts, may allocate; the kernel refuses more.
+    """Limit how many bytes this process, and each one that it starts, may allocate; the kernel refuses more.
 
     RLIMIT_DATA counts private writable memory since Linux 4.7, getrlimit(2). RLIMIT_AS would also count memory that is
     only reserved: every thread of a C program reserves 64 MiB that it never touches.
@@ -260,7 +263,7 @@ def wake_on_signals() -> int:
 
 
 def send(how: object, target: int, number: int) -> None:
-    """Signal a process; ignore it if it is gone or another user's (sudo): ``left`` reports what survives."""
+    """Signal a process. Ignore it if it is gone or belongs to another user (sudo): ``left`` reports what survives."""
     try:
         how(target, number)  # type: ignore[operator]
     except OSError:

@@ -15,15 +15,15 @@ from cronjobs.text import CappedText
 
 
 class Live(io.TextIOBase):
-    """A stream that shows what is written at once, and also keeps it while there is a ``sink``.
+    """A stream that shows at once what is written, and also records it while there is a ``sink``.
 
-    In all else it is the stream behind it: ``input()`` and pdb find a terminal if that is one.
+    Otherwise it behaves like the stream behind it: ``input()`` and pdb find a terminal if that is one.
     """
 
     def __init__(self, outside: Any) -> None:
         self.outside = outside
         self.sink: CappedText | None = None
-        self.before: Callable[[str], None] | None = None  # hears of each text before it is shown
+        self.before: Callable[[str], None] | None = None  # called with each text before it is shown
 
     def write(self, text: str) -> int:
         if self.sink is not None:
@@ -92,13 +92,16 @@ class Streams:
 
 @contextmanager
 def live_streams() -> Iterator[Streams]:
-    """Replace stdout and stderr before handler modules are imported and keep references; log records go there, too."""
+    """Replace stdout and stderr.
+
+    Call it before handler modules are imported and keep references. Log records go there, too.
+    """
     before = sys.stdout, sys.stderr
     streams = Streams(Live(sys.stdout), Live(sys.stderr))
     sys.stdout, sys.stderr = streams.out, streams.err
     root = logging.getLogger()
     handler, level = logging.StreamHandler(streams.err), root.level
-    if not root.handlers:  # else the app configured logging itself: leave it alone
+    if not root.handlers:  # otherwise the app configured logging itself: leave it alone
         log_to(handler)
     try:
         yield streams

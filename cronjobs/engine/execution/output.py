@@ -1,7 +1,7 @@
 """What a handler prints or logs goes to its own attempt's output, never to the tick's streams.
 
 Threads that it starts, and tasks that it submits to a thread pool, belong to its attempt. What they print after the
-attempt has ended is dropped: its output is already written, and it belongs to no other attempt.
+attempt has ended is dropped: its output is already written, and no other attempt owns it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cronjobs.text import CappedText
 
 
 class _Sink:
-    """Where one attempt's output goes until the attempt has ended."""
+    """Collects one attempt's output until the attempt has ended."""
 
     def __init__(self, text: CappedText, also: Callable[[str], Any] | None) -> None:
         self._text, self._also = text, also
@@ -43,13 +43,13 @@ _of_threads: WeakKeyDictionary[threading.Thread, _Sink] = WeakKeyDictionary()
 
 
 def _sink() -> _Sink | None:
-    """The sink of the attempt that this thread or task works for; None: it works for none."""
+    """The sink of the attempt that this thread or task works for. None: it works for none."""
     sink = _current.get()
     return sink if sink is not None else _of_threads.get(threading.current_thread())
 
 
 class _Bytes(io.RawIOBase):
-    """``sys.stdout.buffer``: bytes end up where text does."""
+    """``sys.stdout.buffer``: sends bytes where text goes."""
 
     def __init__(self, text: io.TextIOBase) -> None:
         self._text = text
@@ -67,7 +67,7 @@ class _Bytes(io.RawIOBase):
 
 
 class _Dispatch(io.TextIOBase):
-    """Replaces sys.stdout and sys.stderr: each write goes to the attempt of the thread or task that it comes from."""
+    """Replaces sys.stdout and sys.stderr: each write goes to the attempt of the thread or task that wrote."""
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -103,7 +103,7 @@ class _LogToOutput(logging.Handler):
 
 
 def divert_streams() -> None:
-    """Install the dispatchers; must run before handler modules are imported and keep references to the real streams."""
+    """Install the dispatchers. Call it before handler modules are imported and keep references to the real streams."""
     if not isinstance(sys.stdout, _Dispatch):
         sys.stdout = _Dispatch(sys.stdout)
         sys.stderr = _Dispatch(sys.stderr)
@@ -114,7 +114,7 @@ _follows = False
 
 
 def follow_threads() -> None:
-    """From now on a thread belongs to the attempt that starts it, and a task of a pool to the one that submits it."""
+    """From now on a thread belongs to the attempt that starts it, and a pool's task to the attempt that submits it."""
     global _follows
     if _follows:
         return
@@ -155,7 +155,7 @@ def divert_logging() -> None:
 
 
 def log_to(handler: logging.Handler) -> None:
-    """Send log records to *handler*, too, those of information as well."""
+    """Also send log records, from level INFO on, to *handler*."""
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(logging.INFO)

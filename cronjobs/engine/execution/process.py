@@ -1,12 +1,12 @@
-"""A process of its own for one attempt, of a declared command or a handler: starts, watches and stops it.
+"""A process of its own for one attempt, of a command or a handler: starts, watches and stops it.
 
-A command is an argument list, never a shell; the payload goes to standard input and nowhere else, so no value of it can
-become an option or a command. A handler runs in ``child``. Between us and it stands ``launcher``, which is responsible
-for every process started there, and for all of them dying with this one. All decisions are made here; the docstrings of
-``run_command`` and ``run_handler`` have the rules.
+A command is an argument list, never a shell. The payload goes to standard input and nowhere else, so none of its values
+can become an option or a command. A handler runs in ``child``. Between us and it stands ``launcher``, which is
+responsible for every process started there, and for their all dying with this one. All decisions are made here; the
+docstrings of ``run_command`` and ``run_handler`` have the rules.
 
 Output goes to a file, never a pipe: any process that inherits a pipe keeps ``communicate()`` waiting, and a busy runner
-would hold up the command. The file has no name, so nothing remains of it whichever process dies.
+would hold up the command. The file has no name, so nothing remains of it, whichever process dies.
 
 On macOS and other POSIX systems all of this works but for two things that only Linux can do: a process that leaves the
 command's process group is not found, and the command survives a kill -9 of the *launcher*.
@@ -50,18 +50,20 @@ from cronjobs.engine.rules.progress import HowFar
 from cronjobs.model import ExitCodes, Failed, Job, Outcome, Released, Succeeded, TimedOut, in_zone
 from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
-POLL_S: Final = 0.05  # how late a stop is noticed; the end of a command is noticed at once
-LEFTOVER_PAUSE_S: Final = 0.5  # for what is about to end by itself: bash's ``> >(tee log)`` outlives its shell
+POLL_S: Final = 0.05  # a stop is noticed at most this late; the end of a command at once
+# for leftovers that are about to end by themselves: bash's ``> >(tee log)`` outlives its shell
+LEFTOVER_PAUSE_S: Final = 0.5
 LEFTOVER_GRACE_S: Final = 2.0
-LAUNCHER_GRACE_S: Final = 5.0  # the launcher gives up by itself after 3
+LAUNCHER_GRACE_S: Final = 5.0  # the launcher itself gives up after 3
 CHILD: Final = "cronjobs.engine.execution.child"
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
-MARK: Final = "CRONJOBS_PROCESS"  # in the environment of all that one command starts: a value of its own
+# an environment variable of everything that one command starts, with a value of its own
+MARK: Final = "CRONJOBS_PROCESS"
 END_ROUNDS, END_PAUSE_S = 300, 0.01  # what is left after 3 s is another user's, or hangs in the kernel
 
 
 class NoRoom(Exception):
-    """The host had no process, descriptor or disk left: the command has not started, and is not charged."""
+    """The host had no process, descriptor or disk left. The command has not started, and is not charged."""
 
 
 NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
@@ -95,10 +97,10 @@ def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
     At its timeout, and once *stop* has a reason, everything it started gets SIGTERM, and SIGKILL after the grace period
     (at once if the lease is lost: another runner may be starting it). Its result counts only if it ended before that
     SIGTERM: an exit 0 after it may mean that the command stopped as it was asked, and taking it for success would lose
-    work. Processes that a command leaves running are ended, too, and named in the output; that does not make it fail.
-    (With ``leave_running`` they go on, unless the command was stopped.) A command that could not be started is a failed
-    attempt and retried: a file may be missing only while a deploy replaces it. If the host had no room for a process,
-    the job is released instead, and nothing is charged.
+    work. Processes that a command leaves running are ended, too, and named in the output; the command does not fail
+    because of them. (With ``leave_running`` they go on, unless the command was stopped.) A command that could not be
+    started is a failed attempt and retried: a file may be missing only while a deploy replaces it. If the host had no
+    room for a process, the job is released instead, and nothing is charged.
     """
     if stop.reason is not None:
         return outcome_of_stop(command, stop.reason, ProcessEnding()), None
@@ -123,8 +125,8 @@ def run_handler(
 ) -> tuple[Outcome, str | None]:
     """Run a Python handler in an interpreter of its own, by the same rules as a command; return outcome and output.
 
-    *command* has everything but the interpreter; its ``stdin`` is a ``Request``. *report* gets the progress that it
-    tells, and when.
+    *command* has everything but the interpreter; its ``stdin`` is a ``Request``. *report* gets the handler's progress,
+    and when it came.
 
     What the handler returned or raised comes back unchanged. Its result counts even after the SIGTERM: unlike an exit 0
     it cannot mean that the handler was stopped. To make sure of that, only the handler's own process gets the SIGTERM:
@@ -146,8 +148,7 @@ def run_handler(
         command = replace(
             command,
             # -P: do not import from the working folder first, where a user's file may have the name of a library
-            # module.
-            # -u: what the handler printed is in the file before anything kills it.
+            # module. -u: what the handler printed is in the file before anything kills it.
             argv=(sys.executable, "-P", "-u", "-m", CHILD, *map(str, descriptors)),
             exit_codes=ExitCodes(success=frozenset(), permanent=frozenset()),
             keep_open=descriptors,
@@ -173,7 +174,7 @@ def run_handler(
         return said, output
     if end.reason is None and end.ending.status == 0:
         return Failed(sentence("its process ended before the handler did, with exit status 0"), "exit-0"), output
-    # After a crash the last lines are faulthandler's, which belong into the output only.
+    # After a crash the last lines are faulthandler's, and only the output should have them.
     crashed = end.ending.status is not None and end.ending.status < 0
     outcome = outcome_of_process(command, end.ending, end.reason, "" if crashed else last_line_of(output))
     if isinstance(outcome, TimedOut) and isinstance(said, TimedOut | Failed):
@@ -182,7 +183,7 @@ def run_handler(
 
 
 def _progress_of(descriptor: int, report: Callable[[HowFar, float], None], clock: Clock) -> Callable[[], None]:
-    """What hands on what the child has told since the last call."""
+    """Return a callback that forwards the child's latest progress."""
     seen = None
 
     def look() -> None:
@@ -196,7 +197,7 @@ def _progress_of(descriptor: int, report: Callable[[HowFar, float], None], clock
 
 
 class _News(NamedTuple):
-    """*text* was printed, and *left_out* bytes before it that nobody has read."""
+    """*text* was printed; *left_out* bytes before it were never read."""
 
     left_out: int
     text: str
@@ -204,7 +205,7 @@ class _News(NamedTuple):
 
 @dataclass(frozen=True)
 class _End:
-    """How a process ended; ``reason``: why we stopped it, None if we did not."""
+    """How a process ended; ``reason``: why we stopped it. None: we did not."""
 
     ending: ProcessEnding
     reason: str | None
@@ -220,7 +221,7 @@ def _attend(
 ) -> _End:
     """Start *command* and wait until nothing of it is left.
 
-    *tell* is called with the reason before SIGTERM, and *look* every ``POLL_S``.
+    Calls *tell* with the reason before SIGTERM, and *look* every ``POLL_S``.
     """
     leased_s = command.lease() - clock.monotonic() if command.lease is not None else None
     try:
@@ -244,7 +245,7 @@ def _watch(
     tell: Callable[[str], None],
     look: Callable[[], None],
 ) -> str | None:
-    """Wait until nothing of the command is left; return why it was stopped, None if it was not."""
+    """Wait until nothing of the command is left; return why it was stopped. None: it was not."""
     deadline = clock.monotonic() + command.timeout.total_seconds()
     kill_by = deadline + command.grace.total_seconds()
     reason: str | None = None
@@ -306,7 +307,10 @@ def _why_stop(child: _Child, stop: StopRequest, overdue: bool) -> str | None:
 
 
 def end_marked(mark: bytes) -> None:
-    """Kill the processes that have *mark* in their environment, until none is left: a killed launcher could not."""
+    """Kill the processes that have *mark* in their environment, until none is left.
+
+    For use after the launcher was killed.
+    """
     for _ in range(END_ROUNDS if hasattr(os, "pidfd_open") else 0):
         numbers = [int(each.name) for each in os.scandir("/proc") if each.name.isdecimal()]
         ended = [number for number in numbers if _kill_if_marked(number, mark)]
@@ -317,7 +321,7 @@ def end_marked(mark: bytes) -> None:
 
 def _kill_if_marked(pid: int, mark: bytes) -> bool:
     try:
-        process = os.pidfd_open(pid)  # before we look: the number may go to another process
+        process = os.pidfd_open(pid)  # opened before we look: the number may go to another process
     except OSError:
         return False
     try:
@@ -355,7 +359,7 @@ class _Child:
                 command.leave_running,
             )
         )
-        # A payload can exceed the pipe buffer; writing it would block, or need a thread. Use a file.
+        # Use a file: a payload can exceed the pipe buffer, and writing it would block or need a thread.
         with tempfile.TemporaryFile() as stdin:
             stdin.write(command.stdin)
             stdin.seek(0)
@@ -363,7 +367,7 @@ class _Child:
             # ``echo >/dev/stderr`` truncates a file; without O_APPEND the next write would leave NULs before it.
             fcntl.fcntl(self._output, fcntl.F_SETFL, fcntl.fcntl(self._output, fcntl.F_GETFL) | os.O_APPEND)
             self._channel, theirs = socket.socketpair()
-            os.set_blocking(theirs.fileno(), True)  # gevent's do not block, and the launcher would inherit that
+            os.set_blocking(theirs.fileno(), True)  # gevent's sockets do not block, and the launcher would inherit that
             try:
                 with theirs:
                     # -I -S: without the user's PYTHON… variables and site-packages it starts in a third of the usual
@@ -407,10 +411,11 @@ class _Child:
             pass
 
     def listen(self, timeout_s: float) -> None:
-        """Read what the launcher reports within *timeout_s*; return as soon as there is something."""
+        """Read the launcher's reports for at most *timeout_s*; return as soon as there is one."""
         if not self._has_news(timeout_s):
             # The stream does not end while a forked copy of this process (multiprocessing) keeps the other end open.
-            # It may have reported and ended since we looked: what it wrote is read before it counts as gone.
+            # The launcher may have reported and ended since we looked, so read what it wrote before counting it as
+            # gone.
             self.gone = self._launcher.poll() is not None and not self._has_news(0)
             return
         try:
@@ -443,7 +448,7 @@ class _Child:
                 self.ending.left = fields
 
     def disk_used(self) -> int:
-        return os.fstat(self._output.fileno()).st_blocks * 512  # POSIX leaves the unit open; it is 512 everywhere
+        return os.fstat(self._output.fileno()).st_blocks * 512  # POSIX leaves the unit open; it is 512 on every system
 
     def output(self) -> CappedText:
         """Read the head and the tail of the file, never what lies between."""
@@ -460,7 +465,7 @@ class _Child:
         return text
 
     def new_output(self) -> _News | None:
-        """Return what was printed since the last call; if that is too much, only its end; None: nothing was."""
+        """Return what was printed since the last call; if that is too much, only its end. None: nothing was printed."""
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
         if size == self._shown:

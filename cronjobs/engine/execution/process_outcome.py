@@ -47,7 +47,7 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
     if reason is None and not ending.stopped:
         said = "the command was lost: its launcher ended without reporting, killed by hand or because memory ran out"
         return Failed(sentence(said, last_line), "LauncherDied")
-    # If we had no reason the launcher's own timer was first: this process was frozen, or starved.
+    # We gave no reason, so the launcher's own timer came first: this process was frozen, or starved.
     return outcome_of_stop(command, reason or "timeout", ending, last_line)
 
 
@@ -119,6 +119,9 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def last_line_of(output: str | None) -> str:
-    """Return the last line with text as a terminal would show it: no colours, and only what follows the last \\r."""
+    """Return the last line that is not blank, as a terminal would show it:
+
+    no colours, and only what follows the last \r.
+    """
     lines = (line.rstrip().rpartition("\r")[2].strip() for line in reversed((output or "").split("\n")))
     return next((plain for line in lines if (plain := _COLOURS.sub("", line))), "")

@@ -46,17 +46,17 @@ from cronjobs.text import ERROR_LIMIT, TRACEBACK_LIMIT, cap, one_line
 if TYPE_CHECKING:
     from cronjobs.engine.execution.attempt import Attempt
 
-MOST_PARTS: Final = 1000  # how many exceptions of a group or a chain are looked at
+MOST_PARTS: Final = 1000  # exceptions of a group or a chain that are examined
 MOST_TRACED: Final = 100  # with more than these, only the outermost exception's own frames are formatted
 MOST_NAMED: Final = 3  # errors of a group that its one-line summary names
 LONGEST_DELAY: Final = timedelta(days=3660)  # the most that ``duration`` accepts; more is a mistake
 UNREADABLE: Final = "the handler raised an unprintable exception"
-# Of these is each traceback's beginning; around a handler, contextlib's too.
+# The beginning of the tracebacks of these is cut; around a handler, contextlib's too.
 _OURS: Final = (str(Path(__file__).with_name("handler.py")), around.__file__, contextlib.__file__)
 
 
 def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
-    """Turn what a handler raised into an outcome; never raises. An unknown error is retried by the policy."""
+    """Turn what a handler raised into an outcome. Never raises. The policy retries an unknown error."""
     try:
         return _outcome(error, attempt, clock)
     except BaseException:  # reading it runs its own code: __str__, properties, a metaclass
@@ -64,9 +64,9 @@ def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
 
 
 def rehearse(attempt: Attempt, clock: Clock) -> Outcome:
-    """Judge an error that nobody made, so that what judges one is compiled and loaded by now.
+    """Judge a made-up error, so that the code for it is compiled and loaded by now.
 
-    A handler that has taken all the memory there is still holds it when its own error is judged.
+    A handler that has taken all memory still holds it when its own error is judged.
     """
     try:
         raise MemoryError("a rehearsal")
@@ -130,7 +130,7 @@ def stopped(reason: str, attempt: Attempt, error: BaseException | None = None) -
 
 
 def _asked_to_stop(error: BaseException, attempt: Attempt, clock: Clock) -> str | None:
-    """Why the attempt was asked to stop, if *error* is the answer to that; else None."""
+    """Why the attempt was asked to stop, if *error* is the answer to that request; else None."""
     reason = attempt.stop.reason
     if reason is None and _is_over(attempt, clock) and _holds(error, (Cancelled,)):
         return "timeout"
@@ -142,7 +142,7 @@ def _is_over(attempt: Attempt, clock: Clock) -> bool:
 
 
 def _cancelled_by_asyncio() -> tuple[type[BaseException], ...]:
-    """asyncio's CancelledError; nothing while nobody has imported asyncio, and so nothing can have raised one."""
+    """asyncio's CancelledError, if asyncio is imported; otherwise nobody can have raised one."""
     kind = getattr(sys.modules.get("asyncio.exceptions"), "CancelledError", None)
     return () if kind is None else (kind,)
 
@@ -201,7 +201,7 @@ def _longest(wishes: Sequence[_Wish]) -> timedelta | None:
 
 
 def _delay(value: Any) -> timedelta | None:
-    """*value* as a plain timedelta; None if it is not one, is negative, or too long to be meant."""
+    """*value* as a plain timedelta. None: it is not one, is negative, or is too long to be meant."""
     try:
         span = timedelta(seconds=duration(value).total_seconds())
     except Exception:  # NaN, unreadable text, a subclass that misbehaves
@@ -210,7 +210,7 @@ def _delay(value: Any) -> timedelta | None:
 
 
 def _instant(value: Any, now: datetime) -> datetime | None:
-    """When a Snooze ends, as a plain UTC instant; None if that cannot be meant."""
+    """When a Snooze ends, as a plain UTC instant. None: that cannot be meant."""
     try:
         if isinstance(value, datetime):
             if value.utcoffset() is None:

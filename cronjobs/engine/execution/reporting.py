@@ -1,4 +1,4 @@
-"""What an attempt reports while it runs: its worker writes, and the loop reads when it renews the lease."""
+"""What an attempt reports while it runs: its worker writes it, and the loop reads it when it renews the lease."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from cronjobs.engine.rules.progress import LIVE_LIMIT, HowFar, Reported, progres
 from cronjobs.masking import longest_form, mask, mask_urls, safe_until
 from cronjobs.text import OUTPUT_LIMIT, CappedText
 
-LOOK_BACK: Final = OUTPUT_LIMIT // 2  # bytes of new output that are read: no more is kept of its end
-MOST_HELD: Final = 4 * LIVE_LIMIT  # bytes that wait for the end of what may be a secret
-LONGEST_LINE: Final = 512  # characters; no line with progress is longer
+LOOK_BACK: Final = OUTPUT_LIMIT // 2  # bytes of new output that are read: no more of its end is stored
+MOST_HELD: Final = 4 * LIVE_LIMIT  # bytes that wait for the end of a possible secret
+LONGEST_LINE: Final = 512  # characters; no progress line is longer
 _SPACE: Final = " \t\r\n"
 
 
 class Reporting:
-    """One attempt's progress and output so far. ``output``: where its output is collected; None: nothing is yet.
+    """One attempt's progress and output so far. ``output``: where its output is collected; None: nowhere yet.
 
-    ``listener`` hears of each progress at once, in the thread that says it, for a person who watches.
+    ``listener`` is called with each progress report at once, in the reporting thread, for a person who watches.
     """
 
-    # Defaults are shared: a drain makes thousands of these, of which few are told anything.
+    # Class defaults, shared: a drain makes thousands of these, and few ever report anything.
     output: CappedText | None = None
     listener: Callable[[HowFar], None] | None = None
-    told: HowFar | None = None  # what the tick has told a person who watches
-    _said: tuple[HowFar, float, float, float] | None = None  # replaced as a whole: no lock is needed
-    _unended = ""  # of a command's output: the line that has no end yet
+    told: HowFar | None = None  # what the tick last showed to a person who watches
+    _said: tuple[HowFar, float, float, float] | None = None  # replaced as a whole, so no lock is needed
+    _unended = ""  # the unfinished last line of a command's output
     _taken = 0  # bytes of the output that the loop has read
-    _held = ""  # read, and not masked yet: it may be the beginning of a secret
+    _held = ""  # read but not masked yet: it may be the beginning of a secret
     _tail = ""  # masked
-    _torn = False  # nothing was kept of a word that is too long, so that what comes begins in its middle
-    _end = 0  # bytes up to the tail's end: masked ones where they were read
+    _torn = False  # a word was too long to hold, so the next output begins in its middle
+    _end = 0  # bytes up to the tail's end, counted before masking
     _written: Reported | None = None
 
     @property
@@ -40,7 +40,7 @@ class Reporting:
         return None if self._said is None else self._said[0]
 
     def say(self, told: HowFar, at: float) -> None:
-        """Take what a handler says, at a monotonic instant."""
+        """Store a handler's progress report, at a monotonic instant."""
         first, first_at = told.done or 0, at
         if self._said is not None:
             before, _, *since = self._said
@@ -51,7 +51,7 @@ class Reporting:
             self.listener(told)
 
     def read(self, text: str, at: float) -> None:
-        """Take what a command has printed: the last line in it that says progress counts."""
+        """Read a command's new output: the last progress line in it counts."""
         *lines, rest = (self._unended + text).split("\n")
         self._unended = rest[:LONGEST_LINE]
         told = next((told for line in reversed(lines) if (told := progress_line(line[:LONGEST_LINE]))), None)
@@ -61,7 +61,10 @@ class Reporting:
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
     def news(self, lease: Lease, claimed: float, secrets: frozenset[str]) -> Report | None:
-        """What the row does not know yet; None: nothing. ``claimed``: when the attempt was, on the monotonic clock."""
+        """What the row does not have yet.
+
+        None: nothing. ``claimed``: when the attempt was claimed, on the monotonic clock.
+        """
         said = self._said
         if said is None and self.output is None:
             return None
@@ -79,11 +82,11 @@ class Reporting:
         return Report(lease, reported, None if old_output else self._tail)
 
     def written(self, report: Report) -> None:
-        """The row has it, by a transaction that is committed."""
+        """Note that the row has it: the transaction is committed."""
         self._written = report.reported
 
     def _read_output(self, output: CappedText, secrets: frozenset[str]) -> None:
-        """Mask what is new, but for its end if a secret may begin there, and keep the last of it."""
+        """Mask new output, except its end if a secret may begin there, and keep the last part."""
         start, new = output.since(self._taken, LOOK_BACK)
         left_out, self._taken = start - self._taken, start + len(new.encode())
         text = self._held + new
@@ -97,7 +100,7 @@ class Reporting:
             self._end += len(text.encode())
             self._held, self._tail, self._torn = "", "", True
             return
-        # URLs in any case: a part does not show that there is one in another part.
+        # URLs in upper or lower case: one part of the text does not show whether another part has a URL.
         masked, self._held = mask_urls(mask(text[:ready], secrets)), text[ready:]
         self._end += len(masked.encode())
         self._tail = _last_bytes(self._tail + masked)

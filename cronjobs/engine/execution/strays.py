@@ -1,4 +1,4 @@
-"""Processes that handlers in threads leave behind: reported, not killed. For more there is ``isolation: process``.
+"""Processes that handlers in threads leave behind: reported, not killed. ``isolation: process`` does more.
 
 We cannot know which thread started a process, nor whether it is meant to go on. So a tick names them in the log when it
 ends, and leaves them to the reader.

@@ -30,7 +30,7 @@ DROPPED: Final = "dropped at shutdown"
 
 
 def unbegun(attempt: Attempt) -> Outcome | None:
-    """The outcome of an attempt that was asked to stop before a worker took it; None: start it."""
+    """The outcome of an attempt that was asked to stop before a worker took it. None: start it."""
     match attempt.stop.reason:
         case None:
             return None
@@ -58,7 +58,7 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def hand(self, attempt: Attempt) -> bool:
-        """Give *attempt* to a worker; False if there is none and none can be started."""
+        """Give *attempt* to a worker. False: there is none, and none can be started."""
         is_first = not self._threads
         if len(self._threads) < self.count:
             self._start_one()
@@ -68,7 +68,7 @@ class Workers:
         self._inbox.put(attempt)
         if is_first:
             sleep(LET_IT_BEGIN_S)
-            rehearse(attempt, self.clock)  # while it runs
+            rehearse(attempt, self.clock)  # while the attempt runs
         return True
 
     def _start_one(self) -> None:
@@ -98,7 +98,7 @@ class Workers:
             self._inbox.put(None)
 
     def wake(self) -> None:
-        """End the loop's wait now; safe to call from a signal handler."""
+        """End the loop's wait now. Safe to call from a signal handler."""
         self.ended.put(None)
 
     def _work(self, name: str) -> None:
@@ -108,16 +108,17 @@ class Workers:
                 return
             stopped = unbegun(attempt)
             if stopped is None and self.clock.monotonic() >= attempt.safe_until:
-                stopped = Released()  # this process was frozen since the claim: another runner may have the job by now
+                # this process was frozen since the claim, so another runner may have the job by now
+                stopped = Released()
             if stopped is not None:
                 self.ended.put(Ended(attempt, Finished(attempt.job, stopped), self.clock.monotonic()))
                 continue
             attempt.worker = name
             attempt.started = self.clock.monotonic()
             try:
-                # A context of its own: decimal's precision, a tenant or a log's fields are not for the next job.
+                # In a fresh context: decimal's precision, a tenant or log fields must not reach the next job.
                 finished = Context().run(run_attempt, attempt, self.around, self.clock)
-            except BaseException as error:  # an error of ours, not the user's; the slot must survive it
+            except BaseException as error:  # our own error, not the user's; the slot must survive it
                 finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # for the next handler and its child processes
             self.ended.put(Ended(attempt, finished, self.clock.monotonic()))
@@ -125,7 +126,7 @@ class Workers:
                 attempt.let_go.wait()
 
     def _outcome_of(self, error: BaseException, attempt: Attempt) -> Outcome:
-        """The outcome of an error of ours: a release if the attempt's code had not started."""
+        """The outcome after an error of ours: a release if the attempt's code had not started."""
         if attempt.begun:
             return outcome_of(error, attempt, self.clock)
         return Released(one_line(f"it could not be started: {type(error).__name__}: {error}", ERROR_LIMIT // 4))

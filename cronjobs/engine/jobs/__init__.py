@@ -1,1 +1,1 @@
-"""What an app touches: @job, enqueue, Context, effects, transactions."""
+"""What an app uses: @job, enqueue, Context, effects, transactions."""

@@ -1,8 +1,8 @@
 """Context managers around every attempt: the entries of the file's ``around:``, and the hooks of ``around_attempts``.
 
-An entry is for tracing and error reporting: what it raises is reported in the attempt's output, and never changes how
-the attempt ends. A hook cleans what attempts share, such as connections and sessions: what it raises is the attempt's
-error. Hooks are inside the entries, which so get their errors.
+An entry is for tracing and error reporting. What it raises is reported in the attempt's output and never changes how
+the attempt ends. A hook cleans what attempts share, such as connections and sessions. What it raises is the attempt's
+error. Hooks run inside the entries, so the entries see their errors.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Manager = AbstractContextManager[object]
 Hook = Callable[[Context], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 H = TypeVar("H", bound=Hook)
 
-HOOKS: Final[dict[str, Hook]] = {}  # by name, so that a module that is loaded again replaces its own
+HOOKS: Final[dict[str, Hook]] = {}  # by name, so a module that is reloaded replaces its own hooks
 
 
 class CommandFailed(Exception):
-    """What ``around:`` gets when a declared command fails; a handler's exception it gets as it is."""
+    """Passed to ``around:`` when a declared command fails. (A handler's exception is passed as it is.)"""
 
 
 def hook(name: str) -> Callable[[Context], Manager]:
-    """The function "module:function"; raises whatever its module raises."""
+    """The function "module:function". Raises whatever importing its module raises."""
     module, _, function = name.partition(":")
     found: Callable[[Context], Manager] = getattr(import_module(module), function)
     return found
@@ -42,9 +42,9 @@ def surrounded(
     report: Callable[[str], object],
     failure: Callable[[T], BaseException | None] = lambda _: None,
 ) -> T:
-    """Call *call* inside the context managers of *names*, the first outermost; its result or exception is passed on.
+    """Call *call* inside the context managers of *names*, the first outermost; pass on its result or exception.
 
-    They get its exception, or what *failure* makes of its result.
+    The managers see its exception, or what *failure* makes of its result.
     """
     entered: list[tuple[str, Manager]] = []
     for name in names:
@@ -72,14 +72,14 @@ def _leave(entered: list[tuple[str, Manager]], error: BaseException | None, repo
             else:
                 manager.__exit__(type(error), error, error.__traceback__)
         except BaseException as raised:
-            if raised is not error:  # to raise it again is how many let it pass
+            if raised is not error:  # raising it again is how many managers let it pass
                 report(_said(name, "after the attempt", raised))
 
 
 def _said(name: str, when: str, error: BaseException) -> str:
     try:
         text = str(error)
-    except BaseException:  # its own code
+    except BaseException:  # from the manager's own code
         text = "which cannot be read"
     return one_line(f"around {name} raised {type(error).__name__} {when}: {text}", 500)
 
@@ -88,13 +88,13 @@ def _said(name: str, when: str, error: BaseException) -> str:
 
 
 def around_attempts(hook: H) -> H:
-    """Have the context manager that *hook* returns around every attempt of a handler; use it as a decorator.
+    """Run the context manager that *hook* returns around every attempt of a handler; use it as a decorator.
 
     *hook* is called with the attempt's context, in each process that runs handlers. The manager is entered in the
     handler's thread before the handler, and left after it, also if that raised or timed out. What it raises is the
-    attempt's error: on the way in, the handler is not called. It cannot turn a failure into a success. An asynchronous
-    manager is entered in the event loop of an ``async`` handler, and not around others; one that is both, in both.
-    Raises UsageError for what is neither a function nor a class.
+    attempt's error; if it raises on the way in, the handler is not called. It cannot turn a failure into a success. An
+    asynchronous manager is entered in the event loop of an ``async`` handler, and not around other handlers; one that
+    is both, around both. Raises UsageError if *hook* is neither a function nor a class.
     """
     name = getattr(hook, "__qualname__", None)
     if not callable(hook) or name is None:

@@ -1,4 +1,4 @@
-"""The one way from async code to the sync functions: SQLAlchemy runs a function on what is behind an async target."""
+"""The one way from async code to the sync functions: SQLAlchemy runs them on the sync side of an async target."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class RunSync(Protocol):
 
 @asynccontextmanager
 async def run_sync_of(target: Any, called: str) -> AsyncIterator[RunSync]:
-    """What awaits a function of the sync Connection or Session behind *target*.
+    """Return a function that awaits a call with the sync Connection or Session behind *target*.
 
-    An AsyncEngine's has a transaction of its own, committed when the block is left. Raises TypeError for what is not
+    An AsyncEngine gets a transaction of its own, committed when the block is left. Raises TypeError if *target* is not
     async; *called*: the function that the user called.
     """
     if is_async_engine(target):
@@ -46,7 +46,7 @@ def is_async_engine(target: Any) -> bool:
 
 
 def refuse_async(target: Any, called: str, twin: str | None) -> None:
-    """Raise TypeError, with what to write instead, if *target* is async. *twin*: the async function of that purpose."""
+    """Raise TypeError, with what to write instead, if *target* is async. *twin*: the async function to use."""
     if not is_async(target):
         return
     instead = f"{twin}(…)" if twin else f"connection.run_sync(lambda sync: {called}(sync, …))"

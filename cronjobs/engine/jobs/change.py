@@ -1,4 +1,4 @@
-"""Take a job back, or let it be due at another time: in the app's transaction, beside the change that is the reason."""
+"""Cancel a job or change when it is due, in the app's own transaction."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _cancelled(connection: Connection, name: JobName, reason: str | None) -> Sta
 
 
 class _Move:
-    """When a job shall be due, checked; raises UsageError."""
+    """When a job is to be due, checked. Raises UsageError."""
 
     def __init__(self, run_at: datetime | None, delay: Span | None, reason: str | None) -> None:
         if (run_at is None) == (delay is None):

@@ -1,4 +1,4 @@
-"""Checks what an app enqueues: each option is read, or refused, before anything is written."""
+"""Checks what an app enqueues: each option is accepted or refused before anything is written."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from cronjobs.model import duration, duration_text
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import nearest, one_line
 
-CO_COROUTINE: Final = 0x80  # as in ``inspect``, which takes its time to import
+CO_COROUTINE: Final = 0x80  # as in ``inspect``, which is slow to import
 NAME_LIMIT: Final = 200
 KEY_LIMIT: Final = 500
-KEY_BYTES: Final = 2000  # PostgreSQL's index can hold 2,700
+KEY_BYTES: Final = 2000  # bytes; PostgreSQL's index can hold 2,700
 LONGEST_TIMEOUT: Final = timedelta(days=30)
 LONGEST_DELAY: Final = timedelta(days=10 * 366)
 FIRST_RUN_AT: Final = from_microseconds(SQLITE_FIRST_INSTANT)
-LAST_RUN_AT: Final = datetime(9999, 12, 30, tzinfo=UTC)  # the last one that has a date in every time zone
+LAST_RUN_AT: Final = datetime(9999, 12, 30, tzinfo=UTC)  # the last instant that has a date in every time zone
 Key = str | tuple[object, ...]
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+>")  # how Python writes an object that has no text of its own
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+>")  # how Python writes an object without a text of its own
 Span: TypeAlias = timedelta | str | float
 
 
 class ForHandler:
-    """What a payload is for the handler that this process has registered for its type, as far as there is one.
+    """What a payload is for the handler that this process has registered for its type, if there is one.
 
-    The registry sets ``encoded``: it imports what enqueues, so that handlers can enqueue themselves.
+    The registry sets ``encoded``: the registry imports the enqueuing module, so that handlers can enqueue.
     """
 
     encoded: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = staticmethod(lambda _type, payload: payload)
@@ -46,9 +46,9 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def names_checked(said: str, more: Collection[str] = ()) -> Callable[[Call], Call]:
-    """Decorate a function that is called *said* by users: a misspelt keyword is a TypeError that says which was meant.
+    """Decorate the public function *said*: a misspelt keyword raises a TypeError that names the right one.
 
-    *more*: the keywords behind its ``**options``.
+    *more*: the keywords that its ``**options`` accepts.
     """
 
     def decorate(call: Call) -> Call:
@@ -78,7 +78,7 @@ def no_such_argument(said: str, given: Iterable[str], known: Collection[str]) ->
 
 
 def require_target(target: object, called: str) -> None:
-    """Refuse what stands where the connection belongs, a handler's argument for one."""
+    """Refuse an argument in the place of the connection, for example a handler's argument."""
     if target is not None and not isinstance(target, str | bytes | int | float | Mapping | list | tuple):
         return
     kinds = "an SQLAlchemy Connection, Session or Engine, a connection of psycopg 3 or sqlite3, or Django's"
@@ -102,7 +102,7 @@ def new_job(
     meta: Mapping[str, str] | None = None,
     enqueued_by: str | None = None,
 ) -> NewJob:
-    """Check what a caller wants to enqueue; raises PayloadError or UsageError."""
+    """Check what a caller wants to enqueue. Raises PayloadError or UsageError."""
     for what, name, fault in (
         ("job_type", job_type, type_fault(job_type)),
         ("queue", queue, name_fault(queue)),

@@ -41,7 +41,10 @@ class StopSignal:
                 self._listener(reason)
 
     def when_set(self, listener: Callable[[str], None]) -> None:
-        """Call *listener* with the reason, in the thread that sets it, or at once if it is set; perhaps twice."""
+        """Call *listener* with the reason, in the thread that sets it, or at once if it is set.
+
+        It may be called twice.
+        """
         self._listener = listener
         if self.reason is not None:
             listener(self.reason)
@@ -126,19 +129,19 @@ class Context:
 
     @property
     def late_by(self) -> timedelta:
-        """How long after its due time this attempt started; never negative."""
+        """How long after its due time this attempt started. Never negative."""
         if self.started_at is None or self._due_at is None:
             return timedelta(0)
         return max(timedelta(0), self.started_at - self._due_at)
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the time-out; 0.0 when it has passed. Use it as the time-out of calls to other services."""
+        """Seconds until the timeout; 0.0 when it has passed. Use it as the timeout of calls to other services."""
         return max(0.0, self._ends_at - self._clock.monotonic())
 
     @property
     def deadline(self) -> datetime:
-        """When the time-out comes, by the host's clock."""
+        """When the timeout comes, by the host's clock."""
         return self._clock.now() + timedelta(seconds=self.remaining_s)
 
     @property
@@ -147,18 +150,18 @@ class Context:
         return self._stop.reason is not None
 
     def check(self) -> None:
-        """Raise ``Cancelled`` when the job should stop or is out of time; call it before and during expensive work."""
+        """Raise ``Cancelled`` if the job should stop or is out of time. Call it before and during expensive work."""
         if self._stop.reason is not None:
             raise Cancelled(self._stop.reason)
         if self.remaining_s <= 0:
             raise Cancelled("timeout")
 
     def progress(self, done: float, of: float | None = None, note: str | None = None) -> None:
-        """Say how far the work has come, *done* units *of* so many, as often as you like: it costs no statement.
+        """Report how far the work has come, *done* units *of* so many. It costs no statement, so call it often.
 
-        What was said last is written with the next renewal of the lease (a quarter of it, 15 s, by default) and shown
-        by "cronjobs jobs tail", "jobs show" and "explain" until the attempt ends. *of* None: nobody knows how many
-        there are. *note*: a line for people. Raises UsageError for what is no number or negative.
+        The latest report is written with the next renewal of the lease (a quarter of it, 15 s, by default) and shown by
+        "cronjobs jobs tail", "jobs show" and "explain" until the attempt ends. *of* None: the total is unknown. *note*:
+        a line for people. Raises UsageError if a number is negative or no number.
         """
         told = progress(done, of, note)
         if self._report is not None:
@@ -190,7 +193,7 @@ class Context:
         )
 
     def step(self, name: str, on_unknown: OnUnknown = "again") -> Effect:
-        """One step of this job's work: an ``effect`` under a key of this job, so that a later attempt goes on after it.
+        """One step of this job's work: an ``effect`` under a key of this job, so a later attempt continues after it.
 
         Entering calls ``check()`` first.
         """
@@ -220,8 +223,8 @@ class Context:
         """End the job with success in a transaction of your own on the jobs database; call it right before its COMMIT.
 
         *connection*: whatever ``enqueue`` accepts. Your work and the success are committed together or not at all; a
-        handler that returns without committing has failed. ``result`` becomes the job's result. Raises LeaseLost when
-        the lease is gone: let it roll your transaction back. On PostgreSQL use READ COMMITTED, the default.
+        handler that returns without committing has failed. ``result`` becomes the job's result. Raises LeaseLost if the
+        lease is gone: let it roll your transaction back. On PostgreSQL use READ COMMITTED, the default.
         """
         self._end("ctx.finish()").finish(connection, self.result)
 
@@ -241,7 +244,10 @@ class Context:
 
 
 def not_committed(ctx: Context) -> Outcome | None:
-    """The outcome if the handler left the job's success to a transaction of the user's; None: it did not."""
+    """The outcome if the handler left the job's success to a transaction of the user's, and that did not commit.
+
+    else None.
+    """
     return None if ctx._ending is None else ctx._ending.not_committed()
 
 

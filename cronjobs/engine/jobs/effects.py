@@ -1,7 +1,8 @@
 """The effects ledger: a side effect's beginning is recorded before it, its result after it, in separate transactions.
 
-So the ledger tells apart: never begun, done, and begun without a known end, which is *unknown*: the process died in
-between, or the body raised. Then the effect's ``on_unknown`` decides. No transaction is open during the body.
+So the ledger distinguishes three states: never begun; done; and begun without a known end. The last one is *unknown*:
+the process died in between, or the body raised. Then the effect's ``on_unknown`` decides. No transaction is open during
+the body.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from cronjobs.text import one_line
 OnUnknown = Literal["again", "skip", "stop"]
 T = TypeVar("T")
 
-# How long to retry a database in trouble, even past the time-out: an effect done but not recorded does harm.
+# How long to retry a failing database, even past the timeout: an effect that was done but not recorded does harm.
 LEAST_PATIENCE_S: Final = 5.0
 MOST_PATIENCE_S: Final = 60.0
-LEAST_WAIT_S: Final = 0.05  # of one try, to get a turn on SQLite; with no patience it would never get one
+LEAST_WAIT_S: Final = 0.05  # of one try, to get a turn on SQLite; without any wait it would never get one
 MOST_WAIT_S: Final = 10.0
 
 _STEP: Final = re.compile(r"job:[0-9]+:step:")
@@ -56,7 +57,7 @@ _STEP: Final = re.compile(r"job:[0-9]+:step:")
 
 @dataclass(frozen=True)
 class Begin:
-    """Run the body. ``unknown``: it may have happened before; ``new``: there is no row yet."""
+    """Run the body. ``unknown``: it may have happened before. ``new``: there is no row yet."""
 
     unknown: bool = False
     new: bool = False
@@ -64,16 +65,16 @@ class Begin:
 
 @dataclass(frozen=True)
 class DoneEffect:
-    """There is nothing left to do. ``unknown``: whether it happened is not known, but it counts as done."""
+    """Nothing is left to do. ``unknown``: nobody knows whether it happened, but it counts as done."""
 
     result: Any = None
     unknown: bool = False
-    skip: bool = False  # decided just now, so it has to be written
+    skip: bool = False  # decided right now, so it must be written
 
 
 @dataclass(frozen=True)
 class Stop:
-    """A person must find out first."""
+    """A person must find out first whether it happened."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def decide_entry(found: Record | None, lease: Lease, on_unknown: OnUnknown) -> E
 
 @dataclass
 class Ledger:
-    """The effects of one attempt. ``remaining_s``: how much time is left; ``stopped``: why it has to stop, or None."""
+    """The effects of one attempt. ``remaining_s``: time left; ``stopped``: why the attempt must stop, or None."""
 
     database: Database
     lease: Lease
@@ -123,7 +124,7 @@ class Ledger:
         self._open: set[str] = set()
 
     def open(self, key: str) -> None:
-        """Reserve *key* for one block; two at once could not tell their beginnings apart."""
+        """Reserve *key* for one block: two at once could not tell their beginnings apart."""
         with self._lock:
             if key in self._open:
                 raise UsageError(f"the effect {key} is open already in this attempt: give each effect a key of its own")
@@ -134,9 +135,9 @@ class Ledger:
             self._open.discard(key)
 
     def begin(self, key: str, on_unknown: OnUnknown) -> Entry:
-        """Decide about *key* and record the decision, while the lease is ours.
+        """Decide about *key* and record the decision while the lease is ours.
 
-        Raises LeaseLost when it is not; Cancelled when the job has to stop while the database is in trouble.
+        Raises LeaseLost if it is not; Cancelled if the job must stop while the database fails.
         """
         decided: list[Entry] = []
 
@@ -160,7 +161,7 @@ class Ledger:
         return entry
 
     def _write(self, connection: Connection, key: str, entry: Entry) -> bool:
-        """Record the decision; False if another attempt inserted the row meanwhile: read it again."""
+        """Record the decision. False: another attempt inserted the row meanwhile, so read it again."""
         match entry:
             case Begin(new=True):
                 return store.insert_begun(connection, key, self.lease)
@@ -175,9 +176,9 @@ class Ledger:
     def record(self, key: str, result: Any) -> None:
         """Record that the effect was done. Raises EffectNotRecorded, or LeaseLost (whether recorded or not: see below).
 
-        The lease is not required here: the effect did happen, and it is right to record that whoever has the job now.
-        But the beginning must still be this attempt's: if a newer attempt began the effect again, that one's record
-        counts. Either way the handler is stopped once the lease is gone.
+        The lease is not required here: the effect did happen, and recording that is right whoever has the job now. But
+        the beginning must still be this attempt's: if a newer attempt began the effect again, that one's record counts.
+        Either way the handler is stopped once the lease is gone.
         """
         written, note = result_json(result)
         if note:
@@ -202,7 +203,7 @@ class Ledger:
             raise LeaseLost(f"{self._whose()} lost its lease; that the effect {key} was done is recorded")
 
     def withdraw(self, key: str) -> None:
-        """Remove the beginning. If the database refuses, the effect stays unknown, which is safe."""
+        """Delete the beginning. If the database refuses, the effect stays unknown, which is safe."""
         try:
             self._persist(lambda connection: store.withdraw(connection, key, self.lease), LEAST_PATIENCE_S)
         except DatabaseError as error:
@@ -220,7 +221,10 @@ class Ledger:
         least_s: float,
         worth: Callable[[DatabaseError], bool] = lambda error: not isinstance(error, BadValue),
     ) -> T:
-        """Commit what *write* does; retry it, which must be safe, while the job has time, at least for *least_s*."""
+        """Commit what *write* does, which must be safe to repeat.
+
+        retry while the job has time, at least for *least_s*.
+        """
         give_up_at = self.clock.monotonic() + min(MOST_PATIENCE_S, max(least_s, self.remaining_s()))
 
         def commit() -> T:
@@ -260,7 +264,7 @@ class Effect:
         self.key = key
         self.done = False
         self.unknown = False
-        self.result: Any = None  # JSON; None: nothing to keep
+        self.result: Any = None  # JSON; None: no result
         self._ledger = ledger
         self._on_unknown: OnUnknown = on_unknown
         self._check = check
@@ -301,16 +305,16 @@ class Effect:
             self._ledger.close(self.key)
 
     def did_nothing(self) -> None:
-        """Declare that this attempt had no effect (a provider refused before doing anything): call it, then raise.
+        """Declare that this attempt had no effect, for example because a provider refused at once. Call it, then raise.
 
-        An exception that leaves the block afterwards counts as "not done": the next attempt finds the effect never
-        begun. One that was unknown before stays unknown, since this proves nothing about the earlier attempt.
+        An exception that then leaves the block counts as "not done": the next attempt finds the effect never begun. An
+        effect that was unknown before stays unknown, because this proves nothing about the earlier attempt.
         """
         self._did_nothing = True
 
 
 def effect_key(key: str | tuple[object, ...]) -> str:
-    """An effect's key as it is stored; raises UsageError for an invalid one."""
+    """An effect's key as it is stored. Raises UsageError for an invalid one."""
     text = key_text(key, "effect key")
     if len(text) > KEY_LIMIT:
         raise UsageError(f'effect key "{one_line(text, 40)}" is longer than {KEY_LIMIT} characters')

@@ -1,4 +1,4 @@
-"""Enqueue from wherever the user's data changes: their transaction carries the job, whichever library opened it."""
+"""Enqueue where the user's data changes: the user's transaction carries the job, whichever library opened it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ TargetOrEngine: TypeAlias = "Target | Engine"
 
 
 class Options(TypedDict, total=False):
-    """What ``enqueue`` takes about one job, beside its type and payload."""
+    """What ``enqueue`` accepts about one job, beside its type and payload."""
 
     run_at: datetime | None
     delay: timedelta | str | float | None
@@ -84,7 +84,7 @@ _OF_JOBS: Final = frozenset(Options.__annotations__)
 
 
 class EnqueueOptions(Options, total=False):
-    """All that ``enqueue`` takes by keyword: about the job, and about the call."""
+    """All keyword arguments of ``enqueue``: about the job, and about the call."""
 
     on_conflict: OnConflict
     schema: str | None
@@ -96,9 +96,9 @@ Row: TypeAlias = "Mapping[str, Any] | tuple[Mapping[str, Any], Options]"
 
 @dataclass(frozen=True)
 class Enqueued:
-    """What became of an enqueue: the job's id, whether this call made it, and its status.
+    """The result of an enqueue: the job's id, whether this call made it, and its status.
 
-    ``dropped``: its queue was full, and drops; then there is no id and no status.
+    ``dropped``: the queue was full and drops jobs; then there is no id and no status.
     """
 
     id: int | None
@@ -197,7 +197,7 @@ def enqueue(
 
 
 def put_job(connection: Connection, new: NewJob, on_conflict: OnConflict) -> Inserted:
-    """Write one job that is checked already; raises as ``enqueue`` does."""
+    """Write one job that is checked already. Raises like ``enqueue``."""
     writing = Writing([row_of(new)], on_conflict)
     _write(writing, connection)
     [put] = writing.puts()
@@ -215,7 +215,7 @@ async def enqueue_async(
     wait: Span | None = None,
     **options: Unpack[Options],
 ) -> Enqueued:
-    """As ``enqueue``, in the transaction of an SQLAlchemy AsyncConnection or AsyncSession, or on an AsyncEngine."""
+    """Like ``enqueue``, in the transaction of an SQLAlchemy AsyncConnection or AsyncSession, or on an AsyncEngine."""
     _require(target, "enqueue_async", job_type, schema)
     row = row_of(new_job(job_type, _encoded(job_type, payload), **options))
     return (await _enqueue_async(target, "enqueue_async", [row], on_conflict, schema, wait))[0]
@@ -232,12 +232,14 @@ def enqueue_many(
     wait: Span | None = None,
     **options: Unpack[Options],
 ) -> list[Enqueued]:
-    """Write many jobs of one type in *target*'s transaction, a thousand in a statement; what became of each, in order.
+    """Write many jobs of one type in *target*'s transaction, a thousand per statement.
+
+    Returns one result per row, in order.
 
     A row is a payload, or a payload and its own options: ``({"invoice_id": 7}, {"idempotency_key": ("invoice", 7)})``.
-    Other *options* are for all rows. Of rows with one key the first counts, or with ``on_conflict="replace"`` the last.
-    Rows with a key are written in the order of their keys, so that two such calls cannot deadlock.
-    A full queue that drops takes the first that fit; one that does not refuses the call, of which nothing is written.
+    Other *options* apply to all rows. Of rows with one key the first counts, or with ``on_conflict="replace"`` the
+    last. Rows with a key are written in the order of their keys, so two such calls cannot deadlock. A full queue that
+    drops accepts the first rows that fit; one that does not drop refuses the call, and nothing of it is written.
     """
     _require(target, "enqueue_many", job_type, schema)
     return _enqueue(target, _rows(job_type, rows, options), on_conflict, schema, wait)
@@ -254,7 +256,7 @@ async def enqueue_many_async(
     wait: Span | None = None,
     **options: Unpack[Options],
 ) -> list[Enqueued]:
-    """As ``enqueue_many``, on what ``enqueue_async`` takes."""
+    """Like ``enqueue_many``, on the targets of ``enqueue_async``."""
     _require(target, "enqueue_many_async", job_type, schema)
     made = _rows(job_type, rows, options)
     return await _enqueue_async(target, "enqueue_many_async", made, on_conflict, schema, wait)
@@ -270,10 +272,10 @@ def _require(target: object, called: str, job_type: object, schema: object) -> N
 
 
 def _encoded(job_type: str, payload: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """As JSON, if the type's handler is registered here; what is no mapping is refused with what is no JSON."""
+    """As JSON, if the type's handler is registered here. Non-mappings pass through; check_payload refuses them."""
     if payload is None:
         payload = {}
-    is_mapping = type(payload) is dict or isinstance(payload, Mapping)  # asking an abstract class takes its time
+    is_mapping = type(payload) is dict or isinstance(payload, Mapping)  # asking an abstract class is slow
     return for_handler.encoded(job_type, payload) if is_mapping else payload
 
 
@@ -374,7 +376,7 @@ def _count_refused(target: Any, schema: str | None, full: QueueFull) -> None:
 
 
 def _results(rows: Sequence[dict[str, Any]], writing: Writing) -> list[Enqueued]:
-    """What the call returns; what was dropped is also logged."""
+    """What the call returns. Dropped jobs are also logged."""
     for queue, count in sorted(writing.dropped.items()):
         _LOGGER.warning("%s", events.line(events.jobs_dropped(rows[0]["job_type"], queue, count)))
     seen: set[int | None] = set()
@@ -400,13 +402,15 @@ def _patience(wait: Span | None, *, in_own_transaction: bool) -> Patience:
 
 
 def _write(writing: Writing, connection: Connection) -> None:
-    """Write all of it; raises what kept a row from being written."""
+    """Write everything. Raises the reason why a row could not be written."""
     while not writing.write(connection):
         sleep(writing.pause_s())
 
 
 def connection_of(target: Any, schema: str | None = None, what: str = "enqueue") -> Connection:
-    """What ``run`` executes statements on, for anything that ``enqueue`` takes; raises TypeError for the rest.
+    """The connection on which ``run`` executes statements, for anything that ``enqueue`` accepts.
+
+    else raises TypeError.
 
     *what*: the function that was called, for the message.
     """
@@ -422,4 +426,4 @@ def connection_of(target: Any, schema: str | None = None, what: str = "enqueue")
     plain = plain_connection(target, schema)
     if plain is None:
         raise no_connection(f"{what}()", "Connection, Session or Engine", target)
-    return cast("Connection", plain)  # it has what run() asks of one
+    return cast("Connection", plain)  # it has all that run() uses

@@ -1,4 +1,4 @@
-"""Look at a job from the app that enqueued it: what became of it, or wait until that is known."""
+"""Look at a job from the app that enqueued it: its state, or wait for its end."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class FoundJob:
     """A job as it was when ``find`` or ``wait`` looked. Instants are aware, in UTC.
 
     ``status``: queued, running, succeeded, failed (it will be retried), dead or cancelled. ``result``: what the handler
-    returned; None, too, if that was None or the job has not succeeded. ``progress``: what the running attempt reported,
-    as ``done``, ``of`` (None: of how many is unknown) and ``note``. ``next_try``: when it is due while it waits, else
-    None. ``attempts``: how often a runner has claimed it. ``failures``: how many of these count against
-    ``max_attempts``; that is None if the enqueue left it to the job type, which only runners know, and it is not
-    running just now. What cannot be read of ``payload``, ``meta`` and ``result`` is None; once
-    the job is pruned but for its key, ``payload`` is {} and ``result`` None.
+    returned; also None if the job has not succeeded. ``progress``: what the running attempt reported, as ``done``,
+    ``of`` (None: unknown total) and ``note``. ``next_try``: when it is due while it waits, else None. ``attempts``: how
+    often a runner has claimed it. ``failures``: how many of these count against ``max_attempts``. ``max_attempts`` is
+    None if the enqueue left it to the job type, which only runners know, and the job is not running now. Parts of
+    ``payload``, ``meta`` and ``result`` that cannot be read are None. Once the job is pruned but for its key,
+    ``payload`` is {} and ``result`` None.
     """
 
     id: int
@@ -156,7 +156,7 @@ async def wait_async(
     timeout: Span = WAIT,
     schema: str | None = None,
 ) -> FoundJob:
-    """As ``wait``, on an SQLAlchemy AsyncEngine; other tasks of the event loop go on meanwhile."""
+    """Like ``wait``, on an SQLAlchemy AsyncEngine; other tasks of the event loop go on meanwhile."""
     import asyncio
 
     if not is_async_engine(engine):
@@ -194,7 +194,7 @@ class _Waiting:
         return job.is_final
 
     def pause_s(self, job: FoundJob | None) -> float:
-        """Seconds until the next look; raises TimeoutError when waiting is over."""
+        """Seconds until the next look. Raises TimeoutError when the time is up."""
         left_s = self._give_up_at - SYSTEM.monotonic()
         if left_s <= 0:
             assert job is not None
@@ -209,7 +209,7 @@ class _Waiting:
 
 
 def job_name(id_: int | None, key: Key | None) -> JobName:
-    """Which job a call means; raises UsageError."""
+    """Which job a call means. Raises UsageError."""
     if (id_ is None) == (key is None):
         raise UsageError("name one job: give either id or idempotency_key")
     if key is not None:
@@ -220,7 +220,7 @@ def job_name(id_: int | None, key: Key | None) -> JobName:
 
 
 def in_transaction(target: Any, schema: str | None, what: str, do: Callable[[Connection], T]) -> T:
-    """Call *do* with a connection of *target*: an Engine's has a transaction of its own, committed at the end."""
+    """Call *do* with a connection of *target*. An Engine gets a transaction of its own, committed at the end."""
     if isinstance(target, Engine):
         with target.begin() as connection, naming_missing_tables(prepared := connection_of(connection, schema, what)):
             return do(prepared)

@@ -1,4 +1,4 @@
-"""What one handler's parameters ask of a payload, read from its signature once."""
+"""What one handler's parameters demand of a payload, read from its signature once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KE
 
 
 class HandlerPayload:
-    """The parameters of a handler, as checks; ``needs_pydantic`` names some. *typed* False: all are unchecked."""
+    """The parameters of a handler, as checks.
+
+    ``needs_pydantic`` names those for pydantic. *typed* False: none is checked.
+    """
 
     def __init__(
         self, handler: Callable[..., Any], signature: inspect.Signature, *, takes_ctx: bool, typed: bool = True
@@ -27,8 +30,8 @@ class HandlerPayload:
         annotations = _annotations(handler, parameters) if typed else {}
         self.needs_pydantic: list[str] = []
         self._checks: dict[str, Check] = {}
-        self._rest: Check | None = None  # of **kwargs
-        self._record: Check | None = None  # of all of them together: Unpack[SomeTypedDict]
+        self._rest: Check | None = None  # for **kwargs
+        self._record: Check | None = None  # for all parameters together: Unpack[SomeTypedDict]
         required = set()
         for parameter in parameters:
             annotation = annotations.get(parameter.name, Any)
@@ -41,15 +44,15 @@ class HandlerPayload:
                 else:
                     self._rest = self._check(parameter.name, annotation)
             if parameter.default is parameter.empty and parameter.kind not in _REST:
-                required.add(parameter.name)  # also one without a name, which then nothing fits
+                required.add(parameter.name)  # also a positional-only one, which no payload can then fill
         self._plain = {name: check.plain for name, check in self._checks.items()}
         self._required = frozenset(required)
 
     def _check(self, name: str, annotation: Any, default: Any = ...) -> Check:
         try:
-            # ``count: int = None`` means Optional, as it did to type checkers for years.
+            # ``count: int = None`` means Optional, as it did for type checkers for years.
             annotation = annotation if default is not None else Optional[annotation]  # noqa: UP045
-        except TypeError:  # of what is no type
+        except TypeError:  # not a type
             return UNCHECKED
         try:
             return plain_check(annotation)
@@ -59,18 +62,18 @@ class HandlerPayload:
 
     @property
     def fault(self) -> str | None:
-        """Why none of its payloads can be read here, or None."""
+        """Why this process can read none of its payloads, or None."""
         if not self.needs_pydantic or _has_pydantic():
             return None
         names = ", ".join(self.needs_pydantic)
         return f"what its handler annotates needs pydantic 2.7 or newer ({names}): pip install 'cronjobs[types]'"
 
     def takes_names(self, names: Set[str]) -> bool:
-        """Whether a payload with these *names* surely fits, as far as names go; if not, the signature knows."""
+        """Whether a payload with these *names* certainly fits by name; if not, ask the signature."""
         return self._rest is None and names <= self._checks.keys() and self._required <= names
 
     def takes_as_it_is(self, payload: Mapping[str, Any]) -> bool:
-        """Whether it fits by names, and each value by its class alone: nearly every payload, in no time."""
+        """Whether it fits by names, and each value by its class alone: a quick answer for nearly every payload."""
         plain = self._plain
         for name, value in payload.items():
             if value.__class__ not in plain.get(name, _NOTHING):
@@ -82,7 +85,7 @@ class HandlerPayload:
         return self._each(payload, lambda check, value, path, misfits: check.read(value, path, misfits))
 
     def encode(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
-        """The JSON for values that the handler takes, or for JSON that it takes."""
+        """The JSON for values that the handler accepts, or for JSON that it accepts."""
         return self._each(payload, _written)
 
     def _each(
@@ -103,7 +106,7 @@ class HandlerPayload:
         except RecursionError:
             misfits.add((), "is nested too deeply")
             return payload, misfits
-        except Exception as error:  # code of the user's: an __eq__, a __hash__, a property
+        except Exception as error:  # user code: an __eq__, a __hash__, a property
             misfits.add((), f"cannot be read: {said(error)}")
             return payload, misfits
         return done, misfits
@@ -136,7 +139,7 @@ def _read_by_pydantic(annotation: Any) -> Callable[[Any, Path, Misfits], Any]:
 
 @functools.cache
 def _has_pydantic() -> bool:
-    """Whether there is one that we can use; to import it would cost each tick 0.1 s."""
+    """Whether a usable pydantic is installed, without importing it: that would cost each tick 0.1 s."""
     from importlib import metadata  # only for handlers with annotations that need it
 
     loaded = getattr(sys.modules.get("pydantic"), "VERSION", None)
@@ -153,7 +156,7 @@ def _annotations(handler: Callable[..., Any], parameters: list[inspect.Parameter
 
 
 def _names_of(handler: Any) -> Mapping[str, Any]:
-    """The names that the annotations of *handler* were written among."""
+    """The names visible where the annotations of *handler* were written."""
     function = inspect.unwrap(handler)
     while isinstance(function, functools.partial):
         function = inspect.unwrap(function.func)

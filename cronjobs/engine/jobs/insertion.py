@@ -35,7 +35,7 @@ Place = str | int  # a job's key, or its number if it has none
 
 
 class Inserted(NamedTuple):
-    """What is in the table now for a job. ``id`` None: its queue was full, and it was dropped."""
+    """The row that stands for a job now. ``id`` None: its queue was full, and the job was dropped."""
 
     id: int | None
     new: bool
@@ -52,9 +52,9 @@ def check_on_conflict(on_conflict: OnConflict) -> None:
 
 
 def insert_alone(connection: Connection, row: dict[str, Any]) -> int | None:
-    """Insert one job and return its id, which is all there is to do for most.
+    """Insert one job and return its id, which is all that most calls need.
 
-    None: its key is used or its queue is capped, so nothing is written, and ``Writing`` goes on from there.
+    None: its key is used or its queue is capped, so nothing was written, and ``Writing`` continues from there.
     """
     with naming_missing_tables(connection):
         return insert_rows(connection, [row], into_capped=False)[0]
@@ -63,15 +63,15 @@ def insert_alone(connection: Connection, row: dict[str, Any]) -> int | None:
 class Writing:
     """Jobs (from ``row_of``) to be inserted; rows that others have locked are left for the next try.
 
-    ``dropped`` counts, by queue, the jobs that were dropped because it was full.
+    ``dropped`` counts, by queue, the jobs dropped because the queue was full.
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict, *, tried: bool = False) -> None:
-        """*tried*: ``insert_alone`` did not write it."""
+        """*tried*: ``insert_alone`` could not write it."""
         check_on_conflict(on_conflict)
         self._tried = tried
         self._replace = on_conflict == "replace"
-        # One row for each key, as a statement cannot affect one row twice.
+        # One row per key: a statement cannot affect one row twice.
         self._places: list[Place] = [row.get("idempotency_key", n) for n, row in enumerate(rows)]
         self._left: dict[Place, dict[str, Any]] = {}
         for place, row in zip(self._places, rows, strict=True):
@@ -85,9 +85,9 @@ class Writing:
         self.dropped: Counter[str] = Counter()
 
     def write(self, connection: Connection) -> bool:
-        """Write what is not written yet; return whether that is all.
+        """Write what is not written yet; return whether that was all.
 
-        Raises QueueFull, and has written nothing, if a job of the call meets a full queue that does not drop; QueueHeld
+        Raises QueueFull, having written nothing, if a job of the call meets a full queue that does not drop; QueueHeld
         if another transaction has kept a queue's lock for too long.
         """
         self._held = None
@@ -101,13 +101,13 @@ class Writing:
                 self._tried = False  # a key may be free again at the next try
                 if not self._left:
                     return True
-            # Left are jobs for a queue with a cap, or for several queues of which some may have one.
+            # Only rows for capped (or mixed) queues remain.
             self._pass_caps(connection)
             self._replace_found(connection)
         return not self._left
 
     def pause_s(self) -> float:
-        """Seconds to wait before the next try; after the last one for a job that is locked, raises JobHeld."""
+        """Seconds to wait before the next try. Raises JobHeld after the last try for a locked job."""
         assert self._held is not None
         if isinstance(self._held, QueueHeld):
             pause = random.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S)
@@ -119,7 +119,7 @@ class Writing:
         return PAUSES_S[self._tries - 1]
 
     def puts(self) -> list[Inserted]:
-        """What is in the table for each job, in the order of the call, once all is written."""
+        """The row that stands for each job, in the order of the call, once all is written."""
         return [self._found[place] for place in self._places]
 
     def _insert(self, connection: Connection, places: Iterable[Place], *, into_capped: bool) -> None:
@@ -154,7 +154,7 @@ class Writing:
                     raise self._held
                 return
             for batch in _batches([place for place, row in self._left.items() if row["queue"] in room.caps]):
-                self._look(connection, batch)  # a job whose key is used, perhaps since just now, needs no room
+                self._look(connection, batch)  # a job whose key is used, perhaps only since a moment ago, needs no room
             asking = [(place, self._left[place]["queue"]) for place in self._needing_a_place()]
             let_in, dropped = admit(asking, room.caps, room.waiting)
             by_queue = Counter(self._left[place]["queue"] for place in dropped)
@@ -168,7 +168,7 @@ class Writing:
             gone = [place for place in new if place in self._left and place not in self._to_replace]
             if gone:
                 self._held = JobHeld(str(gone[0]), None)
-            self._replace_found(connection)  # while the queue's lock is ours: in autocommit it ends with this block
+            self._replace_found(connection)  # while we hold the queue's lock: in autocommit it ends with this block
 
     def _needing_a_place(self) -> list[Place]:
         return [place for place in self._left if not self._stays(place)]
@@ -193,7 +193,7 @@ class Writing:
     def _settle(self, place: Place, put: Inserted) -> None:
         self._found[place] = put
         del self._left[place]
-        self._to_replace.pop(place, None)  # a runner may have claimed it since it was found
+        self._to_replace.pop(place, None)  # a runner may have claimed it since we found it
 
 
 class Patience:
@@ -208,7 +208,7 @@ class Patience:
         self._pause_s: float = FIRST_WAIT_S
 
     def pause_s(self, full: QueueFull) -> float:
-        """Seconds until the next look; raises *full*, or the same with the time waited, when waiting is over."""
+        """Seconds until the next look. When the time is up, raises *full*, or the same with the time waited."""
         if self._limit is None or full.on_full != "wait" or full.wanted > full.max_waiting:
             raise full
         left_s = self._give_up_at - SYSTEM.monotonic()
@@ -238,12 +238,12 @@ def _batches(places: Iterable[Place]) -> Iterator[list[Place]]:
         yield batch
 
 
-# PostgreSQL databases, and their schemas, in which the table was found, so that we look only once.
+# PostgreSQL databases, and their schemas, in which we have found the table, so that we look only once.
 _seen: set[tuple[object, str | None]] = set()
 
 
 def _database(connection: Connection) -> object:
-    """What tells databases apart, for less than rendering a URL."""
+    """What identifies a database, cheaper than rendering its URL."""
     engine = getattr(connection, "engine", None)  # a driver's own connection has none
     if engine is None:
         return database_name(connection)
@@ -253,9 +253,9 @@ def _database(connection: Connection) -> object:
 
 @contextmanager
 def naming_missing_tables(connection: Connection) -> Iterator[None]:
-    """Raise SchemaMissing for a missing table; we ask PostgreSQL first: the error would end the transaction.
+    """Raise SchemaMissing for a missing table. Ask PostgreSQL first: the error would end the transaction.
 
-    Raises SqliteTooOld where the app's SQLite cannot read our statements.
+    Raises SqliteTooOld if the app's SQLite cannot read our statements.
     """
     if connection.dialect.name == "postgresql":
         place = _database(connection), schema_of(connection)

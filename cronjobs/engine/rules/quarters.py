@@ -101,7 +101,7 @@ def painted(
 
 
 def gaps(first: int, count: int, hours: Collection[int]) -> list[tuple[int, int]]:
-    """The ranges of quarters, without their ends, that are not in *hours* (each by its first quarter)."""
+    """The ranges of quarters, without their ends, that are not in *hours* (each given by its first quarter)."""
     found: list[tuple[int, int]] = []
     for start in range(first - first % IN_AN_HOUR, first + count, IN_AN_HOUR):
         if start in hours:

@@ -1,7 +1,7 @@
-"""By what the end of one attempt is decided: each claim writes it on the row, and only recovery reads it.
+"""The policy by which the end of one attempt is decided: each claim writes it on the row, and only recovery reads it.
 
 The host that finds an attempt lost may not know its job type: during a deploy a module cannot be imported, or only
-another host has it. Settled by the defaults, a payment with ``on_lost: dead`` would run a second time.
+another host has it. Settled by defaults, a payment with ``on_lost: dead`` would run a second time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from cronjobs.model import OnLost, RetryPolicy, duration
 
 ON_LOST: Final = "not retried (on_lost: dead)"
 MAX_LOSSES: Final = "not retried after so many losses (run.max_losses)"
-NOT_READ: Final = "NotRead"  # the error type of a waiting job of which a claim ended before its row was read
-RUNNER_SLACK: Final = timedelta(seconds=5)  # how long a runner may outlive its own limit, to finish its last writes
+NOT_READ: Final = "NotRead"  # error type of a waiting job whose last claim ended before its row was read
+RUNNER_SLACK: Final = timedelta(seconds=5)  # a runner may outlive its own limit for so long, to finish its last writes
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class AttemptPolicy:
 
     ``in_thread``: the handler runs in its runner's own process, and can crash it. ``runner_s``: the highest age in
     seconds that the process with the lease can reach; None: unknown. ``lease_s``: the length of its leases. ``unread``:
-    its row has not been read since it was leased, so the attempt cannot have begun.
+    nobody has read its row since it was leased, so the attempt cannot have begun.
     """
 
     retry: RetryPolicy
@@ -42,12 +42,12 @@ class AttemptPolicy:
 
     @property
     def most_losses(self) -> int:
-        """How many runners may die with the job; one if it must not run again by itself."""
+        """How many runners may die with the job: one, if it must not run again by itself."""
         return 1 if self.on_lost == "dead" else self.max_losses
 
     @property
     def why_not_again(self) -> str:
-        """Why a job is dead that was lost ``most_losses`` times."""
+        """Why a job that was lost ``most_losses`` times is dead."""
         return ON_LOST if self.on_lost == "dead" else MAX_LOSSES
 
     def row(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class AttemptPolicy:
 
 
 def read_policy(value: Any) -> AttemptPolicy | None:
-    """The policy that the claim wrote; None if it is unreadable, as plain SQL may leave it."""
+    """The policy that the claim wrote. None: it is unreadable, because plain SQL wrote the row."""
     if not isinstance(value, dict):
         return None
     try:
@@ -101,7 +101,7 @@ def read_policy(value: Any) -> AttemptPolicy | None:
 
 
 def seconds(value: Any) -> float | None:
-    """A number of seconds from a row that plain SQL may have written; None if it is not one."""
+    """A number of seconds from a row that plain SQL may have written. None: it is no number."""
     try:
         read = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -111,7 +111,7 @@ def seconds(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class ClaimPolicies:
-    """The policies of all types that a claim may take: ``usual`` is for every type that is not in ``others``.
+    """The policies of all types that a claim may take; ``usual`` applies to every type that is not in ``others``.
 
     Most types share one policy, and a claim is sent a hundred times a second. JSON texts.
     """

@@ -1,4 +1,4 @@
-"""How often something that stays wrong is reported: at once, then hourly, and daily once it has lasted for a day."""
+"""How often something that stays wrong is reported: at once, then hourly, then daily once it has lasted for a day."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Final
 
 HOURLY: Final = timedelta(hours=1)
-DAILY: Final = timedelta(hours=24)  # also: how long it must have lasted
+DAILY: Final = timedelta(hours=24)  # also how long it must have lasted
 
 
 def silence(lasted: timedelta) -> timedelta:
-    """How long to say nothing after a report of what has *lasted* so long."""
+    """How long to stay silent after a report of something that has *lasted* so long."""
     return HOURLY if lasted < DAILY else DAILY

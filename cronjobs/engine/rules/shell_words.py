@@ -1,4 +1,4 @@
-"""What only a shell does, where there is none: redirections, pipes and variables in a command's arguments. Pure."""
+"""Finds what only a shell understands in a command's arguments: redirections, pipes and variables. Pure."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-# > and 2>&1, >/dev/null, |, &&, ;, $HOME, $(date), `date`; as an argument by itself none of these is meant literally.
+# > and 2>&1, >/dev/null, |, &&, ;, $HOME, $(date), `date`: nobody means one of these literally as an argument.
 _OPERATOR: Final = re.compile(r"[0-9]?&?(?:<{1,3}|>{1,2})(?:&?[\w./~-]+)?|\|{1,2}|&{1,2}|;{1,2}|\$[A-Za-z_{(].*|`.*`")
 _NEEDS_SHELL: Final = re.compile(r"[|&;<>`$*?~]")
 _PLAIN: Final = re.compile(r"[\w./=+-]+", re.ASCII)
 
 
 def shell_word(arguments: Sequence[str]) -> str | None:
-    """The first argument that was meant for a shell; None: there is none."""
+    """The first argument that was meant for a shell. None: there is none."""
     return next((each for each in arguments[1:] if _OPERATOR.fullmatch(each)), None)
 
 
 def as_shell_line(arguments: Sequence[str]) -> str:
-    """*arguments* as the line that a shell would have read, in the list that starts a shell with it."""
+    """*arguments* as a list that starts a shell with the line they were meant to be."""
     line = " ".join(each if _OPERATOR.fullmatch(each) else shlex.quote(each) for each in arguments)
     return as_list(["sh", "-c", line])
 
 
 def list_for(line: str) -> str:
-    """How a *line* typed into a shell is written as an argument list."""
+    """A *line* as typed into a shell, written as an argument list."""
     if _NEEDS_SHELL.search(line):
         return as_list(["sh", "-c", line])
     try:

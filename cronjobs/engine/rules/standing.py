@@ -1,8 +1,9 @@
-"""Whether a schedule had what it was due: what its ledger rows and their jobs show, judged row by row. Pure.
+"""Whether a schedule had its runs: judges its ledger rows and their jobs, row by row. Pure.
 
-"All well" needs this of every active schedule that is not paused: each occurrence that is older than its grace, and
-newer than the last run that succeeded, runs within its time-out, waits for a retry, gave way to such a run or was
-coalesced into one, or a person dealt with it. A run by a wrong clock, before its occurrence was due, is none.
+"All well" needs this of every active schedule that is not paused. Each occurrence older than its grace and newer than
+the last run that succeeded must run within its timeout, wait for a retry, have given way to such a run or been
+coalesced into one, or have been dealt with by a person. A run that a wrong clock made before its occurrence was due
+does not count.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from typing import Final, Literal
 from cronjobs.engine.rules.occurrences import ran_early
 
 DEFAULT_GRACE: Final = timedelta(hours=1)  # of a schedule without ``grace:``; only ``NotRun`` uses it
-# Its runner stops an attempt at its time-out, or dies with its lease, and a tick settles what is left of that.
+# Its runner stops an attempt at its timeout, or dies with its lease, and a tick settles the rest.
 OVERRUN: Final = timedelta(minutes=5)
 
-SAID_ELSEWHERE: Final = ("missed", "dead")  # findings of their own, which end by rules of their own
+SAID_ELSEWHERE: Final = ("missed", "dead")  # these findings end by rules of their own
 
 Why = Literal["missed", "full", "dead", "put off", "waits", "overdue", "overruns"]
 
 
 @dataclass(frozen=True)
 class JobNow:
-    """A job as its row is now. ``limit``: how long its attempt may take; None: unknown, and its lease decides."""
+    """A job as its row is now. ``limit``: how long its attempt may take; None: unknown, so its lease decides."""
 
     id: int
     status: str
@@ -47,7 +48,7 @@ class JobNow:
 
 @dataclass(frozen=True)
 class Happened:
-    """A ledger row and its job; ``job`` None: it has none, or that was pruned."""
+    """A ledger row and its job; ``job`` None: the row has none, or it was pruned."""
 
     schedule_id: int
     first_for: datetime
@@ -72,12 +73,12 @@ class Happened:
 
     @property
     def succeeded(self) -> bool:
-        """It ran and succeeded, or so long ago that its job was pruned."""
+        """Whether it ran and succeeded, or ended so long ago that its job was pruned."""
         return self.outcome in ("enqueued", "coalesced") and self.status in ("succeeded", None)
 
     @property
     def ran_early(self) -> bool:
-        """It succeeded by a wrong clock, well before it was due, so that nothing ran when it was due."""
+        """Whether a wrong clock ran it well before it was due, so that nothing ran when it was due."""
         return self.succeeded and ran_early(self.reason, None if self.job is None else self.job.attempts)
 
     @property
@@ -87,7 +88,7 @@ class Happened:
 
 @dataclass(frozen=True)
 class ByHand:
-    """A run that a person triggered ``at`` that instant, and its job; None: that was pruned."""
+    """A run that a person triggered ``at`` that instant, and its job; None: the job was pruned."""
 
     at: datetime
     job: JobNow | None
@@ -104,7 +105,7 @@ class NotRun:
 
 @dataclass(frozen=True)
 class JudgedRuns:
-    """``not_run``: None if each of the rows may be as it is. ``ended``: no older row matters, a later run succeeded."""
+    """``not_run``: None if every row is as it may be. ``ended``: a later run succeeded, so older rows do not matter."""
 
     not_run: NotRun | None
     ended: bool
@@ -119,8 +120,8 @@ def standing(
 ) -> JudgedRuns:
     """Judge the ledger *rows* of one schedule, newest first, from before *now*.
 
-    *head*: its unfinished job for which the others wait; None: they do not wait for each other (overlap: allow).
-    *grace* counts from the occurrence. A run by hand stands for what was due up to *covered_until*.
+    *head*: its unfinished job that the others wait for; None: they do not wait for each other (overlap: allow). *grace*
+    counts from the occurrence. A run by hand stands for what was due up to *covered_until*.
     """
     found: list[NotRun] = []
     ended = False
@@ -143,11 +144,11 @@ def standing(
 def _why(
     row: Happened, head: JobNow | None, now: datetime, grace: timedelta
 ) -> tuple[Why, JobNow | None] | tuple[None, None]:
-    """Why the occurrences of *row* did not run, and the job that shows it; None: they may be as they are."""
+    """Why the occurrences of *row* did not run, and the job that shows it. None: the row is as it may be."""
     if row.outcome == "missed" or row.ran_early:
         return "missed", None
     if row.outcome == "skipped" and row.job_id is None:
-        # A pause that skips is a person's word.
+        # A pause that skips is a person's decision.
         return (None, None) if (row.reason or "").startswith("paused") else ("full", None)
     if row.job is None:
         return None, None
@@ -162,9 +163,9 @@ def waited_for(job: JobNow, head: JobNow | None) -> JobNow:
 
 
 def covered_by(triggered: Sequence[ByHand], now: datetime, grace: timedelta) -> datetime | None:
-    """Up to which instant a run by hand stands for what was due; None: none does.
+    """Up to which instant a run by hand stands for what was due. None: no such run does.
 
-    To have asked for it is not enough: it counts by what became of its job, like any other run.
+    Asking for the run is not enough: like any other run, it counts by what became of its job.
     """
     return max((each.at for each in triggered if _stands(each.job, now, grace)), default=None)
 
@@ -177,7 +178,7 @@ def _stands(job: JobNow | None, now: datetime, grace: timedelta) -> bool:
 
 
 def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:
-    """Why a job that was due a *grace* ago is no run, and no reason to wait for one; None: it is."""
+    """Why a job that was due a *grace* ago does not count as a run, nor as one to wait for. None: it counts."""
     match job.status:
         case "running":
             return None if _within_its_time(job, now) else "overruns"
@@ -197,7 +198,7 @@ def _within_its_time(job: JobNow, now: datetime) -> bool:
 
 
 def failed_runs(rows: Sequence[Happened], most: int) -> list[Happened]:
-    """The rows of the last runs, newest first, if *most* or more have failed; each try of a job is a run."""
+    """The rows of the last runs, newest first, if *most* or more of them failed. Each try of a job is a run."""
     found, failed = [], 0
     for row in rows:
         if row.outcome != "enqueued":
@@ -205,7 +206,7 @@ def failed_runs(rows: Sequence[Happened], most: int) -> list[Happened]:
         if row.succeeded or row.dismissed or row.status == "cancelled":
             break
         if not row.failures and row.status != "dead":  # dead without a try: for example, its payload is unreadable
-            continue  # it waits or runs, so the result is open
+            continue  # it waits or runs, so its result is open
         failed += row.failures or 1
         found.append(row)
     return found if failed >= most else []
