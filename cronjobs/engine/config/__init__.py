@@ -1,1 +1,1 @@
-"""cronjobs.yaml and the environment become frozen Settings; mistakes come as file:line:column."""
+"""Turns cronjobs.yaml and the environment into frozen Settings. Mistakes are reported as file:line:column."""

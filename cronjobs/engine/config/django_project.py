@@ -1,6 +1,6 @@
-"""What a Django project says of its jobs: ``database: django`` in the file, and ``CRONJOBS`` in Django's settings.
+"""What a Django project configures about its jobs: ``database: django`` in the file, ``CRONJOBS`` in Django's settings.
 
-Django is imported when the file asks for it, or where it is set up already.
+Django is imported when the file asks for it, or used where it is set up already.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ EXTRA: Final = "cronjobs.contrib.django"
 CLEAN: Final = f"{EXTRA}.clean:CleanConnections"  # by name: without Django it cannot be imported
 ALIAS: Final = "default"
 
-# Of DATABASES' OPTIONS, what Django's backend takes for itself; libpq knows the others.
+# The OPTIONS of DATABASES that Django's backend takes for itself; libpq knows the others.
 _NOT_LIBPQS: Final = frozenset(
     {"assume_role", "isolation_level", "pool", "server_side_binding", "cursor_factory", "context", "row_factory"}
 )
 
 
 def settings_of_django() -> Any:
-    """Django's settings if this process has them already; else None, and nothing is imported."""
+    """Django's settings if this process has them already, else None. Imports nothing."""
     found = sys.modules.get("django.conf")
     return found.settings if found is not None and found.settings.configured else None
 
 
 def is_host() -> bool:
-    """Whether this is a process of a Django project that has the app, such as manage.py or its web server."""
+    """Whether this is a process of a Django project with our app, such as manage.py or its web server."""
     if settings_of_django() is None:
         return False
     apps = sys.modules.get("django.apps")
@@ -51,7 +51,7 @@ def is_host() -> bool:
 
 
 def said(settings: Any) -> Mapping[str, Any]:
-    """``CRONJOBS`` of Django's *settings*; what is wrong with it, Django's own check says."""
+    """``CRONJOBS`` of Django's *settings*. Errors in it are reported by ``manage.py check``."""
     found = getattr(settings, "CRONJOBS", None)
     return found if isinstance(found, Mapping) else {}
 
@@ -61,13 +61,13 @@ def alias(settings: Any) -> str:
 
 
 def config_file(settings: Any) -> Path | None:
-    """The configuration that Django's *settings* name; None: they name none."""
+    """The configuration file that Django's *settings* name. None: they name none."""
     found = said(settings).get("config") or getattr(settings, "CRONJOBS_CONFIG", None)
     return None if found is None else Path(found)
 
 
 def instead_of_file() -> tuple[YamlMapping | None, list[Problem]]:
-    """What holds in a process of a Django project without a cronjobs.yaml, as if a file said it."""
+    """The settings of a Django project's process without a cronjobs.yaml, as if read from a file."""
     zone = getattr(settings_of_django(), "TIME_ZONE", None) or "UTC"
     tree, _ = parse(f"timezone: {zone}\n")
     assert isinstance(tree, YamlMapping)
@@ -75,9 +75,9 @@ def instead_of_file() -> tuple[YamlMapping | None, list[Problem]]:
 
 
 def with_its_database(settings: Settings, file: str, environ: Mapping[str, str], *, need: bool) -> Settings:
-    """*settings* with the URL that Django's settings give. Raises ConfigError, unless no database is *need*ed.
+    """*settings* with the database URL from Django's settings. Raises ConfigError, unless no database is *need*ed.
 
-    Django's settings are code: root's tick does not import them where others may write them.
+    Django's settings are code: root's tick does not import them if others may write them.
     """
     if settings_of_django() is None:
         env = dict(settings.env)
@@ -94,7 +94,7 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
 
 
 def database_url() -> str:
-    """The URL of the jobs database by Django's settings, which are imported. FieldError never tells a value of it."""
+    """The URL of the jobs database from Django's settings, which it imports. FieldError never quotes a value of it."""
     try:
         conf = importlib.import_module("django.conf")
     except ImportError:
@@ -120,7 +120,7 @@ def database_url() -> str:
 
 
 def _of_postgresql(settings: Mapping[str, Any]) -> str:
-    from sqlalchemy import URL  # which commands without a database do without
+    from sqlalchemy import URL  # commands without a database do without it
 
     options = {
         name: str(value)

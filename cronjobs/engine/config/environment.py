@@ -1,4 +1,7 @@
-"""The variables of the environment that cronjobs reads, and those that it gives to jobs; a test finds one left out."""
+"""The environment variables that cronjobs reads, and those that it gives to jobs.
+
+A test finds any that is missing here.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ GIVEN: Final = {
     "CRONJOBS_IDEMPOTENCY_KEY": "Its idempotency key, the same in every attempt.",
     "CRONJOBS_DEADLINE": "Its deadline, ISO 8601 in UTC.",
 }
-# Between our own processes.
+# Passed between our own processes.
 INTERNAL: Final = frozenset(
     {"CRONJOBS_UNTIL", "CRONJOBS_PROGRESS_EVERY_S", "CRONJOBS_DRILL", "CRONJOBS_PROCESS", "_CRONJOBS_COMPLETE"}
 )

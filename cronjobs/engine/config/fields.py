@@ -1,7 +1,7 @@
 """Readers of single values: a node of the YAML tree → a checked value, or a FieldError that says what to write.
 
-A reader is called with the Reading, a node and its dotted path. A field knows what it expects, so a word is never
-guessed to be a number or a boolean; only payloads have no expectation, and there what could be misread is refused.
+A reader is called with the Reading, a node and its dotted path. Each field knows what it expects, so no word is guessed
+to be a number or a boolean. Only payloads have no expectation; there a value that could be misread is refused.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ def choice(*words: str) -> Reader:
 
 
 def matching(pattern: str, rule: str, *, words: str, schema: schema_parts.Schema | None = None) -> Reader:
-    """Text that *pattern* matches as a whole; *rule* says in words what it asks for.
+    """Text that *pattern* matches as a whole; *rule* says in words what is expected.
 
-    *schema*: where a regular expression means something else in JSON Schema (JavaScript's) than in Python.
+    *schema*: for patterns that mean something else in JSON Schema (JavaScript) than in Python.
     """
     compiled = re.compile(pattern)
 
@@ -241,7 +241,7 @@ def zone(reading: Reading, node: Node, path: str) -> str:
         meant = zone_meant(text) if reading.may_guess and as_written(node, text) and not offset else None
         hint = f"did you mean {meant}?" if meant else "write UTC or Europe/Berlin"
         if offset:
-            # In these names the sign is the other way round: Etc/GMT-1 is an hour ahead of UTC.
+            # In these names the sign is reversed: Etc/GMT-1 is an hour ahead of UTC.
             fixed = f"Etc/GMT{'-' if offset[1] == '+' else '+'}{int(offset[2])}"
             always = f", or {fixed} for this offset all year" if zone_exists(fixed) and not offset[3] else ""
             hint = f"a fixed offset has no summer time: write a place, such as Europe/Berlin{always}"
@@ -291,7 +291,7 @@ def list_of(item: Reader, *, keep_good: bool = False) -> Reader:
 
 
 def some_of(item: Reader, otherwise: str) -> Reader:
-    """A list with at least one entry; *otherwise* says what to write instead of none."""
+    """A list with at least one entry; *otherwise*: what to write instead of an empty one."""
     read_list = list_of(item)
 
     @taken_as(f"{read_list.words}; not empty", {**read_list.schema, "minItems": 1})
@@ -338,7 +338,7 @@ variable: Final = matching(
 
 @taken_as("mapping: variable and value", schema_parts.mapping_of(_VARIABLE.pattern, schema_parts.TEXT))
 def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str], ...]:
-    """An ``env:`` mapping; a bad variable is left out. A number or ``yes`` is the text that is written."""
+    """An ``env:`` mapping. A bad variable is left out. A number or ``yes`` becomes the text as written."""
     if isinstance(node, Scalar) and node.is_null:
         return ()
     if not isinstance(node, Mapping):
@@ -354,7 +354,7 @@ def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str],
 
 @taken_as("text", schema_parts.TEXT, secret=True)
 def secret(reading: Reading, node: Node, path: str) -> str:
-    """A text that is masked wherever text is shown, also if it is written out in the file."""
+    """A text that is masked wherever text is shown, even if the file itself contains it."""
     text = reading.text(node, secret=True)
     reading.secrets |= long_enough([text])
     return text
@@ -369,5 +369,5 @@ def web_address(reading: Reading, node: Node, path: str) -> str:
     except ValueError:
         good = False
     if not good or not text.isascii() or any(character <= " " or character == "\x7f" for character in text):
-        raise FieldError("this is not a web address: write https://…")  # it may be a secret: not quoted
+        raise FieldError("this is not a web address: write https://…")  # not quoted: it may be a secret
     return text

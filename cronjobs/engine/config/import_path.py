@@ -1,4 +1,4 @@
-"""Where modules of the user's are imported from, what they find in their environment, and whether root may run them."""
+"""Where the user's modules are imported from, their environment, and whether root may run them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cronjobs.engine.config.settings import Settings
 def prepare_imports(settings: Settings) -> None:
     """Set the file's variables, and put its folders on the import path.
 
-    Every command that runs code of the user's comes by here first; root's raises UntrustedFiles.
+    Every command that runs user code calls this first. In a root process it raises UntrustedFiles.
     """
     trust.require(settings, os.environ)
     if os.geteuid() == 0:
@@ -32,10 +32,10 @@ def prepare_imports(settings: Settings) -> None:
 
 
 class _Watched:
-    """Asks the other finders for each module, and refuses one that others than root trusts may have written.
+    """Asks the other finders for each module, and refuses one that an untrusted user may have written.
 
-    A look at ``sys.modules`` after an import would come too late: the code has run. A look at all files of the import
-    folders beforehand would refuse uploads and caches that nobody imports, and miss what is found elsewhere. This sees
+    Checking ``sys.modules`` after an import would be too late: the code has run. Checking every file of the import
+    folders beforehand would refuse uploads and caches that nobody imports, and miss modules found elsewhere. This sees
     what is really found, also when a handler imports it later.
     """
 
@@ -44,7 +44,7 @@ class _Watched:
         self.environ: Mapping[str, str] = {}
 
     def by(self, settings: Settings, environ: Mapping[str, str]) -> None:
-        """Look at imports from now on, and trust whom *settings* and *environ* trust."""
+        """Watch imports from now on, and trust the users that *settings* and *environ* name."""
         self.settings, self.environ = settings, dict(environ)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
@@ -66,12 +66,12 @@ _watched: Final = _Watched()
 
 
 def _files(spec: ModuleSpec) -> Iterator[Path]:
-    """What importing *spec* would run or look into, unless it is the interpreter's or an installed package's."""
+    """What importing *spec* would run or look into, unless it belongs to the interpreter or an installed package."""
     places = [spec.origin, spec.cached] if spec.has_location else [*(spec.submodule_search_locations or ())]
     for place in places:
         if place is None:
             continue
-        # Not resolve(): a link that somebody may change could lead into them until we have looked.
+        # Not resolve(): a link that somebody may change could lead to those packages until we have looked.
         file = Path(os.path.abspath(place))  # noqa: PTH100
         if not any(file.is_relative_to(folder) for folder in _INSTALLED):
             yield file

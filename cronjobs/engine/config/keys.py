@@ -1,8 +1,8 @@
-"""Every key of cronjobs.yaml, in tables: how it is read, an example, and in a sentence what it decides.
+"""Every key of cronjobs.yaml, in tables: its reader, an example, and one sentence about it.
 
-These tables, those of ``keys_of_jobs`` and the ``keys`` of extras are their one home: the file is read by them, an
-unknown key is compared with them, and ``cronjobs schema``, ``cronjobs config show`` and
-docs/reference/configuration.md are made from them.
+These tables, those of ``keys_of_jobs`` and the ``keys`` of extras are the only home of keys. They read the file,
+suggest the right key for an unknown one, and produce ``cronjobs schema``, ``cronjobs config show`` and
+docs/reference/configuration.md.
 """
 
 from __future__ import annotations
@@ -150,9 +150,9 @@ METRICS: Final[Keys] = {
 
 
 class Defaults(NamedTuple):
-    """What ``defaults:`` says. ``commands``, ``schedules``: what entries are read with, besides what they say.
+    """What ``defaults:`` says. ``commands``, ``schedules``: entries inherit these.
 
-    ``bad``: which of the keys cannot be taken, so that nobody knows what an entry means.
+    ``bad``: the keys that cannot be read, so that nobody knows what an entry means.
     """
 
     retry: RetryChanges = RetryChanges()
@@ -222,7 +222,7 @@ def _timezone(reading: Reading, node: Node, path: str) -> str:
 
 
 def _named(words: str, each: Reader) -> Reader:
-    """A section of entries with names, read once the sections that it depends on are known."""
+    """A section of named entries, read once the sections that it depends on are known."""
     return Reader(fields.later, words, {"propertyNames": {"pattern": f"^(?:{fields.NAME.pattern})$"}}, each=each)
 
 

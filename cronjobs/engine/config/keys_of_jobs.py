@@ -167,7 +167,7 @@ JOB_TYPE: Final[Keys] = {
     ),
 }
 job_type: Final = Reader(fields.later, "mapping", {}, keys=JOB_TYPE)
-OF_ALL_COMMANDS: Final[Keys] = {  # what defaults.commands may say
+OF_ALL_COMMANDS: Final[Keys] = {  # what defaults.commands may contain
     name: JOB_TYPE[name]
     for name in (
         "timeout",
@@ -199,7 +199,7 @@ QUEUE: Final[Keys] = {
 }
 queue: Final = Reader(fields.later, "mapping", schema_parts.needs("max_waiting"), keys=QUEUE, defaults=Cap("", 1))
 
-UNREADABLE_LIMITS: Final = (Limit("", most=0),)  # of every job with a concurrency_key none begins
+UNREADABLE_LIMITS: Final = (Limit("", most=0),)  # no job with a concurrency_key begins
 _PREFIX: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
 
@@ -219,7 +219,7 @@ LIMIT: Final[Keys] = {
 
 @taken_as("whole number (most), or mapping", schema_parts.number("integer", 1, 10_000), keys=LIMIT)
 def limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
-    """``4``, all together, or ``{most: 4, each: 1}``."""
+    """``4``: all together; or ``{most: 4, each: 1}``."""
     if not isinstance(node, Mapping):
         return {"most": _at_once(reading, node, path)}
     values, bad = reading.fields(node, path, LIMIT)
@@ -232,7 +232,10 @@ def limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
 
 @taken_as("mapping: beginning of a concurrency_key → limit", {}, each=limit)
 def limits(reading: Reading, node: Node, path: str) -> tuple[Limit, ...]:
-    """Limits by the beginning of a concurrency_key. A bad one lets none of its jobs begin, else too many would."""
+    """Limits by the beginning of a concurrency_key.
+
+    A bad limit lets none of its jobs begin; otherwise too many would.
+    """
     if isinstance(node, Scalar) and node.is_null:
         return ()
     if not isinstance(node, Mapping):
@@ -338,7 +341,7 @@ schedule: Final = Reader(
     keys=SCHEDULE,
     defaults=ScheduleSettings("", ""),
 )
-OF_ALL_SCHEDULES: Final[Keys] = {  # what defaults.schedules may say
+OF_ALL_SCHEDULES: Final[Keys] = {  # what defaults.schedules may contain
     name: SCHEDULE[name]
     for name in (
         "queue",

@@ -1,8 +1,8 @@
 """cronjobs.yaml → frozen Settings, with every problem at once: file:line:column: path: what is wrong, what to write.
 
-What a file may say is in the tables of ``keys``. A bad entry disables only itself and is listed in
-``Settings.problems``. ConfigError, and nothing runs, for a file that does not parse or has no database, and where going
-on could do harm: which database, project or environment it is, and which schedules and job types there are.
+The tables of ``keys`` say what a file may contain. A bad entry disables only itself and is listed in
+``Settings.problems``. ConfigError, and nothing runs, for a file that does not parse or has no database, and where
+continuing could do harm: which database, project or environment it is, and which schedules and job types there are.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from cronjobs.errors import ConfigError
 from cronjobs.masking import keys_holding, long_enough, named_secrets
 from cronjobs.reserved import EXEC_PREFIX
 
-# A mistake here ends it: the wrong database, somebody else's jobs, or all schedules gone because of a typing error.
+# A mistake here is fatal: the wrong database, somebody else's jobs, or a typing error that retires every schedule.
 FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
-# Who only reads the database goes on with what else there is.
+# A command that only reads the database continues with the rest.
 FATAL_TO_READERS: Final = frozenset({"env_file", "database", "schema"})
 
 
@@ -52,11 +52,11 @@ def load(
 ) -> Settings:
     """Read the configuration *file*; None: $CRONJOBS_CONFIG, else ./cronjobs.yaml.
 
-    The database is *database_url*, else $CRONJOBS_DATABASE_URL, else what the file says; a relative SQLite path in any
-    of them is meant from the file's folder. Without *need_database* an unset ``${…}`` leaves it "".
+    The database is *database_url*, else $CRONJOBS_DATABASE_URL, else what the file says. A relative SQLite path in any
+    of them starts from the file's folder. Without *need_database* an unset ``${…}`` leaves it "".
 
-    *only_database*: for who reads the database, and goes on whatever else is wrong in the file, even if it cannot be
-    read and the URL comes from elsewhere, or from a line of its own. Raises ConfigError.
+    *only_database*: for a command that reads the database and continues whatever else is wrong in the file, even if the
+    file cannot be read and the URL comes from elsewhere, or from a line of its own. Raises ConfigError.
     """
     given = file or Path(environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     folder = given.absolute().parent
@@ -88,7 +88,7 @@ def load(
     shadowed = is_shadowed(reading, tree, values.get("python_path", ()))
     broken = bool(flaws or bad & FATAL or from_env_file is None or shadowed)
     if only_database:
-        # Where the database is said elsewhere, only a wrong schema makes others of the tables.
+        # If the database comes from elsewhere, only a wrong schema would mean other tables.
         fatal = FATAL_TO_READERS if override[1] is None else frozenset({"schema"})
         refused = bool(bad & fatal) or (from_env_file is None and override[1] is None)
     else:
@@ -126,7 +126,7 @@ def load(
 def _secrets(
     reading: Reading, env_file: Mapping[str, str], variables: Mapping[str, str], values: Mapping[str, Any]
 ) -> frozenset[str]:
-    """What is masked: all that came from an env_file or by ``${…}``, and what is named like a secret."""
+    """What is masked: every value from an env_file or ``${…}``, and every value whose name says that it is a secret."""
     found = reading.secrets | long_enough(env_file.values()) | named_secrets(variables)
     public = {values.get(key) for key in ("project", "environment", "timezone", "schema")}  # names that tables show
     return frozenset(found - public)
@@ -136,7 +136,7 @@ def _secrets(
 
 
 def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> dict[str, Any]:
-    """What Settings says of named entries; a section that is no mapping is added to *bad*."""
+    """Named entries for Settings. A section that is no mapping is added to *bad*."""
     defaults = values.get("defaults", Defaults(bad=frozenset(DEFAULTS) if "defaults" in bad else frozenset()))
     command = partial(_job_type, executors=values.get("executors", {}), defaults=defaults)
     job_types, bad_job_types = _entries(reading, values, bad, "job_types", command)
@@ -173,7 +173,7 @@ def _entries(
     section: str,
     read: Callable[[Reading, Scalar, Node, str], Any],
 ) -> Fields:
-    """Read a section of named entries; one that is bad is reported and left out."""
+    """Read a section of named entries. A bad entry is reported and left out."""
     node = values.get(section)
     if node is None or (isinstance(node, Scalar) and node.is_null):
         return Fields({}, set())
@@ -228,7 +228,7 @@ def _job_type(
 
 
 def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) -> dict[str, str]:
-    """What does not go with the rest of an entry: key → why, and what to write."""
+    """What contradicts the rest of an entry: key → why, and what to write."""
     found: dict[str, str] = {}
     if entry.executor is not None and entry.command is not None:
         found["executor"] = "a command runs on the host that claimed its job: delete executor, or write a handler"
@@ -269,10 +269,10 @@ def _schedule(
     defaults: Defaults,
     read_command: Callable[[Reading, Scalar, Node, str], JobTypeSettings],
 ) -> tuple[ScheduleSettings, JobTypeSettings | None]:
-    """A schedule, and the job type of its inline command, which bears its name.
+    """A schedule, and the job type of its inline command, which has its name.
 
-    *timezone_of_file*: None if it is bad, so a schedule needs one of its own; *taken*: names under job_types;
-    *lingers*: ticks stay for their minute; *read_command*: how an entry of job_types is read.
+    *timezone_of_file*: None if it is bad, so a schedule needs one of its own. *taken*: names under job_types.
+    *lingers*: ticks stay for their minute. *read_command*: the reader of an entry of job_types.
     """
     node = with_defaults(node, defaults.schedules)
     values, bad = reading.fields(node, path, SCHEDULE)
@@ -298,7 +298,7 @@ def _schedule(
         reading.report(key, path, "job_types has this name too: rename the schedule, or give it job: and no command:")
         good = False
     timezone = values.pop("timezone", timezone_of_file)
-    if timezone is None and "cron" in written:  # said once, at the file's own timezone
+    if timezone is None and "cron" in written:  # reported once, at the file's own timezone
         good = False
     if not good:
         raise ReportedError

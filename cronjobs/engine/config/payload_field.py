@@ -15,7 +15,7 @@ MAX_PAYLOAD_BYTES: Final = 256 * 1024
 
 @taken_as("mapping: the handler's keyword arguments, at most 256 KiB of JSON", schema_parts.or_null({"type": "object"}))
 def payload(reading: Reading, node: Node, path: str) -> dict[str, Any]:
-    """A JSON object. Only here words have no expected type, so what YAML 1.1 and 1.2 read differently is refused."""
+    """A JSON object. Only here a word has no expected type, so what YAML 1.1 and 1.2 read differently is refused."""
     import json
 
     if isinstance(node, Scalar) and node.is_null:
@@ -63,7 +63,7 @@ _DISPUTED: Final = re.compile(
 
 def _json_scalar(reading: Reading, node: Scalar) -> Any:
     if not node.plain or "${" in node.text:
-        return reading.text(node, secret=True)  # never a number: what a variable holds must not change a type
+        return reading.text(node, secret=True)  # never a number: the content of a variable must not change the type
     text = node.text
     if node.is_null:
         return None

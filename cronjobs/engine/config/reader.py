@@ -1,4 +1,6 @@
-"""One configuration file being read: what was wrong so far, where each value stands, and what came in from outside.
+"""The reading of one configuration file:
+
+its problems so far, where each value stands, and which values came from outside.
 
 Messages quote what is written in the file, ``${NAME}`` included, and never what a variable held.
 """
@@ -20,12 +22,12 @@ from cronjobs.masking import long_enough, mask
 from cronjobs.text import nearest as nearest
 from cronjobs.text import one_line
 
-_ENOUGH_PROBLEMS: Final = 50  # from here on nobody reads the guess at what was meant, and guessing takes time
+_ENOUGH_PROBLEMS: Final = 50  # nobody reads suggestions beyond so many problems, and computing them takes time
 _MAX_PROBLEMS: Final = 200
 
 
 class FieldError(Exception):
-    """A value cannot be taken. ``column``: where in the line, if not at its beginning."""
+    """A value cannot be used. ``column``: where in the line, if not at its beginning."""
 
     def __init__(self, message: str = "", column: int | None = None) -> None:
         super().__init__(message)
@@ -37,11 +39,11 @@ class UnsetError(FieldError):
 
 
 class ReportedError(FieldError):
-    """A value cannot be taken, and why is already among the problems."""
+    """A value cannot be used, and the reason is already among the problems."""
 
 
 class Fields(NamedTuple):
-    """What a mapping held: values that were read, and the keys that were wrong, or that a wrong key probably meant."""
+    """The content of a mapping: values that were read, and keys that were wrong, or that a wrong key probably meant."""
 
     values: dict[str, Any]
     bad: set[str]
@@ -49,16 +51,16 @@ class Fields(NamedTuple):
 
 @dataclass
 class Reading:
-    """One file being read: collects problems, positions and what came in from outside."""
+    """One file being read: collects problems, positions and values from outside."""
 
-    file: str  # as the user gave it
+    file: str  # as the user typed it
     folder: Path
     variables: Variables
     problems: list[Problem] = field(default_factory=list)
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=set)
-    extras: bool = False  # the file names extras of somebody else's, whose kinds of findings nobody here knows
-    database_unset: str = ""  # which variable of the database's URL is not set, where none is needed
+    extras: bool = False  # the file names third-party extras, whose kinds of findings nobody here knows
+    database_unset: str = ""  # which variable of the database's URL is not set, for a command that needs no database
     _came_in: set[str] = field(default_factory=set)
 
     def report(self, node: Node, path: str, message: str, column: int | None = None) -> None:
@@ -67,7 +69,7 @@ class Reading:
         self.problems.append(place)
 
     def read(self, reader: Read, node: Node, path: str) -> Any:
-        """What *reader* makes of *node*; raises ReportedError when it is bad, after adding the problem."""
+        """Read *node* with *reader*. If it is bad, add the problem and raise ReportedError."""
         self.positions[path] = (node.line, node.column)
         if is_unreadable(node):
             raise ReportedError
@@ -80,7 +82,7 @@ class Reading:
             raise ReportedError from None
 
     def fields(self, node: Node, path: str, keys: Keys) -> Fields:
-        """Read a mapping by the table *keys*; what is wrong in it is reported. Nothing written is nothing read."""
+        """Read a mapping by the table *keys*, and report what is wrong in it. An empty node reads as {}."""
         if isinstance(node, Scalar) and node.is_null:
             return Fields({}, set())
         if is_unreadable(node):
@@ -100,7 +102,7 @@ class Reading:
         return Fields(values, bad | meant)
 
     def entries(self, node: YamlMapping, path: str, read: Callable[[Scalar, Node, str], Any]) -> Fields:
-        """Read a mapping by *read(key, value, path)*; report its FieldError, and a key written twice, at the key."""
+        """Read a mapping by *read(key, value, path)*; report its FieldError, and a repeated key, at the key."""
         values: dict[str, Any] = {}
         bad: set[str] = set()
         for name, (key, value) in node.entries.items():
@@ -133,7 +135,7 @@ class Reading:
         return len(self.problems) < _ENOUGH_PROBLEMS
 
     def text(self, node: Node, *, secret: bool = False) -> str:
-        """The text of a scalar, its variables filled in; *secret*: what came in is masked wherever text is shown."""
+        """The text of a scalar with its variables filled in. *secret*: mask what came in wherever text is shown."""
         if isinstance(node, Sequence):
             raise FieldError("write one value, not a list")
         if isinstance(node, YamlMapping):
@@ -152,7 +154,7 @@ class Reading:
         return text
 
     def masked_problems(self) -> list[Problem]:
-        """The problems in the order of their lines. No message quotes what came in; should one ever, it is masked."""
+        """The problems in line order. No message quotes a value from outside; if one ever did, it is masked."""
         hidden = self.secrets | long_enough(self._came_in)
         found = [replace(problem, message=mask(problem.message, hidden)) for problem in self.problems]
         found.sort(key=lambda problem: (problem.file == self.file, problem.line, problem.column))
@@ -167,11 +169,11 @@ Read = Callable[[Reading, Node, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """How a value is read, and what the reference and the editor's schema say about what may be written.
+    """How a value is read, and what the reference and the editor's schema say about it.
 
-    ``words``: the type, for people. ``schema``: the same in JSON Schema, for all that can be said in it. A mapping has
-    ``keys``, its table, or ``each``, how each of its named entries is read; ``defaults`` is an object whose attributes
-    bear the names of the keys and hold their defaults.
+    ``words``: the type, for people. ``schema``: the same in JSON Schema, as far as it can say it. A mapping has
+    ``keys``, its table, or ``each``, the reader of its named entries. ``defaults``: an object whose attributes have the
+    names of the keys and hold their defaults.
     """
 
     read: Read
@@ -187,7 +189,7 @@ class Reader:
 
 
 class ReaderOfExtra:
-    """Stands for the Reader *name* in the *module* of an extra, which is imported when its section is met."""
+    """Stands for the Reader *name* in the *module* of an extra. The module is imported when its section is read."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
@@ -195,7 +197,7 @@ class ReaderOfExtra:
     def __call__(self, reading: Reading, node: Node, path: str) -> Any:
         return self._reader(reading, node, path)
 
-    def __getattr__(self, name: str) -> Any:  # words, schema, keys …
+    def __getattr__(self, name: str) -> Any:  # words, schema, keys and the rest
         return getattr(self._reader, name)
 
     @cached_property
@@ -210,9 +212,9 @@ class ReaderOfExtra:
 
 
 class ConfigKey(NamedTuple):
-    """One key of the file. ``example`` is a value as written, ``sentence`` what it decides.
+    """One key of the file. ``example``: a value as written. ``sentence``: what it decides.
 
-    ``unset``: what holds where the key is not written, in words, unless it is the default in ``Reader.defaults``.
+    ``unset``: in words, what applies if the key is not written, unless it is the default in ``Reader.defaults``.
     """
 
     reader: Reader | ReaderOfExtra
@@ -225,17 +227,17 @@ Keys = Mapping[str, ConfigKey]
 
 
 def taken_as(words: str, schema: Mapping[str, Any], **more: Any) -> Callable[[Read], Reader]:
-    """Declare a function as the Reader of values that are *words*, and of *schema*."""
+    """Declare a function as the Reader of values that are *words* and match *schema*."""
     return lambda read: Reader(read, words, schema, **more)
 
 
 def is_unreadable(node: Node) -> bool:
-    """Whether the YAML of it was wrong, which has been said."""
+    """Whether its YAML was wrong, which has been reported."""
     return isinstance(node, Scalar) and node.text.startswith(UNREADABLE)
 
 
 def as_written(node: Node, text: str) -> bool:
-    """Whether *text* stands in the file like that: only then may a message say more about it."""
+    """Whether *text* stands in the file exactly like that: only then may a message quote it."""
     return isinstance(node, Scalar) and node.text == text
 
 

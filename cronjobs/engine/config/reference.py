@@ -1,4 +1,4 @@
-"""What there is to configure, from the tables of ``keys``: as rows for people, and as JSON Schema for editors."""
+"""What can be configured, from the tables of ``keys``: as rows for people, and as JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cronjobs.engine.config import keys
 from cronjobs.engine.config.reader import ConfigKey, Reader, ReaderOfExtra
 from cronjobs.model import duration_text
 
-NAME: Final = "NAME"  # stands in a path for what the user calls an entry
+NAME: Final = "NAME"  # stands in a path for the name of an entry
 
 
 class Row(NamedTuple):
-    """One key in its section; ``default`` is what holds where it is not written, in words or as one would write it."""
+    """One key in its section; ``default``: what applies if it is not written, in words or as one would write it."""
 
     name: str
     key: ConfigKey
@@ -31,7 +31,7 @@ class Section(NamedTuple):
 
 
 def sections() -> list[Section]:
-    """Every key once, in the order of the file; a mapping that stands in several places has several paths."""
+    """Every key once, in file order. A mapping that stands in several places has several paths."""
     paths: dict[int, list[str]] = {}
     readers: dict[int, Reader | ReaderOfExtra] = {}
     for path, reader in _mappings("", keys.file):
@@ -55,7 +55,7 @@ def _rows(reader: Reader | ReaderOfExtra) -> Iterator[Row]:
 
 
 def default_of(reader: Reader | ReaderOfExtra, name: str) -> Any:
-    """The default of the key *name* of a mapping, as the settings hold it; only where the key's ``unset`` is empty."""
+    """The default of the key *name* of a mapping, as the settings hold it; only for keys whose ``unset`` is empty."""
     return getattr(reader.defaults, name)
 
 
@@ -76,9 +76,9 @@ def as_written(value: Any) -> str:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of cronjobs.yaml, draft 2020-12.
 
-    It accepts every file that has no problem, and refuses what an editor can see: unknown keys, words that are none of
-    a few, durations without a unit, a schedule without a time. Ranges of durations, and whatever depends on the host
-    (folders, time zones, modules), are left to ``cronjobs check``.
+    It accepts every file without problems, and refuses what an editor can see: unknown keys, words outside a fixed
+    list, durations without a unit, a schedule without a time. ``cronjobs check`` checks ranges of durations, and
+    whatever depends on the host (folders, time zones, modules).
     """
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -109,7 +109,7 @@ def _property(reader: Reader | ReaderOfExtra, name: str, key: ConfigKey) -> dict
     }
     if not key.unset:
         found["default"] = yaml.safe_load(default)
-    # Instead of the pattern, or of a word of JSON Schema's.
+    # Shown instead of the pattern, or of a JSON Schema keyword.
     if ("pattern" in found or found.get("type") == "array") and not key.reader.keys:
         found["errorMessage"] = f"Expected: {words}; for example {key.example}"
     return found

@@ -1,7 +1,7 @@
 """The pieces of JSON Schema that the readers of the configuration declare: what an editor can check while one types.
 
-They accept all that the readers accept, ``${NAME}`` included, and refuse what a pattern can tell. A scalar is text to
-the readers, so one that looks like a number to an editor is taken wherever text is.
+They accept all that the readers accept, ``${NAME}`` included, and refuse what a pattern can refuse. To the readers a
+scalar is text, so a value that looks like a number to an editor is accepted wherever text is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 Schema = Mapping[str, Any]
 
-_VARIABLE: Final = r"\$\{"  # ${NAME}, ${file:…}: what it holds is not known here
+_VARIABLE: Final = r"\$\{"  # the content of ${NAME} or ${file:…} is not known here
 _SCALAR: Final = ["string", "number", "boolean"]
 TEXT: Final[Schema] = {"type": _SCALAR}
 
@@ -78,20 +78,20 @@ def one_or_list(item: Schema) -> Schema:
 
 
 def mapping_of(name: str, value: Schema) -> Schema:
-    """A mapping whose keys *name* matches as a whole, with a *value* each; an empty one may be left blank."""
+    """A mapping whose keys *name* matches as a whole, each with a *value*; an empty one may be left blank."""
     return {"type": ["object", "null"], "propertyNames": {"pattern": f"^(?:{name})$"}, "additionalProperties": value}
 
 
 def or_null(schema: Schema) -> Schema:
-    """The same, or nothing behind the colon."""
+    """The same, or nothing after the colon."""
     kinds = schema["type"]
     return {**schema, "type": [*([kinds] if isinstance(kinds, str) else kinds), "null"]}
 
 
 def exactly_one(*names: str) -> Schema:
-    """Of these keys one is written, and no other.
+    """Exactly one of these keys is written.
 
-    Not "oneOf": of two that are written an editor would say no more than "matches multiple schemas", and not where.
+    Not "oneOf": if two are written, an editor would say only "matches multiple schemas", and not where.
     """
     alone = [
         {"if": {"required": [name]}, "then": {"properties": dict.fromkeys(names[at:], False)}}

@@ -1,4 +1,4 @@
-"""What a configuration file says, frozen: the shapes that ``config`` fills and everything else reads."""
+"""The content of a configuration file, frozen: the shapes that ``config`` fills and everything else reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cronjobs.text import one_line
 
 CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["skip", "wait", "allow"]
-START_UP: Final = timedelta(seconds=5)  # of a tick's budget, for imports and the parts before the work
+START_UP: Final = timedelta(seconds=5)  # of a tick's budget, for imports and the steps before the work
 
 RetryUntil = Literal["next_occurrence"]
 Tls = Literal["starttls", "tls", "none"]
@@ -28,7 +28,7 @@ Trust = Literal[True] | tuple[str, ...]  # everybody, or these users
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How a tick works; ``every`` is the distance of cron's wake-ups."""
+    """How a tick works; ``every``: the time between cron's wake-ups."""
 
     workers: int = 4
     budget: timedelta = timedelta(seconds=55)
@@ -37,20 +37,21 @@ class RunSettings:
     every: timedelta = timedelta(minutes=1)
     long_jobs: int = 4
     max_losses: int = 10
-    linger: timedelta | None = None  # how often a tick looks again that stays for its minute; None: it does not stay
+    # for a tick that stays for its minute, how often it looks again; None: it does not stay
+    linger: timedelta | None = None
     ping: str | None = None  # a dead-man's switch for ticks: the check's URL
     trust_files: Trust = ()  # whose files root runs, besides root's own
 
     @property
     def default_timeout(self) -> timedelta:
-        """Of a job type that declares none: two undeclared jobs in a row still fit into one tick."""
+        """Of a job type that declares none: short enough that two such jobs in a row fit into one tick."""
         return min(timedelta(seconds=30), self.budget / 3)
 
     @property
     def longest_in_tick(self) -> timedelta:
-        """A declared timeout above this makes a long job: a tick that has started up may not have more to give.
+        """A longer declared timeout makes a long job: after its start a tick may not have more time to give.
 
-        Without long jobs (``long_jobs: 0``) all of the budget is tried.
+        Without long jobs (``long_jobs: 0``) the whole budget counts.
         """
         return self.budget - min(START_UP, self.budget / 3) if self.long_jobs else self.budget
 
@@ -58,7 +59,7 @@ class RunSettings:
 @dataclass(frozen=True)
 class Retention:
     succeeded: timedelta = timedelta(days=14)
-    dead: timedelta = timedelta(days=90)  # and cancelled
+    dead: timedelta = timedelta(days=90)  # and cancelled jobs
     keys: timedelta = timedelta(days=365)
     occurrences: timedelta = timedelta(days=90)  # and ticks
     effects: timedelta = timedelta(days=365)
@@ -71,7 +72,7 @@ class MetricsSettings:
 
 @dataclass(frozen=True)
 class MailChannel:
-    """An SMTP server and whom it brings alerts. ``port`` None: the usual one for its ``tls``."""
+    """An SMTP server, and the recipients of alerts. ``port`` None: the usual one for its ``tls``."""
 
     host: str
     to: tuple[str, ...]
@@ -84,7 +85,7 @@ class MailChannel:
 
 @dataclass(frozen=True)
 class WebhookChannel:
-    url: str = field(repr=False)  # it often has a token in it
+    url: str = field(repr=False)  # it often contains a token
     format: WebhookFormat = "json"
 
 
@@ -95,9 +96,9 @@ class CommandChannel:
 
 @dataclass(frozen=True)
 class AlertFilter:
-    """Which findings are sent. ``findings`` None: of all kinds; entries are kinds ("host") or keys ("host:web2")."""
+    """Which findings are sent. ``findings`` None: all kinds; entries are kinds ("host") or keys ("host:web2")."""
 
-    severity: str = "warning"  # and worse
+    severity: str = "warning"  # this and worse
     findings: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
 
@@ -111,13 +112,13 @@ class AlertChannel:
 
 @dataclass(frozen=True)
 class AlertThreshold:
-    """More than so many of what ``of`` names within the time before now are a finding."""
+    """More than so many of what ``of`` names, within this time before now, are a finding."""
 
     name: str
     of: Literal["dead", "failed"]
     more_than: int
     within: timedelta
-    job_type: str | None = None  # None: of all
+    job_type: str | None = None  # None: all types
     severity: str = "critical"
 
 
@@ -155,7 +156,7 @@ def unknown_executor(name: str, executors: Mapping[str, ExecutorSettings]) -> st
 
 @dataclass(frozen=True)
 class RetryChanges:
-    """The fields of a ``retry:`` mapping that were written; the others come from the next source in precedence."""
+    """The fields that a ``retry:`` mapping sets; the others come from the next source in precedence."""
 
     changes: tuple[tuple[str, Any], ...] = ()
 
@@ -168,18 +169,18 @@ class RetryChanges:
 
 @dataclass(frozen=True)
 class JobTypeSettings(JobOptions):
-    """An entry of ``job_types:``, or an inline command of a schedule (then it bears the schedule's name).
+    """An entry of ``job_types:``, or an inline command of a schedule (then it has the schedule's name).
 
-    None: not written, so what ``@job`` says counts, or the default.
+    None: not written, so what ``@job`` says applies, or the default.
     """
 
     name: str
     command: tuple[str, ...] | None = None
     retry: RetryChanges = RetryChanges()
     env: tuple[tuple[str, str], ...] = ()  # for commands, on top of cron's and the file's env
-    inherit_env: tuple[str, ...] | None = None  # of those a command gets these only; None: all
+    inherit_env: tuple[str, ...] | None = None  # a command gets only these of them; None: all
     success_exit_codes: tuple[int, ...] = ()  # of commands; (): 0
-    retry_exit_codes: tuple[int, ...] = ()  # of commands: not permanent although 65 and 78 are
+    retry_exit_codes: tuple[int, ...] = ()  # of commands: tried again, although 65 and 78 are otherwise permanent
     hide: tuple[str, ...] = ()  # keys of payloads whose values are shown nowhere
     stdin: str | None = None  # of commands; None: the payload as JSON, "": nothing, /dev/null
     run_in: Path | None = None  # the folder of a command; None: the file's
@@ -204,22 +205,22 @@ class ScheduleSettings:
     catch_up_within: timedelta = timedelta(hours=24)
     catch_up_limit: int = 100
     overlap: Overlap = "skip"
-    spread: timedelta | None = None  # run_at is delayed by a stable part of it, by the schedule's name
-    retry_until: RetryUntil | None = None  # "next_occurrence": give up rather than retry beyond it
-    grace: timedelta | None = None  # how late its last occurrence may be before it is an alarm
-    warn_after_failures: int | None = None  # in a row, each try counts, before it is an alarm; None: 3
-    ping: str | None = None  # a dead-man's switch for its runs: the check's URL; no part of the definition in force
-    environments: tuple[str, ...] | None = None  # of the file; None: it runs in each of them
+    spread: timedelta | None = None  # run_at is delayed by a fixed part of it, computed from the schedule's name
+    retry_until: RetryUntil | None = None  # "next_occurrence": give up instead of retrying beyond it
+    grace: timedelta | None = None  # how late its last occurrence may be before it is a finding
+    warn_after_failures: int | None = None  # failures in a row (each try counts) before it is a finding; None: 3
+    ping: str | None = None  # a dead-man's switch for its runs: the check's URL; not part of the stored definition
+    environments: tuple[str, ...] | None = None  # None: it runs in every environment of the file
     renamed_from: str | None = None  # keeps the ledger and watermark of that name
-    secret_keys: list[str] | None = None  # of the payload: what they hold came from ${…}
+    secret_keys: list[str] | None = None  # keys of the payload whose values came from ${…}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One configuration file. ``folder`` is where it lies: on the import path, and commands run in it.
+    """One configuration file. ``folder``: where it lies; it is on the import path, and commands run in it.
 
-    ``database`` is the URL as written after ${…}, "" when a command that needs none allowed that. ``disabled`` names
-    the schedules and job types whose entries are bad: they are neither run nor retired.
+    ``database``: the URL as written after ${…}, "" if a command that needs none allowed that. ``disabled``: the
+    schedules and job types whose entries are bad; they are neither run nor retired.
     """
 
     file: Path
@@ -232,12 +233,13 @@ class Settings:
     timezone: str = "UTC"
     imports: tuple[str, ...] = ()
     python_path: tuple[Path, ...] = ()
-    extras: tuple[str, ...] = ()  # modules that somebody else wrote, with a hook or found()
+    extras: tuple[str, ...] = ()  # third-party modules with a hook or found()
     setup: str | None = None  # "django.setup": module.function, called before the imports
     env: tuple[tuple[str, str], ...] = ()
     env_file: Path | None = None
-    contents: dict[Path, bytes] = field(default_factory=dict, repr=False)  # itself, its env_file, ${file:…}, as read
-    variables: tuple[str, ...] = ()  # that ${…} asked for, set or not
+    # the file, its env_file and every ${file:…}, as read
+    contents: dict[Path, bytes] = field(default_factory=dict, repr=False)
+    variables: tuple[str, ...] = ()  # names that ${…} asked for, set or not
     log: Path | None = None
     around: tuple[str, ...] = ()  # "module:function": context managers around every attempt
     metrics: MetricsSettings = MetricsSettings()
@@ -247,23 +249,23 @@ class Settings:
     retention: Retention = Retention()
     limits: tuple[Limit, ...] = ()
     executors: dict[str, ExecutorSettings] = field(default_factory=dict)
-    queues: dict[str, Cap] | None = field(default_factory=dict)  # None: the section is bad, and what is in force stays
+    queues: dict[str, Cap] | None = field(default_factory=dict)  # None: the section is bad, and the stored caps stay
     job_types: dict[str, JobTypeSettings] = field(default_factory=dict)
     schedules: dict[str, ScheduleSettings] = field(default_factory=dict)
     elsewhere: frozenset[str] = frozenset()  # schedules of other environments, left out of ``schedules``
     disabled_schedules: frozenset[str] = frozenset()
     disabled_job_types: frozenset[str] = frozenset()
-    disabled_queues: frozenset[str] = frozenset()  # they keep the cap that is in force, or none
-    by_django: bool = False  # the database is what Django's settings say
-    without_project: bool = False  # what exec recorded in the state folder: no tick comes here
-    trusted: bool = False  # whoever made these answers for the files: a test's process has run them already
-    broken: bool = False  # ticks refuse this file; only who reads the database goes on
-    problems: tuple[Problem, ...] = ()  # what was wrong with entries that are disabled; a tick ends in exit 3
+    disabled_queues: frozenset[str] = frozenset()  # they keep the stored cap, or none
+    by_django: bool = False  # the database comes from Django's settings
+    without_project: bool = False  # exec's records in the state folder: no tick reads them
+    trusted: bool = False  # the caller of this process vouches for the files, such as a test that has already run them
+    broken: bool = False  # ticks refuse this file; only commands that read the database continue
+    problems: tuple[Problem, ...] = ()  # what is wrong with disabled entries; a tick then exits with 3
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)  # dotted path -> line, column
     secrets: frozenset[str] = frozenset()  # values that came from ${…}: masked wherever text is shown
 
     def secrets_of(self, job: Job) -> frozenset[str]:
-        """What no sentence about *job* may repeat: the file's secrets, and those that its payload holds."""
+        """What no sentence about *job* may repeat: the file's secrets, and those in its payload."""
         declared = self.job_types.get(job.job_type)
         keys = masking.keys_of_meta(job.meta).union(declared.hide if declared else ())
         return self.secrets | masking.values_under(job.payload, keys) if keys else self.secrets
@@ -293,5 +295,5 @@ class Settings:
 
     @property
     def defines_something(self) -> bool:
-        """Whether a sync may have something to write: schedules, caps of queues, or entries of these that are bad."""
+        """Whether a sync may have something to write: schedules, caps of queues, or bad entries of these."""
         return bool(self.schedules or self.disabled_schedules or self.queues != {} or self.disabled_queues)

@@ -20,14 +20,14 @@ from cronjobs.engine.host.files import open_regular
 from cronjobs.errors import Problem
 from cronjobs.text import is_utf8
 
-DJANGOS: Final = "django"  # as a database: the one of Django's settings
+DJANGOS: Final = "django"  # as a database: the one in Django's settings
 KEPT: Final = frozenset({"database", "schema", "env_file", "project", "environment", "timezone"})
 
 
 def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | None, list[Problem]]:
-    """The tree of *file* and what keeps it from being one; both if more can be said than the first mistake.
+    """The tree of *file*, and its flaws. Both, if more can be said than the first mistake.
 
-    What was read is put into *contents*.
+    Adds what was read to *contents*.
     """
 
     def problem(message: str, line: int = 0, column: int = 0) -> Problem:
@@ -56,7 +56,7 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
 
 def _content(file: Path) -> bytes:
     """The file's bytes, or those of a pipe that somebody writes to, such as ``<(…)``."""
-    # To open a FIFO that nobody writes to would wait for ever.
+    # Opening a FIFO that nobody writes to would wait for ever.
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as opened:
         first = b""
@@ -70,7 +70,7 @@ def _content(file: Path) -> bytes:
 
 
 def salvaged(content: bytes | None) -> YamlMapping:
-    """What a file that is no YAML still says of its database: the keys of KEPT that begin a line, if each does once."""
+    """What a file that is not YAML still says about its database: the keys of KEPT, if each begins exactly one line."""
     nothing = YamlMapping(1, 1)
     text = decode(content or b"")
     if not isinstance(text, str):
@@ -82,7 +82,10 @@ def salvaged(content: bytes | None) -> YamlMapping:
 
 
 def read_env(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:
-    """The variables of the file's ``env_file``, read before what may refer to them; None: bad, and it is said."""
+    """The variables of the file's ``env_file``, read before anything that may refer to them.
+
+    None: bad, and reported.
+    """
     if "env_file" not in tree.entries:
         return {}
     before = len(reading.problems)
@@ -109,7 +112,7 @@ def _variables_of_file(reading: Reading, node: Node, path: str) -> Mapping[str, 
 
 
 def is_shadowed(reading: Reading, tree: YamlMapping, python_path: tuple[Path, ...]) -> bool:
-    """Report what would be imported instead of this package, if there is such a file or folder."""
+    """Report a file or folder that would be imported instead of this package."""
     found = False
     for folder in (reading.folder, *python_path):
         if (name := _shadow(folder)) is None:
@@ -124,7 +127,7 @@ def is_shadowed(reading: Reading, tree: YamlMapping, python_path: tuple[Path, ..
 
 
 def _shadow(folder: Path) -> str | None:
-    """What in *folder* bears our name. A folder without __init__.py is no package, and one with our files is ours."""
+    """What in *folder* has our name. A folder without __init__.py is no package, and one with our files is ours."""
     package = folder / "cronjobs"
     if (package / "__init__.py").is_file() and not (package / "autogenerate.py").is_file():
         return "cronjobs/"
@@ -132,9 +135,9 @@ def _shadow(folder: Path) -> str | None:
 
 
 def database_of(reading: Reading, node: Node | None, override: tuple[str, str | None], *, need: bool) -> str | None:
-    """The URL of the database, "" if there is none and none is needed, None after reporting why it cannot be used.
+    """The URL of the database. "": none is given or needed. None: it cannot be used, and the reason is reported.
 
-    *override*: where a URL that goes before the file's comes from, and that URL; None: not given.
+    *override*: a URL that takes precedence over the file's, and where it comes from; None: there is none.
     """
     origin, url = override
     try:
@@ -165,7 +168,7 @@ _NOT_IN_URLS: Final = re.compile(r"[?\ud800-\udfff]|%[0-9A-Fa-f]{2}")
 
 
 def checked_url(url: str, folder: Path) -> str:
-    """*url* with an absolute path if it is SQLite's. FieldError never tells it: it may hold a password.
+    """*url*, with an absolute path if it is SQLite's. FieldError never quotes it: it may contain a password.
 
     The word for a Django project's database stays that word.
     """

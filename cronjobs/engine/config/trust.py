@@ -32,12 +32,12 @@ MOST_LINKS: Final = 40  # on one way; path_resolution(7)
 NAMED: Final = 3  # paths in a sentence; "and 4 more" stands for the others
 PYCACHE: Final = "__pycache__"
 
-# A script that one of these is given is as much the command's code as a program is.
+# A script given to one of these is as much the command's code as a program is.
 INTERPRETERS: Final = re.compile(r"(?:ba|da|k|z)?sh|python[0-9.]*|perl|ruby|node|php")
 
 
 class UntrustedFiles(CronjobsError):
-    """A user whom root does not trust may have written what this process, which is root's, would run."""
+    """A user whom root does not trust may have written what this root process would run."""
 
     exit_code = 3
 
@@ -52,7 +52,7 @@ class UntrustedFiles(CronjobsError):
 
 @dataclass(frozen=True)
 class Facts:
-    """What lstat says of a file, a folder or a link; ``members``: who else is in its group."""
+    """What lstat says about a file, a folder or a link; ``members``: who else is in its group."""
 
     mode: int
     owner: int
@@ -63,9 +63,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class TrustFinding:
-    """A path that ``users`` can write, or everybody if these are none. ``owner``: its owner is one of them.
+    """A path that ``users`` can write; no users: everybody. ``owner``: its owner is one of them.
 
-    ``refused``: root runs nothing with it. ``trusting``: what to write if that is meant.
+    ``refused``: root runs nothing with it. ``trusting``: what to write if that is intended.
     """
 
     path: Path
@@ -87,10 +87,10 @@ def judge(
     is_code: bool = True,
     is_added_to: bool = False,
 ) -> TrustFinding | None:
-    """Whoever but root, the user *me* and the *trusted* can write *path*; None: nobody.
+    """Who can write *path* besides root, the user *me* and the *trusted*. None: nobody.
 
-    In a sticky folder, such as /tmp, nobody but its owner can replace a file. *is_added_to*: but a new file there would
-    be run, too. Not *is_code*: root runs with what others own, as it runs jobs that others enqueue.
+    In a sticky folder, such as /tmp, only the owner can replace a file. *is_added_to*: a new file there would be run,
+    too. Not *is_code*: root may use files that others own, as it runs jobs that others enqueue.
     """
     sticky = facts.is_folder and facts.mode & stat.S_ISVTX and not is_added_to
     written = 0 if facts.is_link or sticky else facts.mode
@@ -116,11 +116,11 @@ def judge(
 
 
 def refusals(findings: Iterable[TrustFinding]) -> list[str]:
-    """A sentence for each kind of finding: which paths, who could have root run code, and what to do."""
+    """One sentence per kind of finding: which paths, who could have root run code, and what to do."""
     kinds: dict[tuple[str, str], list[TrustFinding]] = {}
     findings = list(findings)
     for found in findings:
-        # What is to be written for the configuration holds for the other files, too.
+        # What must be written for the configuration covers the other files, too.
         itself = (other.trusting for other in findings if other.is_file_itself and found.users == other.users)
         kinds.setdefault((found.what, next(itself, found.trusting)), []).append(found)
     return [_refusal(what, trusting, kind) for (what, trusting), kind in kinds.items()]
@@ -145,7 +145,7 @@ def _refusal(what: str, trusting: str, kind: list[TrustFinding]) -> str:
 def require(settings: Settings, environ: Mapping[str, str], me: int | None = None, *, programs: bool = False) -> None:
     """Raise UntrustedFiles if this process is root's, and others may have written what it would run.
 
-    *programs*: it starts the file's commands, too.
+    *programs*: it also starts the file's commands.
     """
     user = os.geteuid() if me is None else me
     if user == 0:
@@ -153,7 +153,7 @@ def require(settings: Settings, environ: Mapping[str, str], me: int | None = Non
 
 
 def require_files(files: Iterable[Path], settings: Settings, environ: Mapping[str, str]) -> None:
-    """Raise UntrustedFiles if others than root trusts may have written one of *files*."""
+    """Raise UntrustedFiles if a user whom root does not trust may have written one of *files*."""
     _refuse(_judged(files, settings, environ, 0))
 
 
@@ -163,7 +163,7 @@ def _refuse(findings: Iterable[TrustFinding]) -> None:
 
 
 def look(settings: Settings, environ: Mapping[str, str], me: int, *, programs: bool = True) -> list[TrustFinding]:
-    """What others than *me*, root and the trusted can write of what *settings* have run; each path once."""
+    """What users other than *me*, root and the trusted can write of what *settings* run; each path once."""
     files = [settings.file, *settings.contents, *_modules(settings)]
     if settings.env_file is not None:
         files.append(settings.env_file)
@@ -209,7 +209,7 @@ def _judged(
 
 
 def _names(said: str) -> Trust:
-    """Whom the variable trusts: "deploy,www-data"; True: everybody."""
+    """The users that the variable trusts: "deploy,www-data"; True: everybody."""
     return True if said in ("1", "true") else tuple(said.replace(",", " ").split())
 
 
@@ -221,7 +221,7 @@ def _trusting(itself: bool, names: list[str]) -> str:
 
 
 def _modules(settings: Settings) -> Iterator[Path]:
-    """The folders to import from, and what importing the modules that the file names would run."""
+    """The folders to import from, and the files that importing the modules of the configuration would run."""
     modules = [*settings.imports, *settings.extras, *([settings.setup.rpartition(".")[0]] if settings.setup else [])]
     modules += [name.partition(":")[0] for name in settings.around]
     for folder in (settings.folder, *settings.python_path):
@@ -231,7 +231,7 @@ def _modules(settings: Settings) -> Iterator[Path]:
 
 
 def _module_files(folder: Path, module: str) -> Iterator[Path]:
-    """The files under *folder* that importing *module* would run; found by name, so that nothing runs yet."""
+    """The files under *folder* that importing *module* would run; found by name, so nothing runs yet."""
     for name in module.split("."):
         for source in (folder / f"{name}.py", folder / name / "__init__.py"):
             if source.exists():
@@ -268,13 +268,13 @@ def _program(arguments: tuple[str, ...], folder: Path, path: str) -> Iterator[Pa
 
 
 def _is_our_interpreters(file: Path) -> bool:
-    """Whether the interpreter that runs this is that program, or its virtual environment has it."""
+    """Whether that program is the interpreter that runs this, or belongs to its virtual environment."""
     venv = sys.prefix != sys.base_prefix and file.is_relative_to(sys.prefix)
     return venv or os.path.realpath(file) == os.path.realpath(sys.executable)
 
 
 def way_to(path: Path) -> Iterator[Path]:
-    """Each folder, link and file that the kernel goes through to open *path*, from the root on."""
+    """Each folder, link and file that the kernel passes to open *path*, from the root on."""
     here, links = Path("/"), 0
     left = deque(path.absolute().parts[1:])
     yield here
@@ -294,7 +294,7 @@ def way_to(path: Path) -> Iterator[Path]:
 
 
 def _folder_of(file: Path) -> Path:
-    """The folder in which somebody would have to make something, for *file* to be there."""
+    """The folder in which somebody would have to create something for *file* to exist."""
     folder = Path(os.path.realpath(file.parent))
     while not folder.exists():
         folder = folder.parent
@@ -313,7 +313,7 @@ def _facts(path: Path) -> Facts | None:
 
 
 def _members(group: int, owner: int) -> frozenset[str]:
-    """Who is in *group*, but its *owner* and root."""
+    """The members of *group*, without its *owner* and root."""
     try:
         listed = set(grp.getgrgid(group).gr_mem)
     except KeyError:

@@ -22,7 +22,7 @@ class UnsetVariableError(ValueError):
 class Variables:
     """Where ``${…}`` looks: the environment, and files beside *folder* for ``${file:relative}``.
 
-    ``names`` are the variables that were asked for, set or not, ``files`` what was read.
+    ``names``: the variables that were asked for, set or not. ``files``: what was read.
     """
 
     environ: Mapping[str, str]
@@ -31,9 +31,9 @@ class Variables:
     files: dict[Path, bytes] = field(default_factory=dict)
 
     def fill(self, text: str) -> tuple[str, list[str]]:
-        """*text* with ``${…}`` replaced and ``$${`` made ``${``, and the values that came in; they are not read again.
+        """*text* with ``${…}`` filled in and ``$${`` made ``${``, and the values used; these are not expanded again.
 
-        Raises UnsetVariableError where nothing is set, ValueError for what cannot be meant; neither tells a value.
+        Raises UnsetVariableError where nothing is set, ValueError for a broken reference; neither quotes a value.
         """
         if "${" not in text:
             return text, []
@@ -87,14 +87,14 @@ REFERENCE: Final = re.compile(
 
 
 def text_of(content: bytes) -> str:
-    """*content* as text with lines that end in \\n only; raises ValueError if it is not UTF-8."""
+    """*content* as text with lines that end in \\n only. Raises ValueError if it is not UTF-8."""
     return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_env_file(text: str) -> tuple[dict[str, str], list[tuple[int, str]]]:
-    """The variables of a ``KEY=value`` file, and (line, what is wrong) for what is not one.
+    """The variables of a ``KEY=value`` file, and (line, what is wrong) for each other line.
 
-    ``export`` in front, blank lines and ``#`` comments are taken. Single quotes keep everything, double quotes know
+    ``export`` in front, blank lines and ``#`` comments are accepted. Single quotes keep everything; double quotes know
     \\n, \\t, \\r, \\", \\\\ and \\$; both may span lines. ``$NAME`` is not replaced.
     """
     variables: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Text as a value of cronjobs.yaml, for those who write such a file."""
+"""Writes text as a value of cronjobs.yaml."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from cronjobs.engine.config.yaml_nodes import UNREADABLE
 
-# Of the words without quotes some are a boolean or nothing, to one version of YAML or the other.
+# Some words without quotes are a boolean or null, in one version of YAML or the other.
 _PLAIN: Final = re.compile(r"(?!(?:null|none|true|false|yes|no|on|off|y|n)$)[A-Za-z/][A-Za-z0-9_./+-]*", re.IGNORECASE)
 
 
@@ -18,9 +18,9 @@ def can_hold(text: str) -> bool:
 
 
 def written(text: str, *, plain: bool = True) -> str:
-    """*text* so that the file's reader gives it back, ``${`` included; a mere word without quotes, if *plain*.
+    """*text* written so that the file's reader returns it, ``${`` included; a plain word without quotes, if *plain*.
 
-    Raises ValueError for what no YAML, or not ours, can hold.
+    Raises ValueError for a text that YAML, or our reader, cannot hold.
     """
     if not can_hold(text):
         raise ValueError("it is not text that the file can hold")
@@ -30,5 +30,5 @@ def written(text: str, *, plain: bool = True) -> str:
     if text.isprintable() and "'" not in text and ('"' in text or "\\" in text):
         return f"'{text}'"
     quoted = json.dumps(text, ensure_ascii=False)
-    # YAML ends lines at U+0085 and U+2028 too, and refuses many a character.
+    # YAML also ends lines at U+0085 and U+2028, and refuses many characters.
     return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in quoted)

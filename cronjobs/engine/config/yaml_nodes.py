@@ -1,6 +1,6 @@
 """YAML text → a tree of values that know their line and column, with YAML's traps refused.
 
-Only structure is decided here. A scalar stays text and each field reads it as what it expects, so ``on:``, ``010``,
+Only structure is decided here. A scalar stays text, and each field reads it as what it expects, so ``on:``, ``010``,
 ``1:30`` and ``yes`` never turn into something else behind the writer's back.
 """
 
@@ -17,7 +17,8 @@ from cronjobs.engine.crontime.grammar import NAMES
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 20
-# Begins the text of a scalar that could not be read and has its flaw already. One character for one: columns stay true.
+# Marks the text of a scalar that could not be read and whose flaw is reported. One character for one, so columns stay
+# right.
 UNREADABLE: Final = "\ue000"
 _MAX_REPAIRS: Final = 50
 _MAX_READ_AGAIN: Final = 5_000_000  # characters, over all repairs of one file
@@ -28,7 +29,7 @@ _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """Why a text cannot be taken as a tree; ``line`` and ``column`` count from 1, 0 means the whole text."""
+    """Why a text cannot become a tree. ``line`` and ``column`` count from 1; 0 means the whole text."""
 
     line: int
     column: int
@@ -39,7 +40,7 @@ class Flaw:
 class Scalar:
     """One value as written, without its quotes.
 
-    ``plain``: it bore no quotes. ``inside``: the column of its first character, None where it was folded or escaped.
+    ``plain``: it had no quotes. ``inside``: the column of its first character; None if it was folded or escaped.
     """
 
     text: str
@@ -62,7 +63,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """``entries`` in the order written; ``duplicates``: keys that came again, with the line of the first."""
+    """``entries`` in the order written; ``duplicates``: repeated keys, with the line of the first."""
 
     line: int
     column: int
@@ -74,14 +75,14 @@ Node = Scalar | Sequence | Mapping
 
 
 def with_defaults(node: Node, defaults: Mapping | None) -> Node:
-    """*node*, a mapping, with those entries of *defaults* that it does not have itself."""
+    """*node*, a mapping, with the entries of *defaults* that it lacks."""
     if defaults is None or not isinstance(node, Mapping):
         return node
     return replace(node, entries=defaults.entries | node.entries)
 
 
 def decode(data: bytes) -> str | Flaw:
-    """The text of a file, without its byte order mark; a Flaw if too long, not UTF-8, or with control characters."""
+    """The text of a file, without its byte order mark; or a Flaw: too long, not UTF-8, or with control characters."""
     if len(data) > MAX_BYTES:
         return Flaw(0, 0, "the file is larger than 1 MiB")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -89,10 +90,10 @@ def decode(data: bytes) -> str | Flaw:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # The decoder's offsets do not count the byte order mark, so neither does what is before them.
+        # The decoder's offsets do not count the byte order mark, so neither does the text before them.
         before = data.removeprefix(b"\xef\xbb\xbf")[: error.start].decode("utf-8", errors="replace")
         return Flaw(*_place(before), "this is not UTF-8: save the file as UTF-8")
-    # Whatever Python calls printable YAML does, too: few files need the expression, which takes 5 ms to compile.
+    # Python and YAML agree on what is printable: few files need the expression, which takes 5 ms to compile.
     in_one_line = text.replace("\n", "").replace("\t", "").replace("\r", "")
     if not in_one_line.isprintable() and (odd := _CONTROL.search(text)):
         return Flaw(*_place(text[: odd.start()]), f"the character U+{ord(odd[0]):04X} is not allowed: delete it")
@@ -100,10 +101,10 @@ def decode(data: bytes) -> str | Flaw:
 
 
 def parse(text: str) -> tuple[Node | None, list[Flaw]]:
-    """The tree of *text*, and every flaw. With a flaw the tree is only good for finding more to say; None: no tree.
+    """The tree of *text*, and every flaw. With a flaw the tree only serves to find more to report; None: no tree.
 
-    A cron expression without its quotes ends YAML's own reading of the file. Such expressions are marked and the text
-    is read again, so that whoever forgot ten pairs of quotes hears of all ten at once.
+    A cron expression without quotes ends YAML's reading of the file. Such expressions are marked and the text is read
+    again, so that whoever forgot ten pairs of quotes sees all ten at once.
     """
     repairs: list[Flaw] = []
     while True:
@@ -115,7 +116,7 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
             return None, repairs + tree.flaws
         except yaml.YAMLError as error:
             flaw, start = _explain(error, text)
-        except (ValueError, OverflowError):  # the loader without libyaml, from escapes such as "\UFFFFFFFF"
+        except (ValueError, OverflowError):  # the loader without libyaml raises these for escapes such as "\UFFFFFFFF"
             flaw, start = Flaw(0, 0, "the file contains an invalid character escape"), None
         repairs.append(flaw)
         if start is None or len(repairs) > _MAX_REPAIRS or len(repairs) * len(text) > _MAX_READ_AGAIN:
@@ -125,7 +126,7 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
 
 # All but what YAML 1.2 calls printable: it is refused before the parser sees it.
 _CONTROL: Final = yaml.reader.Reader.NON_PRINTABLE
-_NO_CHARACTER: Final = re.compile("[\x00\ud800-\udfff]")  # escapes make what the text itself cannot hold
+_NO_CHARACTER: Final = re.compile("[\x00\ud800-\udfff]")  # escapes can make what the text itself cannot contain
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
 

@@ -23,9 +23,11 @@ OURS: Final = (
 
 
 def keep_orphans(on: bool = True) -> None:
-    """Become the parent of what handlers daemonise (PR_SET_CHILD_SUBREAPER), so that a tick can name it at the end.
+    """Become the parent of processes that handlers daemonise (PR_SET_CHILD_SUBREAPER):
 
-    Not *on*: cease to be, in a process that lives on after a tick.
+    a tick then names them at its end.
+
+    Not *on*: stop being it, in a process that lives on after a tick.
     """
     if sys.platform.startswith("linux"):
         import ctypes
