@@ -1,4 +1,4 @@
-"""Where a database is: reads URLs in all their forms into an Address."""
+"""Turns database URLs, in all their forms, into an Address."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Address:
         return self.url.get_backend_name() == "sqlite"
 
     def __str__(self) -> str:
-        # The query may contain a password, too (libpq accepts ?password=…), and a misspelt option may.
+        # The query may contain a password, too (libpq accepts ?password=…), and so may a misspelt option.
         hidden = {
             key: value if masking.is_public_option(key, str(value)) else masking.MASK
             for key, value in self.url.query.items()
@@ -89,7 +89,10 @@ def parse_url(text: str, schema: str | None = None) -> Address:
 
 
 def _escaped_userinfo(text: str) -> str:
-    """Escape each @ in a password, which people forget; else the rest of the password would be read as the host."""
+    """Escape each @ in a password, which people forget:
+
+    otherwise the rest of the password would be read as the host.
+    """
     scheme, separator, rest = text.partition("://")
     end = next((place for place, character in enumerate(rest) if character in "/?#"), len(rest))
     userinfo, at, host = rest[:end].rpartition("@")

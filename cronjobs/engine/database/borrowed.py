@@ -1,6 +1,6 @@
-"""A driver's connection that belongs to somebody else, as a whole SQLAlchemy Connection, for whatever reads and writes.
+"""A driver's connection that belongs to somebody else, as a full SQLAlchemy Connection that reads and writes.
 
-``user_connections`` is less, and faster: as much as an enqueue needs.
+``user_connections`` is smaller and faster: only what an enqueue needs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cronjobs.engine.database.user_connections import PlainConnection, no_connec
 
 
 class KeptConnection:
-    """A driver's connection that SQLAlchemy uses and neither ends, closes nor sets up."""
+    """A driver's connection that SQLAlchemy uses, but neither ends, closes nor sets up."""
 
     def __init__(self, plain: PlainConnection) -> None:
         self._plain = plain
@@ -25,7 +25,7 @@ class KeptConnection:
     def rollback(self) -> None: ...
     def close(self) -> None: ...
     def create_function(self, *_: Any, **__: Any) -> None:
-        """Its owner's REGEXP stays."""
+        """Keep the owner's REGEXP."""
 
     def cursor(self, *_: Any, **__: Any) -> Any:
         cursor = self._plain.cursor()
@@ -34,13 +34,13 @@ class KeptConnection:
             from psycopg.types.json import JsonbLoader, JsonLoader
 
             cursor.adapters.register_loader("timestamptz", TimestamptzLoader)  # USE_TZ = False: local time
-            cursor.adapters.register_loader("jsonb", JsonbLoader)  # Django's gives text
+            cursor.adapters.register_loader("jsonb", JsonbLoader)  # Django's returns text
             cursor.adapters.register_loader("json", JsonLoader)
         return cursor
 
 
 def by_sqlalchemy(raw: Any, what: str) -> Connection:
-    """An SQLAlchemy Connection on *raw*, which is open and stays its owner's; *what* takes it is for errors."""
+    """An SQLAlchemy Connection on *raw*, which is open and stays its owner's. *what*: the caller's name, for errors."""
     plain = plain_connection(raw)
     if plain is None:
         raise no_connection(what, "Connection or Session", raw)

@@ -37,7 +37,8 @@ class Instant(TypeDecorator[datetime]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name == "postgresql":
-            from sqlalchemy.dialects.postgresql import TIMESTAMP  # all its dialects: SQLite's ticks do without
+            # imports every PostgreSQL dialect: SQLite's ticks do without
+            from sqlalchemy.dialects.postgresql import TIMESTAMP
 
             return dialect.type_descriptor(TIMESTAMP(timezone=True))
         return dialect.type_descriptor(BigInteger())
@@ -63,7 +64,7 @@ def to_microseconds(instant: datetime) -> int:
     return (instant - EPOCH) // MICROSECOND
 
 
-@lru_cache(maxsize=128)  # the rows of one claim began at one instant, and were often enqueued at one
+@lru_cache(maxsize=128)  # the rows of one claim share instants
 def from_microseconds(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
 

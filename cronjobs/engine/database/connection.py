@@ -1,7 +1,7 @@
 """Engine, pragmas, timeouts, and turns to write.
 
-Both drivers run in autocommit and the ``begin`` event opens the transaction, so that one round trip carries BEGIN and
-the timeouts (``SET LOCAL``, as nothing may outlive the transaction in PgBouncer's transaction mode).
+Both drivers run in autocommit and the ``begin`` event opens the transaction, so one round trip carries BEGIN and the
+timeouts (``SET LOCAL``, because nothing may outlive the transaction in PgBouncer's transaction mode).
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ T = TypeVar("T")
 
 OLDEST_SERVER: Final = 14
 OLDEST_SQLITE: Final = (3, 35)  # RETURNING
-BUSY_TIMEOUT_MS: Final = 20  # short: fairness comes from taking turns, not from SQLite's own polling
-LEAST_PATIENCE_S: Final = 0.05  # even when time is up, for a last write
+BUSY_TIMEOUT_MS: Final = 20  # short: taking turns makes it fair, not SQLite's own polling
+LEAST_PATIENCE_S: Final = 0.05  # for a last write, even when time is up
 READ_PATIENCE_S: Final = 5.0
-SETTLE_S: Final = 8.0  # for a server that restarts to come back, so that we can ask whether a COMMIT succeeded
+SETTLE_S: Final = 8.0  # for a restarting server to return, so that we can ask whether a COMMIT succeeded
 SETTLE_PAUSE_S: Final = 0.1
 HANDLER_LIMIT_S: Final = 2.0  # how long ctx.transaction() may keep SQLite's only write lock
 LONGEST_WAIT_S: Final = 86_400.0  # PostgreSQL counts milliseconds in 32 bits
@@ -71,7 +71,7 @@ class Database(OutOfReach):
         super().__init__()
         self.address = address
         self.clock = clock
-        self.give_up_at = math.inf  # on the monotonic clock: no one waits for a turn past this
+        self.give_up_at = math.inf  # on the monotonic clock: nobody waits for a turn past this
         self._turns = Turns(str(address), str(address.url.database), clock)  # SQLite's
         self.engine = _engine(address, clock, connections)
         self._sessions: WeakSet[Any] = WeakSet()  # with a server
@@ -79,7 +79,7 @@ class Database(OutOfReach):
             event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))
 
     def forked(self) -> None:
-        """In a forked copy: let go of the sockets, so that the server notices our end, and nothing from the copy."""
+        """In a forked copy: close the sockets, so that the server notices our end and gets nothing from the copy."""
         for session in list(self._sessions):
             with suppress(Exception):  # it is broken already
                 replace_by_nothing(session.fileno())
@@ -90,17 +90,17 @@ class Database(OutOfReach):
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A snapshot for reading; whatever is written in it is rolled back."""
+        """A snapshot for reading. Whatever is written in it is rolled back."""
         with self._told(), self.engine.connect() as connection:
             if self.is_sqlite:
                 self._take_snapshot(connection)
             yield connection
 
     def _take_snapshot(self, connection: Connection) -> None:
-        """Wait while another process is just opening or closing the file; readers wait for nothing else.
+        """Wait while another process is opening or closing the file. Readers wait for nothing else.
 
-        The first process to open the file recovers the log of one that was killed, the last to close it removes the
-        log; each has the file to itself for that moment.
+        The first process to open the file recovers the log of one that was killed, and the last to close it removes the
+        log; each needs the file to itself for that moment.
         """
         self._while_locked(
             lambda: connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1"),
@@ -116,8 +116,8 @@ class Database(OutOfReach):
         SQLite's own busy handler is not fair. Raises DatabaseBusy after *patience* seconds without a turn.
 
         On PostgreSQL the reply to COMMIT can get lost. Then we ask the server what became of it, so that an error means
-        "nothing was written" and the block may be repeated; if the server cannot be asked, CommitUnknown is raised.
-        *next_in_line* is for the loop, which goes before other threads, and resolves such a COMMIT by its own rows.
+        "nothing was written" and the block may be repeated. If the server cannot be asked, CommitUnknown is raised.
+        *next_in_line* is for the loop, which goes before other threads, and resolves such a COMMIT from its own rows.
         """
         with self._told():
             if not self.is_sqlite:
@@ -133,14 +133,17 @@ class Database(OutOfReach):
 
     @contextmanager
     def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
-        """A write transaction for user code that has *remaining_s* left; yields a check for before its last statements.
+        """A write transaction for user code that has *remaining_s* left.
+
+        yields a check to call before its last statements.
 
         The connection is like one of the user's own: our schema is not put before table names (``with_tables`` does
         that), and the session keeps its time zone. On SQLite it is rolled back after 2 s: TransactionTooLong.
         """
         with self._told():
             if not self.is_sqlite:
-                # The user's statements may take as long as the job; then the server ends what a frozen runner began.
+                # The user's statements may take as long as the job; after that the server ends what a frozen runner
+                # began.
                 limits_ms = dict.fromkeys(_OF_USERS, int((min(remaining_s, LONGEST_WAIT_S) + 5) * 1000))
                 opening = begin(TIMEOUTS | limits_ms, MARK)
                 engine = self.engine.execution_options(cronjobs_begin=opening, schema_translate_map={})
@@ -188,7 +191,7 @@ class Database(OutOfReach):
             if session.pop(_UNCONFIRMED, False):
                 raise CommitUnconfirmed(str(self.address))
         except DBAPIError as error:
-            # Without a number nothing was written, or the COMMIT was not sent.
+            # Without a number nothing was written, or the COMMIT was never sent.
             if isinstance(error.orig, sqlite3.Error):
                 raise  # an error of the database that is copied from
             if number is None or not isinstance(tell(self.address, error), DatabaseUnreachable):
@@ -201,7 +204,7 @@ class Database(OutOfReach):
                     raise DatabaseUnreachable(str(self.address), f"{reason}: nothing was written") from error
 
     def _was_committed(self, number: str, life: str | None) -> bool | None:
-        """Whether transaction *number* of that *life* of the server was committed; None: no answer in time."""
+        """Whether transaction *number* of that *life* of the server was committed. None: no answer in time."""
         give_up_at = min(self.clock.monotonic() + SETTLE_S, self.give_up_at)
         while True:
             try:
@@ -209,12 +212,12 @@ class Database(OutOfReach):
                     status, now = connection.exec_driver_sql(_WHAT_BECAME, (number,)).one()
             except DBAPIError as error:
                 if getattr(error.orig, "sqlstate", None) == _IN_THE_FUTURE:
-                    return False  # the server crashed, and no longer knows such a transaction
+                    return False  # the server crashed, and no longer knows this transaction
             else:
                 if status == "aborted":
                     return False
                 if status == "committed":
-                    # After a crash, a number that was never committed is given to another transaction.
+                    # After a crash the server reuses numbers that were never committed.
                     return True if now == life else None
             if self.clock.monotonic() >= give_up_at:
                 return None
@@ -231,7 +234,7 @@ class Database(OutOfReach):
             raise DatabaseBusy(str(self.address), self.clock.monotonic() - started) from None
 
     def _while_locked(self, do: Callable[[], T], until: float, poll_s: float) -> T:
-        """Call *do* again while SQLite's lock is somebody else's, until that instant."""
+        """Repeat *do* until that instant, while another process holds SQLite's lock."""
         return patiently(do, clock=self.clock, until=until, errors=DBAPIError, worth=is_locked, pauses=repeat(poll_s))
 
     @contextmanager
@@ -242,7 +245,7 @@ class Database(OutOfReach):
             yield
         except DBAPIError as error:
             if isinstance(error.orig, sqlite3.Error) is not self.is_sqlite:
-                raise  # an error of another database, whose block is around this one or inside it
+                raise  # an error of another database, whose block surrounds this one or is inside it
             raise tell(self.address, error) from error
 
     def close(self) -> None:
@@ -252,7 +255,7 @@ class Database(OutOfReach):
 
 
 def require_sqlite(url: str) -> None:
-    """Raise SqliteTooOld, which names *url*, if this Python's SQLite is."""
+    """Raise SqliteTooOld, which names *url*, if this Python's SQLite is too old."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise SqliteTooOld(url, sqlite3.sqlite_version)
 
@@ -280,7 +283,7 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
     options["connect_args"] = {key: value for key, value in defaults.items() if key not in address.url.query}
     # prepare_threshold: a prepared statement belongs to a session, which PgBouncer passes on to other clients.
     options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
-    # Otherwise each process looks up that type in a transaction of its own, before the first statement.
+    # Otherwise each process looks up that type in a transaction of its own before the first statement.
     options["use_native_hstore"] = False
     try:
         engine = create_engine(address.url, **options)
@@ -292,9 +295,9 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
 
 
 def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
-    """Connect, and refuse a server that is too old, or a database without an encoding."""
+    """Connect. Refuse a server that is too old, or a database without an encoding."""
     connection = dialect.connect(*arguments, **options)
-    # client_connection_check_interval is new in 14; without it a dead runner's SQL goes on, and even commits.
+    # client_connection_check_interval is new in 14. Without it a dead runner's SQL goes on, and even commits.
     if (version := connection.info.server_version // 10_000) < OLDEST_SERVER:
         connection.close()
         raise ServerTooOld(str(address), version)
@@ -306,13 +309,16 @@ def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: 
 
 
 def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:
-    """Remember that a COMMIT ended its wait for a synchronous standby with a mere warning, in any language."""
+    """Note that a COMMIT stopped waiting for a synchronous standby. The server only warns, in any language."""
     if notice.source_function == "SyncRepWaitForLSN":
         session[_UNCONFIRMED] = True
 
 
 def _create_private(file: Path, address: Address) -> None:
-    """Create the file with mode 0600, before SQLite would with cron's umask; its -wal and -shm get the same mode."""
+    """Create the file with mode 0600, before SQLite creates it with cron's umask.
+
+    its -wal and -shm get the same mode.
+    """
     if not file.parent.is_dir():
         raise DatabaseError(f"database {address} cannot be made: there is no folder {file.parent}")
     try:
@@ -344,7 +350,7 @@ def _set_pragmas(connection: sqlite3.Connection) -> None:
     )
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
-    # A claim's payloads are in memory anyway, and a full /var/tmp must not stop the jobs of a disk with room.
+    # A claim's payloads are in memory anyway, and a full /var/tmp must not stop jobs on a disk with room.
     cursor.execute("PRAGMA temp_store = MEMORY")
     cursor.close()
 
@@ -362,9 +368,10 @@ def _open_sqlite(connection: Connection) -> None:
 
 _UNCONFIRMED: Final = "cronjobs_unconfirmed"  # key in a connection's ``info``
 
-# Whatever the server, the database, the role or the URL is set to: the server converts between its encoding and this.
+# Whatever the server, the database, the role or the URL sets: the server converts between its encoding and this.
 _IN_UTF8: Final = "SET LOCAL client_encoding = 'UTF8'"
-# Else a crash of the server takes back what we have told: a claim, an end, an effect. Whoever asks for more keeps it.
+# Otherwise a crash of the server takes back what we have reported: a claim, an end, an effect. A stricter setting
+# stays.
 _DURABLE: Final = (
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )

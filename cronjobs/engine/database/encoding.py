@@ -15,7 +15,7 @@ UTF8: Final = "UTF8"
 
 
 def server_encoding(connection: Connection) -> str:
-    """The database's encoding by PostgreSQL's name, on any connection an enqueue may get. SQLite's texts are UTF-8."""
+    """PostgreSQL's name for the database's encoding, on any connection an enqueue may get. SQLite's texts are UTF-8."""
     if connection.dialect.name != "postgresql":
         return UTF8
     raw = getattr(getattr(connection, "connection", None), "driver_connection", None)
@@ -34,7 +34,7 @@ def _asked(connection: Connection) -> str:
 
 @lru_cache(maxsize=16)
 def _codec(encoding: str) -> str | None:
-    """Python's name of an encoding that is less than Unicode; None: it holds all that we write, or is unknown."""
+    """Python's name of an encoding smaller than Unicode. None: it holds all that we write, or is unknown."""
     if encoding == UTF8:
         return None
     name = re.sub(r"^WIN(?=\d)", "cp", encoding).replace("KOI8", "KOI8-").lower()
@@ -57,7 +57,7 @@ def unfit_character(encoding: str, text: str) -> str | None:
 
 
 def fitted(connection: Connection, text: str) -> str:
-    """*text* with escapes for what the database cannot hold, because a handler's output is worth keeping even so."""
+    """*text* with escapes for what the database cannot hold: a handler's output is worth keeping even so."""
     if text.isascii():
         return text
     codec = _codec(server_encoding(connection))
@@ -65,7 +65,7 @@ def fitted(connection: Connection, text: str) -> str:
 
 
 def in_ascii(column: str) -> str:
-    """A text *column* in a form that a client reads in any encoding it may have set: see ``from_ascii``."""
+    """A text *column* in a form that a client can read in any encoding: see ``from_ascii``."""
     return either(postgresql=f"encode(convert_to({column}, getdatabaseencoding()), 'hex')", sqlite=column)
 
 

@@ -1,4 +1,4 @@
-"""What a database's error means: one exception class for each thing that can be done about it."""
+"""Maps database errors to exception classes: one class per possible reaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cronjobs.errors import (
     TransientTrouble,
 )
 
-ROOM: Final = 1 << 16  # with less space than this left, SQLite's "I/O error" means a full disk
+ROOM: Final = 1 << 16  # with less free space than this, SQLite's "I/O error" means a full disk
 
 _FILE_REMEDY: Final = "let this user write to the file and its folder, and check how the disk is mounted"
 _SERVER_REMEDY: Final = "check whether it is a standby or default_transaction_read_only is set"
@@ -55,7 +55,7 @@ _PASSING: Final = {
     "53200",  # out_of_memory
     "57014",  # query_canceled: statement_timeout, or by an operator
 }
-# If the server refuses before there is a session, libpq passes on the message but not the code.
+# If the server refuses before a session exists, libpq passes on the message but not the code.
 _NOT_READY_WORDS: Final = (
     "the database system is ",  # starting up, shutting down, in recovery mode, not yet accepting connections
     "too many clients",
@@ -76,7 +76,10 @@ def _sqlite_code(error: BaseException | None) -> int:
 
 
 def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, waited_s: float) -> DatabaseError:
-    """An error of the SQLite *file*; *waited_s*: how long we waited for its lock, in case that is the error."""
+    """The exception for an error of the SQLite *file*.
+
+    *waited_s*: how long we waited for its lock, if that is the error.
+    """
     if is_locked(error):
         return DatabaseBusy(url, waited_s)
     if isinstance(error.orig, sqlite3.DataError | sqlite3.IntegrityError):
@@ -98,7 +101,7 @@ def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, wait
 
 
 def _full(url: str, reason: str, folder: Path) -> DatabaseFull:
-    """SQLite does not say which disk is full: the database's, or that of its temporary files."""
+    """SQLite does not say which disk is full: the database's, or the one for its temporary files."""
     temporary = sqlite_temporary_folder()
     if ROOM <= _room(folder) > _room(temporary) and folder.stat().st_dev != temporary.stat().st_dev:
         return TemporaryFolderFull(url, reason, str(temporary))
@@ -106,7 +109,7 @@ def _full(url: str, reason: str, folder: Path) -> DatabaseFull:
 
 
 def _room(folder: Path) -> float:
-    """The free bytes of its disk; infinite if nobody knows."""
+    """The free bytes on its disk; infinity if unknown."""
     try:
         disk = os.statvfs(folder)
     except OSError:
@@ -115,7 +118,10 @@ def _room(folder: Path) -> float:
 
 
 def file_refusal(url: str, what: str, error: OSError) -> DatabaseError:
-    """An error of the operating system for a file that the database needs; *what* names the file and the failure."""
+    """The exception for an operating-system error on a file that the database needs.
+
+    *what*: the file and the failure.
+    """
     reason = f"{what}: {error.strerror}"
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
@@ -128,9 +134,10 @@ def file_refusal(url: str, what: str, error: OSError) -> DatabaseError:
 
 
 def postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeout_s: float) -> DatabaseError:
-    """An error of the server, or of the driver if there is no server.
+    """The exception for an error of the server, or of the driver if no server answered.
 
-    The server's words may change within one outage (a file's name, a PID, the statement), so they are never its kind.
+    The server's words may change within one outage (a file's name, a PID, the statement), so they never decide the
+    kind.
     """
     refusal = _postgresql_refusal(url, error, reason, lock_timeout_s=lock_timeout_s)
     sqlstate = getattr(error.orig, "sqlstate", None)
@@ -143,7 +150,7 @@ def _postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeou
     sqlstate = getattr(error.orig, "sqlstate", None) or ""
     if sqlstate in _NOT_READY or (not sqlstate and any(words in reason for words in _NOT_READY_WORDS)):
         return DatabaseNotReady(url, reason)
-    # Without an SQLSTATE no server answered; other errors without one are the driver's about a statement of ours.
+    # Without an SQLSTATE no server answered; other errors without one come from the driver, about a statement of ours.
     unanswered = isinstance(error, OperationalError | InterfaceError) and not sqlstate
     if error.connection_invalidated or unanswered or sqlstate.startswith("08"):  # connection exception
         return DatabaseUnreachable(url, reason)
@@ -158,10 +165,10 @@ def _postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeou
         return DatabaseReadOnly(url, "the server takes none", _SERVER_REMEDY)
     if sqlstate in _DAMAGED:
         return DatabaseDamaged(url, reason)
-    if sqlstate == _NO_RIGHT and "cronjobs_" in reason:  # else it is about something of the user's own
+    if sqlstate == _NO_RIGHT and "cronjobs_" in reason:  # otherwise it is about something of the user's own
         return DatabaseError(f"database {url}: {reason}: {_RIGHTS_REMEDY}")
     if sqlstate == _NO_TABLE and "cronjobs_" in reason:
-        # Leave out the statement, which follows: one cause would be reported once per statement.
+        # Leave out the statement that follows: one cause would be reported once per statement.
         return DatabaseError(f"database {url}: {reason.partition(' LINE ')[0]}: {_TABLE_REMEDY}")
     if sqlstate == _IO_ERROR:
         return DatabaseError(f"database {url}: {reason}: {_DISK_REMEDY}")

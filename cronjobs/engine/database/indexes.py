@@ -1,8 +1,8 @@
-"""The indexes of the tables, for what makes or compares tables.
+"""The indexes of the tables, for code that creates or compares tables.
 
-An index's condition loads both dialects of SQLAlchemy, and so does a table's own option for one of them. Without this
-module a tick on SQLite needs nothing of PostgreSQL's, which takes as long to import as Python itself, and a tick on
-PostgreSQL nothing of SQLite's.
+An index's condition loads both dialects of SQLAlchemy, and so does a table option for one of them. In a module of its
+own it costs ticks nothing: a tick on SQLite needs nothing of PostgreSQL's, which takes as long to import as Python
+itself, and a tick on PostgreSQL nothing of SQLite's.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from cronjobs.engine.database.tables import (
 )
 from cronjobs.engine.probe.idle_conditions import MISFITS_SQL, WAITING
 
-# SQLite would use the id of a pruned job again.
+# SQLite would reuse the id of a pruned job.
 for _table in (audit, findings, jobs, schedules, ticks):
     _table.dialect_kwargs["sqlite_autoincrement"] = True
 
-# Due jobs: one limited branch per (queue, priority), so no flood at another priority nor future job is read.
+# Due jobs: one limited branch per (queue, priority), so no flood at another priority and no future job is read.
 Index(
     "cronjobs_jobs_waiting_idx",
     jobs.c.queue,
@@ -39,7 +39,7 @@ Index(
     postgresql_where=text(WAITING),
     sqlite_where=text(WAITING),
 )
-# Jobs of which a claim ended before the row was read: hardly ever any.
+# Jobs whose last claim ended before the row was read: hardly ever any.
 UNREAD_SQL: Final = f"error_type = 'NotRead' AND {WAITING}"
 Index("cronjobs_jobs_unread_idx", jobs.c.id, postgresql_where=text(UNREAD_SQL), sqlite_where=text(UNREAD_SQL))
 # The same by job type, for claims: jobs of types that a tick cannot run delay nothing, however many there are. Jobs
@@ -64,7 +64,7 @@ Index(
     postgresql_where=text(WAITING_TIMED_SQL),
     sqlite_where=text(WAITING_TIMED_SQL),
 )
-# Payloads that wait for code that takes them.
+# Payloads that wait for code that accepts them.
 Index(
     "cronjobs_jobs_misfit_idx",
     jobs.c.job_type,
@@ -108,7 +108,7 @@ Index(
     postgresql_where=text(UNSETTLED_DEAD_SQL),
     sqlite_where=text(UNSETTLED_DEAD_SQL),
 )
-# Runs of exec by their names, of which the newest are asked for: by when they began, as some are delivered later.
+# Runs of exec by name, in the order of their beginning, because some are delivered later; readers want the newest.
 Index(
     "cronjobs_jobs_exec_idx",
     jobs.c.job_type,
@@ -134,7 +134,7 @@ Index(
 Index("cronjobs_occurrences_last_for_idx", occurrences.c.last_for)
 Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
 Index("cronjobs_ticks_started_idx", ticks.c.started_at)
-# Which job types the ticks knew lately, and on each host; without idle ticks, which are nearly all.
+# Which job types the ticks knew lately, and on which host; without idle ticks, which are nearly all.
 for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_started", (ticks.c.started_at,))):
     Index(
         f"cronjobs_ticks_{_name}_idx",
@@ -145,7 +145,7 @@ for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_star
 Index("cronjobs_effects_job_idx", effects.c.job_id)
 Index("cronjobs_effects_begun_idx", effects.c.begun_at)
 Index("cronjobs_audit_subject_idx", audit.c.action, audit.c.subject, audit.c.at)
-# One open episode of each finding, whoever saw it first.
+# One open episode per finding, whichever process saw it first.
 Index(
     "cronjobs_findings_open_idx",
     findings.c.finding,

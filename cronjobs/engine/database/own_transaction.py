@@ -1,8 +1,8 @@
-"""Keeps a handler's transaction in one piece: only we COMMIT it, together with the job's success.
+"""Keeps a handler's transaction whole: only we COMMIT it, together with the job's success.
 
 What we can intercept is refused and changes nothing: SQLAlchemy's ``commit()``, the statement in any spelling, and on
-SQLite anything given to the driver. What we cannot (psycopg's own ``commit()``, "…; COMMIT" in one string) is found at
-the end: a part may then be committed without the success, so the job must not be run again by itself.
+SQLite anything given to the driver. What we cannot intercept (psycopg's own ``commit()``, "…; COMMIT" in one string) is
+detected at the end: a part may then be committed without the success, so the job must not run again by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REFUSED: Final = (
 
 
 class Unbroken:
-    """A block on *connection*, whose transaction has begun; detects that the transaction was ended inside it.
+    """A block on *connection*, whose transaction has begun. Detects that the transaction was ended inside it.
 
     Call ``check`` before our last statements; it and leaving the block raise TransactionBroken.
     """
@@ -68,7 +68,7 @@ class Unbroken:
         if self._is_sqlite:
             self._raw.refuse = None
         if self._turned_away:
-            # SQLAlchemy believes its transaction ended, and would pool the connection with the open one in it.
+            # SQLAlchemy believes that its transaction ended, and would pool the connection with the open one in it.
             self._connection.invalidate()
         if error is None or isinstance(error, TransactionBroken):
             return
@@ -81,7 +81,7 @@ class Unbroken:
 
     def _was_ended(self, error: BaseException | None) -> bool:
         if self._is_sqlite:
-            # A full disk makes SQLite roll back, too: then the block raised that error.
+            # A full disk makes SQLite roll back, too; then the block raised that error.
             with suppress(sqlite3.Error):
                 return not self._raw.in_transaction and not _is_the_databases(error)
             return False

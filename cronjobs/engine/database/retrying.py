@@ -16,11 +16,11 @@ T = TypeVar("T")
 TRIES: Final = 12
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
-FIRST_LOOK_S: Final = 3.0  # how long a command that has not done anything yet waits for a server to come back
+FIRST_LOOK_S: Final = 3.0  # how long a command that has done nothing yet waits for a server to return
 
 
 def growing_pauses(tries: int | None = None) -> Iterator[float]:
-    """The pauses between so many *tries*, in seconds; None: without an end."""
+    """The pauses between so many *tries*, in seconds. None: endless."""
     pause = FIRST_PAUSE_S
     for _ in count() if tries is None else range(tries - 1):
         # Jitter, so that two deadlocked transactions do not retry together.
@@ -29,12 +29,12 @@ def growing_pauses(tries: int | None = None) -> Iterator[float]:
 
 
 def passes(error: DatabaseError) -> bool:
-    """Whether the same may work in a moment."""
+    """Whether the same statement may succeed in a moment."""
     return isinstance(error, TransientTrouble)
 
 
 def fails_every_statement(error: DatabaseError, *, is_sqlite: bool) -> bool:
-    """Whether every other statement would fail of it, too. On PostgreSQL a lock is on one table or row only."""
+    """Whether every other statement would fail with it, too. On PostgreSQL a lock covers only one table or row."""
     return isinstance(error, DatabaseUnreachable) or (isinstance(error, DatabaseBusy) and is_sqlite)
 
 
@@ -69,11 +69,11 @@ def patiently(
 
 
 def first_look(do: Callable[[], T], clock: Clock) -> T:
-    """Call *do*, a command's first words to the database, again if the server is there and only not ready."""
+    """Call *do*, a command's first contact with the database, again if the server exists but is not ready."""
     answered = False
 
     def server_is_there(error: DatabaseError) -> bool:
-        """A server that is starting may be out of reach for a moment; that there is none is reported at once."""
+        """A starting server may be out of reach for a moment; a server that does not exist is reported at once."""
         nonlocal answered
         answered = answered or isinstance(error, DatabaseNotReady)
         return answered and isinstance(error, DatabaseUnreachable)

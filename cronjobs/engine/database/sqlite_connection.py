@@ -1,6 +1,6 @@
 """A connection to a SQLite file that a forked copy of its process cannot use, and that can refuse statements.
 
-The copy believes that it has locks that only the original has, fcntl(2), and shares the memory of the write-ahead log
+The copy believes that it holds locks that only the original has, fcntl(2), and shares the memory of the write-ahead log
 with it: a COMMIT there, or a ROLLBACK at the end of a block, would damage the file.
 """
 

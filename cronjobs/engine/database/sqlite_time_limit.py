@@ -1,7 +1,7 @@
-"""A SQLite write transaction of user code has a time limit, because it has the only write lock.
+"""A SQLite write transaction of user code has a time limit, because it holds the only write lock.
 
-A thread of its own enforces the limit, since user code may sleep or wait for a socket while everyone else waits for the
-lock: at the limit that thread rolls back and lets the next writer go on.
+A thread of its own enforces the limit, because user code may sleep or wait for a socket while everyone else waits for
+the lock. At the limit that thread rolls back, and the next writer goes on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WriteTimeLimit:
         return self
 
     def end(self) -> None:
-        """Call it before the transaction's last statements: after it they are not cut off, as they take milliseconds.
+        """Call it before the transaction's last statements, which take milliseconds and are not cut off.
 
         Raises TransactionTooLong if the limit was reached already.
         """
@@ -87,7 +87,7 @@ class WriteTimeLimit:
             return
         with suppress(sqlite3.Error):
             self._raw.interrupt()
-            # Before the ROLLBACK: a statement that comes right after it would otherwise be committed by itself.
+            # Before the ROLLBACK: a statement right after it would otherwise be committed by itself.
             self._raw.execute("PRAGMA query_only = ON")
             self._raw.execute("ROLLBACK")
 

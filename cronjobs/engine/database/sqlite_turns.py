@@ -1,7 +1,7 @@
 """Whose turn it is to write into a SQLite file, among the threads of a process and among processes.
 
-SQLite's own busy handler is not fair: a loop waited 26 s behind transactions of 2 s, and one process took all the work.
-So writers take turns by flock on files beside the database; the kernel releases the locks of a process that dies.
+SQLite's own busy handler is not fair: a loop once waited 26 s behind transactions of 2 s, and one process took all the
+work. So writers take turns by flock on files beside the database. The kernel releases the locks of a process that dies.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Turns:
         self._database, self._clock = database, clock
         self._files = _Files(database, file, clock)
         self._changed = threading.Condition()
-        self._is_ours = False  # the process has the turn
-        self._in_use = False  # by one of its threads
+        self._is_ours = False  # the process holds the turn
+        self._in_use = False  # one of its threads uses it
         self._spent = False  # a thread other than the loop has used it
         self._fetching = False
-        self._loops = 0  # that wait
+        self._loops = 0  # waiting loops
         self._others = 0
 
     @contextmanager
     def turn(self, patience: float, *, next_in_line: bool = False) -> Iterator[None]:
-        """Have the turn for a block; *next_in_line*: for the loop. DatabaseBusy after *patience* seconds without it."""
+        """Hold the turn for a block; *next_in_line*: for the loop. DatabaseBusy after *patience* seconds without it."""
         if not self._enter(self._clock.monotonic() + max(0.0, patience), next_in_line):
             raise DatabaseBusy(self._database, max(0.0, patience))
         try:
@@ -106,9 +106,9 @@ class Turns:
 
 
 class _Files(OutOfReach):
-    """Two empty files beside the database: only the process that has locked ``-next`` may try for ``-turn``.
+    """Two empty files beside the database. Only the process that has locked ``-next`` may try for ``-turn``.
 
-    With one lock alone, a process that writes again at once retook it before the other's next poll (5 s of 5 s).
+    With a single lock, a process that writes again at once retook it before the other's next poll (5 s of 5 s).
     """
 
     def __init__(self, database: str, file: str, clock: Clock) -> None:
@@ -117,13 +117,13 @@ class _Files(OutOfReach):
         self._open: tuple[int, int] | None = None
 
     def forked(self) -> None:
-        """In a forked copy: let go of the files, or the copy would keep the turn as long as it lives."""
+        """In a forked copy: close the files, or the copy would keep the turn as long as it lives."""
         for file in self._open or ():
             replace_by_nothing(file)
 
     def take(self, give_up_at: float) -> bool:
         turn, following = self._opened()
-        # A program that is stopped while it is next must not block all others: after a while they go past it.
+        # A program that is stopped while it is next must not block all others: after a while they pass it.
         is_next = self._lock(following, min(give_up_at, self._clock.monotonic() + GO_PAST_S), POLL_S)
         try:
             # Only one process polls this often, and it waits for milliseconds.
@@ -158,7 +158,7 @@ class _Files(OutOfReach):
         return descriptor
 
     def _share(self, descriptor: int) -> None:
-        """Admit all who share the database: the lock gets its mode and group, as SQLite does with its own files."""
+        """Give the lock the database's mode and group, as SQLite does with its own files, to admit all who share it."""
         database, lock = Path(self._file).stat(), os.fstat(descriptor)
         if lock.st_gid != database.st_gid:
             os.fchown(descriptor, -1, database.st_gid)

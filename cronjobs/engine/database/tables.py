@@ -33,7 +33,7 @@ from cronjobs.engine.database.column_types import (
     server_now,
 )
 
-# A death that has not been dealt with; a dismissed job that was retried and died again counts.
+# An open death; a dismissed job that was retried and died again counts.
 UNSETTLED_DEAD_SQL: Final = (
     "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)"
 )
@@ -97,12 +97,13 @@ jobs = Table(
     Column("created_at", Instant, nullable=False, server_default=server_now()),
     Column("started_at", Instant),
     Column("finished_at", Instant),
-    Column("policy", Json),  # recovery decides by it about the running attempt; each claim writes it
+    Column("policy", Json),  # recovery judges the running attempt by it; each claim writes it
     Column("dismissed_at", Instant),  # a person dismissed this dead job
     Column("progress", Json),  # what the running attempt has reported; renewals write it
-    Column("live_output", Text),  # the last that it printed
-    Column("released_key", Text),  # its idempotency_key until it was cancelled before it began; others may use that now
-    Column("misfit_since", Instant),  # its payload does not fit the handler: since its first attempt that found it so
+    Column("live_output", Text),  # the end of its output
+    # its idempotency_key until it was cancelled before it began; other jobs may use the key now
+    Column("released_key", Text),
+    Column("misfit_since", Instant),  # when an attempt first found that its payload does not fit the handler
     PrimaryKeyConstraint("id"),
     UniqueConstraint("idempotency_key"),
     CheckConstraint("status IN ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')", name="status"),
@@ -114,8 +115,8 @@ jobs = Table(
         "(status IN ('succeeded', 'dead', 'cancelled')) = (finished_at IS NOT NULL)", name="finished_when_final"
     ),
     CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
-    # What cron ran under a name is judged by these rows, which only exec writes; it inserts them as running. No
-    # spaces in the arguments: Django's inspectdb takes ", 1" in SQLite's CREATE TABLE for a column, and fails.
+    # These rows judge what cron ran under a name; only exec writes them, and inserts them as running. No spaces in the
+    # arguments: Django's inspectdb takes ", 1" in SQLite's CREATE TABLE for a column, and fails.
     CheckConstraint(
         "substr(job_type,1,5) <> 'exec:' OR started_at IS NOT NULL OR finished_at IS NOT NULL", name="exec_began"
     ),
@@ -140,7 +141,7 @@ jobs = Table(
         "finished_at IS NOT NULL OR (...)",
         **LENGTHS,
     ),
-    # Only before the first claim: to walk through a large payload takes as long as to parse it.
+    # Only before the first claim: checking a large payload takes as long as parsing it.
     CheckConstraint(
         f"attempts > 0 OR finished_at IS NOT NULL OR NOT ({has_odd_number('payload')} OR {has_odd_number('meta')})",
         name="numbers",
@@ -211,9 +212,9 @@ occurrences = Table(
     Column("count", Integer, nullable=False, server_default=text("1")),
     Column("outcome", Text, nullable=False),
     Column("reason", Text),
-    Column("job_id", BigInteger),  # made, given way to, or coalesced into; no foreign key: it outlives jobs
+    Column("job_id", BigInteger),  # the job made, given way to, or coalesced into; no foreign key: it outlives jobs
     Column("decided_at", Instant, nullable=False, server_default=server_now()),
-    Column("tick", BigInteger),  # that settled it; no foreign key: ticks are pruned. NULL: a person
+    Column("tick", BigInteger),  # the tick that settled it; no foreign key: ticks are pruned. NULL: a person
     PrimaryKeyConstraint("schedule_id", "last_for"),
     CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
     CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
@@ -329,7 +330,7 @@ audit = Table(
 def _counted() -> list[Column[Any]]:
     """How much ended of one kind: see ``engine/store/counts.py``."""
     return [
-        Column("at_hour", BigInteger, nullable=False),  # since 1970; 0: what ended in all hours
+        Column("at_hour", BigInteger, nullable=False),  # since 1970; 0: the sum of all hours
         Column("kind", Text, nullable=False),
         Column("name", Text, nullable=False),
         Column("outcome", Text, nullable=False),
@@ -381,10 +382,10 @@ findings = Table(
     Column("text", Text, nullable=False),
     Column("command", Text),
     Column("rows", Json, nullable=False),
-    Column("host", Text, nullable=False, server_default=text("''")),  # that alone can see it; '': every host
+    Column("host", Text, nullable=False, server_default=text("''")),  # the only host that can see it; '': every host
     Column("began_at", Instant, nullable=False),
     Column("found_at", Instant, nullable=False, server_default=server_now()),
-    Column("ended_at", Instant),  # NULL: it lasts
+    Column("ended_at", Instant),  # NULL: it is open
     PrimaryKeyConstraint("id"),
     CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
     *instants("began_at", "found_at", "ended_at"),
@@ -395,9 +396,10 @@ alerts = Table(
     metadata,
     Column("finding_id", BigInteger, nullable=False),
     Column("channel", Text, nullable=False),
-    Column("due_at", Instant),  # when the next message is to be sent; NULL: there is nothing to say
-    Column("over", SmallInteger, nullable=False, server_default=text("0")),  # 1: that message says that it is over
-    Column("severity", Text),  # as the last message had it
+    Column("due_at", Instant),  # when the next message is due; NULL: there is none
+    # 1: that message says that the finding is over
+    Column("over", SmallInteger, nullable=False, server_default=text("0")),
+    Column("severity", Text),  # as in the last message
     Column("rows", Json),  # the same
     Column("first_at", Instant),  # of the first message
     Column("sent_at", Instant),  # of the last one
@@ -417,7 +419,7 @@ tokens = Table(
     Column("job_id", BigInteger, nullable=False, autoincrement=False),
     Column("attempt", Integer, nullable=False),
     Column("token", Text, nullable=False),
-    Column("holder", Text),  # the worker that took it; NULL: none has
+    Column("holder", Text),  # the worker that took it; NULL: nobody
     Column("taken_at", Instant),
     Column("permitted_until", Instant),  # until then its handler may run
     Column("ended", Text),  # how it ended, JSON as its worker writes it
@@ -431,7 +433,7 @@ tokens = Table(
 quarters = Table(
     "cronjobs_quarters",  # what became of the occurrences of closed hours; see engine/store/quarters.py
     metadata,
-    Column("schedule_id", BigInteger, nullable=False),  # 0: up to ``hour`` all is looked at; and the row to lock
+    Column("schedule_id", BigInteger, nullable=False),  # 0: up to ``hour`` all hours are closed; also the row to lock
     Column("hour", Instant, nullable=False),
     Column("quarters", Text, nullable=False),  # a letter for each; see engine/rules/quarters.py
     PrimaryKeyConstraint("schedule_id", "hour"),

@@ -1,4 +1,7 @@
-"""The user's own connection, as much of an SQLAlchemy one as ``run`` asks for: the same statements for every driver."""
+"""The user's own connection, with as much of SQLAlchemy's interface as ``run`` uses:
+
+the same statements for every driver.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from cronjobs.errors import UsageError
 from cronjobs.text import decoded
 
-# Positions, written as each driver wants them. Django turns %s into what its driver takes, on SQLite too.
+# Positional parameters in each driver's spelling. Django turns %s into what its driver takes, on SQLite too.
 _PSYCOPG: Final[Dialect] = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
 _SQLITE3: Final = SQLiteDialect_pysqlite(paramstyle="qmark")
 _DJANGO: Final[Mapping[str, Dialect]] = {"postgresql": _PSYCOPG, "sqlite": SQLiteDialect_pysqlite(paramstyle="format")}
@@ -42,7 +45,10 @@ class Answer:
 
 
 class PlainConnection(ABC):
-    """*owners* connection. Renders a statement for ``dialect`` and executes it on a new cursor; never commits."""
+    """Wraps its owner's connection.
+
+    Renders a statement for ``dialect`` and executes it on a new cursor; never commits.
+    """
 
     def __init__(self, owners: Any, dialect: Dialect, schema: str | None) -> None:
         self.dialect = dialect
@@ -52,7 +58,7 @@ class PlainConnection(ABC):
 
     @abstractmethod
     def cursor(self) -> Any:
-        """One that gives plain rows, whatever its owner's settings make of them."""
+        """A cursor that returns plain rows, whatever its owner's settings make of them."""
 
     @abstractmethod
     def where(self) -> str:
@@ -60,7 +66,7 @@ class PlainConnection(ABC):
 
     @abstractmethod
     def commits_by_itself(self) -> bool:
-        """Whether each statement would be a transaction of its own, as it is now."""
+        """Whether each statement would now be a transaction of its own."""
 
     @property
     def connection(self) -> PlainConnection:
@@ -127,7 +133,7 @@ class _Psycopg(PlainConnection):
 
 
 class _Django(PlainConnection):
-    """``django.db.connection`` stands for the thread's connection, and passes on what it is asked."""
+    """``django.db.connection`` stands for the thread's connection, and passes calls on."""
 
     def cursor(self) -> Any:
         return self._owners.cursor()
@@ -148,9 +154,9 @@ class _Django(PlainConnection):
 
 
 def plain_connection(target: Any, schema: str | None = None) -> PlainConnection | None:
-    """*target* (psycopg 3, sqlite3 or Django), wrapped for ``run``; None: it is none of these.
+    """*target* (psycopg 3, sqlite3 or Django), wrapped for ``run``. None: it is none of these.
 
-    Nothing is imported to find out: who passes a connection of theirs has done so.
+    Imports nothing to find out: a caller that passes a connection has imported its driver.
     """
     if isinstance(target, sqlite3.Connection):
         return _Sqlite3(target, _SQLITE3, None)
@@ -163,7 +169,7 @@ def plain_connection(target: Any, schema: str | None = None) -> PlainConnection 
 
 
 def has_open_transaction(raw: Any) -> bool | None:
-    """Whether a transaction is open on a driver's connection; None: the driver does not say, or it is broken."""
+    """Whether a transaction is open on a driver's connection. None: the driver does not say, or it is broken."""
     try:
         if (found := getattr(raw, "in_transaction", None)) is not None:  # sqlite3
             return bool(found)
@@ -184,7 +190,7 @@ def is_django(target: Any) -> bool:
 
 @contextmanager
 def texts_decoded(raw: Any) -> Iterator[None]:
-    """Let *raw*, if it is sqlite3's, read texts that are not UTF-8 for the block: on its own it would raise."""
+    """Let *raw*, if it is sqlite3's, read texts that are not UTF-8 inside the block; otherwise it would raise."""
     if not isinstance(raw, sqlite3.Connection):
         yield
         return
@@ -204,14 +210,14 @@ def no_connection(what: str, sqlalchemys: str, target: Any) -> TypeError:
 
 @lru_cache(maxsize=64)
 def _row_of(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
-    """Makes rows whose values go by their columns' names, as SQLAlchemy's do."""
+    """Makes rows whose values are found by column names, like SQLAlchemy's."""
     kind: Any = namedtuple("Row", columns, rename=True)  # type: ignore[misc]
     make: Callable[[Sequence[Any]], Any] = kind._make
     return make
 
 
 def _text(row: Sequence[Any]) -> Sequence[Any]:
-    """Texts are texts, whatever the user's connection makes of them (sqlite3's text_factory)."""
+    """Texts stay texts, whatever the user's connection makes of them (sqlite3's text_factory)."""
     return [decoded(value) if isinstance(value, bytes) else value for value in row]
 
 
@@ -222,7 +228,7 @@ def _rendered(statement: Executable, dialect: Dialect) -> tuple[str, tuple[str, 
     return str(compiled).strip(), tuple(compiled.positiontup or ())
 
 
-@lru_cache(maxsize=64)  # each enqueue asks
+@lru_cache(maxsize=64)  # every enqueue asks
 def _url(user: Any, host: Any, port: Any, name: Any) -> str:
     host = str(host or "")
     by_socket = host.startswith("/")
@@ -241,7 +247,7 @@ def _url(user: Any, host: Any, port: Any, name: Any) -> str:
 
 
 class WrappedConnection:
-    """An SQLAlchemy connection with options of ours. By ``execution_options()`` they would stay on the user's."""
+    """An SQLAlchemy connection with our options. ``execution_options()`` would leave them on the user's connection."""
 
     def __init__(self, connection: Connection, schema: str | None, **options: Any) -> None:
         self._connection = connection
@@ -257,7 +263,7 @@ class WrappedConnection:
 
 
 def in_schema(connection: Connection, schema: str | None) -> Connection:
-    """*connection* for ``run``, with our tables in *schema*, PostgreSQL's; None: wherever its own options say."""
+    """*connection* for ``run``, with our tables in PostgreSQL's *schema*. None: wherever its own options say."""
     return connection if schema is None else cast("Connection", WrappedConnection(connection, schema))
 
 

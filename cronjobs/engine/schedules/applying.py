@@ -1,4 +1,4 @@
-"""Whether a tick puts its file in force."""
+"""Whether a tick applies its file."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ LEAST_SILENCE: Final = timedelta(minutes=5)
 
 
 def silence_after(every: timedelta) -> timedelta:
-    """If no tick of some kind came for so long, there is none any more: five minutes if cron starts one each minute."""
+    """After so long without a tick of some kind, none is left: five minutes if cron starts one each minute."""
     return max(LEAST_SILENCE, 2 * every)
 
 
 def applies(connection: Connection, seen: Overview, settings: Settings, *, host: str) -> bool:
     """Whether a tick of *host* applies its file.
 
-    It does if no host has applied it yet, or if this host's last tick had another file (a deploy or a roll-back);
-    otherwise hosts in the middle of a deploy would take turns. A host that never ticked before, such as a container
-    with a new name, cannot know: it applies its file once no tick has had the one in force for a while. An interrupted
-    sync is completed by the host that began it, by a host with the same file, and after the same while by any host.
+    It does if no host has applied this file yet, or if this host's last tick had another file (a deploy or a
+    roll-back). Without the second condition hosts in the middle of a deploy would take turns. A host that never ticked
+    before, such as a container with a new name, cannot know: it applies its file once no tick has had the file in force
+    for a while. An interrupted sync is completed by the host that began it, by a host with the same file, and after the
+    same while by any host.
     """
     mark = fingerprint(settings)
     if not seen.fingerprint_known or seen.last_fingerprint not in (None, mark):

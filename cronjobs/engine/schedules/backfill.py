@@ -34,7 +34,7 @@ FORCED: Final = {"cronjobs.overlap": "allow"}
 
 
 class UnknownSchedule(CronjobsError):
-    """The database has no schedule of this name, or no tick has put it in force yet."""
+    """The database has no schedule of this name, or no tick has applied it yet."""
 
     def __init__(self, name: str, near: Sequence[str]) -> None:
         hint = f"; do you mean {' or '.join(near)}?" if near else ': see "cronjobs schedules list"'
@@ -42,7 +42,7 @@ class UnknownSchedule(CronjobsError):
 
 
 class NotYetInForce(CronjobsError):
-    """The file has the schedule, and the database does not."""
+    """The file has the schedule, and the database does not have it yet."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f'"{name}" is in the file, but not in force yet: "cronjobs sync" applies it, as a tick does')
@@ -64,16 +64,17 @@ def find(connection: Connection, name: str) -> StoredSchedule:
 
 
 def definition_in_force(connection: Connection, name: str) -> ScheduleSettings:
-    """What the database has of the active schedule *name*; raises UnknownSchedule."""
+    """The stored definition of the active schedule *name*. Raises UnknownSchedule."""
     return schedule_from_definition(name, find(connection, name).definition)
 
 
 def trigger(connection: Connection, name: str, *, force: bool, actor: str, host: str) -> int:
-    """Make one job of the schedule now, outside its timing: ledger and watermark do not move. Return its id.
+    """Make one job of the schedule now, outside its timing; return its id. Ledger and watermark do not move.
 
     ``scheduled_for`` is now. Overlap is obeyed (raises ScheduleBusy) unless *force*.
     """
-    store.wait_for_schedule(connection, name)  # a tick that settles it now makes jobs that only its commit shows
+    # a tick that is settling it may be making jobs that show only after its commit
+    store.wait_for_schedule(connection, name)
     schedule = schedule_from_definition(name, find(connection, name).definition)
     unfinished = unfinished_jobs(connection, name, runnable_types(connection))
     placed = overlap(schedule.overlap, unfinished)
@@ -99,10 +100,12 @@ def _job(
 
 @dataclass(frozen=True)
 class Filling:
-    """What a backfill would do: ``run`` these, oldest first; ``done`` had run, or another run stood for them.
+    """What a backfill would do.
 
-    ``gone`` are ledger rows that lose occurrences to the backfill, ``left`` what remains of them; ``was``: the row that
-    each of ``run`` had, if it had one.
+    ``run``: occurrences to run, oldest first. ``done``: they ran, or another run stood for them.
+
+    ``gone``: ledger rows that lose occurrences to the backfill; ``left``: what remains of them; ``was``: the row that
+    each of ``run`` had, if any.
     """
 
     run: tuple[datetime, ...]
@@ -115,9 +118,9 @@ class Filling:
 def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first: datetime, last: datetime) -> Filling:
     """Decide which occurrences from *first* to *last* still have to run, given the ledger's rows of that range.
 
-    Enqueued ones ran, and coalesced ones had a run that stood for them. Missed and skipped ones, and those without a
-    row (from before the schedule existed), are run. Raises UsageError for too many, or for rows of another timing that
-    cannot be split.
+    Enqueued ones ran, and coalesced ones had a run that stood for them. Missed and skipped ones run, and those without
+    a row (from before the schedule existed). Raises UsageError if there are too many, or for rows of another timing
+    that cannot be split.
     """
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     count, _, _ = count_between(when, first - MICROSECOND, last)

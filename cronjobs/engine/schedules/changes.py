@@ -1,4 +1,4 @@
-"""What applying a file would change of schedules and caps: the file and what is in force, compared. Pure."""
+"""What applying a file would change about schedules and caps: compares the file with what is in force. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cronjobs.engine.store.schedules import StoredSchedule
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """What applying a file would change, by name. ``refused``: why a person has to confirm it first, or None.
+    """What applying a file would change, by name. ``refused``: why a person must confirm it first, or None.
 
     ``cap``: new or changed caps of queues; ``uncap``: queues that lose theirs.
     """
@@ -48,7 +48,7 @@ class SyncPlan:
 
 
 def compare(settings: Settings, stored: Iterable[StoredSchedule], caps: Mapping[str, Cap]) -> SyncPlan:
-    """Compare the definitions and *caps* in force with a file's; for broken entries they stay as they are.
+    """Compare the definitions and *caps* in force with a file's. Broken entries leave theirs as they are.
 
     Retiring more than half of the active schedules (and at least three) is refused: a file that was truncated or
     mounted empty must not silence the night.
@@ -71,7 +71,7 @@ def compare(settings: Settings, stored: Iterable[StoredSchedule], caps: Mapping[
             add.append(name)
         elif there.definition != written:
             change.append(name)
-            before = there.definition if isinstance(there.definition, dict) else {}  # else it is unreadable
+            before = there.definition if isinstance(there.definition, dict) else {}  # otherwise it is unreadable
             if any(before.get(key) != written.get(key) for key in TIMING):
                 retimed.add(name)
     remove = tuple(name for name in active if name not in wanted and name not in settings.disabled_schedules)

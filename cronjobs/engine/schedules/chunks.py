@@ -11,8 +11,8 @@ from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, TransientTrou
 T = TypeVar("T")
 
 CHUNK: Final = 500  # schedules in one transaction, at most
-CHUNK_JOBS: Final = 2_000  # jobs that one transaction makes, unless a single schedule makes more
-CHUNK_BYTES: Final = 8_000_000  # of payloads in them, with the same exception
+CHUNK_JOBS: Final = 2_000  # jobs made in one transaction, unless one schedule alone makes more
+CHUNK_BYTES: Final = 8_000_000  # of their payloads, with the same exception
 LOCKS_IN_A_ROW: Final = 2  # met by single schedules in their own transactions: then the whole table is locked
 PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)  # pauses while an enqueuer has the lock of a capped queue
 
@@ -33,11 +33,10 @@ def chunks(items: Sequence[T], weigh: Callable[[T], tuple[int, int]]) -> Iterato
 
 
 class InParts:
-    """Writes chunk after chunk; a chunk that fails is tried again in parts, down to the row that causes it.
+    """Writes chunk after chunk. A chunk that fails is retried in parts, down to the row that causes it.
 
-    ``refused`` is called with a row whose values the database refuses, and why. A transient error is kept in
-    ``trouble`` to the end, so that the other rows are still written; a caller that repeats the whole finds only what is
-    left.
+    Calls ``refused`` with a row whose values the database refuses, and why. A transient error is kept in ``trouble``
+    until the end, so that the other rows are still written. A caller that repeats the whole finds only what is left.
     """
 
     def __init__(self, *, is_sqlite: bool) -> None:
@@ -72,7 +71,7 @@ class InParts:
 def _parts(chunk: Sequence[T], error: DatabaseError) -> list[Sequence[T]]:
     """How to retry a failed chunk: by halves, which finds one bad row among many in a few tries.
 
-    If it met a lock, its first and its last row come first, alone: each try takes as long as a lock is waited for, and
+    After a lock error the first and the last row come first, alone: each try takes as long as a lock is waited for, and
     if the table is locked no other part would fare better.
     """
     half = len(chunk) // 2

@@ -25,7 +25,7 @@ class Due:
 
     ``told``: events to emit. ``unreadable``: nothing can be planned, and nothing is written. ``ahead``: the watermark
     was in the future, so the ledger is wrong about later occurrences. ``pieces``: what earlier definitions owe
-    afterwards; ``held``: what a pause that is over had held back. All that is planned lies after ``since``.
+    afterwards. ``held``: what a pause that has ended had held back. All planned occurrences lie after ``since``.
     """
 
     stored: StoredSchedule
@@ -41,10 +41,10 @@ class Due:
 
 
 def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) -> Due | None:
-    """Plan a schedule's occurrences up to *now*; None when there is nothing to write.
+    """Plan a schedule's occurrences up to *now*. None: there is nothing to write.
 
-    *leaving*: its definition is about to end. What a pause holds back of it becomes a piece, to settle when the pause
-    is over.
+    *leaving*: its definition is about to end. Occurrences that a pause holds back become a piece, to settle when the
+    pause ends.
     """
     if stored.seen_until - now > FUTURE_WATERMARK:
         return _ahead(stored, now)
@@ -58,7 +58,7 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) ->
     plan = settle(owed, pauses_of(stored), now, leaving=leaving)
     if plan is None:
         return None
-    # A newer version or a person wrote it: keep it, so nothing is lost once it can be read.
+    # A newer version or a person wrote it. Keep it: nothing is lost once it can be read.
     faults = [*plan.faults, *([unread] if unread else [])]
     broken = [events.schedule_broken(stored.name, f"its stored definition cannot be read: {fault}") for fault in faults]
     return Due(
@@ -103,7 +103,7 @@ class Settled:
 
 
 def to_run(part: Part, known: Known) -> list[datetime]:
-    """The occurrences of *part* that need a job: not those that the ledger already has."""
+    """The occurrences of *part* that need a job: those that are not in the ledger."""
     return [at for at in part.run if not any(row.first_for <= at <= row.last_for for row in known.ledger)]
 
 
@@ -148,7 +148,7 @@ def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str
 def decide_all(
     mine: Sequence[Due], known: Mapping[int, Known], caps: Mapping[str, Cap], waiting: Mapping[str, int]
 ) -> list[tuple[Due, Settled]]:
-    """Decide about each of *mine*; jobs that one makes take room from the next. *known* is by schedule id."""
+    """Decide about each of *mine*; the jobs of one take room from the next. *known* is by schedule id."""
     waiting = dict(waiting)
     settled = []
     for due in mine:
@@ -209,8 +209,8 @@ def _crowded_out(cap: Cap) -> Placed:
 def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow]) -> list[Range]:
     """The parts of *span* that no row of *ledger* (which is sorted) covers.
 
-    There are no rows above a watermark unless it was set back (by a clock, a restored table, a person): then what the
-    ledger already has is neither run nor recorded again.
+    There are rows above a watermark only if it was set back (by a clock, a restored table, a person). What the ledger
+    already has then is neither run nor recorded again.
     """
     if not any(row.first_for <= span.last and row.last_for >= span.first for row in ledger):
         return [span]
@@ -228,7 +228,7 @@ def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow
 
 
 def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
-    """The job of one occurrence; limits that the schedule sets go into the row, where they take precedence."""
+    """The job of one occurrence. Limits that the schedule sets go into the row, where they take precedence."""
     return NewJob(
         job_type=schedule.job,
         payload=schedule.payload,
@@ -245,7 +245,10 @@ def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
 
 
 def spread_offset(schedule: ScheduleSettings) -> timedelta:
-    """The schedule's own share of its ``spread``: the same each time and on each host, and evenly spread over names."""
+    """The schedule's own share of its ``spread``:
+
+    the same each time and on each host, and evenly distributed over names.
+    """
     if schedule.spread is None:
         return timedelta(0)
     share = int.from_bytes(sha256(schedule.name.encode()).digest()[:8]) / 2**64

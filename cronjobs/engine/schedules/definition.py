@@ -36,7 +36,7 @@ _PLAIN: Final = (
 
 
 def definition(schedule: ScheduleSettings) -> dict[str, Any]:
-    """All of *schedule* except its name, as JSON; the same schedule always gives the same JSON.
+    """All of *schedule* except its name, as JSON; equal schedules give equal JSON.
 
     Unset values are left out, so that a key added by a later version changes no definition that does not use it.
     """
@@ -48,8 +48,8 @@ def definition(schedule: ScheduleSettings) -> dict[str, Any]:
 def schedule_from_definition(name: str, stored: object) -> ScheduleSettings:
     """The schedule from which ``definition`` made *stored*.
 
-    Another version may have written it: unknown keys, and values that this version cannot hold, are replaced by
-    defaults. Raises ValueError if it is not a JSON object.
+    Another version may have written it: unknown keys are ignored, and defaults replace values that this version cannot
+    hold. Raises ValueError if it is not a JSON object.
     """
     if not isinstance(stored, dict):
         raise ValueError(stored.reason if isinstance(stored, BadJson) else "it is not a JSON object")

@@ -1,6 +1,6 @@
 """From a schedule's watermark to ledger rows and jobs: what was due, and what becomes of each occurrence.
 
-Pure functions decide about each schedule by itself; the results for many are written together, in one short transaction
+Pure functions decide about each schedule by itself. The results for many are written together, in one short transaction
 with a handful of statements. So the distance to the database costs time per chunk, not per schedule.
 """
 
@@ -31,7 +31,7 @@ from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule, Watermark
 
 @dataclass
 class Materialised:
-    """What one pass did: occurrences by outcome; ``busy`` names schedules that another transaction was settling.
+    """What one pass did: occurrences by outcome; ``busy``: schedules that another transaction was settling.
 
     ``left``: time was up, and more are due.
     """
@@ -56,12 +56,12 @@ def materialise(
 ) -> Materialised:
     """Settle every due occurrence, the longest due first, many schedules in each transaction.
 
-    Each schedule's ledger rows, jobs and new watermark are written in one transaction. *but* names schedules to leave
-    alone (their entry in the file is broken). When *go_on* returns False, the rest is left to the next call. If the
-    database refuses one schedule, that is reported as an event, and the others are still settled. *within*: how far
-    back overlap counts the job types that ticks knew. *before_writing* begins each transaction, and returns the id of
-    the tick that settles. *put_aside*, a schedule's name or "" for all: before a pause that
-    skips is changed, record what it skipped, and turn what another pause holds back into a piece.
+    Each schedule's ledger rows, jobs and new watermark are written in one transaction. *but*: schedules to leave alone
+    (their entry in the file is broken). When *go_on* returns False, the rest is left to the next call. If the database
+    refuses one schedule, that is reported as an event, and the others are still settled. *within*: how far back overlap
+    looks for the job types that ticks knew. *before_writing* begins each transaction, and returns the id of the tick
+    that settles. *put_aside*: a schedule's name or "" for all; before a pause that skips is changed, record what it
+    skipped, and turn what another pause holds back into a piece.
     """
     settling = Settling(database, emit, before_writing, go_on, within)
     done = settling.done
@@ -144,7 +144,7 @@ class Settling:
         self.emit(events.schedule_broken(due.stored.name, f"the database refuses its job: {why}"))
 
     def settle_held(self) -> None:
-        """Retry the schedules that others had locked, usually for a moment; longer locks are not waited for."""
+        """Retry the schedules that others had locked, usually for a moment. Longer locks are not waited for."""
         for pause in PAUSES_S:
             if not self.held or not self.go_on():
                 break
@@ -254,7 +254,7 @@ def _write(
 def _note_dropped(
     connection: Connection, mine: Sequence[Due], rows: Sequence[tuple[str, LedgerRow]], now: datetime
 ) -> None:
-    """Nothing makes up for what ``catch_up: all`` drops beyond its limit, so a person is to know of it."""
+    """Record what ``catch_up: all`` drops beyond its limit: nothing makes up for it, so a person must see it."""
     reasons = {part.why_dropped for due in mine for part in due.parts if part.dropped}
     found: dict[str, dict[str, object]] = {}
     for name, row in rows if reasons else ():
@@ -282,7 +282,7 @@ def _held_back(due: Due) -> events.Event:
 
 
 def _set_right(connection: Connection, ahead: Sequence[Due], now: datetime) -> list[events.Event]:
-    """Undo what a clock that ran ahead did; the next look finds what is due by now."""
+    """Undo what a clock that was ahead did; the next look finds what is due by now."""
     from cronjobs.engine.crontime.timing import next_after
 
     timed = {due.stored.id: read(due.stored.name, due.stored.definition) for due in ahead}

@@ -1,9 +1,9 @@
 """What a schedule owes, and what becomes of it: watermark, pauses and older definitions in, a plan out. Pure.
 
-A pause postpones: while one is in force its schedules are not settled, and when it is over ``catch_up`` decides once
-about the whole span, as after an outage. If a definition ends in the meantime, because its timing changes or its
-schedule is removed, it leaves a ``Piece``: the span that it still owes. A pause with ``skip`` does not postpone: what
-becomes due while it is in force is recorded as skipped, and nothing else.
+A pause postpones: while one is in force its schedules are not settled, and when it ends ``catch_up`` decides once about
+the whole span, as after an outage. If a definition ends in the meantime, because its timing changes or its schedule is
+removed, it leaves a ``Piece``: the span that it still owes. A pause with ``skip`` does not postpone: what becomes due
+while it is in force is recorded as skipped, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, Range, dropped_rea
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.errors import CronjobsError
 
-if TYPE_CHECKING:  # computing occurrences is imported on use: an idle tick does not need it
+if TYPE_CHECKING:  # imported on use: an idle tick does not need cron time
     from cronjobs.engine.crontime.timing import Timing
 
-TIMING: Final = ("cron", "every_s", "timezone")  # these move occurrences; other edits keep the watermark
+TIMING: Final = ("cron", "every_s", "timezone")  # these keys move occurrences; other edits keep the watermark
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -55,7 +55,7 @@ class Piece:
 class Owed:
     """A schedule's state: all up to ``seen_until`` is settled, except what the ``pieces`` (oldest first) cover.
 
-    After that ``definition`` is in force; None: the schedule is retired.
+    After that instant ``definition`` is in force; None: the schedule is retired.
     """
 
     name: str
@@ -68,8 +68,8 @@ class Owed:
 class Part:
     """What becomes of one span, by its definition: ``missed``, ``coalesced`` into ``into``, then ``run``.
 
-    ``run`` is oldest first; each becomes one job, if overlap allows it. ``skipped`` stands alone. ``dropped`` are those
-    that ``catch_up: all`` was to run, beyond its limit: they are missed, too, and a person is to know.
+    ``run`` is oldest first; each becomes one job, if overlap allows it. ``skipped`` stands alone. ``dropped``: those
+    that ``catch_up: all`` was to run, beyond its limit; they count as missed, too, and a person must be told.
     """
 
     schedule: ScheduleSettings
@@ -78,7 +78,7 @@ class Part:
     into: datetime | None = None  # the occurrence whose run stands for them, in this part or a later one
     run: tuple[datetime, ...] = ()
     skipped: Range | None = None
-    why: str = ""  # why missed, or skipped
+    why: str = ""  # why they are missed or skipped
     dropped: Range | None = None
     why_dropped: str = ""
 
@@ -99,7 +99,7 @@ class Held:
 class Plan:
     """What to write: the ``parts`` (oldest first), and the schedule's state afterwards.
 
-    ``held``: what pauses that are now over had held back, for the log. ``faults``: why definitions are unreadable; they
+    ``held``: what pauses that have ended had held back, for the log. ``faults``: why definitions are unreadable; they
     keep what they owe.
     """
 
@@ -112,10 +112,10 @@ class Plan:
 
 
 def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool = False) -> Plan | None:
-    """Decide about everything up to *now*; None: there is nothing to write.
+    """Decide about everything up to *now*. None: there is nothing to write.
 
-    *pauses* are those of the schedule and of everything, including past ones. *leaving*: the definition is about to
-    end, so what a pause holds back of it becomes a piece.
+    *pauses*: those of the schedule and of everything, including past ones. *leaving*: the definition is about to end,
+    so what a pause holds back of it becomes a piece.
     """
     from cronjobs.engine.crontime.timing import next_after
 
@@ -154,7 +154,7 @@ def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool 
 
 
 def held_back(owed: Owed, pauses: Iterable[Pause], now: datetime) -> Range | None:
-    """What a pause in force keeps from being settled now; None: nothing, or no pause is in force."""
+    """What a pause in force keeps from being settled now. None: nothing, or no pause is in force."""
     pauses = list(pauses)
     if not any(pause.in_force(now) for pause in pauses):
         return None
@@ -187,7 +187,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class _Span:
-    """The occurrences in (``start``, ``end``] by one definition; ``skip``: the pause by which they are skipped."""
+    """The occurrences in (``start``, ``end``] by one definition; ``skip``: the pause that skips them."""
 
     timed: Timed
     start: datetime
@@ -204,7 +204,7 @@ class _Span:
 
 
 def occurrences(when: Timing, after: datetime, until: datetime) -> Range | None:
-    """The occurrences in (*after*, *until*]; None: there is none."""
+    """The occurrences in (*after*, *until*]. None: there are none."""
     from cronjobs.engine.crontime.timing import count_between
 
     count, first, last = count_between(when, after, until)
@@ -231,7 +231,7 @@ def _read(name: str, definition: Mapping[str, Any], faults: list[str]) -> Timed 
 
 
 def cut(pieces: Sequence[Piece], now: datetime) -> tuple[Piece, ...]:
-    """The pieces up to *now*: a clock that was ahead may have made them longer."""
+    """The pieces, cut at *now*: a clock that was ahead may have made them longer."""
     return tuple(replace(piece, end=min(piece.end, now)) for piece in pieces if piece.start < now)
 
 
@@ -268,7 +268,7 @@ def _skipped(span: _Span) -> Part | None:
 
 
 def _held(spans: Sequence[_Span], pauses: Sequence[Pause]) -> list[Held]:
-    """What a pause that is now over held back of *spans*; each occurrence is counted once."""
+    """What a pause that has ended held back of *spans*; each occurrence counts once."""
     over = sorted((pause for pause in pauses if not pause.skip), key=lambda pause: pause.since)
     found = []
     for span in spans:
@@ -292,7 +292,7 @@ def _caught_up(spans: Sequence[_Span], held: Sequence[Held], now: datetime) -> l
     An occurrence that is at most two minutes old is on time. Of older ones ``latest`` runs the newest within
     ``catch_up_within`` and coalesces the others within it into that run; ``all`` runs the newest ``catch_up_limit`` of
     them, oldest first; ``none`` runs none. Anything older is missed. Spans that differ only in their timing are decided
-    about together; a change of anything else between two spans begins a new decision.
+    together; any other difference between two spans begins a new decision.
     """
     from cronjobs.engine.crontime.timing import newest_between
 

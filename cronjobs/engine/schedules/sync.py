@@ -1,8 +1,8 @@
-"""Bring the file's schedules and caps of queues into the database: plan it as data, apply it in chunks.
+"""Apply the file's schedules and caps of queues to the database: make a plan as data, apply it in chunks.
 
 A chunk is some whole schedules. For each schedule, one transaction settles what was due under the old definition and
-replaces it, so that no occurrence is lost or done twice wherever a sync is interrupted. The file counts as applied with
-the last chunk; until then any host that has it goes on.
+replaces it, so no occurrence is lost or done twice wherever a sync is interrupted. The file counts as applied with the
+last chunk; until then any host that has it continues.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Synced:
 
 @dataclass(frozen=True)
 class Edit:
-    """The change of one schedule: *was* is its row in force, perhaps under another name; *due* what to settle first.
+    """The change of one schedule: *was* is its row in force, perhaps under another name; *due*: what to settle first.
 
-    ``wanted`` None: it is retired. ``due`` None: nothing, also where the definition in force is unreadable.
+    ``wanted`` None: it is retired. ``due`` None: nothing, also if the definition in force is unreadable.
     """
 
     name: str
@@ -64,7 +64,7 @@ def sync(
     before_writing: Callable[[Connection], int | None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Synced:
-    """Apply the file's schedules and caps. What was due under an old definition is settled first, by that definition.
+    """Apply the file's schedules and caps. First settle what was due under old definitions, by those definitions.
 
     When *go_on* returns False, the rest is left to the next sync of this file; so is what others have locked.
     """
@@ -72,7 +72,8 @@ def sync(
     first = SyncPlan()
     for pause in (*PAUSES_S, None):
         with database.read() as connection:
-            # First: what another host applies between these reads is then newer than what we know, and we plan again.
+            # First: what another host applies between these reads then counts as newer than what we know, and we plan
+            # again.
             applying.last_sync = ticks.last_sync(connection)
             now = database_now(connection)
             stored = store.all_schedules(connection)
@@ -187,7 +188,7 @@ class Applying:
                 self.emit(event)
 
     def _is_ours(self, connection: Connection) -> bool:
-        """Whether no other host has applied a file, or begun to, since this was planned."""
+        """Whether no other host has applied a file, or begun to, since this plan was made."""
         if ticks.last_sync(connection) == self.last_sync:
             return True
         # The same file, before we began: plan what is left again.
@@ -210,7 +211,7 @@ class Applying:
         within = remembered(self.settings.run.every)
         written = write(connection, due, self.now, within, tick=tick) if due else SettledChunk((), (), ())
         waiting = {found.stored.id for found in written.held}
-        # One whose watermark was in the future has to be looked at again, too.
+        # A schedule whose watermark was in the future must be looked at again, too.
         waiting |= {found.stored.id for found in due if found.ahead or found.stored.name in written.busy}
         return [edit for edit in free if edit.was is None or edit.was.id not in waiting], written
 
@@ -261,8 +262,8 @@ def _definition(edit: Edit, mark: str, now: datetime) -> Definition:
     from cronjobs.engine.crontime.timing import next_after, timing
 
     assert edit.wanted is not None
-    # A schedule that is new, or comes back, never fires for the past. If the definition in force is unreadable, the one
-    # that fixes it settles from the old watermark on, so nothing is lost.
+    # A schedule that is new, or returns, never fires for the past. If the definition in force is unreadable, the one
+    # that fixes it settles from the old watermark, so nothing is lost.
     seen_until = now if edit.was is None else edit.was.seen_until if edit.due is None else edit.due.seen_until
     when = timing(edit.wanted.cron, edit.wanted.every, edit.wanted.timezone)
     return Definition(edit.name, definition(edit.wanted), mark, seen_until, next_after(when, seen_until))

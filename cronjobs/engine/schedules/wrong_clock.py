@@ -1,8 +1,8 @@
-"""If a clock that ran ahead moved a schedule's watermark into the future, undo what it did too early.
+"""Undoes what a clock that was ahead did too early, after it moved a schedule's watermark into the future.
 
-A job that was made for an instant still to come is cancelled if it has not started, and made again when its time comes.
-One that has started stays the occurrence's only job: its ledger row records that, and the tick reports it once. What
-the clock only recorded is deleted, and what of it has passed by now is decided again.
+A job made for an instant still to come is cancelled if it has not started, and made again when its time comes. One that
+has started stays the occurrence's only job: its ledger row records that, and the tick reports it once. Rows that only
+record something are deleted, and occurrences that have passed by now are decided again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FUTURE_WATERMARK: Final = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Undo:
-    """``gone`` rows are deleted, and ``left`` remains of them; ``early`` are rows of jobs that started, with a reason.
+    """``gone``: rows to delete; ``left``: what remains of them; ``early``: rows of jobs that started, with a reason.
 
-    ``seen_until``: the watermark, from where occurrences are decided again.
+    ``seen_until``: the watermark from which occurrences are decided again.
     """
 
     gone: tuple[LedgerRow, ...]
@@ -49,8 +49,8 @@ def decide(
 ) -> Undo:
     """What becomes of ledger *rows* that a clock wrote while it was ahead.
 
-    *taken_back* and *begun* (with its last attempt) are jobs that were made for instants still to come. A job that is
-    in neither (someone cancelled it, or has locked its row) is fine: it is due in its time.
+    *taken_back* and *begun* (with its last attempt) are jobs that were made for instants still to come. A job in
+    neither (someone cancelled it, or has locked its row) is fine: it is due in its time.
     """
     gone, left, early = [], [], []
     seen_until = now
