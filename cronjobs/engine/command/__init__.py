@@ -1,1 +1,1 @@
-"""What every command shares: its settings and database, what it prints, its faults, and how its process ends."""
+"""What every command shares: its settings and database, its output, its faults, and how its process ends."""

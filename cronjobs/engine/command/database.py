@@ -11,7 +11,7 @@ from cronjobs.engine.schema.ready import require_tables
 
 
 def open_database(settings: Settings) -> Database:
-    """The configured database, not connected yet; raises DatabaseVanished for a SQLite file that was there."""
+    """The configured database, not connected yet. Raises DatabaseVanished for a SQLite file that existed before."""
     address = parse_url(settings.database, settings.schema)
     require_still_there(settings.folder, address)
     circumstances.database = address
@@ -19,7 +19,7 @@ def open_database(settings: Settings) -> Database:
 
 
 def ready_database(settings: Settings) -> Database:
-    """An open database whose tables this code knows."""
+    """An open database whose tables this code can use."""
     database = open_database(settings)
     try:
         require_tables(database)

@@ -1,7 +1,7 @@
-"""How an error ends a command; one that nobody expected becomes one line and exit code 70.
+"""How an error ends a command. An unexpected one becomes one line and exit code 70.
 
-The line has the version and says where the traceback is: in the log of the configuration, if that was read and names
-one; else it follows on stderr, as it does with -v.
+The line has the version and says where the traceback is: in the configured log, if the configuration was read and names
+one; else it follows on stderr, as with -v.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 VERBOSE: Final = ("-v", "--verbose")
 LONGEST: Final = 1000
-TRACEBACK_LINES: Final = 200  # of a recursion that never ended, head and tail
+TRACEBACK_LINES: Final = 200  # of an endless recursion, head and tail
 
 
 @dataclass
 class Circumstances:
-    """What is known of the command that runs. ``mailed_for``: the configuration of a tick that nobody watches.
+    """What is known about the running command. ``mailed_for``: the configuration of a tick that nobody watches.
 
-    ``database``: the one that it opened last.
+    ``database``: the last one that it opened.
     """
 
     log: Path | None = None
@@ -48,7 +48,7 @@ circumstances: Final = Circumstances()
 
 
 def guarded(command: Callable[[], object]) -> None:
-    """Run *command*; a CronjobsError becomes its sentence on stderr and its exit code, a bug 70."""
+    """Run *command*. A CronjobsError becomes its sentence on stderr and its exit code; a bug becomes 70."""
     try:
         command()
     except CronjobsError as error:
@@ -65,7 +65,7 @@ def guarded(command: Callable[[], object]) -> None:
 
 
 def _odd_value() -> DatabaseError | None:
-    """What another program wrote into SQLite, where no code of ours expects it; None: the error is ours."""
+    """What another program wrote into SQLite where our code does not expect it. None: the error is ours."""
     address = circumstances.database
     if address is None or not address.is_sqlite:
         return None
@@ -77,7 +77,7 @@ def _odd_value() -> DatabaseError | None:
 
 
 def end(error: Exception) -> NoReturn:
-    """Report *error* and end with 70; a tick of cron's says the same only as often as ``Alarm`` does."""
+    """Report *error* and end with 70. A tick of cron's reports the same error only as often as ``Alarm`` does."""
     event = events.fault_of_ours(error, place(error))
     log = Log(circumstances.log)
     log.write(event, text_of(error))
@@ -92,7 +92,7 @@ def end(error: Exception) -> NoReturn:
 
 
 def text_of(error: Exception) -> str:
-    """Its traceback, as whoever is to mend it wants it."""
+    """Its traceback, for the person who will mend it."""
     lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
     if len(lines) > TRACEBACK_LINES:
         half = TRACEBACK_LINES // 2

@@ -1,6 +1,6 @@
-"""How a command ends its process: what was printed is out, exit callbacks have run, and nothing of that takes long.
+"""How a command ends its process: output is flushed, exit callbacks have run, and none of that takes long.
 
-By ``os._exit``: the interpreter's own way out joins threads and processes that a handler left behind, and under load
+By ``os._exit``: the interpreter's own way out joins threads and processes that a handler left behind. Under load that
 took longer than what is left of a tick whose time is up, which then ended by the timer (142) with all its work done.
 """
 
@@ -23,13 +23,13 @@ from cronjobs.engine.tick import deadline
 if TYPE_CHECKING:
     import subprocess
 
-LEAVING_S: Final = 5.0  # for exit callbacks, where a tick's end does not come sooner
-BEFORE_TIMER_S: Final = 0.3  # to be gone with the right code, and not by the timer
+LEAVING_S: Final = 5.0  # for exit callbacks, unless a tick must end sooner
+BEFORE_TIMER_S: Final = 0.3  # to be gone with the right code before the timer strikes
 _NAME: Final = "cronjobs-leaving"
 
 
 def leave(code: int, *, stuck: bool) -> NoReturn:
-    """End the process with *code*, whatever threads and processes still run and whatever has become of stdout.
+    """End the process with *code*, whatever threads and processes still run and whatever happened to stdout.
 
     *stuck*: a handler still runs, so there is no time for anything else.
     """
@@ -45,17 +45,17 @@ def leave(code: int, *, stuck: bool) -> NoReturn:
 
 
 def stay_for(processes: Sequence[subprocess.Popen[bytes]], config: Path, code: int, *, count_dead: bool) -> None:
-    """Become the program that waits for a tick's long jobs; return only if there is no memory for it."""
+    """Become the program that waits for a tick's long jobs. Returns only if there is no memory for it."""
     from cronjobs.engine.tick import wait_for_long_jobs
 
     flush()
     deadline.arm().watchdog.dismiss()
-    with suppress(OSError):  # then the processes go on by themselves
+    with suppress(OSError):  # in that case the processes go on by themselves
         wait_for_long_jobs.stay_for(processes, config, code, count_dead=count_dead)
 
 
 def flush() -> None:
-    """Bring out what was printed; a stream that takes nothing any more is nobody's trouble."""
+    """Flush what was printed. Ignore a stream that accepts nothing any more."""
     for number, stream in ((1, sys.__stdout__), (2, sys.__stderr__)):
         try:
             if stream is not None:
@@ -67,7 +67,7 @@ def flush() -> None:
 
 
 def end_anyway(code: int) -> None:
-    """From here on, what hangs in an exit callback, or in a pipe that nobody reads, does not change the exit code."""
+    """From here on, an exit callback that hangs, or a pipe that nobody reads, does not change the exit code."""
     if any(thread.name == _NAME for thread in threading.enumerate()):
         return
     left_s = max(0.05, min(LEAVING_S, deadline.left_s() - BEFORE_TIMER_S))
@@ -76,14 +76,14 @@ def end_anyway(code: int) -> None:
         sleep(left_s)
         os._exit(code)
 
-    with suppress(RuntimeError):  # no thread to be had: then the timer it is
+    with suppress(RuntimeError):  # no thread can be started: the timer must do
         threading.Thread(target=end, name=_NAME, daemon=True).start()
 
 
 def forget_children() -> None:
-    """multiprocessing's exit callback waits for every process that nobody joined: they were reported, they may go on.
+    """Forget child processes: multiprocessing's exit callback would wait for every one that nobody joined.
 
-    Daemons it ends itself.
+    They were reported and may go on. It ends daemons itself.
     """
     process = sys.modules.get("multiprocessing.process")
     children = getattr(process, "_children", None)
@@ -92,8 +92,8 @@ def forget_children() -> None:
 
 
 def _flush_files() -> None:
-    """The interpreter would have closed the files that user code left open in its modules."""
-    if not deadline.user_code_ran():  # to look for them costs some milliseconds
+    """Flush the files that user code left open in its modules, as the interpreter would."""
+    if not deadline.user_code_ran():  # looking for them costs some milliseconds
         return
     for each in gc.get_objects():
         if type(each) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):

@@ -1,6 +1,7 @@
-"""Lines to stdout and stderr, JSON, and colours where a terminal shows them.
+"""Prints lines to stdout and stderr, JSON, and colours where a terminal shows them.
 
-Texts in the rows were written by anybody: secrets are masked, nothing on stderr acts on a terminal, and JSON is ASCII.
+Anybody may have written the texts in the rows: secrets are masked, nothing on stderr acts on a terminal, and JSON is
+ASCII.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ SGR: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 
 
 
 def echo(text: str) -> None:
-    """Print to stdout; a closed or full stdout never changes what a command does."""
+    """Print to stdout. A closed or full stdout never changes what a command does."""
     _print(sys.stdout, text)
 
 
 def complain(text: str, *, is_safe: bool = False) -> None:
-    """Print to stderr, likewise. It goes into mails, so nothing in it acts on who reads it.
+    """Print to stderr, likewise. It goes into mails, so nothing in it may act on its reader.
 
-    *is_safe*: lines of ``table``, whose cells are, and which may have colours.
+    *is_safe*: lines of ``table``, whose cells are safe and may have colours.
     """
     _print(sys.stderr, text if is_safe else visible(text))
 
@@ -38,7 +39,7 @@ def _print(stream: TextIO | None, text: str) -> None:
     with suppress(OSError):
         try:
             stream.write(text + "\n")
-        except UnicodeEncodeError:  # cron's locale is C: what ASCII cannot say is escaped, not lost
+        except UnicodeEncodeError:  # cron's locale is C: escape what ASCII cannot hold instead of losing it
             stream.write(text.encode("ascii", "backslashreplace").decode() + "\n")
         except ValueError:  # closed
             return
@@ -50,7 +51,7 @@ def echo_json(value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """*value* as JSON: instants in ISO 8601, UTC. ASCII, so that no stored text can act on a terminal."""
+    """*value* as JSON: instants in ISO 8601, UTC. ASCII, so no stored text can act on a terminal."""
     return json.dumps(masking.hide_in(value), default=_encode, indent=2)
 
 
@@ -70,7 +71,7 @@ def is_terminal(name: str = "stdout") -> bool:
 
 
 def coloured(text: str, colour: str | None, stream: str = "stdout") -> str:
-    """Colour only on a terminal, and never against NO_COLOR (no-color.org)."""
+    """Whether to use colour: only on a terminal, and never against NO_COLOR (no-color.org)."""
     if colour is None or not is_terminal(stream) or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{SGR[colour]}m{text}\x1b[0m"

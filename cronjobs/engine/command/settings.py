@@ -1,4 +1,4 @@
-"""From the command line and the environment to settings; without the database, which many who read them do not need."""
+"""From the command line and the environment to settings, without the database, which many callers do not need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cronjobs.engine.config.settings import Settings
 def read_settings(
     config: Path | None, url: str | None, need_database: bool = True, *, only_database: bool = False
 ) -> Settings:
-    """Read the configuration, and keep its secrets out of whatever is printed from now on."""
+    """Read the configuration, and mask its secrets in everything printed from now on."""
     masking.remember(masking.named_secrets({**os.environ, "": url or ""}))
     settings = load(
         config, environ=os.environ, database_url=url, need_database=need_database, only_database=only_database

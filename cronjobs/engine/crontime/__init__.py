@@ -1,1 +1,1 @@
-"""Cron text and a time zone become UTC instants; the only user of croniter."""
+"""Turns cron text and a time zone into UTC instants; the only user of croniter."""

@@ -1,4 +1,4 @@
-"""The user and the program that do something, as this host knows them, for the audit trail."""
+"""The user and the program that act, as this host knows them, for the audit trail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cronjobs.text import clean, one_line
 
 
 def os_user() -> str:
-    """The user's name, or the number of one without a name; it may come from variables, which hold anything."""
+    """The user's name, or the number of one without a name. It may come from variables, which can hold anything."""
     import getpass
 
     try:
@@ -26,7 +26,7 @@ def user_in_a_line() -> str:
 
 @cache
 def caller() -> str:
-    """User and program, as "ada/manage.py", for a database that knows no users; the form of PostgreSQL's default."""
+    """User and program, as "ada/manage.py", for a database without users; in the form of PostgreSQL's default."""
     return one_line(clean(f"{os_user()}/{_program()}"), 200)
 
 

@@ -1,4 +1,4 @@
-"""Opens and reads files that others name, without ever waiting; creates folders with the intended modes."""
+"""Opens and reads files that others name, without ever waiting. Creates folders with the intended modes."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def require_replaceable(file: Path) -> None:
     """Raise OSError if *file* is, or links to, a device, pipe or socket: root could put a file in /dev/null's place."""
     try:
         kind = file.stat().st_mode
-    except OSError:  # it does not exist, or what writes it will say the same
+    except OSError:  # it does not exist, or whatever writes it will report the same
         return
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
         raise OSError(errno.EINVAL, "it is no regular file")
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names of what is in *folder*, sorted; none if it is no folder, or cannot be listed."""
+    """The sorted names in *folder*; none if it is no folder, or cannot be listed."""
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208 the names are what is asked for
     except OSError:
@@ -57,7 +57,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def make_folder(folder: Path, mode: int = 0o755) -> None:
-    """Create *folder* and its missing parents, writable by the owner only, whatever the umask; cron's may be 000."""
+    """Create *folder* and its missing parents, writable by the owner only, whatever the umask: cron's may be 000."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=mode, exist_ok=True)

@@ -1,9 +1,9 @@
 """A forked copy of this process: what of ours it must never use, and how it ends.
 
-A handler that calls ``os.fork`` gets a second process with everything in it: jobs that were claimed ahead, database
-connections, lock files, cron's pipe. Only the handler's own code is meant to run there; when that returns, the copy
-ends. Each guard calls ``os.getpid``, since Python does not notice a fork in C. Kernel objects that a copy shares are
-put out of its reach as soon as it is made, by ``os.register_at_fork``.
+A handler that calls ``os.fork`` gets a second process with everything in it: jobs claimed ahead, database connections,
+lock files, cron's pipe. Only the handler's own code is meant to run there; when it returns, the copy ends. Each guard
+calls ``os.getpid``, because Python does not notice a fork in C. Kernel objects that a copy shares are put out of its
+reach as soon as it is made, by ``os.register_at_fork``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
 _opening: Final = threading.Lock()  # no fork may come between opening a descriptor and noting it
-_shared: Final[WeakSet[Any]] = WeakSet()  # objects with a forked() to call in the copy
-_inherited: Final[list[Any]] = []  # in the copy: never collected, since their destructors would use what is shared
+_shared: Final[WeakSet[Any]] = WeakSet()  # objects whose forked() is called in the copy
+_inherited: Final[list[Any]] = []  # in the copy: never collected, because their destructors would use what is shared
 _outlets: Final[dict[int, tuple[int, int]]] = {}  # the tick's own streams, and which file each of them was
 
 
 class OutOfReach(ABC):
-    """Has something that a forked copy must not touch: ``forked`` is called there before anything else."""
+    """Owns something that a forked copy must not touch: ``forked`` is called in the copy before anything else."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -34,7 +34,7 @@ class OutOfReach(ABC):
 
     @property
     def is_copy(self) -> bool:
-        """Whether this process is not the one that made it."""
+        """Whether this process is a copy of the one that made it."""
         return self._pid != os.getpid()
 
     @abstractmethod
@@ -61,7 +61,10 @@ def replace_by_nothing(descriptor: int) -> None:
 
 
 def keep_streams_from_copies() -> None:
-    """This process's standard output and error are cron's pipe, and cron waits for every process that has it open."""
+    """In copies, detach standard output and error:
+
+    they are cron's pipe, and cron waits for every process that has it open.
+    """
     for number in (1, 2):
         with suppress(OSError):
             _outlets[number] = _file_of(number)
@@ -79,11 +82,11 @@ def _in_the_copy() -> None:
         each.forked()
     for number, file in _outlets.items():
         with suppress(OSError):
-            if _file_of(number) == file:  # else pty.fork has put a terminal there already
+            if _file_of(number) == file:  # otherwise pty.fork has already put a terminal there
                 null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
                 os.dup2(null, number)
                 os.close(null)
-    # The tick's own handlers only make a note for its loop, which does not run here: SIGTERM would end nothing.
+    # The tick's own handlers only leave a note for its loop, which does not run here: SIGTERM would end nothing.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         handler = signal.getsignal(number)
         if callable(handler) and str(getattr(handler, "__module__", "")).partition(".")[0] == "cronjobs":
@@ -94,7 +97,7 @@ os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, a
 
 
 class EndingCopies:
-    """A block of user code: a forked copy that leaves it ends there, as a program would, with its exit code."""
+    """A block of user code: a forked copy that leaves it ends there like a program, with its exit code."""
 
     def __enter__(self) -> None:
         self._pid = os.getpid()
@@ -123,5 +126,5 @@ def _end_copy(error: BaseException | None) -> NoReturn:
 
 
 def _print(what: Callable[[], Any]) -> None:
-    with suppress(BaseException):  # the process ends whatever has become of its streams
+    with suppress(BaseException):  # the process ends whatever its streams do
         what()

@@ -1,4 +1,4 @@
-"""Who has a lease: host, boot, pid namespace, process and tick, so that a death can be proven on its own host."""
+"""Who has a lease: host, boot, pid namespace, process and tick, so that its own host can prove its death."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Identity:
 
     @classmethod
     def parse(cls, locked_by: str) -> Identity | None:
-        """Parse ``locked_by``; None if it is not one of ours (plain SQL can write anything)."""
+        """Parse ``locked_by``. None: it is not one of ours (plain SQL can write anything)."""
         fields = locked_by.split(":")
         if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal() or len(fields[3]) > 10:
             return None
@@ -57,10 +57,10 @@ def _read(path: str) -> str:
 
 
 def is_gone(locked_by: str, here: Identity) -> bool | None:
-    """Whether the process that has a lease has ended, with all that our launcher runs for it.
+    """Whether the process that holds a lease has ended, with everything that our launcher runs for it.
 
-    True: proven. False: it, or something that it started, is alive. None: unknown from here, because of another host,
-    boot or pid namespace, an unreadable name, or a /proc that hides other users' processes.
+    True: proven. False: it, or something that it started, is alive. None: unknown from here: another host, boot or pid
+    namespace, an unreadable name, or a /proc that hides other users' processes.
     """
     holder = Identity.parse(locked_by)
     if holder is None or _place(holder) != _place(here) or UNKNOWN in _place(holder) or holder.started == "0":
@@ -76,9 +76,9 @@ def is_gone(locked_by: str, here: Identity) -> bool | None:
 
 
 def age_at_work(locked_by: str, here: Identity) -> float | None:
-    """The age in seconds of the process that has a lease, if it is proven to run; else None.
+    """The age in seconds of the process that holds a lease, if it certainly runs; else None.
 
-    A stopped process (state T) does not run: it may never go on. Nor does an earlier tick of this same process.
+    A stopped process (state T) does not run: it may never continue. Nor does an earlier tick of this same process.
     """
     holder = Identity.parse(locked_by)
     if holder is None or holder.pid == here.pid or _place(holder) != _place(here) or UNKNOWN in _place(holder):
@@ -95,7 +95,7 @@ def _place(identity: Identity) -> tuple[str, str, str]:
 
 
 def _runs_unseen(pid: int) -> bool:
-    """Whether anything of a process still runs although its main thread cannot be seen."""
+    """Whether anything of a process still runs although its main thread is gone."""
     if _read(f"/proc/{pid}/stat") == UNKNOWN:
         try:
             os.kill(pid, 0)
@@ -104,7 +104,7 @@ def _runs_unseen(pid: int) -> bool:
         except PermissionError:
             return True
         return True
-    # A killed process is a zombie only when its last thread has ended; one may still be in a system call.
+    # A killed process is a zombie only once its last thread has ended, and a thread may still be in a system call.
     return any(_thread_runs(pid, thread) for thread in _numbers(f"/proc/{pid}/task"))
 
 
@@ -125,7 +125,7 @@ def _launchers_of(pid: int) -> list[int]:
 
 
 def _belongs(launcher: int, now_there: str | None) -> bool:
-    """Whether the dead process started a launcher, rather than *now_there*, which has its pid now."""
+    """Whether the dead process started this launcher, not *now_there*, which has its pid now."""
     started = process_started(launcher)
     return started is not None and (now_there is None or int(started) <= int(now_there))
 

@@ -1,7 +1,7 @@
 """Remembers that a database existed: if a SQLite file's disk is not mounted, no empty file must replace it.
 
-Kept in the user's state folder, by the file and the project's folder: another project at the same path, perhaps after a
-reinstallation, starts without any set-up.
+Stored in the user's state folder, by the file and the project's folder: another project at the same path, perhaps after
+a reinstallation, starts without any set-up.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def require_still_there(folder: Path, address: Address) -> None:
 
 
 def remember(folder: Path, address: Address) -> None:
-    """Note that the file has our tables. Never fails: if nothing can be remembered, nothing is."""
+    """Record that the file has our tables. Never fails: if it cannot be stored, nothing is remembered."""
     if address.is_sqlite and not State().read(_note(folder, address)):
         State().write(_note(folder, address), f"{address.url.database}\n")
 
 
 def forget(folder: Path, address: Address) -> None:
-    """Forget the file, which is to be created again."""
+    """Forget the file, because it is to be created again."""
     if address.is_sqlite:
         State().take(_note(folder, address))
 

@@ -1,7 +1,7 @@
-"""The user's state folder: small files that a tick leaves for the next one; only in a folder that is ours alone.
+"""The user's state folder: small files that one tick leaves for the next, only in a folder that is ours alone.
 
 Without a home the folder is below the temporary one, where anyone can create it first, with links to our files in it.
-So it must be ours, writable by no one else, and no link is followed; otherwise no state is kept.
+So it must be ours, writable by nobody else, and no link is followed; otherwise nothing is stored.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def state_folder() -> Path:
 
 
 class State:
-    """Files of one folder, by name. Never fails: what cannot be kept safely is not kept."""
+    """Files of one folder, by name. Never fails: what cannot be stored safely is not stored."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or state_folder()
 
     def read(self, name: str) -> str | None:
-        """The file's content; None if it does not exist, or is not safe to read."""
+        """The file's content. None: it does not exist, or is not safe to read."""
         content = self.read_bytes(name)
         return None if content is None else content.decode(errors="replace")
 
@@ -60,7 +60,7 @@ class State:
             _put(folder, name, os.O_CREAT | os.O_APPEND, text.encode(errors="replace"))
 
     def take(self, name: str) -> str | None:
-        """Read and remove the file; of two processes that do so together, one gets the content."""
+        """Read and delete the file. If two processes do so together, one of them gets the content."""
         with suppress(OSError), self._opened() as folder:
             taken = f"{name}.{os.getpid()}"
             os.rename(name, taken, src_dir_fd=folder, dst_dir_fd=folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sqlite_temporary_folder() -> Path:
-    """The first that this user may write to, full or not, as SQLite looks for it.
+    """The first folder this user may write to, full or not, in SQLite's search order.
 
     https://www.sqlite.org/tempfiles.html, "Temporary File Storage Locations"
     """

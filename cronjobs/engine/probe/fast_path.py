@@ -1,4 +1,4 @@
-"""An idle tick from start to end; whatever else a tick is, the full one decides, and it alone prints and logs."""
+"""An idle tick from start to end. The full tick decides everything else, and it alone prints and logs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ NO_ALARM = (None, b"", b"{}")
 
 
 def settle_tick(arguments: Sequence[str]) -> int | None:
-    """Start the tick's time limit; then, if there is nothing to do, record that and return the exit code.
+    """Start the tick's time limit. If there is nothing to do, record that and return the exit code.
 
-    Never raises. None: the full tick has to look. With ``linger`` the process stays for its
-    minute, and starts full ticks as processes of their own.
+    Never raises. None: the full tick must look. With ``linger`` the process stays for its minute, and starts full ticks
+    as processes of their own.
     """
     begun = time.monotonic() - timer.start()
     try:
         return _settle(arguments, begun)
     except Exception:
-        # A file that changes, a database that is away, an error of ours: the full tick meets it too, and reports it.
+        # A changing file, an unreachable database, an error of ours: the full tick meets it, too, and reports it.
         return None
 
 
@@ -46,7 +46,7 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
         inputs = None if content is None else Inputs.from_bytes(content, start)
         if inputs is None:
             return None
-        # An alarm that may be over, or something to print: that is for a full tick.
+        # An alarm that may be over, or something to print, needs a full tick.
         quiet = _kept(descriptor, inputs["alarm"]) in NO_ALARM and _kept(descriptor, inputs["word"]) is None
         quiet = quiet and not _metrics_are_due(inputs["metrics_by"]) and not state_files.spooled(inputs["spool"])
     finally:
@@ -67,7 +67,7 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
 
 
 def _metrics_are_due(by: str) -> bool:
-    """Whether a full tick has to write them; also if the clock was set back."""
+    """Whether a full tick must write them; also after a clock was set back."""
     return bool(by) and not 0 < float(by) - time.time() <= METRICS_EVERY_S
 
 
@@ -84,7 +84,7 @@ def place_here() -> str:
 
 
 class Probe:
-    """The question to the configured database, on one connection. Every method raises whatever goes wrong."""
+    """Asks the configured database what is due, on one connection. Every method raises whatever goes wrong."""
 
     def __init__(self, inputs: Inputs, place: str) -> None:
         self.inputs = inputs
@@ -96,20 +96,20 @@ class Probe:
         return self._connected().settle(self.facts(**more), self._all_alive)
 
     def look(self, **more: Any) -> str | None:
-        """What there is to do, as a text that changes with it; None: nothing."""
+        """What there is to do, as a text that changes with it. None: nothing."""
         return self._connected().look(self.facts(**more), self._all_alive)
 
     def look_again(self) -> str | None:
-        """``look`` for who looks often: where it fails there is nothing to do until the next time."""
+        """``look`` for polling: on an error there is nothing to do until the next look."""
         try:
             return self.look()
         except Exception:
-            # Next minute's tick reports it; until then the database may be back.
+            # The next minute's tick reports the error; until then the database may have recovered.
             self.close()
             return None
 
     def close(self) -> None:
-        """Close the connection; the next question opens another."""
+        """Close the connection; the next question opens another one."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -131,7 +131,8 @@ class Probe:
     def facts(self, age_s: float = 0, host_s: float | None = None, shift_s: float = 0) -> dict[str, object]:
         """The parameters of the question and of the tick's row.
 
-        *age_s* is how long ago the tick began. In tests: *host_s* is this host's clock, *shift_s* added to a server's.
+        *age_s*: how long ago the tick began. In tests, *host_s* is this host's clock, and *shift_s* is added to a
+        server's.
         """
         host, boot_id, _ = self._place.split(":", 2)
         now_s = time.time() if host_s is None else host_s
@@ -160,7 +161,10 @@ class Probe:
 
 
 def is_alive(locked_by: str) -> bool:
-    """Whether a process of this host, by its ``locked_by``, is proven to run; see ``host.identity`` for the rest."""
+    """Whether the process with this ``locked_by`` certainly runs on this host.
+
+    ``host.identity`` knows the other cases.
+    """
     fields = locked_by.split(":")
     if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal():
         return False

@@ -1,4 +1,4 @@
-"""What the kernel says of this process, other processes and this host, read without the standard library's weight."""
+"""What the kernel says about this process, other processes and this host, without importing much."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNKNOWN = "-"
 
 
 def read(path: str) -> str | None:
-    """The text of a file of /proc; None if it cannot be read."""
+    """The text of a file in /proc. None: it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read().decode(errors="replace")
@@ -18,7 +18,7 @@ def read(path: str) -> str | None:
 
 
 def host_name() -> str:
-    """The host's name, which containers get anew each time; CRONJOBS_HOST gives them a fixed one."""
+    """The host's name. Containers get a new one each time; CRONJOBS_HOST gives them a fixed one."""
     return (os.environ.get("CRONJOBS_HOST") or os.uname().nodename or "localhost").replace(":", "-")
 
 
@@ -35,7 +35,7 @@ def pid_namespace() -> str:
 
 
 def process_started(pid: int) -> str | None:
-    """The kernel's start time of *pid* as an opaque token; None when it is gone (a zombie counts as gone).
+    """The kernel's start time of *pid* as an opaque token. None: it is gone (a zombie counts as gone).
 
     With the boot id it identifies a process for ever, while a bare pid is reused.
     """
@@ -44,7 +44,7 @@ def process_started(pid: int) -> str | None:
 
 
 def age_of(started: str) -> float:
-    """Seconds since *started*, a token of ``process_started``, by a clock that no one sets; 0.0 if it is no token."""
+    """Seconds since *started*, a token of ``process_started``, by a clock that nobody sets. 0.0: it is no token."""
     try:
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK"))
     except (AttributeError, OSError, ValueError):
@@ -52,5 +52,5 @@ def age_of(started: str) -> float:
 
 
 def process_age() -> float:
-    """Seconds since the kernel started this process; 0.0 if /proc does not show it."""
+    """Seconds since the kernel started this process. 0.0: /proc does not show it."""
     return age_of(process_started(os.getpid()) or "")

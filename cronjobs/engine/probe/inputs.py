@@ -1,7 +1,7 @@
-"""What the fast path needs to know of a configuration: a file that a full tick without any fault left behind.
+"""What the fast path must know about a configuration: a file that a full tick without any fault left behind.
 
-It holds no value that came from the configuration, an env_file, a variable or the command line, only where in them to
-take it; and a hash of all of them. If anything differs, or cannot be read, the full tick decides.
+It holds no value from the configuration, an env_file, a variable or the command line, only where in them to find it,
+and a hash of all of them. If anything differs or cannot be read, the full tick decides.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    # A text in pieces: (which source, from, to), each a stretch of that source's bytes.
+    # A text in pieces: (which source, from, to), each a range of that source's bytes.
     Pieces = list[tuple[int, int, int]]
 
 LONGEST_SOURCE = 16 << 20
-METRICS_EVERY_S = 210  # a full tick writes their textfile: with one tick a minute, every four
+METRICS_EVERY_S = 210  # a full tick writes the metrics textfile: with one tick a minute, every fourth
 SEPARATOR = b"\0"  # no path, variable or argument can contain it
-ALWAYS = (  # variables that a tick looks at besides those of its file
+ALWAYS = (  # variables that a tick reads besides those of its file
     "CRONJOBS_CONFIG",
     "CRONJOBS_DATABASE_URL",
     "CRONJOBS_SCHEDULES",
@@ -39,19 +39,19 @@ ALWAYS = (  # variables that a tick looks at besides those of its file
 
 
 class Start:
-    """How this process was started: its arguments, its environment, the folder it was in."""
+    """How this process was started: its arguments, its environment, its folder."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.arguments = [*map(os.fsencode, arguments)]
         self.environ = dict(os.environb)  # handlers may change it
         try:
             self.folder = os.fsencode(os.getcwd())
-        except OSError:  # it was removed: the fast path does without
+        except OSError:  # the folder was removed: the fast path does without
             self.folder = b""
 
     @property
     def name(self) -> str:
-        """The name of the file for this command line and our own variables, run in this folder."""
+        """The file's name for this command line and our own variables, run in this folder."""
         ours = [self.environ.get(os.fsencode(name)) for name in ALWAYS]
         return f"idle-{_hash([*self.arguments, *ours, self.folder])[:16]}"
 
@@ -65,7 +65,7 @@ def _hash(parts: Sequence[bytes | None]) -> str:
 
 
 class Sources:
-    """What a configuration is made of: the command line, variables by name, and files with their exact bytes."""
+    """What a configuration consists of: the command line, variables by name, and files with their exact bytes."""
 
     def __init__(self, start: Start, variables: Sequence[str], files: Mapping[str, bytes]) -> None:
         self.start = start
@@ -79,7 +79,7 @@ class Sources:
         ]
 
     def hash(self) -> str:
-        """Of everything that a tick's configuration depends on, our own version and place included."""
+        """The hash of everything that a tick's configuration depends on, including our own version and location."""
         ours = [__version__, sys.version, __file__, *self.variables]
         return _hash([*map(os.fsencode, ours), self.start.folder, *self.texts])
 
@@ -87,7 +87,7 @@ class Sources:
         return b"".join((self.texts[source] or b"")[start:end] for source, start, end in pieces).decode()
 
     def pieces_of(self, text: str) -> Pieces | None:
-        """Where *text* can be taken from, in at most 16 pieces; None: from nowhere."""
+        """Where *text* can be taken from, in at most 16 pieces. None: from nowhere."""
         left = text.encode()
         at = 0
         found: Pieces = []
@@ -107,7 +107,7 @@ class Sources:
 
 
 def content_of(path: str) -> bytes:
-    """The bytes of a regular file; raises OSError for anything else, and never waits."""
+    """The bytes of a regular file. Raises OSError for anything else, and never waits."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -119,7 +119,7 @@ def content_of(path: str) -> bytes:
 
 
 class Inputs:
-    """What the last full tick knew, by name: numbers and texts of ours as text, the user's texts as pieces."""
+    """What the last full tick knew, by name: our own numbers and texts as text, the user's texts as pieces."""
 
     def __init__(self, sources: Sources, ours: dict[str, str], theirs: dict[str, Pieces]) -> None:
         self.sources = sources
@@ -139,7 +139,7 @@ class Inputs:
 
     @classmethod
     def from_bytes(cls, content: bytes, start: Start) -> Inputs | None:
-        """Read what ``to_bytes`` wrote; None if a source has changed. Raises OSError or ValueError."""
+        """Read what ``to_bytes`` wrote. None: a source has changed. Raises OSError or ValueError."""
         words = [os.fsdecode(word) for word in content.split(SEPARATOR)]
         was, counts, at = words[0], map(int, words[1:5]), 5
         lists = []

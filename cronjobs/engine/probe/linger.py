@@ -1,6 +1,6 @@
 """A tick that stays for its minute: it asks every second, and starts a full tick once there is something to do.
 
-The full tick is a process of its own. So this one never loads what takes long, nor code of the user's.
+The full tick is a process of its own. So this process never loads anything slow, nor user code.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from cronjobs.engine.probe.inputs import Inputs
 
 LEAST_S = 2.0  # with less left in the minute a full tick could not begin anything
-FIRST_PAUSE_S = 2.0  # before a full tick looks again at what the one before left; then twice that, and so on
+FIRST_PAUSE_S = 2.0  # before a full tick looks again at what the previous one left; then twice as long, and so on
 LONGEST_PAUSE_S = 16.0
 GOES_ON = (0, 1)  # 1: a job died. After any other exit code the next minute decides
 SAME_SIGNAL_S = 1.0
-AFTER_CHILD_S = 0.8  # a full tick that has to be killed is gone before this process
+AFTER_CHILD_S = 0.8  # a full tick that must be killed is gone before this process
 
 
 def stay_here(
     look: Callable[[], str | None], inputs: Inputs, arguments: Sequence[str], *, begun: float, idle: bool
 ) -> int:
-    """Stay until the tick that began at *begun* has to be gone; return the exit code. *idle*: nothing was to do."""
+    """Stay until the tick that began at *begun* must end; return the exit code. *idle*: there was nothing to do."""
     now = time.monotonic()
     until = timer.deadline(
         started_wall=time.time() - (now - begun),
@@ -37,7 +37,7 @@ def stay_here(
         budget_s=float(inputs["budget_s"]),
         every_s=float(inputs["every_s"]),
     )
-    timer.give(until)  # also if it has to become a full tick itself, as no process can be started
+    timer.give(until)  # also if it must become a full tick itself, because no process can be started
     timer.stand_at(until + timer.PAST_DEADLINE_S + AFTER_CHILD_S)
     return stay(
         look,
@@ -62,8 +62,8 @@ def stay(
 ) -> int:
     """Look every *poll_s* seconds and *run* a full tick for what is found; return the exit code.
 
-    What a full tick leaves undone (a paused queue, a limit that is reached) does not start another one each second:
-    that waits longer and longer, until something else is found.
+    Work that a full tick leaves undone (a paused queue, a limit that is reached) does not start another one each
+    second: the pauses grow until something else is found.
     """
     code = 0
     left_undone: str | None = None
@@ -95,7 +95,7 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
 
     def pass_on(number: int, _frame: object) -> None:
         nonlocal asked_at
-        # To a process group, a signal often comes twice; a second one would cut the grace of the first.
+        # A signal to a process group often comes twice, and a second one would cut the grace of the first.
         again = number in asked and time.monotonic() - asked_at < SAME_SIGNAL_S
         asked.append(number)
         if child and not again:
@@ -107,14 +107,14 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
 
     before = {}
     for number in (SIGTERM, SIGINT, SIGHUP):
-        if getsignal(number) != SIG_IGN:  # as nohup has it
+        if getsignal(number) != SIG_IGN:  # nohup, for example, sets SIG_IGN
             before[number] = signal(number, pass_on)
-    # -P: the working folder is no place to import from, unless this process does so, too.
+    # -P: do not import from the working folder, unless this process does so, too.
     safe = () if getattr(sys.modules["__main__"], "__spec__", None) else ("-P",)
     argv = [sys.executable, *safe, "-m", "cronjobs", *arguments]
     environ = {**os.environ, timer.UNTIL: f"{until:.3f}"}
     try:
-        # A process group of its own: what is sent to ours reaches it once, passed on.
+        # A process group of its own: a signal to ours reaches it once, passed on.
         child = os.posix_spawn(sys.executable, argv, environ, setpgroup=0)
         if asked:
             os.kill(child, asked[-1])

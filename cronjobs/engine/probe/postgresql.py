@@ -1,6 +1,6 @@
-"""The question to PostgreSQL by libpq's C API, and the tick's row in the same statement.
+"""Asks PostgreSQL through libpq's C API, and writes the tick's row in the same statement.
 
-libpq's functions are those of its documentation, "C Library"; importing psycopg takes ten times as long as asking.
+libpq's functions are those of its documentation, "C Library". Importing psycopg takes ten times as long as asking.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ANSWER_TIMEOUT_S = 3.0  # then the full tick asks, and reports it
+ANSWER_TIMEOUT_S = 3.0  # after this the full tick asks, and reports it
 READING, WRITING, CONNECTED = 1, 2, 3  # PostgresPollingStatusType
 COMMAND_OK, TUPLES_OK = 1, 2  # ExecStatusType
 BAD = 1  # ConnStatusType
@@ -30,7 +30,10 @@ ASK = (
 
 
 def bound(sql: str, facts: Mapping[str, object], literal: Callable[[str], str]) -> str:
-    """*sql* with its ``:name`` parameters as literals: a simple query may be several statements, one round trip."""
+    """*sql* with its ``:name`` parameters as literals:
+
+    a simple query may contain several statements in one round trip.
+    """
     first, *pieces = sql.split(":")
     found = [first]
     for piece in pieces:
@@ -53,13 +56,13 @@ class ServerSession:
         self._pq = pq = ctypes.CDLL(libpq)
         for name in ("PQconnectStartParams", "PQgetResult", "PQescapeLiteral", "PQgetvalue"):
             getattr(pq, name).restype = ctypes.c_void_p
-        options = {"client_encoding": "UTF8"} | KEEPALIVES  # the URL, which comes after them, goes before them
+        options = {"client_encoding": "UTF8"} | KEEPALIVES  # the URL comes after these and wins
         names = [*map(str.encode, options), b"dbname", None]
         values = [*(str(value).encode() for value in options.values()), url.encode(), None]
         array = ctypes.c_char_p * len(names)
         expand_url = 1
         self._connection = ctypes.c_void_p(pq.PQconnectStartParams(array(*names), array(*values), expand_url))
-        # Otherwise libpq prints warnings of the server on stderr, and cron mails them.
+        # Otherwise libpq prints the server's warnings on stderr, and cron mails them.
         self._quiet = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda _argument, _result: None)
         pq.PQsetNoticeReceiver(self._connection, self._quiet, None)
         self._connect()
@@ -80,7 +83,7 @@ class ServerSession:
             raise OSError("the server does not answer")
 
     def settle(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> bool:
-        """Write an idle tick's row if *facts*, the database and, of lease holders here, *alive* say that it is one.
+        """Write an idle tick's row if *facts*, the database and, for lease holders here, *alive* say that it is idle.
 
         One round trip; two if there are holders.
         """
@@ -92,7 +95,7 @@ class ServerSession:
         return True
 
     def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
-        """What there is to do, as a text that changes with it; None: nothing."""
+        """What there is to do, as a text that changes with it. None: nothing."""
         idle, answers, holders = self._run(LOOK, facts)
         return None if idle == "t" and (holders is None or alive(holders)) else f"{answers} {holders}"
 
@@ -116,7 +119,7 @@ class ServerSession:
         return rows[0]
 
     def _result(self, give_up_at: float) -> int | None:
-        """The next result; None: there is no more. A server that has frozen would keep PQgetResult for ever."""
+        """The next result. None: there is no more. With a frozen server PQgetResult would wait for ever."""
         while self._pq.PQisBusy(self._connection):
             waiting = select.poll()
             waiting.register(self._pq.PQsocket(self._connection), select.POLLIN)

@@ -1,4 +1,4 @@
-"""How we talk to a PostgreSQL server, by libpq or by psycopg: parameters, timeouts and settings."""
+"""How we talk to a PostgreSQL server, through libpq or psycopg: parameters, timeouts and settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONNECT_TIMEOUT_S = 5
-# Parameters of a connection, unless the URL says otherwise.
+# Connection parameters, unless the URL says otherwise.
 KEEPALIVES = {
     "application_name": "cronjobs",
     "keepalives_idle": 10,
@@ -15,15 +15,15 @@ KEEPALIVES = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
-# Limits on what a frozen peer, a lock of others or a dead runner may cost. In milliseconds, set for each transaction.
+# Limits on the cost of a frozen peer, a foreign lock or a dead runner. In milliseconds, set for each transaction.
 TIMEOUTS = {
     "statement_timeout": 15_000,
     "lock_timeout": 2_000,
     "idle_in_transaction_session_timeout": 30_000,
-    # Otherwise the SQL of a dead runner goes on, and even commits.
+    # Otherwise a dead runner's SQL goes on, and even commits.
     "client_connection_check_interval": 2_000,
 }
-# UTC: days have 24 hours in our statements whatever the server's zone is, and instants need no conversion. The others:
+# UTC: days have 24 hours in our statements whatever the server's zone, and instants need no conversion. The others:
 # psycopg reads instants only in that style, and floats must come back exactly as written.
 SETTINGS = {
     "timezone": "UTC",
@@ -31,13 +31,13 @@ SETTINGS = {
     "intervalstyle": "postgres",
     "standard_conforming_strings": "on",
     "extra_float_digits": "1",
-    # Compiling a claim would take longer than a thousand of them, as the planner takes its recursive parts for huge.
+    # Compiling a claim would take longer than a thousand of them: the planner takes its recursive parts for huge.
     "jit": "off",
-    # Without statistics (autovacuum is off, or has not come yet) the planner takes a third of all rows for leased, and
-    # reads ten million finished ones to find one. Each of our statements about a big table has its index.
+    # Without statistics (autovacuum is off, or has not come yet) the planner assumes that a third of all rows is
+    # leased, and reads ten million finished ones to find one. Each of our statements about a big table has its index.
     "enable_seqscan": "off",
-    "enable_bitmapscan": "off",  # it sorts all of what an index has in order already
-    "max_parallel_workers_per_gather": "0",  # starting them takes longer than what they would do
+    "enable_bitmapscan": "off",  # it sorts what an index already has in order
+    "max_parallel_workers_per_gather": "0",  # starting them takes longer than their work
 }
 SET_SETTINGS = tuple([f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items()])
 

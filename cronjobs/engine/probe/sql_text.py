@@ -1,7 +1,7 @@
-"""SQL that is written once for both databases, and the text that each of them gets.
+"""SQL written once for both databases, and the text that each of them gets.
 
-A statement is an f-string of constants. Two things stay open in it until it is run: the names of our tables and
-functions, which may be in a configured schema, and what the databases write differently: see ``either``.
+A statement is an f-string of constants. Two things stay open in it until it runs: the names of our tables and
+functions, which may be in a configured schema, and what the databases write differently (``either``).
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ LOCK_QUEUES = "{lock_queues}"
 COUNT_FULL = "{count_full}"
 QUEUES_HELD = "{queues_held}"
 
-# Control characters, which SQL does not have.
+# Control characters, which never occur in SQL.
 _BEGIN, _OR, _END = "\x01", "\x02", "\x03"
 
 
 def either(*, postgresql: str, sqlite: str) -> str:
-    """SQL that the two databases write differently, to be used in a statement like any other text."""
+    """SQL that the two databases write differently, for use in a statement like any other text."""
     return f"{_BEGIN}{postgresql}{_OR}{sqlite}{_END}"
 
 
-# statement_timestamp(), never clock_timestamp(), which is volatile and no condition of an index. :now_ is zero but for
-# the probe of tests that travel in time on a real database. SQLite's clock is the host's.
+# statement_timestamp(), never clock_timestamp(), which is volatile and cannot be used with an index. :now_ is zero
+# except in tests that move the clock on a real database. SQLite's clock is the host's.
 POSTGRESQL_NOW = "(statement_timestamp() + make_interval(secs => :now_))"
 NOW = either(postgresql=POSTGRESQL_NOW, sqlite=":now_")
 
 
 def shifted(instant: str, seconds: str) -> str:
-    """*instant* (an SQL expression) and *seconds* (one, too; may be negative) later."""
+    """*instant* plus *seconds*, both SQL expressions; *seconds* may be negative."""
     return either(
         postgresql=f"({instant} + make_interval(secs => {seconds}))",
         sqlite=f"({instant} + CAST(({seconds}) * 1000000 AS INTEGER))",
@@ -61,7 +61,7 @@ def after_now(seconds: str) -> str:
 
 
 def qualified(table: str, schema: str | None) -> str:
-    """*table* in the configured *schema*; None: where the search_path finds it."""
+    """*table* in the configured *schema*. None: where the search_path finds it."""
     if schema is None:
         return f"cronjobs_{table}"
     quoted = schema.replace('"', '""')
@@ -69,7 +69,7 @@ def qualified(table: str, schema: str | None) -> str:
 
 
 class _Qualified(dict[str, str]):
-    """Every name of ours, as it is written where the tables are in *schema*."""
+    """Each of our names, as it is written if the tables are in *schema*."""
 
     def __init__(self, schema: str | None) -> None:
         self._schema = schema
@@ -79,7 +79,7 @@ class _Qualified(dict[str, str]):
 
 
 def statement_text(statement: str, *, postgresql: bool, schema: str | None = None) -> str:
-    """*statement* as the server gets it; print it to run it by hand, with values for its ``:parameters``."""
+    """*statement* as the server gets it. Print it to run it by hand, with values for its ``:parameters``."""
     while _END in statement:  # the innermost first
         before, _, after = statement.partition(_END)
         before, _, texts = before.rpartition(_BEGIN)

@@ -1,8 +1,8 @@
-"""The question to a SQLite file, and the tick's row in the same transaction."""
+"""Asks a SQLite file, and writes the tick's row in the same transaction."""
 
 from __future__ import annotations
 
-try:  # what sqlite3 is made of, without its converters, whose imports cost more than the rest
+try:  # the core of sqlite3, without its converters, whose imports cost more than the rest
     from _sqlite3 import connect
 except ImportError:  # pragma: no cover - a Python that has it elsewhere
     from sqlite3 import connect
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-BUSY_TIMEOUT_MS = 20  # short: whoever has to wait for a writer takes a turn, which the full tick does
+BUSY_TIMEOUT_MS = 20  # short: to wait for a writer one must take a turn, which the full tick does
 
 
 class FileSession:
@@ -23,7 +23,7 @@ class FileSession:
 
     def __init__(self, path: str) -> None:
         quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        # rw: a file that is not there is for the full tick to judge; it may be on a disk that is not mounted.
+        # rw: the full tick judges a missing file, which may be on a disk that is not mounted.
         uri = f"file:{quoted}?mode=rw"
         self._connection = connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -40,7 +40,7 @@ class FileSession:
         return True
 
     def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
-        """What there is to do, as a text that changes with it; None: nothing."""
+        """What there is to do, as a text that changes with it. None: nothing."""
         idle, answers, holders = self._row(LOOK, facts) or (0, "", None)
         return None if idle and (holders is None or alive(holders)) else f"{answers} {holders}"
 

@@ -1,4 +1,4 @@
-"""Small files in the user's state folder, only if it is ours alone, opened without following links."""
+"""Small files in the user's state folder, used only if the folder is ours alone, opened without following links."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ except ImportError:  # pragma: no cover - a Python without it
     from hashlib import blake2b
 
 LONGEST = 1 << 20  # of a file; a longer one is not ours
-SPOOL = "exec-spool"  # a folder in it: runs of "cronjobs exec" that wait for the database
+SPOOL = "exec-spool"  # a folder in it, for runs of "cronjobs exec" that wait for the database
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def lasting_folder() -> str | None:
-    """$XDG_STATE_HOME/cronjobs, or ~/.local/state/cronjobs by the password file, as cron may set no HOME; or None."""
+    """$XDG_STATE_HOME/cronjobs, or ~/.local/state/cronjobs by the password file (cron may set no HOME); or None."""
     named = os.environ.get("XDG_STATE_HOME")
     if named and named.startswith("/"):
         return f"{named}/cronjobs"
@@ -31,19 +31,19 @@ def lasting_folder() -> str | None:
 
 
 def folder_here() -> str:
-    """The lasting folder, or one that a restart of the host may take away; see ``host.state_folder``."""
+    """The lasting folder, or one that may not survive a restart of the host; see ``host.state_folder``."""
     return lasting_folder() or f"{os.environ.get('TMPDIR') or '/tmp'}/cronjobs-{os.getuid()}"
 
 
 def spool_address(config: str | None, url: str | None) -> str:
-    """What marks the spooled runs of one project: its file, and a database URL given elsewhere."""
+    """Identifies the spooled runs of one project: its file, and a database URL given elsewhere."""
     # Not the resolved path: a deploy moves /srv/shop/current.
     file = os.path.normpath(config) if config else ""
     return blake2b(os.fsencode(f"{file}\0{url or ''}"), digest_size=8).hexdigest()
 
 
 def spooled(address: str | None) -> list[str]:
-    """The names of the files that wait for the project with this address, or None: for any; never failing."""
+    """The names of the files that wait for the project with this address; None: for any project. Never fails."""
     try:
         folder = open_spool()
     except OSError:
@@ -59,13 +59,13 @@ def spooled(address: str | None) -> list[str]:
 
 
 def spooled_at(name: str) -> float:
-    """When the run in a file of the spool began, in seconds since 1970; 0.0 if its name is none of ours."""
+    """When the run in a spooled file began, in seconds since 1970. 0.0: the name is none of ours."""
     began_us = name.partition("-")[2].partition("-")[0]
     return int(began_us) / 1e6 if began_us.isascii() and began_us.isdecimal() else 0.0
 
 
 def open_spool() -> int:
-    """The descriptor of the spool's folder. Raises OSError if there is none, or others may write in it."""
+    """The descriptor of the spool's folder. Raises OSError if it does not exist, or others may write in it."""
     state = folder_here()
     os.close(open_folder(state))
     return open_folder(f"{state}/{SPOOL}")
@@ -85,7 +85,7 @@ def open_folder(path: str) -> int:
 
 
 def read_file(folder: int, name: str) -> bytes | None:
-    """The content of one file of an open folder; None if it is no regular file of ours. Raises OSError."""
+    """The content of one file of an open folder. None: it is no regular file of ours. Raises OSError."""
     # NONBLOCK: otherwise open() would wait on a FIFO.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with open(descriptor, "rb", buffering=0) as file:

@@ -27,7 +27,7 @@ from cronjobs.errors import CronjobsError
 from cronjobs.installed import needed
 
 PROGRESS_EVERY_S: Final = 5.0
-DRY_RUN: Final = "cronjobs.desk.cli.dry_run"  # no part of a tick: imported where it is asked for
+DRY_RUN: Final = "cronjobs.desk.cli.dry_run"  # not part of a tick: imported only when asked for
 
 
 def _progress_every_s() -> float:

@@ -1,4 +1,4 @@
-"""What a tick says: on a terminal as it goes, to its log, as JSON, or in the mail that cron sends."""
+"""A tick's output: on a terminal as it goes, in its log, as JSON, or in the mail that cron sends."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import rough
 
 MOST_WAITING: Final = 256 * 1024  # bytes
-AT_ONCE: Final = 512  # POSIX: a pipe that is ready takes so many without blocking, PIPE_BUF
+AT_ONCE: Final = 512  # PIPE_BUF: POSIX lets a ready pipe take so many bytes without blocking
 PATIENCE_S: Final = 0.5  # at the end
-MOST_KEPT: Final = 1000  # events of mere information, for --json
+MOST_KEPT: Final = 1000  # events at level INFO, for --json
 OF_DATABASE: Final = "database.trouble"
 OF_CODE: Final = ("config.fault", "jobs.unknown_type")
-DEATHS_TOLD: Final = 10  # in one mail; the rest is counted
+DEATHS_TOLD: Final = 10  # in one mail; the rest is only counted
 
 
 class Outlet:
-    """Prints what fits, keeps the rest for the next time, and counts what it had to leave out.
+    """Prints what fits, keeps the rest for the next time, and counts what it had to drop.
 
     It never waits for a reader: a pipe that nobody reads (``run-due -v | less``, left alone) and a terminal after
-    Ctrl-S take no more at some point, and a tick's loop has leases to renew meanwhile.
+    Ctrl-S stop accepting output, and a tick's loop has leases to renew meanwhile.
     """
 
     def __init__(self, descriptor: int = 1) -> None:
@@ -70,17 +70,17 @@ class Outlet:
 
 
 class Reporter:
-    """Takes a tick's events to the log, the terminal, and what is told at the end."""
+    """Sends a tick's events to the log, the terminal, and the summary at the end."""
 
     def __init__(self, log: Log, talk: bool) -> None:
         self.log = log
         self.talk = talk
         self.outlet = Outlet()
         self.told: list[events.Event] = []
-        self._succeeded: set[str] = set()  # job types of which a job did
+        self._succeeded: set[str] = set()  # job types with a job that succeeded
 
     def note(self, event: events.Event) -> None:
-        if event.name == "job.progress":  # of use only while it is on the screen
+        if event.name == "job.progress":  # only useful while it is on the screen
             if self.talk:
                 self._print(event)
             return
@@ -103,11 +103,11 @@ class Reporter:
 
     @property
     def well(self) -> set[str]:
-        """Job types of which a job succeeded."""
+        """Job types with a job that succeeded."""
         return {masking.hide(name) for name in self._succeeded}
 
     def ended(self, result: Result, took: timedelta, verbose: bool) -> None:
-        if result.did() or result.ended != NOTHING_DUE:  # an idle tick has its row; 1,440 lines a day say no more
+        if result.did() or result.ended != NOTHING_DUE:  # an idle tick has its row; 1,440 lines a day would say no more
             self.note(events.tick_ended(result.did(), result.ended, took))
         if result.fault is not None:
             text = fault.text_of(result.fault)
@@ -124,14 +124,14 @@ class CronMail:
     throttle: bool
 
     def __post_init__(self) -> None:
-        self._causes: dict[str, str] = {}  # what was said of each
-        self._about: dict[str, str] = {}  # CODE or DATABASE, of those that only a tick that knows it can see
+        self._causes: dict[str, str] = {}  # what was reported about each cause
+        self._about: dict[str, str] = {}  # CODE or DATABASE, for causes that only a tick that knows these can see end
         self._lines: list[str] = []
         self._well: set[str] = set()
-        self.said = False  # whether anything was, or would have been if it were not repeated
+        self.said = False  # whether anything was reported, or would have been if it were not repeated
 
     def reporter(self, log: Path | None, talk: bool) -> Reporter:
-        """The tick's reporter. Its *log* is remembered for a tick that cannot read the configuration any more."""
+        """The tick's reporter. Its *log* is remembered for a tick that can no longer read the configuration."""
         remember_log(self.config, log)
         return Reporter(Log(log), talk)
 
@@ -151,7 +151,10 @@ class CronMail:
         extras.not_started(settings, error, until)
 
     def trouble(self, said: str, cause: str | None = None) -> None:
-        """Something that will be the same next minute until someone mends it; *cause*, if what is said may differ."""
+        """Report something that will be the same next minute until someone mends it.
+
+        *cause*: if its words may differ.
+        """
         self._causes.setdefault(cause or said, said)
 
     def tell(self, reporter: Reporter) -> None:
@@ -168,7 +171,10 @@ class CronMail:
             self.trouble(reporter.log.fault)
 
     def _tell_deaths(self, dead: list[events.Event]) -> None:
-        """Those whose cause is new, or was told long enough ago; the others are in the log, and in "status"."""
+        """Report deaths whose cause is new, or was last reported long enough ago.
+
+        The log and "status" have the others.
+        """
         causes: dict[str, list[events.Event]] = {}
         for event in dead:
             causes.setdefault(events.death_cause(event), []).append(event)
@@ -191,7 +197,7 @@ class CronMail:
             self._lines.append(f"  all: {absolute('cronjobs jobs list --status dead', self.config)}")
 
     def code_at_fault(self) -> bool:
-        """Whether a fault of the code was mailed, and is not over."""
+        """Whether a fault of the code was mailed and is not over."""
         return self.throttle and Alarm(self.config).code_at_fault()
 
     def send(self, *, knows_code: bool = False) -> None:
@@ -206,7 +212,7 @@ class CronMail:
             if not self.throttle or alarm.worth_telling(cause, now, said=said, about=self._about.get(cause)):
                 complain(said)
         if self.throttle:
-            # While a database is away, nobody knows whether its disk is still full.
+            # While a database is unreachable, nobody knows whether its disk is still full.
             unknown = {DATABASE} & {*self._about.values()} | (set() if knows_code else {CODE})
             for sentence in alarm.over(set(self._causes), now, self._well, unknown=unknown):
                 complain(f"cronjobs: {sentence}")

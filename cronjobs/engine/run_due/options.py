@@ -1,8 +1,7 @@
-"""The options of ``run-due``, declared once, and cron's command line, read without typer: its import takes a third of
-a tick.
+"""The options of ``run-due``, declared once, and cron's command line, read without typer.
 
-Whatever is not plain (a help text, a mistake, ``--option=value``) is typer's to read and to explain; ``cli.run_due``
-makes typer's options of the same fields.
+Importing typer takes a third of a tick. typer reads and explains whatever is not plain (a help text, a mistake,
+``--option=value``); ``cli.run_due`` makes typer's options from the same fields.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_type_hints
 from cronjobs.engine.probe.state_files import spool_address
 from cronjobs.engine.tick.result import TickFilter
 
-SHOWS_PROGRESS: Final = "CRONJOBS_PROGRESS_EVERY_S"  # dev sets it for its ticks: it has a line for what they say
+SHOWS_PROGRESS: Final = "CRONJOBS_PROGRESS_EVERY_S"  # dev sets it for its ticks, which then report progress to it
 
 
 class FailOn(StrEnum):
@@ -27,7 +26,7 @@ class FailOn(StrEnum):
 
 
 class Option(NamedTuple):
-    """How an option is typed. ``read`` makes its value of the text that follows; None: it is a flag."""
+    """How an option is typed. ``read`` makes its value from the text that follows; None: it is a flag."""
 
     words: str
     read: Callable[[str], Any] | None = None
@@ -39,14 +38,14 @@ class Option(NamedTuple):
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):  # int() takes more, some of which typer refuses
+    if not (text.isascii() and text.isdigit()):  # int() accepts more, some of which typer refuses
         raise ValueError(text)
     return int(text)
 
 
 @dataclass(frozen=True)
 class TickOptions:
-    """What the command line of run-due may say."""
+    """The options that a command line of run-due may set."""
 
     # These two are options of every command: cli.options has their help.
     config: Annotated[Path | None, Option("--config", Path, before=True)] = None
@@ -85,7 +84,7 @@ class TickOptions:
 
     @property
     def spool(self) -> str:
-        """What marks the runs of exec that wait for this tick's database."""
+        """Identifies the runs of exec that wait for this tick's database."""
         return spool_address(str(self.config_path), self.database_url or os.environ.get("CRONJOBS_DATABASE_URL"))
 
     @property
@@ -99,7 +98,7 @@ _NAMES: Final = {word: name for name, option in OPTIONS.items() for word in opti
 
 
 def tick_options(arguments: Sequence[str]) -> TickOptions | None:
-    """The options of a plain ``run-due``; None: this is for typer."""
+    """The options of a plain ``run-due``. None: leave it to typer."""
     if "_CRONJOBS_COMPLETE" in os.environ:  # a shell that asks for completions
         return None
     found: dict[str, Any] = {}
@@ -119,7 +118,7 @@ def tick_options(arguments: Sequence[str]) -> TickOptions | None:
 
 
 def _value(option: Option, words: Iterator[str]) -> Any:
-    """True for a flag, else the value, taken from *words*; None: typer may refuse it, or read something else in it."""
+    """True for a flag, else the value, taken from *words*. None: typer may refuse it, or read it differently."""
     if option.read is None:
         return True
     text = next(words, "")

@@ -1,7 +1,7 @@
 """How the database differs from ``tables.py``: every definition is compared with that of a fresh table beside it.
 
-alembic's own comparison sees neither CHECKs nor the predicates of partial indexes. Here the database itself writes down
-both sides: PostgreSQL from temporary tables, created and rolled back, SQLite from a database in memory.
+alembic's own comparison sees neither CHECKs nor the predicates of partial indexes. Here the database itself writes both
+sides: PostgreSQL from temporary tables, created and rolled back, SQLite from a database in memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ FUNCTIONS: Final = (*APP_FUNCTIONS, *WORKER_FUNCTIONS)
 
 
 def find(connection: Connection) -> list[str]:
-    """What is missing or changed, one sentence each; what it creates for that is rolled back with the transaction."""
+    """What is missing or changed, one sentence each.
+
+    Whatever it creates for that is rolled back with the transaction.
+    """
     if connection.dialect.name == "sqlite":
         there, wanted = _sqlite_facts(connection), _sqlite_wanted()
         views = _views_missing(connection, "SELECT name FROM sqlite_master WHERE type = 'view'", VIEWS + SQLITE_VIEWS)
@@ -55,9 +58,9 @@ def find(connection: Connection) -> list[str]:
 
 
 def _read_again(connection: Connection, table: str, definition: str) -> str:
-    """A constraint's *definition* as the server writes it after having read it: a restored dump has that one.
+    """A constraint's *definition* as the server writes it after reading it: a restored dump has that form.
 
-    Of a nested AND it leaves parentheses out then. (pg_dump writes what the server wrote; measured on 18.)
+    Of a nested AND it then leaves the parentheses out. (pg_dump writes what the server wrote; measured on 18.)
     """
     if not definition.startswith("CHECK "):
         return definition

@@ -1,4 +1,4 @@
-"""Take our tables, views and functions out of the database, and nothing else; only while nobody works with them."""
+"""Drops our tables, views and functions, and nothing else, and only while nobody works with them."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _MADE: Final = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|VIEW|FUNCTION) (cronj
 
 
 class InUse(CronjobsError):
-    """Somebody works with the tables: nothing was dropped."""
+    """Somebody works with the tables. Nothing was dropped."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True)
 class Content:
-    """What would go: the ``relations``, and how many jobs that somebody may still want, by status.
+    """What would be dropped: the ``relations``, and how many jobs somebody may still need, by status.
 
-    ``hosts``: those that have ticked, and are not forgotten yet. ``is_shared_file``: others have tables in the SQLite
-    file. ``in_django``: Django remembers our migrations.
+    ``hosts``: those that have ticked, as far as rows are kept. ``is_shared_file``: another program has tables in the
+    SQLite file. ``in_django``: Django's record lists our migrations.
     """
 
     relations: Sequence[Relation]
@@ -69,7 +69,7 @@ def drop(
     and SchemaTooNew for tables of a later version, of which this one does not know all.
     """
     before(look(database, settings, force=force, quiet=quiet))
-    made = _made(database)  # it takes a while, in which nobody is to wait for a lock
+    made = _made(database)  # it takes a while, and nobody should wait for a lock meanwhile
 
     def dropped() -> Content:
         with migrations.transaction(database) as connection:
@@ -104,7 +104,7 @@ def _look(
 
 
 def _made(database: Database) -> set[tuple[Kind, str]]:
-    """What the migrations make, by their own SQL."""
+    """What the migrations create, by their own SQL."""
     return {(cast("Kind", kind.lower()), name) for kind, name in _MADE.findall(migrations.sql(database.address))}
 
 

@@ -58,8 +58,8 @@ RUN: Final[Mapping[str, str]] = {
     VERSION_TABLE: "SELECT",
 }
 
-# What a caller may set of a job. Not its status, tries or lease, which are the runners'. Nor its schedule: an
-# unfinished row with a schedule makes that schedule's next occurrences give way (overlap).
+# The columns of a job that a caller may set. Not its status, tries or lease, which belong to the runners. Nor its
+# schedule: an unfinished row with a schedule makes that schedule's next occurrences give way (overlap).
 _GIVEN: Final = (
     "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, idempotency_key, concurrency_key, "
     "enqueued_by, created_at"
@@ -71,7 +71,7 @@ _REPLACED: Final = (
 ENQUEUE: Final[Mapping[str, str]] = {
     # Columns needed to look up a key's row, to return its status, and to count a full queue.
     "cronjobs_jobs": f"SELECT (id, status, attempts, idempotency_key, queue), INSERT ({_GIVEN})",
-    # No right to change it, which is one to lock its rows, too: functions lock them and count.
+    # No right to update it, which would also allow locking its rows: functions lock them and count.
     "cronjobs_queues": "SELECT",
     # "cronjobs enqueue" reports that a job will have to wait.
     "cronjobs_pauses": "SELECT (scope, name, until)",

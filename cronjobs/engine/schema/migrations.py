@@ -52,7 +52,7 @@ _NO_RIGHT: Final = "42501"  # insufficient_privilege
 
 _SQLITE_PATIENCE_S: Final = 60.0
 
-# What a migration says that runs by itself, and that must not affect the transaction of somebody else.
+# What a migration that runs by itself prints or sets, and that must not affect somebody else's transaction.
 _OF_AN_OWN_TRANSACTION: Final = ("BEGIN", "COMMIT", "SET LOCAL", "SELECT pg_advisory_xact_lock")
 
 # alembic's context and op are module globals.
@@ -74,8 +74,8 @@ def upgrade(database: Database) -> tuple[str | None, str]:
     """Migrate to the newest revision; return the revision before (None: no tables yet) and after.
 
     All or nothing, on both databases. Several at once are fine: one works, the others wait and find it done. A schema
-    that is newer than this code is left alone; raises SchemaTooNew if this code must not run on it, and
-    SchemaNotUpgraded for tables of a version before 0.2.0.
+    newer than this code is left alone. Raises SchemaTooNew if this code must not run on it, and SchemaNotUpgraded for
+    tables of a version before 0.2.0.
     """
     newest = head()
 
@@ -94,13 +94,13 @@ def upgrade(database: Database) -> tuple[str | None, str]:
 
 
 def current(database: Database) -> str | None:
-    """The revision of the database; None: it has no tables of ours."""
+    """The revision of the database. None: it has no tables of ours."""
     with database.read() as connection:
         return _revision(connection)
 
 
 def home(database: Database) -> str:
-    """The PostgreSQL schema that has the tables, or would get them. Raises DatabaseError when there is none."""
+    """The PostgreSQL schema that has the tables, or would get them. Raises DatabaseError if there is none."""
     with database.read() as connection:
         found = connection.exec_driver_sql(f"SELECT {_home(database.address.schema)}").scalar()
     if found is None:
@@ -278,10 +278,10 @@ def _revision(connection: Connection) -> str | None:
 
 
 def upgrade_lock(schema: str | None) -> str:
-    """SQL that lets one migration at a time go on; those that waited find nothing to do.
+    """SQL that lets one migration at a time proceed. Those that waited find nothing to do.
 
-    PgBouncer's transaction mode allows it. Each schema has its own lock, so that two projects in one database do not
-    wait for each other.
+    PgBouncer's transaction mode allows it. Each schema has its own lock, so two projects in one database do not wait
+    for each other.
     """
     return f"SELECT pg_advisory_xact_lock(hashtext('cronjobs migrations'), hashtext({_home(schema)}))"
 

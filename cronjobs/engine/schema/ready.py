@@ -1,4 +1,7 @@
-"""Make sure that a database has our tables: SQLite's are made on first use, PostgreSQL's by "cronjobs db upgrade"."""
+"""Makes sure that a database has our tables:
+
+SQLite's are created on first use, PostgreSQL's by "cronjobs db upgrade".
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from cronjobs.errors import SchemaMissing, SchemaTooOld
 
 
 def require_tables(database: Database, *, migrates: bool = True) -> None:
-    """Raise unless this code runs on the tables. Of a SQLite file they are made, or migrated.
+    """Raise unless this code can run on the tables. Creates or migrates those of a SQLite file.
 
     Without *migrates*, for code in an app, tables of an older revision are left alone: SchemaTooOld.
     """
@@ -23,6 +26,6 @@ def require_tables(database: Database, *, migrates: bool = True) -> None:
     except (SchemaMissing, SchemaTooOld) as error:
         if not database.is_sqlite or (isinstance(error, SchemaTooOld) and not migrates):
             raise
-        from cronjobs.engine.schema import migrations  # and alembic, which an idle tick does without
+        from cronjobs.engine.schema import migrations  # imports alembic, which an idle tick does without
 
         migrations.upgrade(database)
