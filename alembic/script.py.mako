@@ -1,7 +1,7 @@
 """${message}
 
 Only expand: code of the previous version goes on running on this schema while the new one arrives. Names are
-unqualified, the search_path is pinned. Then: SCHEMA_REVISION in cronjobs/tables.py.
+unqualified, the search_path is pinned. Then: SCHEMA_REVISION in cronjobs/engine/database/tables.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ down_revision = ${repr(down_revision)}
 branch_labels = ${repr(branch_labels)}
 depends_on = ${repr(depends_on)}
 
-OLDEST_CODE = "0001"  # the oldest revision whose code may run on the database after this migration
+OLDEST_CODE = "0012"  # the oldest revision whose code may run on the database after this migration
 
 
 def upgrade() -> None:
