@@ -70,6 +70,7 @@ def test_the_wheel_holds_the_package_its_types_and_the_migrations(wheel: Path) -
         "cronjobs/contrib/web/templates/base.html",
         "cronjobs/contrib/django/templates/cronjobs/admin_index.html",
     }
+    assert f"cronjobs-{__version__}.dist-info/sboms/cronjobs.cdx.json" in names
     folders = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert folders == {"cronjobs"}
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".db"))]
