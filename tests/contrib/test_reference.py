@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
+from jsonschema import Draft7Validator
 from support.configfile import DATABASE, cases, read, with_examples
 from support.pages import ROOT, Page
 
@@ -21,7 +21,7 @@ from cronjobs.engine.config.reference import Row, json_schema, sections
 from cronjobs.engine.config.settings import Settings
 from cronjobs.errors import ConfigError
 
-SCHEMA = Draft202012Validator(json_schema())
+SCHEMA = Draft7Validator(json_schema())
 ENVIRON = {"DATABASE_URL": "sqlite:///x.db", "SMTP_PASSWORD": "canary-4711"}
 
 TLS_FILES = {"ca": "ca.pem", "cert": "client.pem", "key": "client.key"}
@@ -96,7 +96,7 @@ ROWS = [(path, row) for section in sections() for path in section.paths for row 
 
 
 def test_there_is_a_row_for_each_key_and_the_schema_is_one() -> None:
-    Draft202012Validator.check_schema(json_schema())
+    Draft7Validator.check_schema(json_schema())
     assert len(ROWS) > 100
     assert json.dumps(json_schema()).count('"additionalProperties": false') >= len(sections())
 
@@ -197,7 +197,7 @@ def test_an_editor_marks_what_the_reader_refuses(text: str) -> None:
 def test_an_editor_says_what_is_expected_and_marks_the_key_that_is_too_many() -> None:
     """Seen in the YAML language server: of "oneOf" it says no more than "matches multiple schemas", at the schedule."""
     text = 'schedules: {a: {cron: "0 2 * * *", every: 5m, job: x, command: [ls]}}'
-    found = {error.message for error in Draft202012Validator(json_schema()).iter_errors(yaml.safe_load(text))}
+    found = {error.message for error in Draft7Validator(json_schema()).iter_errors(yaml.safe_load(text))}
     assert found == {"False schema does not allow '5m'", "False schema does not allow ['ls']"}
     keys = json_schema()["properties"]["schedules"]["additionalProperties"]["properties"]
     assert keys["timeout"]["errorMessage"] == "Expected: duration, 100ms–30d; for example 40s"

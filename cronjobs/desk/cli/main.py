@@ -169,7 +169,7 @@ class Root(LazyGroup):
         ),
         "schema": CommandRow(
             "schema:schema",
-            "Print the JSON Schema of cronjobs.yaml (draft 2020-12), with which an editor completes and checks it.",
+            "Print the JSON Schema of cronjobs.yaml (draft-07), with which an editor completes and checks it.",
             SET_UP,
             "For example: cronjobs schema > cronjobs.schema.json",
         ),

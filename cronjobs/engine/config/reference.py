@@ -73,15 +73,19 @@ def as_written(value: Any) -> str:
 # --- JSON Schema ------------------------------------------------------------------------------------------------------
 
 
+SCHEMA_ID: Final = "https://json.schemastore.org/cronjobs.json"  # where SchemaStore would serve it
+
+
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of cronjobs.yaml, draft 2020-12.
+    """The JSON Schema of cronjobs.yaml, draft-07, as SchemaStore asks.
 
     It accepts every file without problems, and refuses what an editor can see: unknown keys, words outside a fixed
     list, durations without a unit, a schedule without a time. ``cronjobs check`` checks ranges of durations, and
     whatever depends on the host (folders, time zones, modules).
     """
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$id": SCHEMA_ID,
         "title": "cronjobs.yaml",
         "description": "What runs, and when: the configuration of cronjobs.",
         **_schema(keys.file),
