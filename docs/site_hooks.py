@@ -1,4 +1,4 @@
-"""What mkdocs does not do itself: README.md is the home page, and links that leave docs/ lead to copies of the files.
+"""What mkdocs does not do itself: README.md is the home page, links that leave docs/ lead to copies, and llms.txt.
 
 The pages are read in the repository, too, where such links are relative paths. On the site they would be dead.
 """
@@ -27,7 +27,39 @@ def on_files(files: Files, config: Any) -> Files:
                 copy = f"{COPIES}/{target}.txt"
                 if files.get_file_from_path(copy) is None:
                     files.append(File.generated(config, copy, content=(ROOT / target).read_bytes()))
+    files.append(File.generated(config, "llms.txt", content=llms_txt(config, files)))
     return files
+
+
+def llms_txt(config: Any, files: Files) -> str:
+    """The menu with each page's first sentence, for language models: https://llmstxt.org"""
+    parts = [f"# {config['site_name']}", f"> {config['site_description']}"]
+    alone: list[str] = []
+    for entry in config["nav"]:
+        for title, pages in entry.items():
+            if isinstance(pages, str):
+                alone.append(llms_line(title, pages, config, files))
+                continue
+            lines = [
+                llms_line(name, uri, config, files)
+                for page in pages
+                for name, uri in page.items()
+                if isinstance(uri, str)  # the decisions, a list in the list, are for who changes cronjobs
+            ]
+            parts.append(f"## {title}\n\n" + "\n".join(lines))
+    return "\n\n".join([*parts[:2], *alone, *parts[2:]]) + "\n"
+
+
+def llms_line(title: str, uri: str, config: Any, files: Files) -> str:
+    file = files.get_file_from_path(uri)
+    assert file is not None, uri
+    text = text_of(uri, Path(str(file.abs_src_path)).read_text(encoding="utf-8"))
+    prose = (part for part in text.split("\n\n") if part[:1].isalnum() or part.startswith(("`", "**")))
+    sentence = re.split(
+        r"(?<=[.:])\s", LINK.sub(lambda found: found["text"].strip("![]"), " ".join(next(prose).split()))
+    )[0]
+    address = posixpath.join(config["site_url"] or "", file.url) or "index.html"
+    return f"- [{title}]({address}): {sentence}"
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
