@@ -53,6 +53,7 @@ from cronjobs.desk.insight.shortened_history import (
 from cronjobs.desk.insight.watched import last_sign, quiet_after
 from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.rules import pausing
+from cronjobs.engine.rules.error_groups import class_and_text
 from cronjobs.engine.store import explaining, listing, schedules
 from cronjobs.errors import UsageError
 from cronjobs.model import OUTCOME_WORDS, rough
@@ -399,8 +400,9 @@ def _in_columns(clock: str, word: str, text: str) -> list[str]:
 def _error(entry: Entry) -> str:
     """ ": OSError: no space left on device". That an attempt timed out, or was lost, is its outcome already."""
     by_itself = entry.get("outcome", "failed") == "failed" and entry["error_type"] not in ("TimedOut", "Lost")
-    words = [safe(entry["error_type"], 120) if by_itself else "", safe(entry["error"], 200)]
-    return "".join(f": {word}" for word in words if word)
+    kind, error = safe(entry["error_type"], 120) if by_itself else None, safe(entry["error"], 200)
+    said = class_and_text(kind, error)
+    return f": {said}" if said else ""
 
 
 def _jobs_told(entry: Entry) -> str:

@@ -46,7 +46,7 @@ from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules import pausing
-from cronjobs.engine.rules.error_groups import ROWS_AT_MOST, grouped
+from cronjobs.engine.rules.error_groups import ROWS_AT_MOST, class_and_text, grouped
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of, time_left
 from cronjobs.engine.store import listing, schedules
@@ -112,8 +112,8 @@ def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]
     room, indent = width() - number - 2, " " * (number + 2)
     lines = []
     for group in groups:
-        kind = f"{safe(group['error_type'], 120)}: " if group["error_type"] else ""
-        error, *rest = wrapped(kind + (safe(group["message"]) or "(no message)"), room)
+        message = class_and_text(safe(group["error_type"], 120), safe(group["message"]) or "(no message)")
+        error, *rest = wrapped(message, room)
         lines += [f"{group['jobs']:>{number},}  {coloured(error, 'yellow')}", *(indent + line for line in rest)]
         if group["sample_job_id"] is None:  # only counted: nothing more is known of them
             continue
@@ -349,8 +349,7 @@ def _run_lines(runs: Sequence[Mapping[str, Any]], count: int, times: Times) -> l
         ran = ran_for(outcome, run["started_at"], run["finished_at"])
         lines += ["", f"{ordinal(number)} attempt  {painted}  {times.both(run['started_at'])}, {ran}, {where}"]
         if run["error"]:
-            kind = f"{safe(run['error_type'], 120)}: " if run["error_type"] else ""
-            lines += block(f"{kind}{run['error']}", "  ")
+            lines += block(class_and_text(safe(run["error_type"], 120), str(run["error"])), "  ")
         for label in ("traceback", "output"):
             if run[label]:
                 lines += [coloured(f"  {label}", "bright_black"), *block(run[label], "    ")]

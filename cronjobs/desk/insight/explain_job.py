@@ -25,6 +25,7 @@ from cronjobs.desk.insight.explain_phrases import enqueued_by, late, name, pause
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP
+from cronjobs.engine.rules.error_groups import class_and_text, says_class
 from cronjobs.engine.rules.misfits import LEAST, MOST, OUTLIVED
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.progress import in_words, time_left
@@ -192,7 +193,8 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
         what = _OUTCOMES.get(outcome, outcome)
         if outcome in ("lost", "interrupted", "cancelled", "snoozed"):
             what = f"were {what}"
-        kind = f" with {name(error_type)}" if outcome == "failed" and error_type else ""
+        named = outcome == "failed" and error_type and not says_class(error_type, last.error)
+        kind = f" with {name(error_type or '')}" if named else ""
         error = f"; the last error: {one_line(last.error.rstrip(), 300)}" if outcome == "failed" and last.error else ""
         said = f"Attempts {first.number} to {last.number} {what}{kind}, from {times.clock(first.started_at)} to "
         sentences.append((first.finished_at, f"{said}{times.clock(last.finished_at)}{error}."))
@@ -208,8 +210,9 @@ def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
         case "succeeded":
             return f"{subject} succeeded at {at}{on}, after {took}" + (f" ({error})." if error else ".")
         case "failed":
-            kind = f"{name(attempt.error_type)}: " if attempt.error_type else ""
-            return f"{subject} failed at {at}{on}, after {took}: {kind}{error or 'no error was recorded'}."
+            kind = name(attempt.error_type) if attempt.error_type else None
+            said = class_and_text(kind, error or "no error was recorded")
+            return f"{subject} failed at {at}{on}, after {took}: {said}."
         case "timed_out":
             return f"{subject} timed out after {took}{on}, at {at}."
         case "lost":

@@ -38,8 +38,14 @@ _NUMBERS_TOGETHER: Final = re.compile(r"<n>(?:[.,:/TZ+-]+<n>)+Z?")
 
 def class_and_text(error_type: str | None, text: str | None) -> str:
     """ "ValueError: no such invoice"; for a command only "exit status 3: …", which already says what "exit-3" says."""
-    says_it = error_type is not None and (text or "").startswith(error_type.replace("exit-", "exit status ", 1))
-    return ": ".join(word for word in (None if says_it else error_type, text) if word)
+    return ": ".join(word for word in (None if says_class(error_type, text) else error_type, text) if word)
+
+
+def says_class(error_type: object, text: object) -> bool:
+    """Whether *text* begins with what *error_type* says: "exit status 3: …" of "exit-3". SQLite keeps any types."""
+    if not isinstance(error_type, str) or not isinstance(text, str):
+        return False
+    return text.startswith(error_type.replace("exit-", "exit status ", 1))
 
 
 def normalised(error: str) -> str:
