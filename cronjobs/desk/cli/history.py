@@ -45,6 +45,7 @@ from cronjobs.desk.insight.shortened_history import (
     acts_on_jobs,
     each_alone,
     number_of,
+    of_one_backfill,
     outcome_of,
     story,
     totals,
@@ -54,6 +55,8 @@ from cronjobs.desk.insight.watched import last_sign, quiet_after
 from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.rules import pausing
 from cronjobs.engine.rules.error_groups import class_and_text
+from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, RAN_EARLY, early_words
+from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store import explaining, listing, schedules
 from cronjobs.errors import UsageError
 from cronjobs.model import OUTCOME_WORDS, rough
@@ -63,9 +66,11 @@ COUNTED_AT_MOST: Final = 1_000_000  # attempts, and ledger rows: three seconds o
 TALLIES_AT_MOST: Final = 1_000  # schedules and job types, of each outcome
 INDENT: Final = 26  # of the text: behind the time of day and the outcome
 SECOND: Final = timedelta(seconds=1)
-_WORDS: Final = {"pause": "paused", "deploy": "deployed"} | ACTS
+_WORDS: Final = {"pause": "paused", "deploy": "deployed", "early": "ran early"} | ACTS
 _PLURALS: Final = {
     "no tick": ("time without ticks", "times without ticks"),
+    "clock": ("clock set back", "clocks set back"),
+    "early": ("ran early", "ran early"),
     "pause": ("pause", "pauses"),
     "deploy": ("deploy", "deploys"),
 } | {word: (f"job {done}", f"jobs {done}") for word, done in ACTS.items()}
@@ -112,6 +117,7 @@ class HistoryOutcome(StrEnum):
     MISSED = "missed"
     SKIPPED = "skipped"
     COALESCED = "coalesced"
+    EARLY = "early"
 
 
 def history(
@@ -155,15 +161,16 @@ def history(
     """List what happened, oldest first: "what happened last night?".
 
     First what broke, each in a line: jobs that died, attempts that failed, timed out, were lost, interrupted or
-    cancelled, occurrences that were missed; without --outcome, who cancelled, retried, dismissed, released or
-    rescheduled jobs, and who triggered or backfilled a schedule; and, also without --type, the times in which no
-    tick reached the database, pauses, and deploys: files that were applied, and other code on a host. If there are
-    more than --limit, those with the same error are one line. Then, counted by schedule and job type: what
-    succeeded, was snoozed, skipped or coalesced. The first line counts all; what is left out is counted on stderr.
-    Errors in full, tracebacks and outputs: "cronjobs jobs show ID".
+    cancelled, occurrences that were missed, or that a wrong clock ran early; without --outcome, who cancelled, retried,
+    dismissed, released or rescheduled jobs, and who triggered or backfilled a schedule; and, also without --type, the
+    times in which no tick reached the database, clocks that were set back, pauses, and deploys: files that were
+    applied, and other code on a host. If there are more than --limit, those with the same error are one line. Then,
+    counted by schedule and job type: what succeeded, was snoozed, skipped or coalesced. The first line counts all; what
+    is left out is counted on stderr. Errors in full, tracebacks and outputs: "cronjobs jobs show ID".
 
-    --json has an object for each, with its kind: attempt, death, occurrence, gap, pause, deploy or act; of the first
-    three the columns of their tables. If there are more than --limit, it has what broke, then the newest of the others.
+    --json has an object for each, with its kind: attempt, death, occurrence, gap, clock, pause, deploy or act; of the
+    first three the columns of their tables, but that the outcome of an occurrence is what became of it at its time. If
+    there are more than --limit, it has what broke, then the newest of the others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None
@@ -182,10 +189,11 @@ def history(
         tallies = _tallies(connection, asked, begins)
         if job_type is None and outcome is None:
             entries += _gaps(connection, asked, settings.run.every, times.now)
+            entries += _clocks(connection, asked)
             entries += _acts(connection, asked, times.now)
         if outcome is None:
             entries += _acts_on_jobs(connection, asked, times)
-    told = each_alone(entries, tallies, limit) if alone else story(entries, tallies, limit)
+    told = each_alone(entries, tallies, limit) if alone else story(of_one_backfill(entries), tallies, limit)
     if as_json:
         write([json_text([entry for [entry] in told.lines])])
     else:
@@ -267,6 +275,15 @@ def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime
     if last is not None and now - last > limit:
         gaps.append({"kind": "gap", "started_at": last, "finished_at": None})
     return [gap for gap in gaps if asked.end is None or gap["started_at"] < asked.end]
+
+
+def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
+    """The clock of ticks was set back: from ``finished_at`` to ``started_at``, so that this time was there twice."""
+    return [
+        {"kind": "clock", "started_at": row.started_at, "finished_at": row.finished_at}
+        for row in listing.clocks_set_back(connection, asked.begin, FUTURE_WATERMARK)
+        if asked.end is None or row.started_at < asked.end
+    ]
 
 
 def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str, Any]]:
@@ -415,7 +432,13 @@ def _jobs_told(entry: Entry) -> str:
 
 
 def _reason(text: str, times: LocalTimes) -> str:
-    return safe(on_the_clock(text, times), 200)
+    """Why there was no run of its own; of what ran early, how; of a backfill, why not at its time, and by whom."""
+    if text.startswith(RAN_EARLY):
+        return safe(on_the_clock(early_words(text).removeprefix("ran early "), times), 200)
+    by, _, before = text.partition(BEFORE) if text.startswith(BACKFILLED) else ("", "", text)
+    if by:
+        before = before.partition(" (")[2].removesuffix(")")
+    return safe(on_the_clock("; ".join(each for each in (before, by and f"later run by a {by}") if each), times), 200)
 
 
 def _told(entry: Entry, times: LocalTimes) -> str:
@@ -447,6 +470,10 @@ def _told(entry: Entry, times: LocalTimes) -> str:
             lasted = entry["finished_at"] - entry["started_at"] >= SECOND
             until = f" until {times.clock(entry['finished_at'])}" if lasted else ""
             return f"{_jobs_told(entry)} by {by}{until}{why}"
+        case "clock":
+            ahead, back = entry["finished_at"], entry["started_at"]
+            span = f"{times.clock(back)} and {LocalTimes(back, times.timezone).clock(ahead)}"
+            return f"was {rough(ahead - back)} ahead, and was set back; what is dated between {span} may be of before"
         case "deploy":
             changes = ", ".join(
                 f"{verb}: {', '.join(map(str, names))}"

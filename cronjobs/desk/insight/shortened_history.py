@@ -8,8 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from cronjobs.engine.rules.error_groups import normalised
+from cronjobs.engine.rules.occurrences import BACKFILLED
 
-Entry = Mapping[str, Any]  # of the history, with its "kind": attempt, death, occurrence, gap, pause, deploy or act
+Entry = Mapping[
+    str, Any
+]  # of the history, with its "kind": attempt, death, occurrence, gap, clock, pause, deploy or act
 Tally = Mapping[str, Any]  # how many entries of an outcome a schedule, or a job type, has: a row of listing.tallies
 
 # What people, apps and ticks do to jobs, as the audit trail calls it, and in the past tense.
@@ -28,7 +31,9 @@ ONE_ACT: Final = timedelta(minutes=10)  # at most, between two jobs to which one
 BROKE: Final = (
     "dead",
     "no tick",
+    "clock",
     "missed",
+    "early",
     "pause",
     "deploy",
     "lost",
@@ -76,7 +81,7 @@ def totals(entries: Iterable[Entry], tallies: Iterable[Tally]) -> Counter[str]:
     """How many there are of each outcome: *tallies* know that of attempts, deaths and occurrences."""
     found = Counter[str]()
     for entry in entries:
-        if entry["kind"] in ("gap", "pause", "deploy", "act"):
+        if entry["kind"] in ("gap", "clock", "pause", "deploy", "act"):
             found[outcome_of(entry)] += number_of(entry)
     for tally in tallies:
         found[tally["outcome"]] = tally["in_all"]
@@ -108,6 +113,24 @@ def acts_on_jobs(
         entry |= {"job_type": job_types.pop() if len(job_types) == 1 else None}
         entry |= {"schedule": schedules.pop() if len(schedules) == 1 else None}
     return [entry for entry, _ in found]
+
+
+def of_one_backfill(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """*entries*, where occurrences of a schedule that one backfill ran, each a row of its own since, are one again."""
+    found: list[dict[str, Any]] = []
+    last: dict[Hashable, dict[str, Any]] = {}
+    for entry in sorted(entries, key=when):
+        if entry["kind"] != "occurrence" or not str(entry["reason"]).startswith(BACKFILLED):
+            found.append(dict(entry))
+            continue
+        key = (entry["schedule"], entry["outcome"], entry["reason"])
+        if key not in last:
+            last[key] = dict(entry) | {"count": 0}
+            found.append(last[key])
+        else:
+            last[key] |= {"last_for": entry["last_for"], "job_id": None}
+        last[key]["count"] += entry["count"]
+    return found
 
 
 def story(entries: Sequence[Entry], tallies: Sequence[Tally], limit: int) -> Story:

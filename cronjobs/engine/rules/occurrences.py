@@ -39,6 +39,22 @@ def ran_early(reason: str | None, attempts: int | None) -> bool:
     return attempts is None or not early.isdecimal() or attempts <= int(early)
 
 
+def early_words(reason: str) -> str:
+    """The reason of what ran early, for people: without the attempt up to which it holds."""
+    return reason.rpartition(UP_TO_ATTEMPT)[0] or reason
+
+
+def early_by(reason: str | None) -> datetime | None:
+    """By when, on a right clock, what ran early had run; None: it did not run early, or no such instant is written."""
+    if reason is None or not reason.startswith(RAN_EARLY):
+        return None
+    try:
+        found = datetime.fromisoformat(reason.removeprefix(RAN_EARLY).split()[0])
+    except (ValueError, IndexError):
+        return None
+    return found if found.tzinfo is not None else None
+
+
 def ledger_reason(policy: str, *, paused: bool = False) -> str:
     """Why occurrences are recorded as missed, by their catch-up policy. *paused*: a pause held them back."""
     if policy == "none":

@@ -23,6 +23,7 @@ from sqlalchemy import (
     Select,
     Text,
     and_,
+    case,
     cast,
     func,
     literal_column,
@@ -50,6 +51,7 @@ from cronjobs.engine.probe.sql_text import (
 )
 from cronjobs.engine.rules.causes import cause_of
 from cronjobs.engine.rules.error_groups import ERROR_READ
+from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, RAN_EARLY
 from cronjobs.engine.store.claims import PLAIN, TIMED
 from cronjobs.engine.store.shown import LONGEST, beginning, columns_shown, fetched, shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
@@ -57,7 +59,21 @@ from cronjobs.model import FINAL, Status
 
 HOSTS_AT_MOST: Final = 200  # if every tick has its own host name (containers), only the newest tick is shown
 STREAM_BATCH: Final = 2000  # rows in memory at once
-DID_NOT_RUN: Final = ("missed", "skipped", "coalesced")
+DID_NOT_RUN: Final = ("missed", "skipped", "coalesced", "early")  # at its time
+
+# What became of an occurrence whose row now says "enqueued", by its reason: a wrong clock ran it early, or a person's
+# backfill ran what had been missed or skipped.
+_LATER_OR_EARLIER: Final = {"early": f"{RAN_EARLY}%"} | {
+    became: f"{BACKFILLED} %{BEFORE}{became}%" for became in ("missed", "skipped")
+}
+_AT_ITS_TIME: Final = (
+    "CASE "
+    + " ".join(
+        f"WHEN c.outcome = 'enqueued' AND c.reason LIKE '{text_}' THEN '{became}'"
+        for became, text_ in _LATER_OR_EARLIER.items()
+    )
+    + " ELSE c.outcome END"
+)
 
 
 _LATE_BEFORE: Final = after_now(":late_s")
@@ -598,11 +614,20 @@ def not_run_since(
     outcomes: Collection[str] = DID_NOT_RUN,
     until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
-    """The newest *limit* ledger rows of occurrences without a run of their own, newest first."""
+    """The newest *limit* ledger rows of occurrences that had no run at their time, newest first, with these *outcomes*.
+
+    ``outcome`` is the column, "early", or what it was before a backfill ran the occurrence.
+    """
+    column, reason = occurrences.c.outcome, occurrences.c.reason
+    at_its_time = case(
+        *((and_(column == "enqueued", reason.like(text_)), became) for became, text_ in _LATER_OR_EARLIER.items()),
+        else_=column,
+    )
+    others = [each for each in occurrences.c if each is not column]
     query = (
-        select(occurrences, schedules.c.name.label("schedule"))
+        select(*others, at_its_time.label("outcome"), schedules.c.name.label("schedule"))
         .join(schedules, schedules.c.id == occurrences.c.schedule_id)
-        .where(occurrences.c.last_for >= since, occurrences.c.outcome.in_(list(outcomes)))
+        .where(occurrences.c.last_for >= since, at_its_time.in_(list(outcomes)))
         .order_by(occurrences.c.last_for.desc(), occurrences.c.schedule_id.desc())
         .limit(limit)
     )
@@ -651,9 +676,9 @@ def tallies(
           WHERE j.status = 'dead' AND j.finished_at IS NOT NULL AND j.finished_at >= :deaths_since{before["death"]}
             AND {of_job}
           UNION ALL
-          SELECT s.name, NULL, c.outcome, c.count, c.first_for, c.last_for, NULL, c.job_id, c.reason
+          SELECT s.name, NULL, {_AT_ITS_TIME}, c.count, c.first_for, c.last_for, NULL, c.job_id, c.reason
           FROM {OCCURRENCES} c JOIN {SCHEDULES} s ON s.id = c.schedule_id
-          WHERE c.outcome IN {DID_NOT_RUN} AND c.last_for >= :occurrences_since{before["occurrence"]}
+          WHERE {_AT_ITS_TIME} IN {DID_NOT_RUN} AND c.last_for >= :occurrences_since{before["occurrence"]}
             AND (:any_schedule OR s.id {AMONG_IDS})),
         sums AS (
           SELECT schedule, job_type, outcome, CAST(sum(number) AS bigint) AS number, min(first_at) AS first_at,
@@ -728,6 +753,25 @@ def code_changes(connection: Connection, since: datetime, until: datetime | None
         since=since,
         **({} if until is None else {"until": until}),
         limit=limit,
+    ).all()
+
+
+def clocks_set_back(connection: Connection, since: datetime, by: timedelta) -> Sequence[Row[Any]]:
+    """Where the ticks' clock was set back by more than *by*, from a time after *since*.
+
+    ``finished_at`` is of the last tick by the clock that was ahead, ``started_at`` of the next tick. A tick that was
+    frozen, and so was written long after it began, ended at about the time of the others.
+    """
+    return run(
+        connection,
+        f"""
+        SELECT ahead_at AS finished_at, n.started_at FROM (
+          SELECT t.started_at AS ahead_at, (SELECT a.id FROM {TICKS} a
+            WHERE a.id > t.id AND a.finished_at IS NOT NULL ORDER BY a.id LIMIT 1) AS next_id
+          FROM {TICKS} t WHERE t.started_at >= :since) AS pairs JOIN {TICKS} n ON n.id = next_id
+        WHERE n.finished_at < {shifted("ahead_at", "-:by_s")} ORDER BY ahead_at""",
+        since=since,
+        by_s=by.total_seconds(),
     ).all()
 
 

@@ -196,10 +196,10 @@ def a_random_night(rows: Rows, dice: random.Random, successes: int) -> Night:
         outcome, count = dice.choice(["skipped", "skipped", "missed", "coalesced"]), dice.randrange(1, 4)
         rows.occurrence(schedule, at, outcome, first_for=at - MINUTE, count=count, job_id=1, reason="overlap: job 1")
         night.facts[outcome] += count
-    for number in range(dice.randrange(1, 5)):
+    rows.tick("web1", ago(hours=30))
+    for number in reversed(range(dice.randrange(1, 5))):
         rows.tick("web1", ago(hours=1 + number))
         night.facts["no tick"] += 1
-    rows.tick("web1", ago(hours=30))
     rows.tick()
     night.facts["no tick"] += 1
     for number in range(dice.randrange(0, 4)):

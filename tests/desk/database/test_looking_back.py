@@ -268,6 +268,7 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         listing.tallies(connection, begins, 200)
         listing.tallies(connection, begins, 200, schedule_ids=[1], names=["a"], until=NOW)
         listing.tick_gaps(connection, hour, timedelta(minutes=3))
+        listing.clocks_set_back(connection, hour, timedelta(minutes=5))
     event.remove(database.engine, "before_cursor_execute", note)
     return sent
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from support.explained import World, utc
+from support.explained import MINUTE, World, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
+
+from cronjobs.engine.database import tables
 
 pytestmark = pytest.mark.either
 
@@ -24,3 +26,61 @@ def test_an_exit_status_is_said_once_wherever_errors_are_shown(world: World) -> 
         out = world.cronjobs(*command.split()).out
         assert "exit status 3: no space left" in out, command
         assert "exit-3" not in out, command
+
+
+def test_history_says_that_a_clock_was_ahead_and_what_ran_early(world: World) -> None:
+    world.file(nightly='cron: "15 2 * * *"', sync="every: 10m, catch_up: none")
+    world.ticks(utc("2026-03-03T00:58:00"), utc("2026-03-03T00:59:00"))
+    for at in ("02:00", "02:10", "02:15", "02:30"):  # true 01:00 to 01:30
+        world.tick(utc(f"2026-03-03T{at}:00"))
+    world.ticks(utc("2026-03-03T01:31:00"), utc("2026-03-03T01:33:00"))
+    world.go(utc("2026-03-03T01:33:20"))
+    shown = " ".join(world.cronjobs("history", "--since", "1h").out.split())
+    assert "1 clock set back" in shown
+    assert (
+        "01:31:00 clock was 59m ahead, and was set back; what is dated between 01:31:00 and 02:30:00 may be of before"
+    ) in shown
+    assert "02:15:00 ran early nightly (job 3): at 01:31:00 or before, wrong clock, when it showed 02:15:00" in shown
+    assert "4 ran early" in shown
+    only = world.cronjobs("history", "--since", "1h", "--outcome", "early", "--json").json
+    assert [(row["schedule"], row["outcome"]) for row in only] == [
+        ("sync", "early"),
+        ("sync", "early"),
+        ("nightly", "early"),
+        ("sync", "early"),
+    ]
+    world.ticks(utc("2026-03-03T01:34:00"), utc("2026-03-03T02:33:00"), 3 * MINUTE)
+    again = [row for row in world.cronjobs("history", "--since", "10m", "--json").json if row["kind"] == "clock"]
+    assert [row["started_at"][:19] for row in again] == ["2026-03-03T01:31:00"]
+
+
+def test_a_tick_that_was_frozen_is_no_clock_that_was_set_back(world: World) -> None:
+    world.file(sync="every: 10m")
+    world.ticks(utc("2026-03-03T01:00:00"), utc("2026-03-03T01:20:00"))
+    with world.database.write() as connection:
+        frozen = {"started_at": utc("2026-03-03T01:01:00"), "finished_at": utc("2026-03-03T01:20:30")}
+        fixed = {"tick": "frozen", "host": "beta", "pid": 7, "version": "0.2.0"}
+        connection.execute(tables.ticks.insert().values(**fixed, **frozen))
+    world.tick(utc("2026-03-03T01:21:00"))
+    found = world.cronjobs("history", "--since", "1h", "--json").json
+    assert [row for row in found if row["kind"] == "clock"] == []
+
+
+def test_what_was_missed_stays_in_the_history_after_a_backfill(world: World) -> None:
+    world.file(hourly='cron: "0 * * * *", catch_up: none')
+    world.ticks(utc("2026-03-03T01:54:00"), utc("2026-03-03T01:55:00"))
+    world.ticks(utc("2026-03-03T03:30:00"), utc("2026-03-03T03:31:00"))
+    before = " ".join(world.cronjobs("history", "--since", "3h").out.split())
+    why = "no tick fired it in time (catch_up: none)"
+    assert f"03:00:00 missed hourly, 2 occurrences from 02:00:00 to 03:00:00: {why}" in before
+    assert world.cronjobs("backfill", "hourly", "--from", "02:00", "--to", "03:00").code == 0
+    world.ticks(utc("2026-03-03T03:32:00"), utc("2026-03-03T03:34:00"))
+    after = " ".join(world.cronjobs("history", "--since", "3h").out.split())
+    assert (
+        f"03:00:00 missed hourly, 2 occurrences from 02:00:00 to 03:00:00: {why}; later run by a backfill by" in after
+    )
+    assert "2 missed" in after
+    assert "2 jobs backfilled" in after
+    found = world.cronjobs("history", "--since", "3h", "--outcome", "missed", "--json").json
+    assert [row["last_for"][:19] for row in found] == ["2026-03-03T02:00:00", "2026-03-03T03:00:00"]
+    assert [row["job_id"] for row in found] == [1, 2]
