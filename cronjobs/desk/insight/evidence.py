@@ -319,6 +319,7 @@ class ScheduleEvidence:
             if facts.due and facts.count
         ]
         facts_of: dict[int, TickFacts] = {}
+        pairs: dict[int, tuple[int | None, int | None]] = {}
         if moments:
             pairs = explaining.ticks_beside(connection, moments)
             ids = {id_ for pair in pairs.values() for id_ in pair if id_ is not None}
@@ -349,6 +350,7 @@ class ScheduleEvidence:
                     facts,
                     ledger=ledger_facts(row),
                     settler=facts_of.get(row.tick or 0),
+                    settled_ahead=_set_back(row.tick, pairs.get(number, (None, None))[1], facts_of),
                     job=job and with_triggered(job, triggered),
                     triggered=tuple(each for each in triggered if row.job_id is None and each.at >= row.decided_at),
                     job_for=maker.last_for if maker else None,
@@ -396,9 +398,14 @@ def _was_ahead(before: int | None, after: int | None, facts_of: Mapping[int, Tic
 
     Ticks that begin at about the same time may be written in any order.
     """
-    if before is None or after is None or after > before:
+    return _set_back(after, before, facts_of)
+
+
+def _set_back(first: int | None, then: int | None, facts_of: Mapping[int, TickFacts]) -> bool:
+    """Whether the clock was ahead at the tick *first*, and had been set back when the tick *then* began."""
+    if first is None or then is None or first >= then or first not in facts_of:
         return False
-    return facts_of[after].started_at - facts_of[before].started_at > FUTURE_WATERMARK
+    return facts_of[first].started_at - facts_of[then].started_at > FUTURE_WATERMARK
 
 
 def _asked_for(row: Any) -> bool:

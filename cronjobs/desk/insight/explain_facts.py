@@ -269,6 +269,7 @@ class OccurrenceFacts:
     elsewhere: str | None = None  # the environment here, if the file has it only for others
     # who decided about it
     settler: TickFacts | None = None  # None: a person, or a tick whose row is pruned
+    settled_ahead: bool = False  # by a clock that was ahead: the tick after it, by time, really began later
     tick_before: TickFacts | None = None
     tick_after: TickFacts | None = None
     pause: PauseFacts | None = None  # by which it was or is skipped or held back

@@ -21,7 +21,7 @@ from cronjobs.desk.insight.explain_facts import (
     plain,
 )
 from cronjobs.desk.insight.explain_obstacles import settling
-from cronjobs.desk.insight.explain_phrases import enqueued_by, late, name, pause, triggered, who
+from cronjobs.desk.insight.explain_phrases import enqueued_by, late, name, pause, ran_early_words, triggered, who
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP
@@ -90,7 +90,7 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, times: Lo
         by = f" by {tick}" if tick else f" at {times.clock(row.decided_at)}"
         if (row.reason or "").startswith(RAN_EARLY):
             of = f"the occurrence of {name(made.schedule)} at {times.with_utc(row.whole_last)}"
-            return f"{who_} was made for {of}{key}: it {one_line(row.reason or '', 200)}."
+            return f"{who_} was made for {of}{key}: it {ran_early_words(row.reason or '', times)}."
         return (
             f"{who_} was made{by} for the occurrence of {name(made.schedule)} at {times.with_utc(row.whole_last)}, "
             f"{late(row.decided_at - row.whole_last)}{key}."

@@ -23,7 +23,17 @@ from cronjobs.desk.insight.explain_facts import (
     plain,
 )
 from cronjobs.desk.insight.explain_job import brief_job, job_sentences, row_gone
-from cronjobs.desk.insight.explain_phrases import between, capital, enqueued_by, late, name, pause, triggered, who
+from cronjobs.desk.insight.explain_phrases import (
+    between,
+    capital,
+    enqueued_by,
+    late,
+    name,
+    pause,
+    ran_early_words,
+    triggered,
+    who,
+)
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, NOT_MADE_UP, ON_TIME_WITHIN, RAN_EARLY, ran_early
 from cronjobs.model import duration_text, rough
@@ -172,9 +182,8 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         said = f"A {by}, at {times.clock(row.decided_at)}, made job {row.job_id} for it."
         return [*_outage(facts, times), first, said, *_fate(facts, row, times)]
     if (row.reason or "").startswith(RAN_EARLY):
-        said = (
-            f"Job {row.job_id} of it {one_line(row.reason or '', 200)}: a clock was ahead then and was later set back."
-        )
+        early = ran_early_words(row.reason or "", times)
+        said = f"Job {row.job_id} of it {early}: a clock was ahead then and was later set back."
         then = (
             f"It does not run again by itself: cronjobs trigger {quote(facts.schedule)} makes a job when you want one."
         )
@@ -213,6 +222,8 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     before, after = facts.tick_before, facts.tick_after
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN:
         return []
+    if facts.settled_ahead:
+        return [f"It was settled by a clock that was ahead, and showed {times.clock(row.decided_at)}."]
     if facts.pause is not None and not facts.pause.skip:
         held = f"{capital(_it_was(facts))} held back: {pause(facts.pause, times)}."
         ended = facts.pause.ended_at

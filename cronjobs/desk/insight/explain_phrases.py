@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cronjobs.desk.insight.explain_facts import PauseFacts, TickFacts, Triggered
-from cronjobs.desk.insight.saying import LocalTimes
+from cronjobs.desk.insight.saying import LocalTimes, on_the_clock
+from cronjobs.engine.rules.occurrences import early_words
 from cronjobs.model import Status, rough
 from cronjobs.text import one_line
 
 
 def late(by: timedelta) -> str:
     return "on time" if by < timedelta(seconds=1) else f"{rough(by)} late"
+
+
+def ran_early_words(reason: str, times: LocalTimes) -> str:
+    """ "ran early at 01:31:04 or before, wrong clock, when it showed 02:15:04"."""
+    return one_line(on_the_clock(early_words(reason), times), 200)
 
 
 def name(text: str) -> str:

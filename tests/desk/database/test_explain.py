@@ -518,11 +518,11 @@ def test_what_a_wrong_clock_ran_before_its_time_is_told_by_explain_and_by_one_ma
     world.tick(utc("2026-03-03T12:05:00"))
     told = world.ask("nightly", "--at", "2026-03-06T02:15")
     assert told.verdict == "enqueued"
-    assert "ran early at 2026-03-03T12:05:00" in told
+    assert "ran early at 12:05:00" in told
     assert "cronjobs trigger nightly" in told
     assert "Attempt 1 succeeded at 2026-03-06 02:15:10" in told
     said = world.ask(str(told.facts["job"]["id"]))
-    assert "ran early at 2026-03-03T12:05:00" in said
+    assert "ran early at 12:05:00" in said
     assert "at 2026-03-06 02:15:10" in said
     assert "It was due at" not in said.text
     gaps = [row for row in world.cronjobs("history", "--since", "24h", "--json").json if row["kind"] == "gap"]

@@ -84,3 +84,25 @@ def test_what_was_missed_stays_in_the_history_after_a_backfill(world: World) -> 
     found = world.cronjobs("history", "--since", "3h", "--outcome", "missed", "--json").json
     assert [row["last_for"][:19] for row in found] == ["2026-03-03T02:00:00", "2026-03-03T03:00:00"]
     assert [row["job_id"] for row in found] == [1, 2]
+
+
+def an_hour_ahead(world: World) -> None:
+    """The clock shows 02:00 to 02:30 from 01:00 to 01:30, and is right from 01:31 on; ticks each few minutes."""
+    world.file(nightly='cron: "15 2 * * *"', sync="every: 10m")
+    world.ticks(utc("2026-03-03T00:56:00"), utc("2026-03-03T00:59:00"))
+    world.ticks(utc("2026-03-03T02:00:00"), utc("2026-03-03T02:30:00"), 5 * MINUTE)
+    world.ticks(utc("2026-03-03T01:31:00"), utc("2026-03-03T01:39:00"), 2 * MINUTE)
+    world.go(utc("2026-03-03T01:40:20"))
+
+
+def test_explain_does_not_blame_ticks_for_what_a_clock_ahead_had_settled(world: World) -> None:
+    an_hour_ahead(world)
+    told = world.ask("sync", "--at", "01:10")
+    assert told.verdict == "coalesced"
+    assert "It was settled by a clock that was ahead, and showed 02:00:00." in told
+    assert "no row says why" not in told.text
+    assert "No tick" not in told.text
+    listed = world.say("sync", "--from", "01:00", "--to", "01:20").out
+    assert "no row says why" not in listed
+    job = world.ask("4")
+    assert "ran early at 01:31:00 or before, wrong clock, when it showed 02:20:00." in job
