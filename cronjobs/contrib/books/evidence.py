@@ -117,17 +117,20 @@ def _account(
     owed, unread = _owed(stored)
     if unread:
         doubts.append(Doubt(period.begin, stored.seen_until, "what a pause holds back (owed) cannot be read"))
+    entries = store.entries(connection, stored.id, period.begin, period.end)
+    early = any(entry.by == "early" for entry in entries)
     return Account(
         stored.name,
         _timezone(periods, settings.timezone),
         periods,
-        store.entries(connection, stored.id, period.begin, period.end),
+        entries,
         stored.seen_until,
         owed,
         doubts,
         [span for row in rows if row.action == "backfill" and (span := _span(row.detail))],
         unnamed.get(stored.name, ()),
         _open_because(stored, settings) or unsettled,
+        store.ran_early_at(connection, stored.id, period.begin, period.end) if early else (),
     )
 
 

@@ -69,7 +69,8 @@ class Doubt:
 class Account:
     """What the books of one schedule are made from. ``owed``: spans (after, until] that a pause still holds back.
 
-    ``open_because``: why what is due is not settled. ``backfills``: the ranges that people asked for.
+    ``open_because``: why what is due is not settled. ``backfills``: the ranges that people asked for. ``early``: what a
+    wrong clock ran before it was due, and nothing did since.
     """
 
     schedule: str
@@ -82,6 +83,7 @@ class Account:
     backfills: Sequence[tuple[datetime, datetime]] = ()
     unnamed: Sequence[UnnamedJob] = ()
     open_because: str = ""
+    early: Sequence[datetime] = ()
 
 
 @dataclass
@@ -316,10 +318,14 @@ class _Bookkeeper:
             for number in range(place, place + count):
                 self._day(self.due[number]).differences += 1
         begin, end = _instant(first), _instant(last)
-        told = [in_zone(at, ZoneInfo(self.account.timezone)).isoformat(timespec="seconds") for at in (begin, end)]
-        when = f"--at {told[0]}" if first == last else f"--from {told[0]} --to {told[1]}"
-        command = f"cronjobs explain {quote(self.account.schedule)} {when}"
+        command = self._explain(begin, end)
         self.differences.append(Difference(self.account.schedule, begin, end, count, text, command))
+
+    def _explain(self, first: datetime, last: datetime) -> str:
+        zone = ZoneInfo(self.account.timezone)
+        told = [in_zone(at, zone).isoformat(timespec="seconds") for at in (first, last)]
+        when = f"--at {told[0]}" if first == last else f"--from {told[0]} --to {told[1]}"
+        return f"cronjobs explain {quote(self.account.schedule)} {when}"
 
     def _notes(self) -> Iterator[str]:
         total = sum((day.counts for day in self.days), Counter[str]())
@@ -335,6 +341,9 @@ class _Bookkeeper:
             yield f"{total['pruned']:,} ran or failed; their jobs are pruned, so it is no longer known which"
         if total["extra"]:
             yield f"{total['extra']:,} ran without being due: a backfill under another definition, or a wrong clock"
+        if early := self.account.early:
+            command = self._explain(early[0], early[-1])
+            yield f"{len(early):,} of those that ran were early, because a clock was ahead: {command}"
         for doubt in self.account.doubts:
             if doubt.after < self.period.end and doubt.until > self.period.begin:
                 times = LocalTimes(doubt.after, self.account.timezone)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Row
 
 from cronjobs.engine.probe.sql_text import JOBS, OCCURRENCES, TICKS, either, shifted
-from cronjobs.engine.rules.occurrences import BACKFILLED, RAN_EARLY
+from cronjobs.engine.rules.occurrences import BACKFILLED, RAN_EARLY, ran_early
 from cronjobs.engine.store.sql import run
 
 FIRST_S, LAST_S = -62_135_510_400, 253_402_214_400  # of a datetime, less a day for its zone: the years 1 and 9999
@@ -113,6 +113,21 @@ def entries(connection: Connection, schedule_id: int, begin: datetime, end: date
     """The rows of a schedule's ledger that touch [*begin*, *end*], oldest first."""
     rows: Sequence[Row[Any]] = run(connection, _ENTRIES, schedule_id=schedule_id, begin=begin, end=end).all()
     return list(map(Entry._make, rows))
+
+
+def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end: datetime) -> list[datetime]:
+    """The occurrences in [*begin*, *end*] that a wrong clock ran before they were due, and that did not run since."""
+    rows = run(
+        connection,
+        f"""
+        SELECT c.last_for, c.reason, j.status, j.attempts FROM {OCCURRENCES} c LEFT JOIN {JOBS} j ON j.id = c.job_id
+        WHERE c.schedule_id = :schedule_id AND c.last_for >= :begin AND c.last_for <= :end AND c.outcome = 'enqueued'
+          AND c.reason LIKE '{RAN_EARLY}%' ORDER BY c.last_for""",
+        schedule_id=schedule_id,
+        begin=begin,
+        end=end,
+    )
+    return [row.last_for for row in rows if row.status in ("succeeded", None) and ran_early(row.reason, row.attempts)]
 
 
 def unnamed_jobs(connection: Connection, begin: datetime, end: datetime, most: int) -> Iterator[UnnamedJob]:

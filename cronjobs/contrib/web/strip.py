@@ -12,7 +12,7 @@ from cronjobs.engine.rules.quarters import NOTHING, QUARTER, WAITING, WORDS, num
 
 QUARTERS: Final = 96
 LONGEST: Final = 8  # quarters that one link shows at most: two hours
-LEGEND: Final = ("succeeded", "coalesced", "skipped", "waiting", "running", "cancelled", "retrying", "missed", "dead")
+LEGEND: Final = tuple(word for letter, word in WORDS.items() if letter != NOTHING)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ COLOURS: Final = {
     "lost": "yellow",
     "interrupted": "yellow",
     "skipped": "yellow",
+    "ran early": "yellow",
     "paused": "yellow",
     "new": "yellow",
     "retired": "bright_black",

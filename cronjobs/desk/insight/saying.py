@@ -37,8 +37,8 @@ def key_told(job: Mapping[str, Any], limit: int = CELL_LIMIT) -> str:
 
 
 def status_word(status: str) -> str:
-    """A job's status as people read it: the column's "failed" means that it will be tried again."""
-    return "retrying" if status == "failed" else status
+    """A status or an outcome as people read it: the column's "failed" means that it will be tried again."""
+    return {"failed": "retrying", "early": "ran early"}.get(status, status)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ LOOKED_AT: Final = 100  # ledger rows of each schedule
 STRIP: Final = 20  # runs that are shown
 ENOUGH: Final = 20  # runs that succeeded, to say what is usual
 PRUNED: Final = "pruned"  # the outcome of a run whose job is not there any more
+EARLY: Final = "early"  # and of one that a wrong clock made before it was due
 NO_RESULT: Final = frozenset({"queued", "running"})
 
 
@@ -30,8 +31,9 @@ class RunFacts:
     """What became of one occurrence, or of one row of several.
 
     ``outcome``: its job's status (succeeded; failed: it will be tried again; dead, cancelled, queued, running), or
-    pruned, or why there was no run of its own (missed, skipped, coalesced). ``at``: when it got there; for what is
-    queued, had no run or was pruned, when it was due. ``took``: its last attempt, if that ended and is recorded.
+    pruned, or early (a wrong clock ran it before it was due), or why there was no run of its own (missed, skipped,
+    coalesced). ``at``: when it got there; for what is queued, had no run or was pruned, when it was due; for what ran
+    early, by when it had run. ``took``: its last attempt, if that ended and is recorded.
     ``count``: of the row's occurrences.
     """
 
@@ -145,5 +147,8 @@ def _facts(schedule: ScheduleRow, rows: Sequence[LedgerRun], by_hand: LedgerRun 
 
 def run_facts(row: LedgerRun) -> RunFacts:
     outcome = row.outcome if row.outcome != "enqueued" else row.status or PRUNED
-    reached = {"running": row.started_at, "failed": row.last_failed_at}.get(outcome, row.finished_at)
-    return RunFacts(outcome, reached or row.last_for, row.last_for, row.job_id, row.took, row.count)
+    reached = {"running": row.started_at, "failed": row.last_failed_at}.get(outcome, row.finished_at) or row.last_for
+    if row.early:
+        outcome = EARLY if outcome in ("succeeded", PRUNED) else outcome
+        reached = min(reached, row.early_by or reached)
+    return RunFacts(outcome, reached, row.last_for, row.job_id, row.took, row.count)

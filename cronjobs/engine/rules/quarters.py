@@ -6,11 +6,14 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from cronjobs.engine.rules.occurrences import ran_early
+
 QUARTER: Final = timedelta(minutes=15)
 HOUR: Final = timedelta(hours=1)
 IN_AN_HOUR: Final = 4
 NOTHING: Final = "."
 WAITING: Final = "w"
+EARLY: Final = "e"
 
 # From the best to the worst. ``cronjobs_quarters`` stores the letters.
 WORDS: Final = {
@@ -22,6 +25,7 @@ WORDS: Final = {
     "r": "running",
     "x": "cancelled",
     "f": "retrying",
+    EARLY: "early",
     "m": "missed",
     "d": "dead",
 }
@@ -36,7 +40,8 @@ class Became(NamedTuple):
     """Occurrences of a schedule with the same result, from the first quarter to the last (numbered since 1970).
 
     ``status``: of the job, if one was made and still exists. ``first_for`` and ``last_for`` are None unless there are
-    occurrences between the two.
+    occurrences between the two. ``early``: the ledger's reason if a wrong clock ran it before it was due; then
+    ``attempts``: its job's.
     """
 
     schedule_id: int
@@ -47,6 +52,8 @@ class Became(NamedTuple):
     many: int = 1
     first_for: datetime | None = None
     last_for: datetime | None = None
+    early: str | None = None
+    attempts: int | None = None
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
@@ -59,6 +66,8 @@ class Became(NamedTuple):
     def letter(self) -> str:
         if self.outcome != "enqueued":
             return _OF_LEDGER.get(self.outcome, "m")
+        if self.status in ("succeeded", None) and ran_early(self.early, self.attempts):
+            return EARLY
         return _OF_JOB.get(self.status or "", "s")  # a job that no longer exists ended long ago
 
 

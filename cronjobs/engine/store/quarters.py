@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from cronjobs.engine.crontime.grammar import parse
 from cronjobs.engine.crontime.timing import CronTiming
 from cronjobs.engine.probe.sql_text import JOBS, OCCURRENCES, QUARTERS, SCHEDULES, either
+from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.quarters import (
     FINAL_LETTERS,
     HOUR,
@@ -53,10 +54,13 @@ _QUARTER_OF_LAST: Final = quarter_sql("c.last_for")
 _STATUS_OF_JOB: Final = (
     f"CASE WHEN c.outcome = 'enqueued' THEN (SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id) END"
 )
+_EARLY: Final = f"c.outcome = 'enqueued' AND c.reason LIKE '{RAN_EARLY}%'"
 # Instants only of the few rows that need them: decoding them takes longer than the rest.
 _BECAME: Final = f"""c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_OF_LAST} AS last_in, c.outcome,
   {_STATUS_OF_JOB} AS status, CAST(c.count AS integer) AS many, CASE WHEN c.count > 2 THEN c.first_for END AS first_for,
-  CASE WHEN c.count > 2 THEN c.last_for END AS last_for"""
+  CASE WHEN c.count > 2 THEN c.last_for END AS last_for,
+  CASE WHEN {_EARLY} THEN c.reason END AS early,
+  CASE WHEN {_EARLY} THEN (SELECT r.attempts FROM {JOBS} r WHERE r.id = c.job_id) END AS attempts"""
 _GAP_ROWS: Final = group("rows", {"schedule_id": "bigint", "begin": "timestamptz", "ends": "timestamptz"})
 _HOUR_ROWS: Final = group("rows", {"schedule_id": "bigint", "hour": "timestamptz", "quarters": "text"})
 _SPAN_ROWS: Final = group("rows", {"schedule_id": "bigint", "first_for": "timestamptz", "last_for": "timestamptz"})

@@ -14,6 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row
 
 from cronjobs.engine.probe.sql_text import AUDIT, JOB_RUNS, JOBS, NOW, OCCURRENCES, SCHEDULES, either
+from cronjobs.engine.rules.occurrences import early_by, ran_early
 from cronjobs.engine.store.listing import RUN_SECONDS
 from cronjobs.engine.store.schedules import PAUSED_BY
 from cronjobs.engine.store.sql import AMONG_IDS, run
@@ -49,6 +50,7 @@ class LedgerRun:
     """A ledger row and the job that was made for it; all of the job is None if there is none, or it was pruned.
 
     ``count``: of its occurrences. ``took``: how long the job's last attempt ran, if it ended and is still recorded.
+    ``early``: a wrong clock ran it before it was due, and nothing did since; ``early_by``: by when on a right clock.
     """
 
     last_for: datetime
@@ -60,6 +62,8 @@ class LedgerRun:
     last_failed_at: datetime | None = None
     took: timedelta | None = None
     count: int = 1
+    early: bool = False
+    early_by: datetime | None = None
 
 
 def schedule_rows(connection: Connection, schedule_ids: Collection[int]) -> list[ScheduleRow]:
@@ -88,7 +92,8 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
     """The newest *rows* ledger rows of each schedule, newest first, but none that a wrong clock wrote ahead."""
     ledger = run(
         connection,
-        f"SELECT c.schedule_id, c.last_for, c.outcome, c.job_id, c.count AS occurrences FROM {_NEWEST_OF_EACH} "
+        "SELECT c.schedule_id, c.last_for, c.outcome, c.reason, c.job_id, c.count AS occurrences "
+        f"FROM {_NEWEST_OF_EACH} "
         "ORDER BY c.schedule_id, c.last_for DESC",
         ids=sorted(schedule_ids),
         rows_each=rows,
@@ -97,8 +102,10 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
     lists: dict[int, list[LedgerRun]] = {}
     for row in ledger:
         job = jobs.get(row.job_id) if row.outcome == "enqueued" else None
-        its = _with_job(row.last_for, row.outcome, row.job_id, job)
-        lists.setdefault(row.schedule_id, []).append(replace(its, count=row.occurrences))
+        its = replace(_with_job(row.last_for, row.outcome, row.job_id, job), count=row.occurrences)
+        if ran_early(row.reason, None if job is None else job.attempts):
+            its = replace(its, early=True, early_by=early_by(row.reason))
+        lists.setdefault(row.schedule_id, []).append(its)
     return lists
 
 
@@ -132,7 +139,7 @@ def _jobs(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
     found = run(
         connection,
         f"""
-        SELECT j.id, j.status, j.started_at, j.finished_at, j.last_failed_at,
+        SELECT j.id, j.status, j.attempts, j.started_at, j.finished_at, j.last_failed_at,
           (SELECT {RUN_SECONDS} FROM {JOB_RUNS} r WHERE r.job_id = j.id AND r.attempt = j.attempts) AS seconds
         FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
         ids=sorted(ids),

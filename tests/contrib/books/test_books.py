@@ -568,6 +568,29 @@ def test_a_clock_that_was_ahead_at_a_change_is_seen_though_cron_stood_still_afte
     assert told(kept(world)) == []
 
 
+def test_runs_that_a_clock_ahead_made_too_early_are_noted_with_their_command(world: World) -> None:
+    world.file(nightly='cron: "15 12 * * *"', sync='cron: "0,20 12 * * *"')
+    world.tick(utc("2026-03-02T10:59:00"))
+    for shown in ("12:00", "12:15", "12:20"):  # an hour ahead
+        world.tick(utc(f"2026-03-02T{shown}:00"))
+    for right in ("11:25", "12:30"):
+        world.tick(utc(f"2026-03-02T{right}:00"))
+    nightly, sync = kept(world)
+    said = "of those that ran were early, because a clock was ahead: cronjobs explain"
+    at = "2026-03-02T12:15:00+00:00"
+    assert nightly.notes == [f"1 {said} nightly --at {at}"]
+    span = "--from 2026-03-02T12:00:00+00:00 --to 2026-03-02T12:20:00+00:00"
+    assert sync.notes == [f"2 {said} sync {span}"]
+    assert told([nightly, sync]) == []
+    answer = world.cronjobs("books")
+    assert "were early" in answer.out
+    assert answer.code == 0
+    with world.database.write() as connection:  # it ran once more, in time
+        connection.execute(update(tables.jobs).where(tables.jobs.c.schedule == "nightly").values(attempts=2))
+    nightly, sync = kept(world)
+    assert (nightly.notes, len(sync.notes)) == ([], 1)
+
+
 @pytest.mark.slow
 def test_what_a_clock_that_was_ahead_at_a_change_makes_uncertain_is_unjudged(world: World) -> None:
     """It was set right after the change, by minutes or by days, and then its time came again."""

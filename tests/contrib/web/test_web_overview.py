@@ -15,6 +15,7 @@ from support.lookingrows import rows as rows
 from cronjobs.contrib.web.pages.overview import BY_CRON, OPEN_FINDINGS, SCHEDULES, named
 from cronjobs.contrib.web.strip import QUARTERS, first_quarter, hours_below, strip
 from cronjobs.desk.insight.saying import LocalTimes
+from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.store import exec_runs
 from cronjobs.engine.store.schedule_runs import active_names
@@ -197,6 +198,24 @@ def test_a_quarter_with_an_occurrence_that_is_owed_shows_the_worst_of_it(became:
     assert (owed.letters[-3], owed.letters[:-3], owed.letters[-2:]) == (shown, letters[:-3], "..")
     assert strip("ten", letters, NOW + timedelta(minutes=5), NOW).letters == letters
     assert strip("ten", letters, ago(hours=30), NOW).letters == letters
+
+
+def test_what_a_clock_ahead_ran_too_early_is_no_success_on_the_pages(rows: Rows, browser: Browser) -> None:
+    schedule = rows.schedule("nightly", next_at=NOW + timedelta(hours=20), seen_until=NOW)
+    due = ago(hours=4)
+    reason = "ran early at 2026-07-01T07:10:00+00:00 or before, wrong clock, up to attempt 1"
+    job = rows.job(status="succeeded", schedule="nightly", scheduled_for=due, run_at=due)
+    rows.attempt(job)
+    rows.occurrence(schedule, due, job_id=job, reason=reason)
+    first, schedules_page = browser.get("/"), "/schedule?name=nightly"
+    assert "by quarter-hours: 1 early" in first.words
+    assert 'class="q-early"' in first.body
+    assert 'class="badge early">ran early<' in browser.get(schedules_page).body
+    with rows.database.write() as connection:
+        again = tables.jobs.update().where(tables.jobs.c.id == job).values(attempts=2)
+        connection.execute(again)  # and ran once more, in time
+    assert "by quarter-hours: 1 succeeded" in browser.get("/").words
+    assert "ran early<" not in browser.get(schedules_page).body
 
 
 def test_the_strip_of_a_name_is_of_its_own_runs_in_its_quarters(rows: Rows, database: Database) -> None:

@@ -106,3 +106,25 @@ def test_explain_does_not_blame_ticks_for_what_a_clock_ahead_had_settled(world: 
     assert "no row says why" not in listed
     job = world.ask("4")
     assert "ran early at 01:31:00 or before, wrong clock, when it showed 02:20:00." in job
+
+
+def test_status_says_of_a_run_that_a_clock_ahead_made_that_it_was_early(world: World) -> None:
+    an_hour_ahead(world)
+    world.ticks(utc("2026-03-03T01:41:00"), utc("2026-03-03T02:19:00"), 2 * MINUTE)
+    world.go(utc("2026-03-03T02:20:20"))
+    lines = world.cronjobs("status").out.splitlines()
+    [nightly] = [line.split() for line in lines if line.startswith("nightly ")]
+    assert nightly[1:4] == ["ran", "early", "49m"]  # by 01:31, when the first tick by the right clock found it
+    assert any("ran early" in line and "succeeded" in line for line in lines)  # what the strip means
+    shown = {each["name"]: each for each in world.cronjobs("status", "--json").json["schedules"]}
+    last = shown["nightly"]["last"]
+    assert (last["outcome"], last["at"][:19], last["due_at"][:19]) == (
+        "early",
+        "2026-03-03T01:31:00",
+        "2026-03-03T02:15:00",
+    )
+    assert shown["nightly"]["strip"] == ["early"]
+    assert world.cronjobs("trigger", "nightly").code == 0
+    world.tick(utc("2026-03-03T02:21:00"))
+    [nightly] = [line.split() for line in world.cronjobs("status").out.splitlines() if line.startswith("nightly ")]
+    assert nightly[1] == "succeeded"
