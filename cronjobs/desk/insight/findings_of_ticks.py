@@ -267,6 +267,7 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
         "files",
         text,
         Severity.WARNING if long else Severity.NOTICE,
+        since=health.watch.differ_since,
         command="cronjobs sync --plan",
         rows=tuple(sorted(files)),
     )

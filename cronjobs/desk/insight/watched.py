@@ -128,7 +128,8 @@ class Watched:
     ended_badly: dict[str, datetime | None] = field(default_factory=dict)  # host → since when its ticks end with a code
     wrong_clocks: dict[str, datetime | None] = field(default_factory=dict)  # host → since when
     killed: dict[str, Killed] = field(default_factory=dict)  # by host
-    differ_long: bool = False
+    differ_long: bool = False  # files, for more than DIFFERENT_FILES
+    differ_since: datetime | None = None  # the files that hosts have now; None: those hosts do not show it
     waiting: dict[str, datetime] = field(default_factory=dict)  # queue → since when a schedule's job is due there
     without_run: dict[str, WithoutRun] = field(default_factory=dict)  # schedules past the grace of their file
     not_run: dict[str, NotRun] = field(default_factory=dict)  # schedules with occurrences that nothing came of
@@ -171,6 +172,7 @@ def watch(
     failed = [each for each in unwell if failed_runs([*by_trigger.get(each.id, []), *lately.get(each.id, [])], 1)]
     by_hand = {each.name: at for each in failed if (at := ran_by_hand(connection, each.name)) is not None}
     fires = store.fired_lately(connection, silence_after(every))
+    differ_long = _differ_long(connection, every, ticks)
     queue_paused = any(pause["scope"] in ("all", "queue") for pause in pauses)
     return Watched(
         schedules=schedules,
@@ -187,7 +189,8 @@ def watch(
         ended_badly=_since(connection, ticks, "code"),
         wrong_clocks=_since(connection, ticks, "skew_s"),
         killed=store.killed_lately(connection, KILLED_WITHIN * every, late_after(every), KILLED_TICKS),
-        differ_long=_differ_long(connection, every, ticks),
+        differ_long=differ_long,
+        differ_since=_differ_since(connection, ticks, now - DIFFERENT_FILES if differ_long else now),
         waiting=store.scheduled_and_waiting(connection) if queue_paused else {},
         without_run={each.name: why for each in active if (why := _without_run(connection, each, now))},
         not_run=no_run,
@@ -212,6 +215,21 @@ def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mappi
     now = store.files_between(connection, window, timedelta(0))
     before = store.files_between(connection, DIFFERENT_FILES + window, DIFFERENT_FILES)
     return len(now & before) > 1
+
+
+def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], latest: datetime) -> datetime | None:
+    """Since when two hosts have had the different files that they have now; None: they began after *latest*.
+
+    Then they are hosts in place of others whose files differed before.
+    """
+    files = {tick["host"]: tick["fingerprint"] for tick in ticks if tick["fingerprint"]}
+    if len(set(files.values())) < 2:
+        return None
+    began = sorted(
+        (at, mark) for host, mark in files.items() if (at := store.carried_since(connection, host, mark)) is not None
+    )
+    differing = (at for at, mark in began if mark != began[0][1])
+    return next((at for at in differing if at <= latest), None)
 
 
 def missed(rows: Sequence[Happened]) -> Happened | None:

@@ -262,6 +262,23 @@ def recorded_since(connection: Connection, host: str, *names: str) -> datetime |
     return since
 
 
+def carried_since(connection: Connection, host: str, fingerprint: str) -> datetime | None:
+    """Since when all ticks of this host have had this file; None: the last one did not."""
+    since = None
+    rows = run(
+        connection,
+        f"SELECT t.started_at, t.fingerprint FROM {TICKS} t WHERE t.host = :host AND t.fingerprint IS NOT NULL "
+        "ORDER BY t.id DESC LIMIT :most",
+        host=host,
+        most=TICKS_READ,
+    )
+    for row in rows:
+        if row.fingerprint != fingerprint:
+            break
+        since = row.started_at
+    return since
+
+
 @dataclass(frozen=True)
 class Killed:
     """Ticks of a host that did not end: how many, of those that began lately, and when the first of them began."""

@@ -181,6 +181,27 @@ def test_hosts_that_carry_different_files_are_told_apart_without_an_alarm(yard: 
     assert not found.alarm
 
 
+def test_different_files_differ_since_the_last_host_has_had_its_own(yard: Yard) -> None:
+    now = yard.clock.now()
+    ticked(yard, "alpha", 30, timedelta(0))
+    ticked(yard, "beta", 20, 10 * MINUTE)
+    ticked(yard, "beta", 10, timedelta(0), "ccccccccdddddddd")
+    ticked(yard, "gamma", 4, timedelta(0), "ccccccccdddddddd")
+    [found] = noticed(yard, "files")
+    assert found.since == now - 10 * MINUTE
+
+
+def test_hosts_that_come_and_go_do_not_show_since_when_files_differ(yard: Yard) -> None:
+    """Containers: others had these files a quarter of an hour ago."""
+    ticked(yard, "old-alpha", 5, 12 * MINUTE)
+    ticked(yard, "old-beta", 5, 12 * MINUTE, "ccccccccdddddddd")
+    ticked(yard, "alpha", 1, timedelta(0))
+    ticked(yard, "beta", 1, timedelta(0), "ccccccccdddddddd")
+    [found] = noticed(yard, "files")
+    assert "for more than 15 minutes" in found.text
+    assert found.since is None
+
+
 def ran(yard: Yard, job_type: str, seconds: float, times: int = 5) -> None:
     now = yard.clock.now()
     began = now - timedelta(seconds=seconds)
