@@ -381,7 +381,7 @@ def _lines(lines_of: Sequence[Sequence[Entry]], times: Times) -> list[str]:
         text = _told(entries[0], beside)
         if len(entries) > 1:
             text = f"{sum(map(number_of, entries)):,} alike until {beside.clock(when(entries[-1]))}, the first: {text}"
-        lines += _in_columns(f"{local:%H:%M:%S}", outcome_of(entries[0]), text)
+        lines += _in_columns(beside.clock(when(entries[0])), outcome_of(entries[0]), text)
     return lines
 
 

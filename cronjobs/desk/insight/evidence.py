@@ -134,7 +134,9 @@ class ScheduleEvidence:
             due_by=None if due else self._due_by_another(era, asked.at),
         )
         if not due and era.timing is not None:
-            previous, following = self._neighbours(era, era.timing, asked.at)
+            # Of a time that the clocks skipped, the instant is the first one after it: that can be an occurrence.
+            upto = asked.at if asked.exists else asked.at - JUST_BEFORE
+            previous, following = self._neighbours(era, era.timing, upto)
             facts = replace(facts, previous=previous, next=following)
         [found] = self._with_rows([(facts, row)])
         if found.job is not None:

@@ -128,3 +128,25 @@ def test_status_says_of_a_run_that_a_clock_ahead_made_that_it_was_early(world: W
     world.tick(utc("2026-03-03T02:21:00"))
     [nightly] = [line.split() for line in world.cronjobs("status").out.splitlines() if line.startswith("nightly ")]
     assert nightly[1] == "succeeded"
+
+
+def test_the_first_occurrence_after_a_skipped_hour_is_the_next_one_of_it(world: World) -> None:
+    world.file(half='cron: "0,30 * * * *", timezone: Europe/Berlin')
+    world.ticks(utc("2027-03-28T00:29:00"), utc("2027-03-28T02:05:00"), 5 * MINUTE)
+    told = world.ask("half", "--at", "2027-03-28T02:30")
+    assert told.verdict == "not_due"
+    assert "The occurrence before was 2027-03-28 01:30:00, the next one was 2027-03-28 03:00:00." in told
+
+
+def test_history_tells_the_two_passes_of_a_doubled_hour_apart(world: World) -> None:
+    world.file("timezone: Europe/Berlin\n", half="every: 30m")
+    for at in ("2026-10-24T23:29", "2026-10-25T00:30", "2026-10-25T01:30", "2026-10-25T02:00"):
+        world.tick(utc(f"{at}:00"))
+    shown = [
+        " ".join(line.split()[:3]) for line in world.cronjobs("history", "--since", "3h", "--all").out.splitlines()
+    ]
+    assert [line for line in shown if " succeeded" in line] == [
+        "02:30:00 +0200 succeeded",
+        "02:30:00 +0100 succeeded",
+        "03:00:00 succeeded t.work",
+    ]
