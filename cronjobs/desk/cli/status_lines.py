@@ -155,14 +155,19 @@ def work_lines(health: Health, settings: Settings, types: JobTypes, times: Times
     lines = labelled("running", _running_lines(health, settings, types, times, room))
     lines += labelled("waiting", _waiting_lines(health, times, room))
     lines += labelled("queues", _queue_lines(health, times, trends, room))
-    dead = health.dead
-    lines += labelled(
-        "dead", [f"{dead['total']:,} in all, {dead['last_24h']:,} in the last 24 h" if dead["total"] else "none"]
-    )
+    lines += labelled("dead", [_dead_text(health)])
     pauses = first([_pause_text(pause, times) for pause in health.pauses], 4)
     lines += labelled("paused", [line for pause in pauses for line in wrapped(pause, room, "  ")], "yellow")
     lines += labelled("ticks", _tick_lines(health, times, room) or ["none yet"])
     return lines
+
+
+def _dead_text(health: Health) -> str:
+    total = health.dead["total"]
+    if not total:
+        return "none"
+    dealt = "" if health.watch.deaths.count else ", dismissed" if total == 1 else ", all dismissed"
+    return f"{total:,} in all, {health.dead['last_24h']:,} in the last 24 h{dealt}"
 
 
 def _tick_lines(health: Health, times: Times, room: int) -> list[str]:

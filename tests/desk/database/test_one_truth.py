@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.explained import MINUTE, World, utc
+from support.explained import MINUTE, World, fail, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
@@ -150,3 +150,18 @@ def test_history_tells_the_two_passes_of_a_doubled_hour_apart(world: World) -> N
         "02:30:00 +0100 succeeded",
         "03:00:00 succeeded t.work",
     ]
+
+
+def test_what_stands_for_others_says_that_it_died_and_status_that_this_was_dismissed(world: World) -> None:
+    world.file(more="job_types: {t.work: {retry: {max_attempts: 1}}}\n", bill='cron: "0 * * * *"')
+    world.tick(utc("2026-03-03T01:55:00"))
+    world.plan = [fail()]
+    world.ticks(utc("2026-03-03T04:02:00"), utc("2026-03-03T04:04:00"))
+    listed = world.say("bill", "--from", "02:00", "--to", "04:03").out
+    assert "stands for them: dead" in listed, listed
+    assert "1 in all, 1 in the last 24 h\n" in world.cronjobs("status").out
+    assert world.cronjobs("jobs", "dismiss", "1", "--why", "known").code == 0
+    shown = world.cronjobs("status").out
+    assert "nothing is late or dead" in shown
+    assert "1 in all, 1 in the last 24 h, dismissed\n" in shown
+    assert "stands for them: dead" in world.say("bill", "--from", "02:00", "--to", "04:03").out
