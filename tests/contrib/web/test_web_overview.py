@@ -67,9 +67,18 @@ def test_what_comes_next_is_shown_in_order(rows: Rows, browser: Browser) -> None
 
 def test_where_nothing_goes_on_the_page_says_so(rows: Rows, browser: Browser) -> None:
     words = browser.get("/").words
-    for nothing in ("nothing is running", "nothing is due", "no schedule is active", "no active schedule"):
+    for nothing in ("nothing is running", "nothing is due", "no run is scheduled", "no active schedule"):
         assert nothing in words
     assert "Run by cron" not in words
+
+
+def test_a_schedule_that_is_paused_is_active_and_has_no_run_scheduled(rows: Rows, browser: Browser) -> None:
+    rows.schedule("nightly", next_at=NOW + timedelta(hours=1), status="active")
+    rows.pause("schedule", "nightly", paused_at=ago(minutes=5))
+    reply = browser.get("/")
+    assert "of 1 active schedule" in reply.words
+    assert "no run is scheduled" in reply.words
+    assert "no schedule is active" not in reply.words
 
 
 def test_of_many_findings_the_first_are_open_and_all_are_there(rows: Rows, browser: Browser) -> None:
