@@ -217,10 +217,8 @@ def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
             return f"{subject} timed out after {took}{on}, at {at}."
         case "lost":
             begun = times.clock(attempt.started_at)
-            return (
-                f"{subject}, begun at {begun}{on}, was lost: its runner died or lost its lease; a tick recorded "
-                f"that at {at}."
-            )
+            # By a tick, or by exec's own recorder, which sees exec being killed.
+            return f"{subject}, begun at {begun}{on}, was lost: its runner died or lost its lease, as recorded at {at}."
         case "interrupted":
             return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
         case other:
