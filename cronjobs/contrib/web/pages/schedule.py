@@ -70,7 +70,7 @@ def badge(told: Explanation) -> tuple[str, str]:
     if told.verdict != "enqueued":
         return told.verdict, told.verdict
     ledger = facts.get("ledger") or {}
-    attempts = job["attempt"] if isinstance(job, Mapping) else None
+    attempts = job.get("attempt") if isinstance(job, Mapping) else None
     succeeded = not isinstance(job, Mapping) or job["status"] == Status.SUCCEEDED
     if succeeded and ran_early(ledger.get("reason"), attempts):
         return "ran early", "early"
