@@ -1,0 +1,956 @@
+"""Situations that a person meets, each with what ``explain`` and ``status`` say of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, func, insert, select, update
+from support.explained import (
+    DAY,
+    HOUR,
+    MINUTE,
+    MINUTELY,
+    World,
+    a_night,
+    brake,
+    fail,
+    no_room,
+    utc,
+)
+from support.explained import clock as clock
+from support.explained import cronjobs as cronjobs
+from support.explained import world as world
+from support.hosts import put
+
+from cronjobs import Snooze, cancel
+from cronjobs.desk.insight.finding import WELL
+from cronjobs.engine.database import tables
+from cronjobs.engine.rules.ending import running_row
+from cronjobs.engine.store import claims, leases
+from cronjobs.errors import EffectUnknown
+from cronjobs.model import TimedOut
+
+pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+
+API = 'limits: {"api:": 1}\n'
+ONE_DEAD = {"dead": "1 dead job that nobody has retried or dismissed"}
+
+
+def status(world: World) -> str:
+    return " ".join(world.cronjobs("status").out.split())
+
+
+def found(world: World) -> dict[str, str]:
+    return {each["key"]: each["text"] for each in world.cronjobs("status", "--json").json["findings"]}
+
+
+def alarm(world: World) -> int:
+    return world.cronjobs("check", "--live").code
+
+
+def is_well(world: World) -> bool:
+    assert found(world) == {}
+    assert f"all well {WELL}" in status(world)
+    return alarm(world) == 0
+
+
+def hourly(world: World, **more: str) -> None:
+    """The ticks stop at 21:00:10 and come back at 02:05."""
+    world.file(s='cron: "0 * * * *"' + "".join(f", {key}: {value}" for key, value in more.items()))
+    world.tick(utc("2026-03-02T20:30:00"))
+    world.tick(utc("2026-03-02T21:00:10"))
+    world.tick(utc("2026-03-03T02:05:00"))
+
+
+def left(world: World, why: str, **facts: Any) -> None:
+    """The newest tick has recorded that it left a job for this reason."""
+    entry = {"why": why, "job_type": "t.work", "queue": "default", "jobs": 1} | facts
+    with world.database.write() as connection:
+        newest = select(func.max(tables.ticks.c.id)).scalar_subquery()
+        connection.execute(update(tables.ticks).where(tables.ticks.c.id == newest).values(not_started=[entry]))
+
+
+# --- brakes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_queue_with_the_job_of_a_schedule(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(**MINUTELY)
+    world.tick(utc("2026-03-03T01:58:10"))
+    brake(world, "pause", "--queue", "default", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T01:59:10"))
+    told = world.ask("s", "--at", "01:59")
+    assert "Job 1 waits for its turn, due since 01:59:00" in told
+    assert "queue default has been paused by ada since 01:58:10, until someone resumes it" in told
+    assert found(world) == {"pause:queue/default": "queue default is paused by ada: jobs of schedules wait behind it"}
+    assert alarm(world) == 1
+
+
+def test_everything_is_paused_for_three_days(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(**MINUTELY)
+    world.tick(utc("2026-03-03T01:58:10"))
+    brake(world, "pause", "--all", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-03T14:00:10"), utc("2026-03-06T02:00:10"), every=12 * HOUR)
+    told = world.ask("s", "--at", "2026-03-04T10:00")
+    assert told.verdict == "pending"
+    assert "It is held back: everything has been paused by ada since 2026-03-03 01:58:10, until someone" in told
+    assert found(world) == {"pause:all": "everything is paused by ada: it holds back s"}
+    assert alarm(world) == 1
+
+
+def test_a_schedule_paused_with_skip_in_a_paused_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(s='cron: "* * * * *", queue: mail')
+    world.tick(utc("2026-03-03T01:58:10"))
+    brake(world, "pause", "--queue", "mail", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T01:59:10"))
+    brake(world, "pause", "s", "--skip", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T02:00:10"))
+    assert "queue mail has been paused by ada" in world.ask("s", "--at", "01:59")
+    told = world.ask("s", "--at", "02:00")
+    assert told.verdict == "paused"
+    assert "It was skipped, as the schedule has been paused by ada since 01:59:10" in told
+    assert found(world) == {"pause:queue/mail": "queue mail is paused by ada: jobs of schedules wait behind it"}
+    assert "schedule s until someone resumes it, skips what comes due, by ada" in status(world)
+
+
+def test_a_grace_that_passes_in_a_paused_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(s='cron: "0 2 * * *", queue: mail, grace: 10m')
+    world.tick(utc("2026-03-03T01:58:10"))
+    brake(world, "pause", "--queue", "mail", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-03T02:00:10"), utc("2026-03-03T02:12:10"))
+    assert "queue mail has been paused by ada since 01:58:10" in world.ask("s", "--at", "02:00")
+    said = found(world)["schedule:s"]
+    assert said.startswith("s has not run within its grace; due 2026-03-03 02:00:00 UTC: ")
+    assert found(world)["pause:queue/mail"] == "queue mail is paused by ada: jobs of schedules wait behind it"
+    assert alarm(world) == 1
+
+
+def test_a_pause_that_ended_while_no_tick_came(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(**MINUTELY)
+    world.tick(utc("2026-03-03T02:02:10"))
+    brake(world, "pause", "--all", "--for", "23m", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T02:03:10"))
+    world.tick(utc("2026-03-03T02:52:00"))
+    told = world.ask("s", "--at", "02:48")
+    assert told.verdict == "coalesced"
+    assert "No tick reached the database between 02:03:10 and 02:52:00." in told
+    assert "held back" not in told
+    assert "everything was paused by ada from 02:02:10 to 02:25:10" in world.ask("s", "--at", "02:10")
+    assert is_well(world)
+
+
+def test_paused_renamed_an_outage_over_the_gap_and_resumed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(old='cron: "30 2 * * *", timezone: America/New_York')
+    world.tick(utc("2026-03-07T20:00:00"))
+    brake(world, "pause", "old", "--why", "move", monkeypatch=monkeypatch)
+    world.file(new='cron: "30 2 * * *", timezone: America/New_York, renamed_from: old')
+    world.tick(utc("2026-03-07T21:00:00"))
+    world.tick(utc("2026-03-08T06:30:00"))
+    world.tick(utc("2026-03-08T08:30:00"))
+    told = world.ask("new", "--at", "2026-03-08T02:30")
+    assert told.verdict == "pending"
+    assert "The clocks changed: 2026-03-08 02:30 does not exist in America/New_York: runs at 03:00 instead." in told
+    assert "It is held back: the schedule has been paused by ada since 2026-03-07 15:00:00" in told
+    assert found(world) == {"pause:schedule/new": "schedule new is paused by ada: it holds back new"}
+    brake(world, "resume", "new", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-08T08:31:00"))
+    told = world.ask("old", "--at", "2026-03-08T02:30")
+    assert told.verdict == "enqueued"
+    assert "old is called new now." in told
+    assert "It was held back: the schedule was paused by ada from 2026-03-07 15:00:00 to 04:30:00 (why: move)." in told
+    assert "Attempt 1 succeeded at 04:31:00" in told
+    assert is_well(world)
+
+
+# --- in each other's way ----------------------------------------------------------------------------------------------
+
+
+def test_an_occurrence_that_gives_way_is_no_alarm(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.go(utc("2026-03-02T08:01:05"))
+    no_room(world)
+    world.leave_hanging(lease=5 * MINUTE)
+    world.tick(utc("2026-03-02T08:02:10"))
+    assert "because job 1, made for 2026-03-02 08:01:00, was still unfinished (overlap: skip)" in world.ask(
+        "s", "--at", "08:02"
+    )
+    assert is_well(world)
+
+
+def test_an_occurrence_that_found_its_queue_full(world: World) -> None:
+    world.file(more="queues: {mail: {max_waiting: 1}}\n", s='cron: "15 2 * * *", queue: mail')
+    world.tick(utc("2026-03-03T02:10:00"))
+    assert world.cronjobs("pause", "--queue", "mail").code == 0
+    assert world.cronjobs("enqueue", "t.work", "--queue", "mail").code == 0
+    world.tick(utc("2026-03-03T02:15:10"))
+    world.tick(utc("2026-03-03T04:15:10"))  # past the grace of a schedule that has none of its own
+    assert "It was skipped: queue mail holds as many waiting jobs as it may: 1 (max_waiting)." in world.ask("s")
+    assert found(world) == {
+        "not_run": "s has not run since it was due: queue mail was full when s was due",
+        "full:mail": 'queue "mail" is full (1 of 1): new jobs there are refused',
+    }
+    assert alarm(world) == 1
+
+
+def test_a_limit_that_is_reached_makes_no_job_late(world: World) -> None:
+    world.file(API)
+    world.tick(utc("2026-03-03T01:57:00"))
+    put(world.database, job_type="t.work", concurrency_key="api:0")
+    world.leave_hanging(lease=9 * MINUTE)
+    waits = put(world.database, job_type="t.work", concurrency_key="api:1")
+    world.ticks(utc("2026-03-03T01:58:00"), utc("2026-03-03T02:02:00"))
+    assert 'limit "api:" is reached (1 at once)' in world.ask(str(waits))
+    assert '1 due: limit "api:" is reached (1 at once)' in status(world)
+    assert is_well(world)
+
+
+def test_a_limit_that_a_timed_out_thread_still_holds(world: World) -> None:
+    world.file(API)
+    world.tick()
+    first = put(world.database, job_type="t.work", concurrency_key="api:0")
+    world.leave_hanging(lease=5 * MINUTE)
+    with world.database.write() as connection:
+        [job] = claims.held_by(connection, "beta:boot:1:1:1:dead")
+        overdue = running_row(job, TimedOut("timed out after 2s"), timedelta(seconds=2), "1")
+        assert leases.record_overdue(connection, [overdue]) == {first}
+    waits = put(world.database, job_type="t.work", concurrency_key="api:1")
+    world.tick(utc("2026-03-02T08:01:10"))
+    assert 'limit "api:" is reached (1 at once)' in world.ask(str(waits))
+    told = world.ask(str(first))
+    assert "Attempt 1 timed out" in told
+    assert "is still leased for attempt 1 on beta" in told
+    assert "running now" not in told
+    assert "timed out, lease" in status(world)
+    assert is_well(world)
+
+
+def test_in_a_limit_with_room_a_job_of_better_priority_comes_first(world: World) -> None:
+    world.file(API)
+    world.tick(utc("2026-03-03T01:57:00"))
+    put(world.database, job_type="t.work", concurrency_key="api:0", priority=1)
+    mine = put(world.database, job_type="t.work", concurrency_key="api:1", priority=9)
+    world.go(utc("2026-03-03T01:57:30"))
+    told = world.ask(str(mine))
+    assert "1 due job with a better priority comes first; after it the next tick with room runs it" in told
+    assert is_well(world)
+
+
+def test_overlap_wait_behind_a_job_that_fails(world: World) -> None:
+    world.file(s='cron: "* * * * *", overlap: wait')
+    world.tick(utc("2026-03-03T01:58:10"))
+    world.plan = [fail(), fail()]
+    world.tick(utc("2026-03-03T01:59:10"))
+    world.tick(utc("2026-03-03T02:00:05"))
+    told = world.ask("s", "--at", "02:00")
+    assert told.verdict == "coalesced"
+    assert "Job 1 of the schedule, for 01:59:00, was waiting already at 02:00:05: it stands for it too" in told
+    assert "Job 1 waits for another try (failed " in told
+    assert is_well(world)
+
+
+def test_jobs_with_a_better_priority_and_ticks_without_a_free_worker(world: World) -> None:
+    world.file()
+    world.tick(utc("2026-03-03T01:57:00"))
+    put(world.database, job_type="t.work", priority=0)
+    mine = put(world.database, job_type="t.work", priority=9)
+    world.go(utc("2026-03-03T02:00:00"))
+    no_room(world)
+    left(world, "slots", jobs=2)
+    told = world.ask(str(mine))
+    assert "The tick that began at 02:00:00 on alpha did not start it: all workers of the tick were busy" in told
+    assert "1 due job with a better priority comes first" in told
+    saturated = "the ticks are saturated: all their workers were busy until the end (run.workers)"
+    assert found(world) == {"late": f"2 jobs have been due for more than 2m and could run: {saturated}"}
+
+
+# --- runners ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_lease_of_a_runner_that_died(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.go(utc("2026-03-02T08:01:05"))
+    no_room(world)
+    job_id = world.leave_hanging()
+    world.go(utc("2026-03-02T08:03:05"))
+    assert "its lease ended 1m ago, so the next tick will settle its outcome" in world.ask(str(job_id))
+    assert "OVERDUE: lease ended" in status(world)
+    world.tick(utc("2026-03-02T08:03:10"))
+    told = world.ask(str(job_id))
+    assert "Attempt 1, begun at 08:01:05 on beta, was lost: its runner died or lost its lease" in told
+    world.tick(utc("2026-03-02T08:04:10"))
+    assert "Attempt 2 succeeded" in world.ask(str(job_id))
+    assert is_well(world)
+
+
+def test_a_lost_job_that_is_not_to_run_again_is_dead_each_time(world: World) -> None:
+    world.file(s='cron: "0 * * * *", max_attempts: 3')
+    world.tick(utc("2026-03-02T08:59:10"))
+    for hour in ("09", "10"):
+        world.go(utc(f"2026-03-02T{hour}:00:05"))
+        no_room(world)
+        world.leave_hanging(on_lost="dead")
+        world.tick(utc(f"2026-03-02T{hour}:02:10"))
+        assert " after it was lost once: not retried (on_lost: dead)." in world.ask("s", "--at", f"{hour}:00")
+    assert found(world) == {"dead": "2 dead jobs that nobody has retried or dismissed"}
+    assert alarm(world) == 1
+
+
+def test_a_long_job_that_runs_within_its_lease(world: World) -> None:
+    world.file()
+    world.tick()
+    at = world.clock.now()
+    held = {"locked_by": "beta:boot:1:1:1:x", "locked_until": at + HOUR, "started_at": at, "attempts": 1}
+    job_id = put(world.database, job_type="t.work", timeout_s=3600.0, status="running", **held)
+    world.ticks(utc("2026-03-02T08:01:10"), utc("2026-03-02T08:20:10"))
+    assert f"Job {job_id} is running now: attempt 1 on beta, begun at 08:00:30, 20m ago" in world.ask(str(job_id))
+    assert is_well(world)
+
+
+def test_a_stopped_tick_and_the_next_one(world: World) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work")
+    at = world.clock.now()
+    with world.database.write() as connection:
+        of = {"job_id": job_id, "attempt": 1, "outcome": "interrupted", "runner": "alpha:boot:1:1:1:x"}
+        times = {"started_at": at, "finished_at": at + timedelta(seconds=5), "error": "stopped by SIGTERM"}
+        connection.execute(insert(tables.job_runs).values(of | times))
+        connection.execute(update(tables.jobs).values(attempts=1, interruptions=1, started_at=at))
+    assert f"Job {job_id} waits for another turn" in world.ask(str(job_id))
+    world.tick(utc("2026-03-02T08:01:10"))
+    told = world.ask(str(job_id))
+    assert "Attempt 1 was interrupted at 08:00:35 on alpha, after 5s: stopped by SIGTERM." in told
+    assert "Attempt 2 succeeded at 08:01:10 on alpha" in told
+    assert is_well(world)
+
+
+def test_two_ticks_that_a_timer_killed(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    for minute in (1, 2):
+        world.tick(utc(f"2026-03-02T08:0{minute}:00"))
+        with world.database.write() as connection:
+            newest = select(func.max(tables.ticks.c.id)).scalar_subquery()
+            connection.execute(update(tables.ticks).where(tables.ticks.c.id == newest).values(finished_at=None))
+    world.tick(utc("2026-03-02T08:05:00"))
+    assert world.ask("s", "--at", "08:02").verdict == "enqueued"
+    said = found(world)
+    assert said.keys() == {"ending:alpha"}
+    assert said["ending:alpha"].startswith("2 ticks of host alpha did not end in the last")
+    assert said["ending:alpha"].endswith("they were killed")
+    assert alarm(world) == 1
+
+
+# --- what cannot run --------------------------------------------------------------------------------------------------
+
+
+def test_a_module_that_cannot_be_imported(world: World) -> None:
+    (world.folder / "broken_for_now.py").write_text("raise RuntimeError('no such table: shop')\n")
+    world.file("imports: [broken_for_now]\n")
+    job_id = put(world.database, job_type="t.away")
+    for minute in (1, 2, 3):
+        world.tick(utc(f"2026-03-02T09:0{minute}:10"))
+    told = world.ask(str(job_id))
+    assert "on alpha module broken_for_now cannot be imported: RuntimeError: no such table: shop" in told
+    said = found(world)
+    assert said.keys() == {"config:alpha"}
+    assert "broken_for_now" in said["config:alpha"]
+    assert "no such table: shop" in said["config:alpha"]
+    assert "for want of t.away 1 due job waits" in said["config:alpha"]
+    assert alarm(world) == 1
+
+
+def test_a_type_that_nobody_knows(world: World) -> None:
+    world.file()
+    job_id = put(world.database, job_type="t.away")
+    world.tick()
+    world.tick(utc("2026-03-02T08:01:10"))
+    assert 'no handler or command "t.away" is registered in this configuration' in world.ask(str(job_id))
+    said = 'no host that ticks has a handler or command "t.away"'
+    assert found(world) == {"unresolved:t.away": f"1 due job waits: {said}"}
+    assert alarm(world) == 1
+
+
+def test_a_type_whose_entry_is_broken(world: World) -> None:
+    world.file('job_types: {t.ok: {command: ["true"], timeout: never}}\n')
+    job_id = put(world.database, job_type="t.ok")
+    world.tick()
+    told = world.ask(str(job_id))
+    assert "its entry in the file here is broken: " in told
+    assert "cronjobs.yaml:3" in told
+    [said] = found(world).values()
+    assert "job_types.t.ok.timeout" in said
+    assert "1 due job waits" in said
+    assert alarm(world) == 1
+
+
+def test_a_database_of_another_environment(world: World) -> None:
+    world.file("environment: staging\n", **MINUTELY)
+    world.tick(utc("2026-03-03T01:58:10"))
+    world.file("environment: production\n", **MINUTELY)
+    world.go(utc("2026-03-03T02:01:20"))
+    assert "Ticks with the file here refuse this database: " in world.ask("s", "--at", "02:01")
+    whose = 'this database belongs to project "shop", environment "staging"'
+    here = 'this database belongs to environment "staging" and the configuration says "production": nothing was claimed'
+    assert here in world.ask("s", "--at", "02:01")
+    said = found(world)
+    assert said.keys() == {"foreign"}
+    assert said["foreign"].startswith(
+        f'{whose}, and the configuration says project "shop", environment "production": ticks claim nothing.'
+    )
+    assert alarm(world) == 1
+
+
+def test_a_database_that_was_foreign_and_is_adopted(world: World) -> None:
+    world.file("environment: staging\n", **MINUTELY)
+    world.tick(utc("2026-03-03T01:58:10"))
+    world.file("environment: production\n", **MINUTELY)
+    world.go(utc("2026-03-03T02:09:00"))
+    assert world.cronjobs("db", "adopt").code == 0
+    world.tick(utc("2026-03-03T02:09:10"))
+    told = world.ask("s", "--at", "02:05")
+    assert told.verdict == "coalesced"
+    assert "No tick reached the database between 01:58:10 and 02:09:10." in told
+    assert is_well(world)
+
+
+def test_a_schedule_of_other_environments_is_no_trouble(world: World) -> None:
+    world.file("environment: staging\n", s='cron: "* * * * *", environments: [production]', t='cron: "0 3 * * *"')
+    world.tick()
+    assert world.ask("s").text == ('schedule s is in the file for other environments than this one ("staging").')
+    assert is_well(world)
+
+
+def test_a_schedule_whose_entry_is_broken(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick(utc("2026-03-03T01:58:00"))
+    world.file(s='cron: "61 * * * *"')
+    world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:03:10"))
+    told = world.ask("s", "--at", "02:01")
+    assert "Its entry in the file here is broken, so ticks with this file leave it alone" in told
+    [said] = found(world).values()
+    assert "minute 61 is not in 0–59" in said
+    assert said.endswith("; s was due, and ticks do not fire it")
+    assert alarm(world) == 1
+
+
+def test_a_bad_limit(world: World) -> None:
+    world.file('limits: {"api:": 0}\n')
+    job_id = put(world.database, job_type="t.work", concurrency_key="api:1")
+    world.tick()
+    told = world.ask(str(job_id))
+    assert 'limit "api:" of the file is bad ("cronjobs check" says why), so none of its jobs begins.' in told
+    [said] = found(world).values()
+    assert said.endswith("; 1 due job waits for it")
+    assert alarm(world) == 1
+
+
+def test_a_command_that_is_not_there(world: World) -> None:
+    world.file('job_types: {t.gone: {command: ["/nowhere/report"], timeout: 1s}}\n')
+    job_id = put(world.database, job_type="t.gone")
+    world.tick()
+    told = world.ask(str(job_id))
+    assert "Attempt 1 failed at 08:00:30 on alpha, after" in told
+    assert "CommandNotFound: command not found: /nowhere/report" in told
+    assert f"Job {job_id} waits for another try (failed 1 of 10)" in told
+    assert found(world) == {}
+    checked = world.cronjobs("check", "--live")
+    assert (checked.code, "/nowhere/report" in checked.out + checked.err) == (1, True)
+
+
+def test_ticks_for_another_queue(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    for minute in (1, 2, 3, 4):
+        world.go(utc(f"2026-03-02T08:0{minute}:10"))
+        world.hosts["alpha"].tick(queue="mail")
+    told = world.ask("s", "--at", "08:01")
+    assert "no tick's options reach it: since 08:01:10 all ran on alpha with --queue mail" in told
+    said = "no tick's options reach it; all ran with --queue mail on alpha"
+    assert found(world) == {"out_of_reach:default/t.work": f'1 due job waits in queue "default", type t.work: {said}'}
+    assert alarm(world) == 1
+
+
+def test_ticks_that_fire_no_schedules(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    for minute in (1, 20, 40, 41):
+        world.go(utc(f"2026-03-02T08:{minute:02}:10"))
+        world.hosts["alpha"].tick(fire_schedules=False)
+    assert "it fired no schedules (CRONJOBS_SCHEDULES=off on that host)" in world.ask("s", "--at", "08:40")
+    said = found(world)
+    assert said["schedules_off"].endswith("fires schedules: CRONJOBS_SCHEDULES is off on every host that ticks")
+    assert alarm(world) == 1
+
+
+def test_a_timeout_that_fits_into_no_tick(world: World) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work", timeout_s=40.0)
+    for minute in (1, 2, 3, 4):
+        world.go(utc(f"2026-03-02T08:0{minute}:00"))
+        world.hosts["alpha"].settings = world.settings()
+        world.hosts["alpha"].tick(budget_s=20)
+    told = world.ask(str(job_id))
+    assert "its timeout of 40s is longer than the 20s of a whole tick (--budget)" in told
+    assert "no tick of that length runs it" in told
+    late = "their timeout is longer than a whole tick (run.budget, --budget)"
+    assert found(world) == {"late": f"1 job has been due for more than 2m and could run: {late}"}
+    assert alarm(world) == 1
+
+
+# --- which definition, which time -------------------------------------------------------------------------------------
+
+
+def test_the_night_of_a_clock_change_is_well(world: World) -> None:
+    world.file(s='cron: "30 2 * * *", timezone: America/New_York', t='cron: "30 1 * * *", timezone: America/New_York')
+    world.tick(utc("2026-03-07T20:00:00"))
+    world.ticks(utc("2026-03-08T06:30:10"), utc("2026-03-08T08:30:10"), every=30 * MINUTE)
+    assert "does not exist in America/New_York: runs at 03:00 instead" in world.ask("s", "--at", "2026-03-08T02:30")
+    assert is_well(world)
+    world.tick(utc("2026-11-01T04:59:00"))
+    world.ticks(utc("2026-11-01T05:00:10"), utc("2026-11-01T07:30:10"), every=30 * MINUTE)
+    told = world.ask("t", "--at", "2026-11-01T01:30-05:00")
+    assert told.verdict == "not_due"
+    assert "2026-11-01 01:30 comes twice in America/New_York: runs the first time only." in told
+    assert is_well(world)
+
+
+def test_a_schedule_that_was_edited_removed_returned_and_is_new(world: World) -> None:
+    other = 'cron: "0 0 1 1 *"'
+    world.file(s='cron: "15 * * * *"', other=other)
+    world.tick()
+    world.tick(utc("2026-03-02T08:15:10"))
+    world.file(s='cron: "45 * * * *"', other=other)
+    world.tick(utc("2026-03-02T08:20:00"))
+    told = world.ask("s", "--at", "08:15")
+    assert (told.verdict, "(15 * * * *)" in told) == ("enqueued", True)
+    assert is_well(world)
+    world.file(other=other)
+    world.tick(utc("2026-03-02T08:30:00"))
+    world.tick(utc("2026-03-02T09:00:00"))
+    told = world.ask("s", "--at", "08:45")
+    assert told.verdict == "retired"
+    assert "a tick on host alpha retired it at 2026-03-02 08:30:00" in told
+    assert is_well(world)
+    world.file(s='cron: "45 * * * *"', other=other, young='cron: "50 8 * * *"')
+    world.tick(utc("2026-03-02T09:10:00"))
+    assert "A schedule that returns does not make up for its absence." in world.ask("s", "--at", "08:45")
+    assert "A new schedule never fires for the past." in world.ask("young", "--at", "08:50")
+    assert is_well(world)
+
+
+def test_a_schedule_under_its_new_name_is_well(world: World) -> None:
+    world.file(old='cron: "15 * * * *"')
+    world.tick()
+    world.tick(utc("2026-03-02T08:15:10"))
+    world.file(new='cron: "15 * * * *", renamed_from: old')
+    world.tick(utc("2026-03-02T08:20:00"))
+    told = world.ask("old", "--at", "08:15")
+    assert (told.verdict, told.steady[0]) == ("enqueued", "old is called new now.")
+    assert is_well(world)
+
+
+def test_two_hosts_with_two_times_for_one_schedule(world: World) -> None:
+    one, other = 'cron: "10 2 * * *"', 'cron: "20 2 * * *"'
+    world.file(s=one)
+    world.tick(utc("2026-03-03T01:40:00"))
+    world.file(s=other)
+    world.tick(utc("2026-03-03T01:40:30"), host="beta")
+    for minute in range(41, 60):
+        world.file(s=one)
+        world.tick(utc(f"2026-03-03T01:{minute}:00"))
+        world.file(s=other)
+        world.tick(utc(f"2026-03-03T01:{minute}:30"), host="beta")
+    said = found(world)["files"]
+    assert said.startswith("hosts carry different files for more than 15 minutes: ")
+    assert alarm(world) == 1
+    for minute in range(31):
+        world.file(s=one)
+        world.tick(utc(f"2026-03-03T02:{minute:02}:00"))
+        world.file(s=other)
+        world.tick(utc(f"2026-03-03T02:{minute:02}:30"), host="beta")
+    with world.database.read() as connection:
+        [made] = connection.execute(select(tables.occurrences).where(tables.occurrences.c.outcome == "enqueued")).all()
+    told = world.ask("s", "--at", made.last_for.isoformat())
+    assert told.verdict == "enqueued"
+    assert f"({made.last_for.minute} 2 * * *)" in told
+
+
+def test_a_file_that_another_host_has_replaced(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick(utc("2026-03-03T01:58:10"))
+    world.file(other='cron: "0 0 1 1 *"')
+    world.tick(utc("2026-03-03T01:59:10"), host="beta")
+    assert world.cronjobs("sync", "--allow-removals").code == 0
+    world.file(**MINUTELY)
+    world.go(utc("2026-03-03T02:00:30"))
+    told = world.ask("s", "--at", "02:00")
+    assert told.verdict == "retired"
+    assert "The file here has it, and no tick applied that file since: it is not in force." in told
+    assert found(world)["files"].startswith("hosts carry different files: ")
+    assert alarm(world) == 0
+
+
+# --- outages and clocks -----------------------------------------------------------------------------------------------
+
+
+def test_an_outage_of_five_hours_that_one_run_stands_for(world: World) -> None:
+    hourly(world)
+    told = world.ask("s", "--at", "2026-03-02T23:00")
+    assert told.verdict == "coalesced"
+    assert "No tick reached the database between 2026-03-02 21:00:10 and 2026-03-03 02:05:00." in told
+    assert "stands for it and 3 more." in told
+    assert is_well(world)
+    assert "had its runs" not in status(world)
+
+
+def test_an_outage_of_five_hours_that_nothing_makes_up_for(world: World) -> None:
+    hourly(world, catch_up="none")
+    told = world.ask("s", "--at", "2026-03-02T23:00")
+    assert told.verdict == "missed"
+    assert "catch_up: none makes up only for occurrences younger than 2m" in told
+    assert found(world) == {"missed": "s missed runs, and no later run succeeded"}
+    assert alarm(world) == 1
+
+
+def test_more_owed_than_catch_up_limit(world: World) -> None:
+    hourly(world, catch_up="all", catch_up_limit="2")
+    told = world.ask("s", "--at", "2026-03-02T23:00")
+    assert told.verdict == "missed"
+    assert "more than catch_up_limit were owed" in told
+    assert "catch_up_within" not in told
+    said = found(world)["dropped"]
+    assert said.startswith("3 occurrences of s were dropped, as more were owed than catch_up_limit")
+    assert alarm(world) == 1
+
+
+def test_a_database_that_was_away_for_four_minutes(world: World) -> None:
+    world.file(**MINUTELY)
+    world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
+    world.go(utc("2026-03-03T02:02:00"))
+    assert "The last tick began at 01:58:00 on host alpha." in world.ask("s", "--at", "02:00")
+    assert found(world) == {"no_tick": "no tick has reached this database for 4m"}
+    assert alarm(world) == 1
+    world.tick(utc("2026-03-03T02:02:10"))
+    assert "No tick reached the database between 01:58:00 and 02:02:10." in world.ask("s", "--at", "02:00")
+    assert is_well(world)
+
+
+def test_no_tick_ever_came(world: World) -> None:
+    world.file()
+    job_id = put(world.database, job_type="t.work")
+    assert "no tick has ever reached this database" in world.ask(str(job_id))
+    assert found(world)["no_tick"].startswith("no tick has ever reached this database")
+    assert alarm(world) == 1
+
+
+def test_a_clock_that_was_set_back_by_two_hours(world: World) -> None:
+    world.file(s='cron: "0 * * * *"')
+    world.tick(utc("2026-03-02T09:30:10"))
+    world.tick(utc("2026-03-02T10:00:10"))
+    world.ticks(utc("2026-03-02T08:01:10"), utc("2026-03-02T08:05:10"))
+    told = world.ask("s", "--at", "2026-03-02T10:00")
+    assert told.verdict == "enqueued"
+    assert "a clock was ahead then and was later set back." in told
+    assert "Attempt 1 succeeded at 10:00:10 on alpha" in told
+    assert is_well(world)
+
+
+def test_a_host_whose_clock_is_ahead_of_a_file_of_sqlite(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick(utc("2026-03-02T08:10:10"))
+    world.tick(utc("2026-03-02T08:20:40"), host="beta")
+    world.tick(utc("2026-03-02T08:11:10"))
+    told = world.ask("s", "--at", "2026-03-02T08:20")
+    assert told.verdict == "enqueued"
+    assert "a clock was ahead then and was later set back." in told
+    assert is_well(world)
+
+
+def test_a_host_whose_clock_is_ahead_of_the_servers(world: World) -> None:
+    world.file(**MINUTELY)
+    world.tick(utc("2026-03-02T08:10:10"))
+    world.tick(utc("2026-03-02T08:11:10"))
+    with world.database.write() as connection:
+        connection.execute(update(tables.ticks).values(did={"skew_s": 600}))
+    assert "A tick of host alpha made job 1 for it, 10s late." in world.ask("s", "--at", "08:11")
+    assert found(world) == {"clock:alpha": "the clock of host alpha is 10m ahead of the database's"}
+    assert alarm(world) == 1
+
+
+def test_a_database_restored_from_yesterday(world: World) -> None:
+    world.file(s='cron: "10 2 * * *"')
+    world.tick(utc("2026-03-03T01:00:10"))
+    with world.database.read() as connection:
+        saved = connection.execute(select(tables.schedules.c.seen_until, tables.schedules.c.next_at)).one()
+    world.tick(utc("2026-03-03T02:10:10"))
+    with world.database.write() as connection:
+        for table in (tables.occurrences, tables.job_runs, tables.jobs):
+            connection.execute(delete(table))
+        connection.execute(delete(tables.ticks).where(tables.ticks.c.started_at > utc("2026-03-03T02:00:00")))
+        connection.execute(update(tables.schedules).values(saved._mapping))
+    world.tick(utc("2026-03-03T08:00:10"))
+    told = world.ask("s", "--at", "02:10")
+    assert told.verdict == "enqueued"
+    assert "No tick reached the database between 01:00:10 and 08:00:10." in told
+    assert is_well(world)
+
+
+def test_a_host_that_is_silent_is_acknowledged_and_gone_after_a_day(world: World) -> None:
+    world.file(**MINUTELY)
+    for minute in range(20):
+        world.tick(utc(f"2026-03-02T08:{minute:02}:10"))
+        world.tick(host="beta")
+    world.ticks(utc("2026-03-02T08:20:10"), utc("2026-03-02T08:50:10"), every=10 * MINUTE)
+    assert found(world) == {"host:beta": "host beta has not ticked for 31m, but others have"}
+    assert alarm(world) == 1
+    assert world.cronjobs("ack", "host:beta", "--why", "repair").code == 0
+    assert alarm(world) == 0
+    assert "quiet only acknowledged findings" in status(world)
+    world.ticks(utc("2026-03-03T14:50:10"), utc("2026-03-03T14:52:10"))
+    assert "A tick of host alpha made job" in world.ask("s", "--at", "2026-03-03T14:52")
+    assert is_well(world)
+
+
+# --- ends of jobs -----------------------------------------------------------------------------------------------------
+
+
+def test_a_retry_that_waits_is_no_alarm(world: World) -> None:
+    a_night(world)
+    world.plan = [fail()]
+    world.tick(utc("2026-11-20T07:15:12"))
+    assert "Job 1 waits for another try (failed 1 of 10), due at 02:1" in world.ask("nightly-report", "--at", "02:15")
+    assert "0 due, 1 in the future, 1 of them retries" in status(world)
+    assert is_well(world)
+
+
+def test_a_job_that_is_not_due_yet(world: World) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work", run_at=world.clock.now() + 10 * MINUTE)
+    assert f"Job {job_id} waits for its turn, due at 08:10:30, in 10m." in world.ask(str(job_id))
+    assert "0 due, 1 in the future" in status(world)
+    assert is_well(world)
+
+
+def test_a_timeout_longer_than_a_tick_needs_a_process_of_its_own_and_is_no_fault(world: World) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work", timeout_s=55.0)
+    assert "the next tick with room runs it" in world.ask(str(job_id))
+    assert is_well(world)
+
+
+def test_a_job_that_was_cancelled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work")
+    brake(world, "jobs", "cancel", str(job_id), "--why", "sent twice", monkeypatch=monkeypatch)
+    told = world.ask(str(job_id))
+    assert told.verdict == "cancelled"
+    assert "It was cancelled by ada at 08:00:30 (why: sent twice)." in told
+    assert is_well(world)
+
+
+def test_a_cancel_that_was_rolled_back_leaves_no_trace(world: World) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work")
+
+    def change_of_mind() -> None:
+        with world.database.write() as connection:
+            cancel(connection, id=job_id)
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        change_of_mind()
+    told = world.ask(str(job_id))
+    assert told.verdict == "waiting"
+    assert "cancel" not in told
+    assert is_well(world)
+
+
+def test_a_job_that_is_running_and_asked_to_stop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work")
+    world.leave_hanging(lease=5 * MINUTE)
+    brake(world, "jobs", "cancel", str(job_id), monkeypatch=monkeypatch)
+    told = world.ask(str(job_id))
+    assert "It was asked to stop by ada at 08:00:30." in told
+    assert "it was asked to stop" in told.steady[-1]
+    assert "asked to stop" in status(world)
+    assert is_well(world)
+
+
+def test_a_job_that_died_in_the_night(world: World) -> None:
+    a_night(world, max_attempts="1")
+    world.plan = [fail()]
+    world.tick(utc("2026-11-20T07:15:12"))
+    world.tick(utc("2026-11-20T13:00:12"))
+    told = world.ask("nightly-report")
+    assert "Attempt 1 failed at 02:15:12 on alpha, after" in told
+    assert "Job 1 died at 02:15:12 after it failed 1 of 1 try." in told
+    assert found(world) == ONE_DEAD
+    assert "1 × ConnectionError: 503 from the provider" in status(world)
+    assert alarm(world) == 1
+
+
+def test_a_death_that_a_person_retried_under_a_changed_schedule(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_night(world, max_attempts="1")
+    world.plan = [fail()]
+    world.tick(utc("2026-11-20T07:15:12"))
+    world.file(nightly_report='cron: "30 2 * * *", timezone: America/New_York')
+    world.tick(utc("2026-11-20T08:00:00"))
+    brake(world, "jobs", "retry", "1", "--why", "mended", monkeypatch=monkeypatch)
+    world.tick(utc("2026-11-20T08:01:00"))
+    told = world.ask("nightly-report", "--at", "02:15")
+    assert "(15 2 * * *)" in told
+    assert "It was retried by ada at 03:00:00 (why: mended)." in told
+    assert "Attempt 2 succeeded at 03:01:00 on alpha" in told
+    assert is_well(world)
+
+
+def test_tries_that_ended_with_the_next_occurrence(world: World) -> None:
+    world.file(s='cron: "* * * * *", retry_until: next_occurrence')
+    world.tick(utc("2026-03-03T01:58:10"))
+    world.plan = [fail(), fail()]
+    world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:00:10"))
+    said = "the schedule's next occurrence comes first (retry_until: next_occurrence)"
+    assert said in world.ask("s", "--at", "01:59")
+    assert found(world).keys() == {"dead"}
+    assert alarm(world) == 1
+
+
+def test_an_effect_of_which_nobody_knows(world: World) -> None:
+    world.file()
+    world.tick()
+
+    def stop() -> None:
+        with world.database.write() as connection:
+            connection.execute(insert(tables.effects).values(key="pay:7", job_id=1, attempt=1, state="stopped"))
+        raise EffectUnknown("pay:7")
+
+    world.plan = [stop]
+    put(world.database, job_type="t.work")
+    world.tick(utc("2026-03-02T08:01:10"))
+    told = world.ask("1")
+    assert "First find out whether effect pay:7 happened" in told
+    assert found(world) == ONE_DEAD
+    assert "1 × EffectUnknown" in status(world)
+
+
+def put_off(by: timedelta) -> Any:
+    def raise_it() -> None:
+        raise Snooze(by)
+
+    return raise_it
+
+
+def test_a_short_snooze_is_no_alarm(world: World) -> None:
+    a_night(world)
+    world.plan = [put_off(5 * MINUTE)]
+    world.tick(utc("2026-11-20T07:15:12"))
+    told = world.ask("nightly-report", "--at", "02:15")
+    assert "Attempt 1 put itself off at 02:15:12 on alpha" in told
+    assert "Job 1 waits for another turn, due at 02:20:12" in told
+    assert is_well(world)
+
+
+def test_a_nightly_job_that_snoozes_for_ever(world: World) -> None:
+    a_night(world)
+    world.plan = [put_off(26 * HOUR)] * 9
+    for day in range(20, 25):
+        world.ticks(utc(f"2026-11-{day}T07:15:12"), utc(f"2026-11-{day}T23:15:12"), every=4 * HOUR)
+    told = world.ask("nightly-report", "--at", "2026-11-23T02:15")
+    assert told.verdict == "skipped"
+    assert "had snoozed it, and it was still waiting then." in told
+    said = found(world)["not_run"]
+    assert said.startswith("nightly-report has not run since it was due: job 1 of nightly-report was put off, and is")
+    assert alarm(world) == 1
+
+
+def test_what_a_backfill_a_trigger_and_a_spread_make_is_well(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(s='cron: "0 * * * *", catch_up: none', t="every: 10m, spread: 4m")
+    world.tick(utc("2026-03-02T20:30:00"))
+    world.tick(utc("2026-03-02T22:05:00"))
+    assert found(world)["missed"].startswith("s missed runs")
+    at = "2026-03-02T22:00"
+    brake(world, "backfill", "s", "--from", at, "--to", at, monkeypatch=monkeypatch)
+    brake(world, "trigger", "t", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-02T22:06:00"), utc("2026-03-02T22:16:00"))
+    assert "A backfill by ada, at 22:05:00, made job" in world.ask("s", "--at", at)
+    assert "spread: lets it start at 22:1" in world.ask("t", "--at", "2026-03-02T22:10")
+    assert is_well(world)
+
+
+def test_busy_and_healthy_is_no_alarm(world: World) -> None:
+    world.file(s='cron: "*/5 * * * *", grace: 4m', t="every: 10m, spread: 4m", u='cron: "* * * * *", overlap: wait')
+    world.tick()
+    for minute in range(1, 41):
+        world.plan = [fail()] if minute % 6 == 1 else []
+        world.tick(utc(f"2026-03-02T08:{minute:02}:10"))
+        assert minute % 8 or found(world) == {}, minute
+    summary = world.ask("u", "--from", "2026-03-02T08:01", "--to", "2026-03-02T08:35").found["summary"]
+    assert summary.startswith("35 occurrences: ")
+    assert not {"skipped", "missed", "pending"} & set(summary.split())
+    assert alarm(world) == 0
+
+
+def test_a_job_that_a_lingering_tick_ran_at_once_was_not_left_by_it(world: World) -> None:
+    world.file()
+    world.tick(utc("2026-03-02T08:01:10"))
+    world.go(utc("2026-03-02T08:01:30"))
+    at = world.clock.now()
+    ended = {"status": "succeeded", "attempts": 1, "started_at": at, "finished_at": at}
+    job_id = put(world.database, job_type="t.work", **ended)
+    with world.database.write() as connection:
+        connection.execute(update(tables.ticks).values(finished_at=utc("2026-03-02T08:02:00")))
+        times = {"started_at": at, "finished_at": at, "runner": "alpha:boot:1:1:1:x"}
+        run = {"job_id": job_id, "attempt": 1, "outcome": "succeeded"}
+        connection.execute(insert(tables.job_runs).values(run | times))
+    world.go(utc("2026-03-02T08:02:10"))
+    told = world.ask(str(job_id))
+    assert "It was due at 08:01:30 and begun on time, at 08:01:30." in told
+    assert "Attempt 1 succeeded at 08:01:30 on alpha" in told
+    assert "did not start it" not in told
+    assert is_well(world)
+
+
+# --- names and numbers ------------------------------------------------------------------------------------------------
+
+
+def test_a_pruned_job_and_a_number_of_nothing(world: World) -> None:
+    world.file("retention: {succeeded: 1d}\n")
+    world.tick()
+    job_id = put(world.database, job_type="t.work", idempotency_key="invoice:42")
+    plain = put(world.database, job_type="t.work")
+    put(world.database, job_type="t.work", run_at=utc("2027-03-02T08:00:00"))
+    world.tick(utc("2026-03-02T08:01:10"))
+    world.ticks(utc("2026-03-05T08:00:00"), utc("2026-03-06T08:00:00"), every=12 * HOUR)
+    assert world.ask(str(plain), code=1).verdict == "unknown"
+    assert f"there is no job {plain}" in world.say(str(plain)).err
+    assert "pruned" in world.say(str(plain)).err
+    assert "there is no job 4711" in world.say("4711").err
+    assert "the highest id" in world.say("4711").err
+    assert f"Job {job_id} succeeded at 08:01:10; its attempts are pruned." in world.ask(str(job_id))
+    assert "--key" in world.say("invoice:42").err
+    assert is_well(world)
+
+
+def test_a_key_that_was_spent_and_is_forgotten(world: World) -> None:
+    world.file()
+    world.tick()
+    put(world.database, job_type="t.work", idempotency_key="invoice:42")
+    world.tick(utc("2026-03-02T08:01:10"))
+    assert "Attempt 1 succeeded" in world.ask("--key", "invoice:42")
+    world.ticks(utc("2027-03-10T08:00:00"), utc("2027-03-12T08:00:00"), every=DAY)
+    assert 'no job has the idempotency key "invoice:42"' in world.say("--key", "invoice:42").err
+    assert "365d" in world.say("--key", "invoice:42").err
+    put(world.database, job_type="t.work", idempotency_key="invoice:42")
+    assert "with the idempotency key invoice:42" in world.ask("--key", "invoice:42")
+    assert is_well(world)
