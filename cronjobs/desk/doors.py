@@ -1,11 +1,11 @@
-"""What the desk asks of extras, by name. A module is imported when it is asked."""
+"""The extras' modules that the desk calls, by name, so that each is imported only when called."""
 
 from __future__ import annotations
 
 from typing import Final
 
 FINDINGS: Final = ("cronjobs.contrib.exec.findings", "cronjobs.contrib.alerts.findings")  # each has found()
-WITHOUT_PROJECT: Final = "cronjobs.contrib.exec.settling"  # what is shown where there is no project
-RUN_BY_CRON: Final = "cronjobs.contrib.exec.rows"  # what cron itself runs, in the table of schedules in status
-EXECUTORS: Final = "cronjobs.contrib.dask.looking"  # check --live asks it about each executor of the file
-REPORT: Final = "cronjobs.contrib.web.report"  # the pages as a file
+WITHOUT_PROJECT: Final = "cronjobs.contrib.exec.settling"  # settings for commands run without a project
+RUN_BY_CRON: Final = "cronjobs.contrib.exec.rows"  # crontab lines that cron itself runs, for status
+EXECUTORS: Final = "cronjobs.contrib.dask.looking"  # checks each executor of the file, for check --live
+REPORT: Final = "cronjobs.contrib.web.report"  # writes the pages to one file

@@ -59,11 +59,11 @@ def ack(
             with database.write() as connection:
                 acknowledge(connection, meant, until=ends, now=now, by=operator(), host=host, why=why)
             found, now = _findings(database, settings)
-            if meant.kind in KINDS and not as_json:  # a fact of the past, which is over with that
+            if meant.kind in KINDS and not as_json:  # a past event: acknowledging it ends it
                 complain(f"{safe(finding)}: acknowledged for good")
                 leaving.leave(0, stuck=False)
     _print(found, Times(now, settings.timezone), as_json)
-    leaving.leave(0, stuck=False)  # whatever threads the user's modules began
+    leaving.leave(0, stuck=False)  # the user's modules may have started threads
 
 
 def _findings(database: Database, settings: Settings) -> tuple[list[Finding], datetime]:

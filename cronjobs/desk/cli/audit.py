@@ -19,7 +19,7 @@ from cronjobs.engine.store.given_up import KINDS
 from cronjobs.engine.store.trail import TrailFilter
 from cronjobs.masking import hidden_json
 
-INDENT: Final = 22  # of the text: behind the time of day and the action
+INDENT: Final = 22  # columns before the text: time of day and action
 DETAIL_SHOWN: Final = 200  # characters
 
 
@@ -82,8 +82,8 @@ def _lines(entries: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
             day = f"{local:%Y-%m-%d}"
             lines += ["", coloured(f"{local:%A} {day}", "bright_black")]
         action = safe(entry["action"], 60)
-        text = _text(entry, LocalTimes(entry["at"], times.timezone))  # its date stands above the line
-        # A long action has its own line: none that cronjobs writes is.
+        text = _text(entry, LocalTimes(entry["at"], times.timezone))  # the date is printed above
+        # A long action gets its own line; only rows that others wrote have one.
         head, *rest = wrapped(text, room) if len(action) <= INDENT - 12 else ["", *wrapped(text, room)]
         lines.append(f"{local:%H:%M:%S}  {action:<{INDENT - 12}}  {head}".rstrip())
         lines += [" " * INDENT + line for line in rest]
@@ -96,7 +96,7 @@ def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
     why = f": {safe(entry['why'])}" if entry["why"] else ""
     detail = entry["detail"]
     if entry["action"] == "ack" and entry["subject"] in KINDS and isinstance(detail, dict):
-        # Recorded with a span, as any ack; but it ends the entries of the trail up to this one.
+        # Recorded with a span like every ack, although it ends these audit entries for good.
         rest = {name: value for name, value in detail.items() if name not in ("until", "up_to")}
         detail = {"holds": "for good"} | rest
     told = _detail(detail, times)
@@ -104,7 +104,7 @@ def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
 
 
 def _detail(detail: Any, times: LocalTimes) -> str:
-    """The beginning of it: ids of a batch are counted, instants are as above, nested values as in JSON."""
+    """Format the first DETAIL_SHOWN characters: count the ids of a batch, print instants as in the table."""
     if isinstance(detail, BadJson):
         return f"cannot be read: {safe(detail.reason)}"
     if not isinstance(detail, dict):
@@ -120,7 +120,7 @@ def _detail(detail: Any, times: LocalTimes) -> str:
 
 
 def _on_the_clock(value: Any, times: LocalTimes) -> str:
-    """A stored instant in the time zone of the page; "" for what is none."""
+    """Format a stored instant in the table's time zone; "" if *value* is no instant."""
     try:
         read = datetime.fromisoformat(value) if isinstance(value, str) else None
         return times.clock(read) if read is not None and read.tzinfo is not None else ""

@@ -1,4 +1,4 @@
-"""``cronjobs check``: what is wrong with the configuration, before a tick finds out."""
+"""``cronjobs check``: find mistakes in the configuration before a tick does."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check(
 
 
 def _live_anyway(source: Source) -> list[str]:
-    """What is wrong in the database of a file that cannot be used; nothing if that does not even name one."""
+    """List the database's findings although the file is unusable; none if it names no database."""
     from cronjobs.desk.cli.check_live import ask_database
 
     try:

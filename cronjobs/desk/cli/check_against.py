@@ -23,7 +23,7 @@ STATUSES = ("queued", "failed", "dead")
 
 
 def review_of(url: str, settings: Settings, known: JobTypes) -> PayloadReview:
-    """What does not fit; raises DatabaseError. Nothing is written, and no file made."""
+    """Return the payloads that do not fit. Writes nothing and creates no file. Raises DatabaseError."""
     masking.remember(masking.named_secrets({"": url}))
     address = parse_url(url, settings.schema)
     if missing_file(replace(settings, database=url)) is not None:

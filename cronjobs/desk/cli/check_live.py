@@ -1,4 +1,4 @@
-"""``check --live``: what the database says of the configuration as it runs."""
+"""``check --live``: compare the configuration with the database that it runs on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cronjobs.installed import needed
 
 
 def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
-    """What is wrong with the system as it runs, in sentences; raises DatabaseError."""
+    """Return the alarms of ``status``, a sentence each. Raises DatabaseError."""
     if not settings.database:
         raise ConfigError([Problem(str(settings.file), 0, 0, "database", "--live needs a database, and none is set")])
     if file := missing_file(settings):
@@ -32,17 +32,17 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     found = judge(health, settings)
     ours = {row_of(*fault) for fault in faults_here(health, settings)}
     elsewhere = [each for each in found if each.kind == "config" and each.subject and not ours.issuperset(wrong(each))]
-    # What comes of a fault of the file is told with that fault, or is no news once somebody has acknowledged it.
+    # Skip findings that a fault of the file causes: check reports the fault itself.
     known_faults = [*elsewhere, *(each for each in found if each.kind == "config" and not each.alarm)]
     told = [covered for fault in known_faults for covered in fault.covers]
-    kinds = {"config"} if known else {"config", "unresolved", "late"}  # of the file here: told already
+    kinds = {"config"} if known else {"config", "unresolved", "late"}  # check has reported the file here
     troubles = [each for each in judge(health, settings, but=kinds) if not any(by.is_all_of(each) for by in told)]
     times = Times(health.now, settings.timezone)
     return [sentence(each, times) for each in (*elsewhere, *troubles) if each.alarm]
 
 
 def ask_clusters(executors: Mapping[str, ExecutorSettings]) -> list[str]:
-    """What is wrong with the clusters of the file's executors, as they answer just now, in sentences."""
+    """Ask the clusters of the file's executors; return what is wrong, a sentence each."""
     if not executors:
         return []
     asked = needed(doors.EXECUTORS, "executors:")

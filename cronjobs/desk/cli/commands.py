@@ -1,4 +1,4 @@
-"""How commands are declared: in tables, by which each is loaded when it is called; and how their help looks."""
+"""Tables that declare commands, so that a command's module is imported only when called; and the look of help."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARKUP: Final = "markdown"
 
 
 class PlainCommand(TyperCommand):
-    """A command whose help shows no type behind a flag."""
+    """A command whose help shows no type after a flag."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types_of_flags(super().get_params(ctx))
@@ -35,7 +35,7 @@ class PlainCommand(TyperCommand):
             raise
 
     def _mend_the_hint(self, error: Any, given: str) -> None:
-        """Leave out options that are hardly alike, such as --help for --schedule; name an argument that is meant."""
+        """Drop poor suggestions, such as --help for --schedule; suggest the argument that was meant."""
         if getattr(error, "possibilities", None):
             error.possibilities = [each for each in error.possibilities if nearest(given, [each.lstrip("-")], 0.7)]
         for each in self.params:
@@ -44,7 +44,7 @@ class PlainCommand(TyperCommand):
 
 
 class PlainGroup(TyperGroup):
-    """The same for a group."""
+    """``PlainCommand`` for a group."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types_of_flags(super().get_params(ctx))
@@ -58,11 +58,11 @@ def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
 
 
 class Commands(typer.Typer):
-    """A group below ``cronjobs``; its commands are declared by ``@app.command``, or are the table of *cls*."""
+    """A group below ``cronjobs``; its commands come from ``@app.command`` or from the table of *cls*."""
 
     def __init__(self, help: str, cls: type[PlainGroup] = PlainGroup) -> None:  # noqa: A002 typer's word
         super().__init__(cls=cls, help=help, no_args_is_help=True, add_completion=False, rich_markup_mode=MARKUP)
-        self.callback()(_no_options)  # without one, a group of one command would be that command
+        self.callback()(_no_options)  # without a callback, typer turns a group of one command into that command
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
         register = super().command(name, cls=PlainCommand, **options)
@@ -74,7 +74,7 @@ def _no_options() -> None:
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """*command* as typer needs it: of a parameter that is a dataclass, such as ``Source``, each field is an option."""
+    """Adapt *command* for typer: each field of a dataclass parameter, such as ``Source``, becomes an option."""
     own = inspect.signature(command, eval_str=True)
     groups: dict[str, Any] = {
         name: each.annotation for name, each in own.parameters.items() if is_dataclass(each.annotation)
@@ -88,7 +88,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def called(**given: Any) -> None:
         for name, value in given.items():
-            # Python reads other bytes of the command line as text that no database takes.
+            # Python decodes bytes that are not UTF-8 as surrogates, which no database stores.
             if isinstance(value, str) and not is_utf8(value):
                 raise UsageError(f"{name} is not UTF-8")
         for name, group in groups.items():
@@ -103,9 +103,9 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 class CommandRow(NamedTuple):
     """One row of a table. ``where``: "module:function" in this folder, or "module:app" for a group.
 
-    A module with a dot in its name is another package's.
+    A module name with a dot is outside this folder.
 
-    ``help``: the first line of the function's docstring, or of the group's help; a test holds them together.
+    ``help``: the first line of the function's docstring or of the group's help; a test compares them.
     """
 
     where: str
@@ -115,7 +115,7 @@ class CommandRow(NamedTuple):
 
 
 class Listed(TyperCommand):
-    """What stands for a command in lists, suggestions and completions, until it is called."""
+    """Stands in for a command in lists, suggestions and completions until it is called."""
 
     def __init__(self, name: str, row: CommandRow) -> None:
         super().__init__(name, help=row.help, rich_help_panel=row.panel)
@@ -123,7 +123,7 @@ class Listed(TyperCommand):
         self._loaded: Any = None
 
     def load(self) -> Any:
-        """The command itself. Its module is imported here."""
+        """Import the command's module and return the command."""
         if self._loaded is None:
             module, _, attribute = self.row.where.partition(":")
             there = needed(module, f'"{self.name}"') if "." in module else import_module(f"cronjobs.desk.cli.{module}")
@@ -138,7 +138,7 @@ class Listed(TyperCommand):
 
 
 class LazyGroup(PlainGroup):
-    """A group made of a table."""
+    """A group whose commands come from a table."""
 
     table: ClassVar[Mapping[str, CommandRow]] = {}
 
@@ -156,7 +156,7 @@ class LazyGroup(PlainGroup):
         return name, found.load() if isinstance(found, Listed) else found, rest
 
     def _groups_with(self, name: str) -> list[str]:
-        """The commands of that name in the desk's groups below this one, as they are typed."""
+        """Return subcommands called *name*, as they are typed ("jobs list"), for a suggestion."""
         return [
             f'"cronjobs {group} {name}"'
             for group, row in self.table.items()

@@ -1,4 +1,4 @@
-"""``cronjobs --install-completion`` where typer's own needs help."""
+"""Fix what typer's ``--install-completion`` writes for zsh."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ CALL: Final = '\n_cronjobs_completion "$@"\n'
 
 
 def mend(home: Path) -> None:
-    """Make what typer has installed for zsh answer the first Tab of a shell.
+    """Make the completion that typer installed for zsh work on a shell's first Tab.
 
-    zsh runs the file in place of the function on that first Tab; typer's only defines the function and completes
+    On that first Tab, zsh runs the file in place of the function. Typer's file only defines the function and completes
     nothing (seen with typer 0.29 and zsh 5.9).
     """
     file = home / ".zfunc" / "_cronjobs"
@@ -25,7 +25,7 @@ def mend(home: Path) -> None:
 
 
 def after_install() -> None:
-    """Call it when a command has ended."""
+    """Fix the zsh file if this command installed it; call after the command."""
     if INSTALL in sys.argv[1:]:
         with suppress(RuntimeError):  # nobody knows where home is
             mend(Path.home())

@@ -1,4 +1,4 @@
-"""``cronjobs config …``: what holds here, and where it comes from."""
+"""``cronjobs config …``: the effective values and their sources."""
 
 from __future__ import annotations
 

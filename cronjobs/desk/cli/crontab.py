@@ -1,4 +1,4 @@
-"""``cronjobs crontab …``: the one line in the user's crontab that wakes cronjobs up, and the lines it takes over."""
+"""``cronjobs crontab …``: our line in the user's crontab, and the lines that cronjobs takes over."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
 
 @dataclass(frozen=True)
 class CrontabArgs:
-    """What belongs into the crontab for one configuration."""
+    """The crontab lines that one configuration needs."""
 
     file: Path
     interpreter: Path
@@ -157,7 +157,7 @@ class CrontabArgs:
 
 @dataclass(frozen=True)
 class CrontabState:
-    """What the crontab has of it: "same", "differs", "missing", "broken" (marks that make no block), "unknown"."""
+    """Whether the crontab has them: "same", "differs", "missing", "broken" (unpaired marks), "unknown"."""
 
     name: str
     sentence: str
@@ -199,7 +199,7 @@ class CrontabState:
 
 
 def config_file(context: typer.Context, given: Path | None) -> Path:
-    """--config behind or before the command's name, else $CRONJOBS_CONFIG, else ./cronjobs.yaml; absolute."""
+    """Return the file from --config (after or before the command), $CRONJOBS_CONFIG or ./cronjobs.yaml; absolute."""
     named = Source(context, given).given("config")
     return program.absolute(Path(named or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
 
@@ -207,7 +207,7 @@ def config_file(context: typer.Context, given: Path | None) -> Path:
 def write(old: str, new: str) -> None:
     try:
         copy = program.keep_copy(old)
-    except OSError as error:  # a home that cannot be written to is no reason against it: the change can be undone
+    except OSError as error:  # home is not writable: go on, the change can be undone
         complain(f"no copy of the old crontab was kept: {error.strerror}: {error.filename}")
         copy = None
     program.replace(old, new)
@@ -216,7 +216,7 @@ def write(old: str, new: str) -> None:
 
 
 def trial(wanted: CrontabArgs, environment: dict[str, str], force: bool) -> host.BareTick:
-    """One tick as cron would run it. Raises TickFails, unless *force*."""
+    """Run one tick in cron's environment. Raises TickFails, unless *force*."""
     complain("running one tick in cron's environment …")
     tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit)
     if not tick.works and not force:
@@ -236,7 +236,7 @@ def tell_tick(tick: host.BareTick) -> None:
 
 
 def tell_host(environment: dict[str, str], text: str, wanted: CrontabArgs) -> None:
-    """Say what on this host would keep a person from seeing that something fails, or cron from running at all."""
+    """Print who gets the output of a failing tick; warn if nobody does, or if no cron daemon runs here."""
     mailto = environment.get("MAILTO", environment["LOGNAME"])
     elsewhere = 'look at "cronjobs status", or set log: in the configuration'
     if host.mail_program() is None:

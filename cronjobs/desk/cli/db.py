@@ -1,4 +1,4 @@
-"""``cronjobs db …``: make, look at and hand over the tables in the jobs database."""
+"""``cronjobs db …``: create, inspect and hand over the tables of the jobs database."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def upgrade(
 
 
 def _warn_of_autogenerate(folder: Path, database: Database) -> None:
-    """The app's alembic would drop our tables at its next autogenerate, unless it is told to leave them alone."""
+    """Warn if the app's alembic does not ignore our tables: its next autogenerate would drop them."""
     said = unfiltered(folder, schema=database.address.schema)
     if said is None:
         return
@@ -101,7 +101,7 @@ def _warn_of_autogenerate(folder: Path, database: Database) -> None:
 
 
 def _warn_of_rights(database: Database) -> None:
-    """New tables come without rights: a role with those of ``db grants`` lacks them until they are granted again."""
+    """Warn that roles of ``db grants`` have no rights to new tables until ``db grants`` is applied again."""
     if database.is_sqlite:
         return
     with database.read() as connection:
@@ -230,7 +230,7 @@ def _address(source: Source, dialect: Dialect | None, schema: str | None) -> Add
 
 
 def _names(given: list[str]) -> dict[Role, str]:
-    """Kinds of roles and the names to give rights to; nothing given: each under its own."""
+    """Map each kind of role to the name that gets its rights; with nothing given, to its default name."""
     names: dict[Role, str] = {}
     for pair in given:
         kind, _, name = pair.partition("=")
@@ -241,7 +241,7 @@ def _names(given: list[str]) -> dict[Role, str]:
 
 
 def _home(source: Source) -> str:
-    """The schema that the tables are in, or would be made in."""
+    """Return the schema where the tables are, or where ``db upgrade`` would create them."""
     settings = load_settings(source)
     address = parse_url(settings.database, settings.schema)
     if address.is_sqlite:

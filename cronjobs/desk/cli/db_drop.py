@@ -1,4 +1,4 @@
-"""``cronjobs db drop``: the tables go; and what of the project is not in the database is named."""
+"""``cronjobs db drop``: drop the tables; list what the project leaves outside the database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cronjobs.engine.schema import dropping
 from cronjobs.engine.schema.dropping import Content
 from cronjobs.errors import DatabaseError, UsageError
 
-LATE: Final = timedelta(seconds=30)  # a tick that was due may begin, and end, so much later
+LATE: Final = timedelta(seconds=30)  # a tick may start and end this much after its minute
 WORDS: Final = {"queued": "waiting", "failed": "retrying", "running": "running", "dead": "dead"}
 
 
@@ -57,7 +57,7 @@ def drop(
             forget(settings.folder, database.address)
             _tell(content, "dropped")
     others = [host for host in content.hosts if host != Identity.here().host]
-    # Closed, it has no -wal any more.
+    # Closing the database removed its -wal file.
     _tell_outside(
         what_is_outside(
             settings, database.address, others, is_shared_file=content.is_shared_file, in_django=content.in_django

@@ -1,4 +1,4 @@
-"""``cronjobs dev``: ticks in the foreground, one after another, for who writes handlers."""
+"""``cronjobs dev``: run ticks in the foreground while you write handlers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
 from cronjobs.text import visible
 
-POLL_S: Final = 0.25  # between looks at whether something came due
+POLL_S: Final = 0.25  # between checks for due work
 PRODUCTION: Final = frozenset({"production", "prod", "live"})  # names of environments
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -44,7 +44,7 @@ _COLOURS: Final = {
     "config.fault": "red",
     "database.trouble": "red",
 }
-_IDLE: Final = re.compile(r"no job ran in [\w.]+; (?!SIG).*")  # how run-due -v sums up a tick that did nothing
+_IDLE: Final = re.compile(r"no job ran in [\w.]+; (?!SIG).*")  # the summary line of run-due -v after an idle tick
 
 
 def dev(
@@ -71,7 +71,7 @@ def dev(
         )
     environ = dict(os.environ) | {"CRONJOBS_SCHEDULES": "on" if schedules else "off"}
     if url := source.given("database_url"):
-        environ["CRONJOBS_DATABASE_URL"] = url  # not an argument, which everybody on the host could read
+        environ["CRONJOBS_DATABASE_URL"] = url  # not as an argument: every user on the host can read those
     environ[SHOWS_PROGRESS] = "0.5" if is_terminal("stderr") else "5"
     file = settings.file if settings.file.exists() else None  # a Django project may do without one
     ticks = _Ticks(file, environ)
@@ -93,14 +93,14 @@ def dev(
 
 
 class _Ticks:
-    """Runs ticks one after another, each a process of its own, and tells what they say."""
+    """Runs ticks one after another, each in its own process, and prints their output."""
 
     def __init__(self, file: Path | None, environ: Mapping[str, str]) -> None:
         self.command = [*command_line(), "run-due", "-v", *([] if file is None else ["--config", str(file)])]
         self.environ = environ
         self.stopped_by: signal.Signals | None = None
         self._running: subprocess.Popen[str] | None = None
-        self._said: set[str] = set()  # by the tick before
+        self._said: set[str] = set()  # lines of the previous tick
         self._below = Progress()
 
     @contextmanager
@@ -113,9 +113,9 @@ class _Ticks:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """The first ends the loop and asks the tick to stop; with the second it ends at once.
+        """End the loop and ask the tick to stop; on the second signal the tick ends at once.
 
-        By SIGTERM: SIGINT makes a traceback of an interpreter that is just starting.
+        Sends SIGTERM: an interpreter that is still starting would print a traceback on SIGINT.
         """
         self.stopped_by = self.stopped_by or signal.Signals(number)
         if self._running is not None:
@@ -123,9 +123,9 @@ class _Ticks:
                 self._running.send_signal(signal.SIGTERM)
 
     def run(self) -> int:
-        """One tick from start to end; its exit code."""
-        # A process group of its own: the terminal's Ctrl-C would reach it beside the signal from here, and two mean
-        # "end at once". A tick that began as the signal came gets it here.
+        """Run one tick; return its exit code."""
+        # In its own process group, so that the terminal's Ctrl-C does not reach it besides our SIGTERM: two signals
+        # mean "end at once". If the signal came while the tick started, it is sent here.
         with subprocess.Popen(
             self.command,
             env=self.environ,
@@ -139,7 +139,7 @@ class _Ticks:
             self._running = tick
             if self.stopped_by is not None:
                 tick.terminate()
-            # A thread, as what a handler left running may hold the pipe open for longer than the tick lives.
+            # A thread reads: a process that a handler left running may hold the pipe open after the tick has exited.
             reader = threading.Thread(target=self._tell, args=[tick], daemon=True)
             reader.start()
             code = tick.wait()
@@ -170,20 +170,20 @@ class _Ticks:
 
 
 class _Watch:
-    """Notices what comes due from before a tick on. What the tick leaves there does not call for another one."""
+    """Detects newly due work. Due work that the last tick left there does not start another tick."""
 
     def __init__(self, file: Path | None, environ: Mapping[str, str], schedules: bool) -> None:
         self.schedules = schedules
         self.database: Database | None = None
         self.known: Set[object] = frozenset()
-        with suppress(CronjobsError):  # a file or a database that cannot be used: the tick says it
+        with suppress(CronjobsError):  # file or database unusable: the tick reports it
             settings = load(file, environ=environ)
             self.fingerprint = fingerprint(settings)
             self.database = open_database(settings)
             self.known = self._due(self.database)
 
     def came(self) -> bool:
-        """Whether something is due that was not at the last look."""
+        """Whether something came due since the last call."""
         if self.database is None:
             return False
         try:
@@ -209,7 +209,7 @@ class _Watch:
 
 
 def _wait(ticks: _Ticks, seconds: float, watch: _Watch | None) -> None:
-    """Until the next tick should begin."""
+    """Sleep until the next tick should start."""
     until = SYSTEM.monotonic() + seconds
     while ticks.stopped_by is None and (left := until - SYSTEM.monotonic()) > 0:
         if watch is not None and watch.came():

@@ -1,4 +1,4 @@
-"""``cronjobs run-due --dry-run``: prints what a tick would do now."""
+"""``cronjobs run-due --dry-run``: print what a tick would do now."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LINES: Final = 50  # of schedules
 
 
 def show(settings: Settings, *, queue: str | None, only: str | None, as_json: bool, fires: bool) -> None:
-    """Print what a tick would do; *fires*: also about schedules. Raises ForeignDatabase where it would do nothing."""
+    """Print what a tick would do; *fires*: include schedules. Raises ForeignDatabase if ticks refuse the database."""
     if missing_file(settings) is not None:
         echo_json({"new": True}) if as_json else echo("there is no database yet: the first tick creates it")
         return

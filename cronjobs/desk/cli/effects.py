@@ -1,4 +1,4 @@
-"""``cronjobs effects …``: what the ledger knows of side effects, and someone's word on those whose end is not known."""
+"""``cronjobs effects …``: list recorded side effects, and settle those with an unknown outcome."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ LISTED_JOBS = 20
 
 
 class Standing(StrEnum):
-    """What is known of an effect."""
+    """The state of an effect, as the list shows it."""
 
-    UNKNOWN = "unknown"  # begun by an attempt that has ended, and never recorded
+    UNKNOWN = "unknown"  # begun by an attempt that has ended; no outcome recorded
     STOPPED = "stopped"  # unknown, and a job died because of it
-    SKIPPED = "skipped"  # unknown, and taken as done
+    SKIPPED = "skipped"  # unknown; on_unknown counted it as done
     RUNNING = "running"
     DONE = "done"
 
@@ -121,7 +121,7 @@ def settle(
             at=database_now(connection),
             **by_hand(),
         )
-        # The sentence as the worker cuts and stores it.
+        # Compare with the sentence as the worker truncates and stores it.
         dead = ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))
     done = "is recorded as done: no attempt will repeat it"
     undone = "counts as never begun: the next attempt will do it"
@@ -133,7 +133,7 @@ def settle(
 
 
 def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:
-    """Write the verdict; return what there was. Raises CronjobsError where there is nothing to settle."""
+    """Write the verdict; return the effect as it was. Raises CronjobsError if there is nothing to settle."""
     found = ledger.find(connection, key)
     if found is None:
         raise CronjobsError(f"there is no effect {safe(key)}: cronjobs effects list --state unknown")
@@ -152,7 +152,7 @@ def _settled(connection: Connection, key: str, verdict: Verdict, result: str | N
 
 
 def _result(given: str | None, verdict: Verdict) -> str | None:
-    """The JSON text of ``--result``, checked as a handler's would be."""
+    """Return ``--result`` as JSON text, validated like a handler's result."""
     if given is None:
         return None
     if verdict is Verdict.NOT_DONE:

@@ -1,4 +1,4 @@
-"""``cronjobs explain``: what became of an occurrence, and where a job is now, in plain sentences."""
+"""``cronjobs explain``: describe in sentences what became of an occurrence or a job."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
 from cronjobs.reserved import EXEC_PREFIX
 
-_ALIKE: Final = 4  # so many rows of a list that tell the same become one
+_ALIKE: Final = 4  # this many similar rows of a list are merged into one
 
 
 def explain(
@@ -168,13 +168,13 @@ def explain(
     if told is not None:
         as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]
         write([json_text(_object(told))] if as_json else as_text)
-    leaving.leave(code, stuck=False)  # whatever threads the user's modules began
+    leaving.leave(code, stuck=False)  # the user's modules may have started threads
 
 
 def _unknown(
     connection: Connection, name: str, known: Sequence[str], settings: Settings, as_json: bool
 ) -> tuple[Explanation, int]:
-    """What to say of a schedule that the database does not know, and the exit code. Raises CronjobsError."""
+    """Explain a schedule that is not in the database; return the exit code too. Raises CronjobsError."""
     if name in settings.schedules:
         text = f"schedule {safe(name, 80)} is in the file, and no tick has applied it yet: "
         now = database_now(connection)
@@ -220,7 +220,7 @@ def _no_key(key: str, kept: timedelta) -> str:
 
 
 def _not_there(subject: str, text: str, as_json: bool) -> tuple[Explanation, int]:
-    """Raises CronjobsError unless a program asked."""
+    """Return *text* as an explanation for --json; otherwise raise it as CronjobsError."""
     if not as_json:
         raise CronjobsError(text)
     return Explanation(subject, None, "unknown", (text,)), CronjobsError.exit_code
@@ -230,7 +230,7 @@ def _not_there(subject: str, text: str, as_json: bool) -> tuple[Explanation, int
 
 
 def _asked(text: str, evidence: ScheduleEvidence | ExecEvidence, option: str) -> Asked:
-    """Read a time as people say it: an ISO time, or a time of day, which is the last such one."""
+    """Parse an ISO time, or a time of day, which means its last occurrence."""
     zone, now = evidence.timezone, evidence.now
     try:
         wall = of_day(text, now.astimezone(ZoneInfo(zone)).replace(tzinfo=None))
@@ -285,7 +285,7 @@ def _print_range(
 
 
 def _rows(told: Sequence[Explanation], times: LocalTimes) -> list[list[str]]:
-    """A line for each; of many that made their job in time, and were done at the first attempt, one line in all."""
+    """Return a line for each explanation; merge the many that ran in time and succeeded at the first attempt."""
     rows: list[list[str]] = []
     for usual, alike in groupby(told, key=lambda each: each.usual):
         several = list(alike)

@@ -1,4 +1,4 @@
-"""Which jobs are meant: the options of every command that chooses jobs, written once."""
+"""The filter options that all commands on jobs share."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ CauseOption = Annotated[
 
 @dataclass(frozen=True)
 class Filters:
-    """The options as they were typed; None: not given."""
+    """The options as typed; None: not given."""
 
     job_type: TypeOption = None
     status: StatusOption = None
@@ -87,7 +87,7 @@ class Filters:
 
     @property
     def given(self) -> dict[str, str]:
-        """What was typed, for the audit trail."""
+        """Return the options that were given, for the audit trail."""
         return {name: str(value) for name, value in asdict(self).items() if value is not None}
 
     def wanted(self, times: Times) -> Filter:

@@ -61,10 +61,10 @@ from cronjobs.engine.store import explaining, listing, schedules
 from cronjobs.errors import UsageError
 from cronjobs.model import OUTCOME_WORDS, rough
 
-READ_AT_MOST: Final = 20_000  # of what broke, of each kind
-COUNTED_AT_MOST: Final = 1_000_000  # attempts, and ledger rows: three seconds on SQLite
-TALLIES_AT_MOST: Final = 1_000  # schedules and job types, of each outcome
-INDENT: Final = 26  # of the text: behind the time of day and the outcome
+READ_AT_MOST: Final = 20_000  # failures read, of each kind
+COUNTED_AT_MOST: Final = 1_000_000  # attempts and ledger rows: takes three seconds on SQLite
+TALLIES_AT_MOST: Final = 1_000  # schedules and job types, for each outcome
+INDENT: Final = 26  # columns before the text: time of day and outcome
 SECOND: Final = timedelta(seconds=1)
 _WORDS: Final = {"pause": "paused", "deploy": "deployed", "early": "ran early"} | ACTS
 _PLURALS: Final = {
@@ -83,7 +83,7 @@ class _Asked:
 
     begin: datetime
     end: datetime | None
-    names: frozenset[str] | None  # of the schedule: that it has, and has had
+    names: frozenset[str] | None  # of the schedule: its present and former names
     job_type: str | None
     outcome: str | None
 
@@ -92,7 +92,7 @@ class _Asked:
         return {"names": self.names, "job_type": self.job_type}
 
     def schedule_ids(self, connection: Connection) -> list[int] | None:
-        """The schedules with that name, or whose jobs have that type; None: all."""
+        """Return ids of schedules with that name or job type; None: all."""
         if self.names is None and self.job_type is None:
             return None
         return [
@@ -104,7 +104,7 @@ class _Asked:
 
 
 class HistoryOutcome(StrEnum):
-    """How an attempt ended, that a job died, or why an occurrence had no run of its own."""
+    """An attempt's outcome, a job's death, or why an occurrence had no run of its own."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -207,7 +207,7 @@ def history(
 
 
 def _instant(text: str, times: Times, option: str) -> datetime:
-    """A duration back from now, an instant, or a time of day, which is the last such one."""
+    """Parse a duration before now, an instant, or a time of day, which means its last occurrence."""
     with suppress(ValueError):
         wall = typed.of_day(text, times.local(times.now).replace(tzinfo=None))
         if wall is not None:
@@ -229,7 +229,7 @@ def _span(since: str, until: str | None, times: Times) -> tuple[datetime, dateti
 def _entries(
     connection: Connection, asked: _Asked, begins: Mapping[str, datetime], *, quiet: int
 ) -> list[dict[str, Any]]:
-    """What broke, the newest READ_AT_MOST of each kind, and the newest *quiet* of what did not."""
+    """Return the newest READ_AT_MOST failures of each kind, and the newest *quiet* other entries."""
     found: list[tuple[str, Row[Any]]] = []
     for outcomes, limit in ((BROKE, READ_AT_MOST), (QUIET, quiet)):
         wanted = [outcome for outcome in outcomes if asked.outcome in (None, outcome)] if limit else []
@@ -270,7 +270,7 @@ def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetim
 def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
     limit = quiet_after(every)
     gaps = [{"kind": "gap"} | columns_of(row) for row in listing.tick_gaps(connection, asked.begin, limit)]
-    gaps = [gap for gap in gaps if gap["finished_at"] <= now]  # a tick in the future had a wrong clock
+    gaps = [gap for gap in gaps if gap["finished_at"] <= now]  # a tick in the future was written by a wrong clock
     last = last_sign([columns_of(row) for row in listing.last_ticks(connection)])
     if last is not None and now - last > limit:
         gaps.append({"kind": "gap", "started_at": last, "finished_at": None})
@@ -287,7 +287,7 @@ def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
 
 
 def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str, Any]]:
-    """Pauses that were in force for some of the time, and deploys: files that were applied, code that is another."""
+    """Return pauses that overlap the range, and deploys: applied files and changed code."""
     applied = listing.acts(connection, ["sync"], asked.begin, READ_AT_MOST, asked.end)
     found: list[dict[str, Any]] = [
         {"kind": "deploy", "started_at": row.at, "host": row.host, "by": row.actor, "file": row.subject}
@@ -302,7 +302,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
             {"kind": "deploy", "started_at": row.started_at, "host": row.host, "by": None, "file": None}
             | {"changes": {verb: each for verb, each in changes.items() if each}}
         )
-    # Also what came after it: the end of a pause.
+    # Read past the range too: a pause may end after it.
     for pause in pauses_over_time(listing.acts(connection, ["pause", "resume"], None, READ_AT_MOST)):
         ended = ends_at(pause)
         is_about = asked.names is None or pause.scope != "schedule" or pause.name in asked.names
@@ -316,7 +316,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
 
 
 def _acts_on_jobs(connection: Connection, asked: _Asked, times: Times) -> list[dict[str, Any]]:
-    """Who cancelled jobs, retried them, and so on."""
+    """Return operators' actions on jobs: who cancelled, retried and so on."""
     rows = listing.acts(connection, list(ACTS), asked.begin, READ_AT_MOST + 1, asked.end)
     if len(rows) > READ_AT_MOST:
         rows = rows[1:]
@@ -336,7 +336,7 @@ def _acts_on_jobs(connection: Connection, asked: _Asked, times: Times) -> list[d
 
 
 def _job_ids(row: Any) -> list[int]:
-    """Those that an entry of the audit trail is about. Plain SQL can write any text, and any JSON."""
+    """Return the job ids of an audit entry. Plain SQL may have written anything there."""
     detail = row.detail if isinstance(row.detail, dict) else {}
     ids = detail.get("ids", [detail.get("job_id")] if row.action == "trigger" else None)
     if isinstance(ids, list):
@@ -377,7 +377,7 @@ def _lines(lines_of: Sequence[Sequence[Entry]], times: Times) -> list[str]:
         if f"{local:%Y-%m-%d}" != day:
             day = f"{local:%Y-%m-%d}"
             lines += ["", coloured(f"{local:%A} {day}", "bright_black")]
-        beside = LocalTimes(when(entries[0]), times.timezone)  # the date that stands above the line
+        beside = LocalTimes(when(entries[0]), times.timezone)  # the date printed above
         text = _told(entries[0], beside)
         if len(entries) > 1:
             text = f"{sum(map(number_of, entries)):,} alike until {beside.clock(when(entries[-1]))}, the first: {text}"
@@ -386,7 +386,7 @@ def _lines(lines_of: Sequence[Sequence[Entry]], times: Times) -> list[str]:
 
 
 def _tally_lines(tallies: Sequence[Tally], times: Times) -> list[str]:
-    """What went well, gave way or waits: a line for each schedule, or job type without one, and outcome."""
+    """Return a line per outcome and schedule (or job type, without one) of what was only counted."""
     if not tallies:
         return []
     lines = ["", coloured("counted by schedule and job type", "bright_black")]
@@ -415,7 +415,7 @@ def _in_columns(clock: str, word: str, text: str) -> list[str]:
 
 
 def _error(entry: Entry) -> str:
-    """ ": OSError: no space left on device". That an attempt timed out, or was lost, is its outcome already."""
+    """ ": OSError: no space left on device". Empty for timed_out and lost: the outcome says it."""
     by_itself = entry.get("outcome", "failed") == "failed" and entry["error_type"] not in ("TimedOut", "Lost")
     kind, error = safe(entry["error_type"], 120) if by_itself else None, safe(entry["error"], 200)
     said = class_and_text(kind, error)

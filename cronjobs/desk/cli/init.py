@@ -1,4 +1,4 @@
-"""``cronjobs init``: a first cronjobs.yaml and a first handler that fit the app, and run as they are."""
+"""``cronjobs init``: write a first cronjobs.yaml and a first handler that run unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def init(
     No file is overwritten. Two of yours may get lines: .gitignore, and, if you agree, alembic's env.py, whose
     autogenerate would drop our tables. cronjobs.schema.json is for editors: by it they complete and check the YAML.
     """
-    refuse_what_is_there(folder, (YAML, SCHEMA_FILE))  # before anything is asked
+    refuse_what_is_there(folder, (YAML, SCHEMA_FILE))  # before the first question
     around = look_around(folder, os.environ)
     chosen = Choices() if yes or not is_interactive() else _asked(around)
     planned = plan(around, chosen.without_asking(edit=yes))

@@ -1,4 +1,4 @@
-"""``cronjobs jobs …``: the table of what looks at jobs and of what changes them."""
+"""``cronjobs jobs …``: the table of its commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs jobs retry``, ``cancel``, ``release``, ``dismiss``: what an operator does to jobs, named or filtered."""
+"""``cronjobs jobs retry``, ``cancel``, ``release``, ``dismiss``: change jobs given by id or by filter."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ YesOption = Annotated[
     bool, typer.Option("--yes", help="Do not ask; required with filters and --all if there is no terminal.")
 ]
 
-SHOWN: Final = 20  # jobs that are named in text, of those that could not be changed
-LOCKED_PATIENCE_S: Final = 2.0  # for rows that somebody's transaction holds
+SHOWN: Final = 20  # unchanged jobs that the text names
+LOCKED_PATIENCE_S: Final = 2.0  # wait for rows that another transaction has locked
 LOCKED_PAUSE_S: Final = 0.1
 KINDS_SHOWN: Final = 12
 
@@ -47,19 +47,19 @@ KINDS_SHOWN: Final = 12
 
 @dataclass
 class ChangeResult:
-    """What has become of the jobs so far; ``told`` and ``refused`` have a sentence for each that was changed or not."""
+    """The result so far; ``told`` has a sentence per changed job, ``refused`` one per unchanged job."""
 
     changed: int = 0
-    asked: int = 0  # of those: running, and told to stop
+    asked: int = 0  # of those: running, asked to stop
     told: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
-    again: list[int] = field(default_factory=list)  # somebody holds their rows locked
+    again: list[int] = field(default_factory=list)  # another transaction has locked their rows
     stopped_early: bool = False
 
 
 @dataclass(frozen=True)
 class Verb:
-    """``change`` does a batch in transactions of its own; what is in its Result neither way is tried again."""
+    """``change`` does a batch in its own transactions; ids it neither changed nor refused are retried."""
 
     name: str
     done: str  # "retried"
@@ -69,14 +69,14 @@ class Verb:
 
 @dataclass
 class Operation:
-    """One run of a command: what the verbs need."""
+    """One run of a command, as the verbs need it."""
 
     verb: Verb
     database: Database
     settings: Settings
     holders: Holders
     act: OperatorAction
-    named: bool  # by id: each is told
+    named: bool  # given by id: report each
     result: ChangeResult = field(default_factory=ChangeResult)
 
     def tell(self, ids: Iterable[int], sentence: str) -> None:
@@ -85,7 +85,7 @@ class Operation:
 
 
 def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, Sequence[int]], None]:
-    """How a verb is done that is one statement; *done* is what has become of a job."""
+    """Make a verb's ``change`` of one statement; *done* is the past tense, for the report."""
 
     def change(operation: Operation, ids: Sequence[int]) -> None:
         with operation.database.write() as connection:
@@ -141,7 +141,7 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
 
 
 def _refuse(operation: Operation, ids: Sequence[int]) -> None:
-    """Say why each of *ids* was left as it is; one that the verb takes is locked by somebody, and comes again."""
+    """Record why each of *ids* was not changed; one that the verb accepts is locked, and is retried."""
     if not ids:
         return
     verb = operation.verb
@@ -205,7 +205,7 @@ def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool)
 
 
 def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:
-    """The ids that the filters mean, after a person agreed. What is written is exactly what was counted."""
+    """Return the ids that match the filters once the user agreed. Exactly the counted jobs are changed."""
     verb = operation.verb
     chosen: array[int] = array("q")
     kinds: Counter[tuple[str, str]] = Counter()
@@ -301,7 +301,7 @@ def _done_so_far(operation: Operation, chosen: int) -> str:
 
 
 def _command(verb: Verb, text: str) -> Callable[..., None]:
-    """The command for *verb*; *text* is its help."""
+    """Make the command for *verb*; *text* is its help."""
 
     def command(
         source: Source,

@@ -1,4 +1,4 @@
-"""``cronjobs jobs …``: which jobs there are, and the whole life of one."""
+"""``cronjobs jobs list`` and ``show``: list jobs; show one with its attempts."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ def list_jobs(
 
 
 def _shown(job: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """*job* without the secrets of its payload."""
+    """Return *job* with the secrets of its payload masked."""
     secret_keys = masking.keys_of_meta(job["meta"])
     return job | {"payload": settings.shown_payload(job["job_type"], job["payload"], secret_keys)}
 
 
 def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
-    """Two lines and more for each: the error is what one looks for, and it is long."""
+    """Return two or more lines per group: error messages are long, and the reader looks for them."""
     number = max((len(f"{group['jobs']:,}") for group in groups), default=0)
     room, indent = width() - number - 2, " " * (number + 2)
     lines = []
@@ -115,7 +115,7 @@ def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]
         message = class_and_text(safe(group["error_type"], 120), safe(group["message"]) or "(no message)")
         error, *rest = wrapped(message, room)
         lines += [f"{group['jobs']:>{number},}  {coloured(error, 'yellow')}", *(indent + line for line in rest)]
-        if group["sample_job_id"] is None:  # only counted: nothing more is known of them
+        if group["sample_job_id"] is None:  # these jobs were only counted
             continue
         first, last = (times.ago(at) if at else "" for at in (group["first_seen_at"], group["last_seen_at"]))
         seen = f"seen {last}" if first == last else f"first seen {first}, last {last}"
@@ -126,7 +126,7 @@ def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]
 
 def _table(jobs: Sequence[Mapping[str, Any]], times: Times, settings: Settings) -> list[str]:
     room = width()
-    # Where there is room: several schedules may use the same job type.
+    # Name the schedule if there is room: several may use one job type.
     with_schedule = room >= 100 and any(job["schedule"] for job in jobs)
     rows = []
     for job in jobs:
@@ -175,7 +175,7 @@ def _note(job: Mapping[str, Any], times: Times, settings: Settings) -> str:
 
 
 def is_dismissed(job: Mapping[str, Any]) -> bool:
-    """Whether somebody has dealt with this death; one that was retried and died again is another."""
+    """Whether someone dismissed the job since it last died; after a retry, a new death counts again."""
     return (
         job["dismissed_at"] is not None and job["status"] == Status.DEAD and job["dismissed_at"] >= job["finished_at"]
     )
@@ -217,7 +217,7 @@ def show(
         lines = _job_lines(job, times, most, sentence)
         lines += labelled("schedule", _occurrence_lines(job, occurrences, times))
         write([*lines, *_run_lines(runs, count, times)])
-    leaving.leave(0, stuck=False)  # whatever threads the user's modules began
+    leaving.leave(0, stuck=False)  # the user's modules may have started threads
 
 
 def next_step(
@@ -225,7 +225,7 @@ def next_step(
 ) -> str:
     """What happens to *job* next, in one sentence.
 
-    ``known``: its type is registered here; ``paused``: by what; ``unsettled``: the effect for which it is dead.
+    ``known``: its type is registered here; ``paused``: what pauses it; ``unsettled``: the effect that killed it.
     """
     match job["status"]:
         case Status.SUCCEEDED:
@@ -240,7 +240,7 @@ def next_step(
             )
         case Status.DEAD:
             error = safe(job["last_error"], 120)
-            if job.get("error_type") == EffectUnknown.__name__:  # its text says to settle it, which is done
+            if job.get("error_type") == EffectUnknown.__name__:  # its text asks to settle, which someone has done
                 error = "the outcome of an effect was unknown"
             again = "it stays so until someone retries it"
             if job["job_type"].startswith(EXEC_PREFIX):
@@ -271,7 +271,7 @@ def _running_step(job: Mapping[str, Any], times: Times) -> str:
 
 
 def _progress_lines(job: Mapping[str, Any], times: Times) -> list[str]:
-    """How far the running attempt says that it has come, and when it will be done if that can be told honestly."""
+    """Return the running attempt's reported progress, with an end time if the rate supports one."""
     reported = reported_of(job["progress"]) if job["status"] == Status.RUNNING else None
     if reported is None or not (said := progress_text(reported.progress)) or job["started_at"] is None:
         return []

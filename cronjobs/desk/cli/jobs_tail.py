@@ -1,4 +1,4 @@
-"""``cronjobs jobs tail``: what an attempt has printed so far, and what it prints until it ends."""
+"""``cronjobs jobs tail``: print an attempt's output so far, and follow it until it ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import FINAL, Status, rough
 from cronjobs.text import visible
 
-POLL_S: Final = 1.0  # a renewal writes no oftener than every few seconds
+POLL_S: Final = 1.0  # renewals write output only every few seconds
 GOES_ON: Final = (None, "snoozed", "interrupted")  # outcomes after which a job has not failed; None: released
 
 
@@ -71,17 +71,17 @@ class _Follower:
     settings: Settings
     below: Progress
     attempt: int | None = None
-    told: str = ""  # what was said last on stderr
-    in_line: bool = False  # what was printed last did not end its line
+    told: str = ""  # the last line printed on stderr
+    in_line: bool = False  # the last output did not end with a newline
 
     def look(self, follow: bool) -> int | None:
-        """Print what is new; the exit code, None: it goes on."""
+        """Print new output; return the exit code, or None to go on."""
         try:
             return self._look(follow)
         except DatabaseError as error:
             if self.attempt is None and not self.told:
                 raise
-            self._say(f"the database cannot be reached, retrying: {error}")  # a restart: the job goes on
+            self._say(f"the database cannot be reached, retrying: {error}")  # it may be restarting; the job continues
             return None
 
     def _look(self, follow: bool) -> int | None:
@@ -119,7 +119,7 @@ class _Follower:
             self.below.say(said + (f", {rough(left)} left" if left is not None else ""))
 
     def _show_end(self, job: Any, ended: Any, follow: bool) -> int | None:
-        """The rest of an attempt that is over, and what that means for the job."""
+        """Print the rest of an ended attempt, and what happens to the job next."""
         outcome = None if ended is None else ended.outcome
         if ended is not None:
             if self.attempt is None:

@@ -21,18 +21,18 @@ from cronjobs.text import one_line
 
 
 def known_types(settings: Settings) -> JobTypes:
-    """The job types of this host."""
+    """Return the job types registered on this host."""
     with users_code():
         return job_types.load(settings)
 
 
 def users_code() -> AbstractContextManager[object]:
-    """A block in which code of the user's may run, on import or while a payload is read: what it prints is no data."""
+    """Run user code inside (imports, payload checks) with its prints kept off stdout, which is for data."""
     return redirect_stdout(sys.stderr)
 
 
 def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any], waits: str, undo: str) -> None:
-    """Say whether no handler of this host fits jobs that are in the table already: another host may have one.
+    """Warn if no handler on this host fits jobs just enqueued; another host may have one.
 
     *waits*: "Job 17 waits"; *undo*: the command that takes them back.
     """
@@ -65,8 +65,8 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
 def refuse_unknown(settings: Settings, database: Database, job_type: str) -> None:
     """Raise UsageError if no handler has *job_type*, here or on a host that ticked lately.
 
-    Nor if it may be in a module here that cannot be imported. The handlers are imported only if neither the file nor a
-    tick's list has the type.
+    Does not raise if a module here failed to import, since it may define the type. Imports the handlers only if
+    neither the file nor a tick's list has the type.
     """
     if job_type in settings.job_types or job_type in settings.disabled_job_types:
         return
@@ -87,9 +87,9 @@ def refuse_unknown(settings: Settings, database: Database, job_type: str) -> Non
 
 
 def most_tries(job_type: str, max_attempts: int | None, settings: Settings, types: JobTypes | None) -> int | None:
-    """How often the job may fail; None where only code that was not imported could say it.
+    """Return how often the job may fail; None if only the handler's code says it, which was not imported.
 
-    Precedence as a tick has it: the row, ``job_types:``, ``@job``, ``defaults:``.
+    Precedence as in a tick: the row, ``job_types:``, ``@job``, ``defaults:``.
     """
     if max_attempts is not None:
         return max_attempts

@@ -1,4 +1,4 @@
-"""A schedule's last runs as one character each, and how tables print cells that have colours of their own."""
+"""A schedule's last runs as a strip of coloured characters, and its legend."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ LETTERS: Final = {
 
 
 def signs() -> dict[str, str]:
-    """A character for each outcome: blocks, or letters where the encoding of stdout has no blocks."""
+    """Map each outcome to a block character, or to a letter if stdout's encoding has no blocks."""
     every = "".join(BLOCKS.values())
     return BLOCKS if printable(every, "") else LETTERS
 
 
 def strip(outcomes: Sequence[str], count: int) -> Painted:
-    """The last *count* outcomes, the newest on the right."""
+    """Return the last *count* outcomes as a strip, newest on the right."""
     told = signs()
     shown = outcomes[-count:]
     cell = Painted("".join(told.get(each, "?") for each in shown))
@@ -52,6 +52,6 @@ def strip(outcomes: Sequence[str], count: int) -> Painted:
 
 
 def legend(outcomes: Iterable[str]) -> str:
-    """What each character stands for, of those outcomes that are there."""
+    """Explain the characters of the outcomes that occur."""
     told, seen = signs(), set(outcomes)
     return "  ".join(f"{sign} {status_word(name)}" for name, sign in told.items() if name in seen)

@@ -1,4 +1,4 @@
-"""The settings that a command works with; and how commands of ours start each other."""
+"""Load a command's settings; start other commands of ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cronjobs.installed import if_installed
 def load_settings(
     source: Source, need_database: bool = True, *, only_database: bool = False, without_project: bool | None = None
 ) -> Settings:
-    """*without_project*: fall back to what exec recorded in the state folder; None: who only reads a database does."""
+    """*without_project*: fall back to what exec recorded in the state folder; None: only for reading commands."""
     config, url = source.given("config"), source.given("database_url")
     falls_back = only_database and need_database if without_project is None else without_project
     if falls_back and not names_project(config, url) and (there := if_installed(doors.WITHOUT_PROJECT)) is not None:
@@ -29,14 +29,14 @@ def load_settings(
 
 
 def runs_in_spool(source: Source, settings: Settings) -> int:
-    """How many runs of exec wait on this host for the database of *settings*."""
+    """Count the exec runs that this host's spool holds for the database of *settings*."""
     url = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
     where = (None, None) if settings.without_project else (str(settings.file), url)
     return len(spooled(spool_address(*where)))
 
 
 def names_project(config: Path | None, url: str | None) -> bool:
-    """Whether anything says which project is meant: an option, a variable, a file in this folder, or manage.py."""
+    """Whether an option, a variable, a file in this folder or manage.py names the project."""
     variables = os.environ.get("CRONJOBS_CONFIG"), os.environ.get("CRONJOBS_DATABASE_URL")
     return any((config, url, *variables)) or Path("cronjobs.yaml").exists() or django_project.is_host()
 
@@ -47,11 +47,11 @@ _ours: list[str] = []
 
 
 def command_line() -> list[str]:
-    """How this process would start another command of cronjobs; its words follow."""
+    """Return the start of the command line that runs another cronjobs command."""
     return _ours or [sys.executable, "-P", "-m", "cronjobs"]
 
 
 def begun_by(program: str) -> None:
-    """Note that our command line is a part of somebody's *program*, such as manage.py."""
+    """Note that another *program*, such as manage.py, runs our command line."""
     script = ["-m", "django"] if Path(program).name == "__main__.py" else [program]
     _ours[:] = [sys.executable, *script, "cronjobs"]

@@ -29,20 +29,20 @@ from cronjobs.errors import ConfigError, CronError, UsageError
 from cronjobs.model import duration, in_zone, rough
 from cronjobs.text import one_line
 
-SHOWN: Final = 5  # of one expression or schedule, unless -n says otherwise
-WINDOW: Final = timedelta(hours=24)  # of all schedules
-FREQUENT: Final = 24  # occurrences in the window; of a schedule that has more, only the first is listed
-WHOLE: Final = 2000  # columns, not the terminal's width: the end of a remark says what happens
+SHOWN: Final = 5  # occurrences of one expression or schedule, without -n
+WINDOW: Final = timedelta(hours=24)  # for the list of all schedules
+FREQUENT: Final = 24  # a schedule with more occurrences in the window lists only its first
+WHOLE: Final = 2000  # columns; wider than a terminal, since a remark's end matters most
 MARKED: Final = 60  # characters of an expression that are shown around a mistake
 
 
 @dataclass(frozen=True)
 class Upcoming:
-    """Something that comes due: a schedule of the file, or an expression, which has no name."""
+    """What to look up: a schedule of the file, or an expression, which has no name."""
 
     name: str | None
     timing: Timing
-    zone: str  # whose clocks are shown
+    zone: str  # the time zone to print
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def next_occurrences(
 
 
 def _expression(text: str, zone: str) -> Upcoming:
-    """Raises UsageError for what is none, with a mark below the column where it goes wrong."""
+    """Parse an expression. Raises UsageError with a caret below the column of the mistake."""
     timing: Timing
     if text.startswith("every "):
         try:
@@ -153,7 +153,7 @@ def _expression(text: str, zone: str) -> Upcoming:
 
 
 def _marked(text: str, error: CronError) -> list[str]:
-    """The expression and a caret; what stands before the mistake is ASCII, by the grammar's order."""
+    """Return the expression and a caret line. Text before the mistake has passed the grammar, so it is ASCII."""
     begin = max(0, error.column - MARKED // 2)
     before = one_line(text[begin : error.column - 1], MARKED)
     after = one_line(text[error.column - 1 :], MARKED // 2)
@@ -167,7 +167,7 @@ def _require_zone(zone: str) -> None:
 
 
 def _default_zone(ctx: typer.Context, config: Path | None) -> str:
-    """The file's timezone, if there is a file; only one that was named has to be there and good."""
+    """Return the file's timezone, if it has a valid one. Only a file given by name must exist and be valid."""
     try:
         return load_settings(Source(ctx, config), need_database=False).timezone
     except ConfigError:
@@ -177,7 +177,7 @@ def _default_zone(ctx: typer.Context, config: Path | None) -> str:
 
 
 def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[Upcoming]:
-    """Those of the file, or the one called *name*. Raises UsageError if there is none, ConfigError if it is bad."""
+    """Return the file's schedules, or only *name*. Raises UsageError if it is missing, ConfigError if it is bad."""
     if zone is not None:
         _require_zone(zone)
     if name is None:
@@ -200,7 +200,7 @@ def _schedule(schedule: ScheduleSettings, zone: str | None) -> Upcoming:
 
 
 def _start(given: str | None, zone: str) -> datetime:
-    """The instant after which to look: now, or just before ``--from``, which without an offset is meant in *zone*."""
+    """Return the start of the search: now, or just before ``--from`` (in *zone* if it has no offset)."""
     if given is None:
         return SYSTEM.now()
     try:
@@ -215,7 +215,7 @@ def _start(given: str | None, zone: str) -> datetime:
 
 
 def _merged(all_due: Sequence[Upcoming], start: datetime, until: datetime | None) -> Iterator[Occurrence]:
-    """The occurrences of all, in order; those at the same instant by name."""
+    """Yield all occurrences in order of time, then of name."""
 
     def of(due: Upcoming) -> Iterator[Occurrence]:
         coming = due.timing.after(start)
@@ -226,7 +226,7 @@ def _merged(all_due: Sequence[Upcoming], start: datetime, until: datetime | None
 
 
 def _thinned(found: Sequence[Occurrence], start: datetime) -> list[Occurrence]:
-    """Of a schedule that comes often only the first, which then speaks for all."""
+    """Keep only the first occurrence of a frequent schedule; its remark counts the others."""
     counts = {due: count_between(due.timing, start, start + WINDOW)[0] for due in {one.due for one in found}}
     shown: list[Occurrence] = []
     told: set[Upcoming] = set()

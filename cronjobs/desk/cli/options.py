@@ -33,19 +33,19 @@ UrlOption = Annotated[
 
 @dataclass(frozen=True)
 class Source:
-    """Which configuration and database a command uses."""
+    """The options that select a command's configuration and database."""
 
     ctx: typer.Context
     config: ConfigOption = None
     database_url: UrlOption = None
 
     def given(self, name: str) -> Any:
-        """An option behind the command's name, or else before it."""
+        """Return an option's value, given after the command's name or before it."""
         return getattr(self, name, None) or self.ctx.find_root().params.get(name)
 
 
 def _reason(why: str | None) -> str | None:
-    """As the audit trail takes it."""
+    """Return ``--why`` in the form that the audit trail stores."""
     return one_line(clean(why), 500) if why and why.strip() else None
 
 
@@ -63,17 +63,17 @@ WhyOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-# --- what a shell completes: names in the file; neither handlers nor a database are asked at a Tab --------------------
+# --- shell completion: names from the file only; a Tab must not import handlers or open a database --------------------
 
 
 def schedule_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Schedules that begin with *incomplete*."""
+    """Return schedules that begin with *incomplete*."""
     settings = _settings(ctx)
     return [] if settings is None else [name for name in settings.schedules if name.startswith(incomplete)]
 
 
 def type_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Job types that begin with *incomplete*: those with an entry, and those that schedules run."""
+    """Return job types that begin with *incomplete*, from ``job_types:`` and from schedules."""
     settings = _settings(ctx)
     if settings is None:
         return []
@@ -86,8 +86,8 @@ def schedule_or_type_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _settings(ctx: typer.Context) -> Any:
-    """Of the file that the command would read; None: it cannot be read, which is not for a Tab to say."""
-    from cronjobs.engine.config.load import load  # for a Tab only
+    """Load the file that the command would read; None if it is unreadable: a completion reports no errors."""
+    from cronjobs.engine.config.load import load  # only completion needs it
     from cronjobs.errors import CronjobsError
 
     file = Source(ctx, ctx.params.get("config")).given("config") or os.environ.get("CRONJOBS_CONFIG")

@@ -1,6 +1,6 @@
-"""How commands print: instants for people, tables that fit, JSON for programs, nothing that acts.
+"""How commands print: readable instants, tables that fit the terminal, JSON.
 
-Texts in the rows were written by anybody. ``safe`` takes the power of control characters away, and JSON is ASCII.
+Anyone may have written the texts in rows: ``safe`` neutralizes control characters, and JSON is ASCII.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-LAST_AT_LEAST: Final = 8  # columns of a table's last column
-UNCUT: Final = 2000  # columns of a line in a pipe
+LAST_AT_LEAST: Final = 8  # minimum width of a table's last column
+UNCUT: Final = 2000  # line width in a pipe
 
-# The colour of a word, wherever it stands in a table.
+# The colour of each status word in tables.
 COLOURS: Final = {
     "succeeded": "green",
     "running": "cyan",
@@ -67,7 +67,7 @@ COLOURS: Final = {
 
 
 def sentence(trouble: Finding, times: Times) -> str:
-    """What is wrong, since when, and what to type."""
+    """Format a finding: what is wrong, since when, and what to type."""
     since = f", since {times.clock(trouble.since)}" if trouble.since else ""
     command = f': "{safe(trouble.command)}"' if trouble.command else ""
     return f"{safe(trouble.text, 400)}{since}{command}"
@@ -77,24 +77,24 @@ def sentence(trouble: Finding, times: Times) -> str:
 
 
 def width() -> int:
-    """Columns to fill: those of the terminal or of $COLUMNS, at least 60; 120 in a pipe."""
-    import shutil  # with bz2 and lzma, which a tick does without
+    """Return the line width: the terminal's or $COLUMNS, at least 60; 120 in a pipe."""
+    import shutil  # imports bz2 and lzma, which ticks do not need
 
     return max(60, shutil.get_terminal_size((120, 24)).columns)
 
 
 def is_cut() -> bool:
-    """Whether lines have to keep within ``width``: on a terminal, and where $COLUMNS says so; never in a pipe."""
+    """Whether lines are cut at ``width``: on a terminal or with $COLUMNS; never in a pipe without it."""
     return is_terminal() or "COLUMNS" in os.environ
 
 
 def name_text(name: object) -> str:
-    """The name of a job type or a schedule among other words: short on a terminal, whole in a pipe."""
+    """Format a job type's or schedule's name: shortened on a terminal, whole in a pipe."""
     return safe(name, 60 if is_cut() else UNCUT)
 
 
 def printable(text: str, instead: str) -> str:
-    """*text*, or *instead* where the encoding of stdout cannot say it."""
+    """Return *text*, or *instead* if stdout's encoding lacks its characters."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -103,7 +103,7 @@ def printable(text: str, instead: str) -> str:
 
 
 def block(text: str, indent: str) -> list[str]:
-    """A text of several lines, harmless and indented."""
+    """Indent a text of several lines, its control characters neutralized."""
     return [(indent + line).rstrip() for line in visible(masking.hide(text)).rstrip("\n").split("\n")]
 
 
@@ -116,7 +116,7 @@ def fit(text: str, columns: int) -> str:
 
 
 class Painted(str):
-    """A cell with colours inside: ``painted`` is printed, if it fits, and the text itself tells how wide it is."""
+    """A table cell with colours: prints ``painted`` if it fits; the plain text gives its width."""
 
     painted: str
 
@@ -124,14 +124,14 @@ class Painted(str):
 def table(
     rows: Sequence[Sequence[str]], header: Sequence[str], *, room: int, at_most: Mapping[int, int] | None = None
 ) -> list[str]:
-    """Lines of columns under *header*, no wider than *room*: the last column takes what the others leave.
+    """Format *rows* under *header*, at most *room* wide; the last column gets the remaining width.
 
-    Where they leave too little, the widest of text become narrower; numbers are never cut. In a pipe nothing is: a
-    program, or a file to be searched later, has no width.
+    If too little remains, the widest text columns shrink; numbers are never cut. In a pipe nothing is cut, since a
+    program or a file has no width.
 
-    *at_most* limits other columns (by number). A header that begins with ">" is of a column of numbers.
+    *at_most*: column number → maximum width. A header that begins with ">" aligns its column right, for numbers.
     """
-    # Not by rich (15.0): no shorter, 30 ms of CPU to load, 6 times as slow, and in 80 columns it leaves out the ids.
+    # Not rich (15.0): as much code, 30 ms to import, 6 times as slow, and it drops the ids at 80 columns.
     if not rows:
         return []
     if not is_cut():
@@ -159,7 +159,7 @@ def table(
 
 
 def labelled(label: str, lines: Iterable[str], colour: str | None = None) -> list[str]:
-    """*lines* beside a label, as status and ``jobs show`` print their parts; nothing when there are none."""
+    """Put a label before *lines*, as ``status`` and ``jobs show`` do; [] for no lines."""
     shown = []
     for number, line in enumerate(lines):
         name = f"{label if number == 0 else '':<11}"
@@ -168,10 +168,10 @@ def labelled(label: str, lines: Iterable[str], colour: str | None = None) -> lis
 
 
 def wrapped(text: str, room: int, indent: str = "") -> list[str]:
-    """*text* (a sentence) over as many lines as it needs."""
+    """Wrap a sentence into lines of *room* columns."""
     if text.isascii():
         return textwrap.wrap(text, room, subsequent_indent=indent, break_on_hyphens=False) or [""]
-    # By columns, of which some characters take two.
+    # Count columns: some characters take two.
     lines, line = [], ""
     for word in text.split(" "):
         if line.strip() and _columns(line) + 1 + _columns(word) > room:
@@ -186,7 +186,7 @@ def wrapped(text: str, room: int, indent: str = "") -> list[str]:
 
 
 def first(lines: Sequence[str], count: int, of: int | None = None) -> list[str]:
-    """At most *count* lines, the last of them saying how many were left out; *of* so many, if these are not all."""
+    """Return at most *count* lines; the last counts those left out. *of*: the total, if *lines* are not all."""
     total = len(lines) if of is None else of
     if total <= count:
         return list(lines)
@@ -206,12 +206,12 @@ def _columns(text: str) -> int:
 
 
 def write(lines: Iterable[str]) -> None:
-    """Print to stdout. A reader that left early is no error; a disk that is full is one."""
+    """Print to stdout. A closed pipe is no error; a full disk is one."""
     if sys.stdout is None:
         return
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors="backslashreplace")  # a terminal that knows no "…" gets \u2026, not nothing
+        reconfigure(errors="backslashreplace")  # an encoding without "…" prints \u2026
     try:
         sys.stdout.write(masking.hide("".join(line + "\n" for line in lines)))
         sys.stdout.flush()
@@ -222,7 +222,7 @@ def write(lines: Iterable[str]) -> None:
 
 
 def _let_go_of_stdout() -> None:
-    """What is still buffered would make the interpreter stumble as it ends."""
+    """Point stdout at /dev/null, or the interpreter fails at exit when it flushes the buffer."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):
@@ -232,7 +232,7 @@ def _let_go_of_stdout() -> None:
 def write_list(
     rows: Sequence[_T], limit: int, as_json: bool, lines: Callable[[Sequence[_T]], Iterable[str]], nothing: str
 ) -> None:
-    """Print at most *limit* of *rows*, as JSON or as *lines* of them, and note on stderr if there are more, or none."""
+    """Print at most *limit* of *rows*, as JSON or *lines*; stderr notes if there are more, or none."""
     write([json_text(rows[:limit])] if as_json else lines(rows[:limit]))
     if not rows and not as_json:
         complain(nothing)
@@ -241,10 +241,10 @@ def write_list(
 
 
 def columns_of(row: Any) -> dict[str, Any]:
-    """A row as its JSON object: the columns' names are the keys."""
+    """Return a row as a JSON object keyed by column name."""
     return dict(row._mapping)
 
 
 def progress_text(progress: HowFar) -> str:
-    """ "37 of 120 (30 %): Berlin"; "" if nothing was said."""
+    """ "37 of 120 (30 %): Berlin"; "" if the handler reported nothing."""
     return safe(in_words(progress))

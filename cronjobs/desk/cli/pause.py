@@ -1,4 +1,4 @@
-"""``cronjobs pause``: the brake."""
+"""``cronjobs pause``: stop claims or a schedule until resumed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def pause(
         with database.read() as connection:
             before = None if scope == "queue" else store.pause_row(connection, scope=scope, name=name)
         if before is not None and before.skip:
-            # Record what it has skipped: its row is about to say something else.
+            # Settle what the present pause has skipped before its row changes.
             materialise(database, Log(settings.log).write, put_aside=name)
         with database.write() as connection:
             now = database_now(connection)
@@ -114,7 +114,7 @@ def _end(timezone: str, until: str | None, span: str | None, now: datetime) -> d
 
 
 def _require_known(connection: Connection, settings: Settings, scope: str, name: str) -> None:
-    """A brake on a mistyped name would brake nothing."""
+    """Raise UsageError for an unknown queue or schedule: a pause of a mistyped name would stop nothing."""
     if scope == "all":
         return
     if scope == "schedule":

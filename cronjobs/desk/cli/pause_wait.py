@@ -1,4 +1,4 @@
-"""``pause --wait``: until nothing runs any more that the pause is meant to hold."""
+"""``pause --wait``: wait until no job runs in the scope of the pause."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN: Final = 20
 
 @dataclass(frozen=True)
 class Still:
-    """What still runs in the scope of a pause. ``claims``: begun before the pause, and not committed yet."""
+    """What still runs in the scope of a pause. ``claims``: transactions begun before the pause and not committed."""
 
     jobs: Sequence[Any]
     more: bool
@@ -47,9 +47,9 @@ class Still:
 
 
 def wait_until_quiet(database: Database, timezone: str, queue: str | None, span: timedelta, undo: str) -> None:
-    """Return once no job of *queue* (None: of any) is leased; after *span*, or at Ctrl-C, tell and raise typer.Exit.
+    """Return once no job of *queue* (None: any) is leased. After *span* or Ctrl-C, report and raise typer.Exit.
 
-    The pause is committed already; *undo* is the command that takes it off.
+    The pause is already committed; *undo* is the command that ends it.
     """
     began = database.clock.monotonic()
     claims: frozenset[str] | None = None
@@ -60,7 +60,7 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
             try:
                 still = _look(database, timezone, queue, claims)
                 claims = still.claims
-            except DatabaseError as error:  # a restart: what runs goes on, and so do we
+            except DatabaseError as error:  # it may be restarting: jobs go on, so keep waiting
                 trouble = error
             waited = timedelta(seconds=database.clock.monotonic() - began)
             if interrupted() or (still and still.quiet) or waited >= span:
@@ -83,13 +83,13 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
 
 
 def _look(database: Database, timezone: str, queue: str | None, before: frozenset[str] | None) -> Still:
-    # In this order: a claim that is no longer in flight has its jobs among those that run.
+    # Read claims first: once a claim has committed, its jobs are among the running ones.
     with database.read() as connection:
         flying = operating.claims_in_flight(connection)
     with database.read() as connection:
         times = Times(database_now(connection), timezone)
-        rows = listing.running_jobs(connection, SHOWN + 1, queue, with_exec=False)  # no pause stops cron
-    # Whoever began to claim since the first look has seen the pause.
+        rows = listing.running_jobs(connection, SHOWN + 1, queue, with_exec=False)  # pauses do not stop cron lines
+    # Claims that began after the first check saw the pause.
     return Still(rows[:SHOWN], len(rows) > SHOWN, flying if before is None else flying & before, times)
 
 

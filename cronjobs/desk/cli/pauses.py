@@ -1,4 +1,4 @@
-"""What ``pause`` and ``resume`` share: which pause is meant, its entry in the audit trail, the pauses in force."""
+"""What ``pause`` and ``resume`` share: the target, the audit entry, the list of pauses in force."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ResumeQueueOption = Annotated[
 
 
 def target(everything: bool, queue: str | None, schedule: str | None) -> tuple[str, str]:
-    """Scope and name of the pause; "" for --all."""
+    """Return the pause's scope and name; the name is "" for --all."""
     given = [("all", "")] * everything + [("queue", queue)] * (queue is not None)
     given += [("schedule", schedule)] * (schedule is not None)
     if len(given) != 1:
@@ -50,7 +50,7 @@ def target(everything: bool, queue: str | None, schedule: str | None) -> tuple[s
 def record_change(
     connection: Connection, action: str, scope: str, name: str, *, why: str | None, at: datetime, **detail: Any
 ) -> None:
-    """Append a "pause" or a "resume" to the audit trail; *detail* that is None or False is left out."""
+    """Append "pause" or "resume" to the audit trail, without *detail* values that are None or False."""
     said = {key: value for key, value in detail.items() if value}
     subject = f"{scope} {name}".strip()
     record(connection, action=action, subject=subject, why=why, detail=said or None, at=at, **by_hand())
@@ -69,7 +69,7 @@ def print_in_force(database: Database, timezone: str, as_json: bool) -> None:
 
 
 def pause_lines(pauses: Sequence[Any], timezone: str) -> list[str]:
-    """Each pause in a line of words."""
+    """Describe each pause in one line."""
     lines = []
     for pause in pauses:
         until = f"until {in_full(pause.until, timezone)}" if pause.until is not None else "until someone resumes it"
@@ -81,6 +81,6 @@ def pause_lines(pauses: Sequence[Any], timezone: str) -> list[str]:
 
 
 def say_paused(scope: str | None) -> None:
-    """Say that what was enqueued waits for a pause of this *scope*, as ``paused_scope`` found it."""
+    """Print that the job just enqueued waits for a pause of *scope* (from ``paused_scope``)."""
     if scope is not None:
         complain(f"it waits: {'everything' if scope == 'all' else 'its queue'} is paused")

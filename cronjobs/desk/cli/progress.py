@@ -1,4 +1,4 @@
-"""Work in many short steps for a person who waits: progress on a terminal, a Ctrl-C that comes between two steps."""
+"""Long work in short steps: show progress on a terminal, take Ctrl-C between two steps."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cronjobs.engine.rules.progress import HowFar, in_words
 
 
 def is_interactive() -> bool:
-    """Whether there is someone who can be asked, and sees the question."""
+    """Whether a user can see a question and answer it: stdin and stderr are terminals."""
     return is_terminal("stdin") and is_terminal("stderr")
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Inside, the first Ctrl-C only sets what the block asks for; the second one is a KeyboardInterrupt as ever."""
+    """Yield a function that says whether Ctrl-C came; inside the block only the second one raises KeyboardInterrupt."""
     interrupted = False
 
     def note(_number: int, _frame: FrameType | None) -> None:
@@ -45,16 +45,16 @@ PLAIN_EVERY_S: Final = 10.0
 
 
 class Bar:
-    """How far a job has come, below what it prints: one line on a terminal, else a line of its own now and then."""
+    """A job's progress: a line below its output on a terminal; elsewhere a separate line now and then."""
 
     def __init__(self, print_line: Callable[[str], None], stream: TextIO | None) -> None:
-        """*stream*: the real stderr; what is in its place while a job runs is recorded as the job's output."""
+        """*stream*: the real stderr. While a job runs, sys.stderr is captured as its output."""
         self._print_line = print_line
         self._line = Progress(stream)
         self._drawn = self._in_line = False
         self._said_at = -math.inf
         self._said: HowFar | None = None
-        self._turn = threading.RLock()  # who prints is the job's thread, and the loop's says what came too soon
+        self._turn = threading.RLock()  # the job's thread prints; the loop's thread prints reports delayed for pacing
 
     def show(self, told: HowFar) -> None:
         with self._turn:
@@ -73,7 +73,7 @@ class Bar:
             self._print_line(f"progress: {safe(in_words(told))}")
 
     def make_way(self, text: str) -> None:
-        """*text* is about to be printed."""
+        """Erase the bar, since *text* is about to be printed."""
         with self._turn:
             if self._drawn:
                 self._drawn = False
@@ -90,7 +90,7 @@ def bar(told: HowFar) -> str:
 
 
 class Progress:
-    """One line on stderr that is written over, on a terminal only, and gone at the end."""
+    """A progress line on stderr, rewritten in place and erased at the end; only on a terminal."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream, self._shown = stream, ""
@@ -102,7 +102,7 @@ class Progress:
         if is_terminal("stderr") and (text or self._shown):
             self._shown = text
             with suppress(OSError):
-                # A line that wraps could not be written over.
+                # Cut it: a wrapped line could not be overwritten.
                 stream = self._stream or sys.stderr
                 room = (os.get_terminal_size(stream.fileno()).columns or 80) - 1
                 stream.write(f"\r{fit(safe(text), room)}\x1b[K")

@@ -26,9 +26,9 @@ from cronjobs.engine.store.sql import database_now
 
 
 def missing_file(settings: Settings) -> Address | None:
-    """The SQLite file that is to be the database, if it was never there: to open it would make it.
+    """Return the SQLite file if it never existed, since opening would create it; None: it exists.
 
-    Raises DatabaseVanished if it was.
+    Raises DatabaseVanished if it existed before.
     """
     address = parse_url(settings.database, settings.schema)
     require_still_there(settings.folder, address)
@@ -39,7 +39,7 @@ def missing_file(settings: Settings) -> Address | None:
 def jobs_database(
     source: Source, *, only_database: bool = False, without_project: bool | None = None
 ) -> Iterator[tuple[Settings, Database]]:
-    """The settings and their open database. *only_database*: whatever else is wrong in the file.
+    """Return the settings and their open database. *only_database*: accept other faults in the file.
 
     *without_project*: see ``load_settings``.
     """
@@ -50,9 +50,9 @@ def jobs_database(
 
 @contextmanager
 def snapshot(source: Source, *, only_database: bool = False) -> Iterator[tuple[Settings, Connection, Times]]:
-    """The settings, a connection to read by, and the database's times: for commands that only show something.
+    """Yield the settings, a read connection and the database's times, for commands that only read.
 
-    *only_database*: they go on while the file is broken, and report that on stderr.
+    *only_database*: accept a broken file, and report it on stderr.
     """
     with (
         jobs_database(source, only_database=only_database, without_project=True) as (settings, database),
@@ -67,9 +67,9 @@ def snapshot(source: Source, *, only_database: bool = False) -> Iterator[tuple[S
 def our_database(
     source: Source, *, adopt: bool = False, without_project: bool = False
 ) -> Iterator[tuple[Settings, Database]]:
-    """The settings and their database, its tables made where that is allowed. Raises ForeignDatabase.
+    """Return the settings and their database; create tables where that is allowed. Raises ForeignDatabase.
 
-    *adopt*: one that is nobody's yet becomes ours, as at a first tick. *without_project*: see ``load_settings``.
+    *adopt*: claim a database that has no project yet, as a first tick does. *without_project*: see ``load_settings``.
     """
     with jobs_database(source, without_project=without_project) as (settings, database):
         with database.read() as connection:
@@ -81,7 +81,7 @@ def our_database(
 
 
 class ByHand(TypedDict):
-    """Who does something at which host, for the audit trail."""
+    """The user and host of an action, for the audit trail."""
 
     actor: str
     host: str
@@ -92,5 +92,5 @@ def by_hand() -> ByHand:
 
 
 def operator() -> str:
-    """Who is at the keyboard, as it may be stored: the name comes from variables that hold anything."""
+    """Return the user's name, cleaned for storage: it comes from environment variables."""
     return user_in_a_line()

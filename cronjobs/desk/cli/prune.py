@@ -24,7 +24,7 @@ from cronjobs.engine.tick.pruning import clock_jumped
 from cronjobs.errors import DatabaseError
 from cronjobs.model import duration_text
 
-PATIENT_S: Final = 20.0  # how long a lock of somebody else is waited for
+PATIENT_S: Final = 20.0  # how long to wait for another session's lock
 
 WHAT: Final = {
     "succeeded": "succeeded jobs",
@@ -77,7 +77,7 @@ def prune(
 
 
 def _doubt(times: Times, last_tick: datetime | None) -> None:
-    """A clock that is far ahead makes everything look old, and what is deleted does not come back."""
+    """Report the gap since the last tick, and on a terminal ask: to a clock far ahead every row looks old."""
     assert last_tick is not None
     complain(f"it is {times.said} by the database's clock, and the last tick began {times.ago(last_tick)}")
     if is_interactive():
@@ -85,7 +85,7 @@ def _doubt(times: Times, last_tick: datetime | None) -> None:
 
 
 def _prune(database: Database, before: Before, now: datetime) -> tuple[bool, dict[str, Past]]:
-    """Prune; return whether nothing is left, and what has gone. Ctrl-C ends it after a batch."""
+    """Prune; return whether nothing is left, and what was deleted. Ctrl-C stops it after a batch."""
     with interruptible() as interrupted, Progress() as progress:
 
         def go_on() -> bool:
@@ -109,7 +109,7 @@ def _prune(database: Database, before: Before, now: datetime) -> tuple[bool, dic
 
 
 def _rows(found: Mapping[str, Past], before: Before) -> list[dict[str, Any]]:
-    """An object for each kind of row."""
+    """Return a JSON object per kind of row."""
     rows = []
     for kind, (name, kept) in KINDS.items():
         count, oldest = found.get(kind, (0, None))

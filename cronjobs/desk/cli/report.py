@@ -1,4 +1,4 @@
-"""``cronjobs report``: how things are, as one HTML file for a mail or a ticket."""
+"""``cronjobs report``: write the state as one HTML file, for an email or a ticket."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report(
 
 
 def _put(file: Path, written: bytes) -> None:
-    """All of it or nothing: somebody may be reading the one from before."""
+    """Replace the file atomically: someone may be reading the previous one."""
     beside = file.parent / f".{file.name}.{os.getpid()}"
     try:
         require_replaceable(file)

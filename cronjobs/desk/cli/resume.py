@@ -1,4 +1,4 @@
-"""``cronjobs resume``: ends a pause, and says what becomes of what it held back."""
+"""``cronjobs resume``: end a pause, and report what became of the occurrences it held back."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def resume(
 
 
 def _settle_held(database: Database, settings: Settings, held: Mapping[str, Range], name: str | None) -> list[str]:
-    """Settle what is held back no more; a line for each schedule (*name* None: of all that had something)."""
+    """Settle the released occurrences; return a line per schedule (*name* None: each that had some)."""
     log, events = Log(settings.log), []
 
     def emit(event: Event) -> None:

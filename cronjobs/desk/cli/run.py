@@ -1,4 +1,4 @@
-"""``cronjobs run``: one job here and now, in the foreground."""
+"""``cronjobs run``: run one job now, in the foreground."""
 
 from __future__ import annotations
 
@@ -107,18 +107,18 @@ def run(
 
 
 def _number(digits: str) -> int:
-    if len(digits.lstrip("0")) > 18:  # more than any database counts to
+    if len(digits.lstrip("0")) > 18:  # beyond any database's integer
         raise CannotRun("there is no job with that id")
     return int(digits)
 
 
 def _tell(done: RunResult, streams: Streams, say: Callable[[str], None]) -> None:
-    """The traceback as soon as it is over, and one line that says what became of the job."""
+    """Print the traceback, then one line that says what became of the job."""
     trace = getattr(done.outcome, "traceback", None)
     if trace and done.signal is None:
         streams.say("\n".join(block(trace, "")))
     if done.decided is None:
-        return  # said when it was noticed
+        return  # reported when it was noticed
     text = safe(f"job {done.job.id} {_became(done)}", 2000)
     if streams.err.isatty():
         text = coloured(text, "green" if done.succeeded else "red")

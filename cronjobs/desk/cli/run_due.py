@@ -1,4 +1,4 @@
-"""``cronjobs run-due`` for people; cron's plain command line is read without typer, by ``run_due.options``."""
+"""``cronjobs run-due`` with help; ``run_due.options`` parses cron's plain command line without typer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs schedules …``: what recurs, when it comes next, and what became of it."""
+"""``cronjobs schedules …``: list the schedules; show one with its last occurrences."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def show(
 def _object(
     stored: StoredSchedule, settings: Settings, now: datetime, last: RunFacts | None, count: int
 ) -> dict[str, Any]:
-    """The row, with what is computed from it: state, next occurrences, the newest run."""
+    """Return the row with computed values: state, next occurrences, newest run."""
     if stored.status == "retired":
         state = "retired"
     elif stored.name in settings.disabled_schedules:
@@ -138,7 +138,7 @@ def _object(
 def _only_in_file(
     stored: Sequence[StoredSchedule], settings: Settings, now: datetime, count: int
 ) -> list[dict[str, Any]]:
-    """Entries of the file that the database does not know: not applied yet, or bad."""
+    """Return the file's entries that are not in the database: not applied yet, or bad."""
     known = {schedule.name for schedule in stored}
     empty = dict.fromkeys(("id", "fingerprint", "status", "seen_until", "next_at", "owed", "paused", "last"))
     found = []
@@ -153,7 +153,7 @@ def _only_in_file(
 
 
 def _coming(name: str, definition: Any, now: datetime, count: int) -> list[datetime]:
-    """The next occurrences; none of a definition that this version cannot read."""
+    """Return the next occurrences; [] if this version cannot read the definition."""
     try:
         return list(islice(read(name, definition).when.after(now), count))
     except ValueError:
@@ -165,7 +165,7 @@ def _value(definition: Any, key: str) -> Any:
 
 
 def timing_text(definition: Any) -> str:
-    """ "15 2 * * *" or "every 10m", as the file says it."""
+    """ "15 2 * * *" or "every 10m", as in the file."""
     every = _value(definition, "every_s")
     if isinstance(every, int | float):
         return f"every {duration_text(timedelta(seconds=every))}"
@@ -173,7 +173,7 @@ def timing_text(definition: Any) -> str:
 
 
 def _last_text(last: Mapping[str, Any] | None, times: Times) -> str:
-    """What became of the newest run, and when."""
+    """Describe the newest run's result, and when it came."""
     if last is None:
         return "none yet"
     became = "done, and pruned" if last["outcome"] == PRUNED else status_word(last["outcome"])
@@ -182,7 +182,7 @@ def _last_text(last: Mapping[str, Any] | None, times: Times) -> str:
 
 
 def unknown_schedule(name: str, known: Sequence[str]) -> str:
-    """What to say if the database has no schedule of that name, not even a retired one."""
+    """Return the message for a name that no schedule has, not even a retired one."""
     near = nearest(name, known)
     hint = f"did you mean {safe(near, 80)}?" if near else "cronjobs schedules list"
     return f'there is no schedule "{safe(name, 80)}": {hint}'
@@ -207,7 +207,7 @@ def _lines(found: Mapping[str, Any], times: Times, settings: Settings) -> list[s
 
 
 def _other_settings(definition: Any) -> list[str]:
-    """What the definition says beyond timing and job: catch-up and overlap always, the rest where it is not usual."""
+    """Describe the rest of the definition: catch-up and overlap always, other settings if not the default."""
     usual = definition_of(ScheduleSettings("", "")) | dict.fromkeys(("catch_up", "overlap"))
     lines = []
     for key, value in definition.items() if isinstance(definition, dict) else ():

@@ -1,4 +1,4 @@
-"""``cronjobs schema``: what cronjobs.yaml may say, for editors."""
+"""``cronjobs schema``: the JSON Schema of cronjobs.yaml, for editors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs status``: how things stand, once or again and again."""
+"""``cronjobs status``: the state on one screen, once or redrawn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.errors import UsageError
 
 IN_A_PIPE: Final = 20  # schedules
-AT_LEAST: Final = 5  # schedules, also on a terminal that has no line left for them
+AT_LEAST: Final = 5  # schedules shown even if the terminal has no lines left
 
 
 def status(
@@ -70,11 +70,11 @@ def status(
         write(lines)
         if not as_json and (waiting := runs_in_spool(source, settings)):
             complain(f"exec runs on this host not yet in the database: {waiting:,}")
-    leaving.leave(0, stuck=False)  # whatever threads the user's modules began
+    leaving.leave(0, stuck=False)  # the user's modules may have started threads
 
 
 def _screen(settings: Settings, types: JobTypes, *, everything: bool) -> list[str]:
-    """One look by a connection of its own."""
+    """Open a connection and return the screen's lines."""
     with closing(ready_database(settings)) as database, database.read() as connection:
         return status_lines(connection, settings, types, str(database.address), everything=everything)
 
@@ -82,7 +82,7 @@ def _screen(settings: Settings, types: JobTypes, *, everything: bool) -> list[st
 def status_lines(
     connection: Connection, settings: Settings, types: JobTypes, address: str, *, everything: bool
 ) -> list[str]:
-    """As many schedules as the terminal has lines left for; *everything*: all of them."""
+    """Return the screen, with as many schedules as fit the terminal; *everything*: with all."""
     health = look(connection, settings, types)
     times = Times(health.now, settings.timezone)
     head = head_lines(health, settings, address, times, everything=everything)
@@ -90,7 +90,7 @@ def status_lines(
     work = work_lines(health, settings, types, times, queue_trends(connection, health))
     room = IN_A_PIPE
     if is_terminal():
-        around = len(head) + len(work) + 5  # a header, the legend, the rest counted, an empty line, the prompt
+        around = len(head) + len(work) + 5  # table header, legend, count of the rest, empty line, prompt
         room = max(AT_LEAST, shutil.get_terminal_size().lines - around)
     most = None if everything else room
     facts = schedules_shown(connection, health, settings.run.every, most)

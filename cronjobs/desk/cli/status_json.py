@@ -26,7 +26,7 @@ def all_of_it(
     facts: Sequence[ScheduleFacts],
     by_cron: Sequence[ScheduleFacts] = (),
 ) -> dict[str, Any]:
-    """With what ``status_object`` is not given: trends, why jobs died, and every active schedule."""
+    """Return ``status_object`` with trends, causes of death and every active schedule."""
     trends = queue_trends(connection, health)
     why = causes_of(connection, health)
     return status_object(health, settings, address, trends, facts, active_schedules(connection), by_cron, why)
@@ -42,7 +42,7 @@ def status_object(
     by_cron: Sequence[ScheduleFacts] = (),
     why: Causes = NONE,
 ) -> dict[str, Any]:
-    """*facts* of the schedules that are shown, which go into their rows; *active*: rows of all of them."""
+    """*active*: rows of all schedules; *facts*: of those shown, merged into their rows."""
     shown = {each.name: facts_object(each) for each in facts}
     over_s = round((health.now - trends.since).total_seconds())
     changed = trends.changes
@@ -84,7 +84,7 @@ def status_object(
 
 
 def facts_object(facts: ScheduleFacts) -> dict[str, Any]:
-    """``runs`` newest first, ``strip`` oldest first; durations in seconds."""
+    """``runs`` are newest first, ``strip`` oldest first; durations are in seconds."""
     last = facts.last
     return {
         "name": facts.name,
@@ -99,7 +99,7 @@ def facts_object(facts: ScheduleFacts) -> dict[str, Any]:
 
 
 def run_object(run: RunFacts) -> dict[str, Any]:
-    """What became of one run; ``took_s`` in seconds, None if that is not known."""
+    """One run's result; ``took_s`` in seconds, None if unknown."""
     return {name: value for name, value in vars(run).items() if name != "took"} | {"took_s": _seconds(run.took)}
 
 

@@ -1,4 +1,4 @@
-"""What ``cronjobs status`` prints: a part for each function, no line wider than the terminal."""
+"""The text of ``cronjobs status``, a function per part; no line is wider than the terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from cronjobs.engine.tick.result import did_in_words
 from cronjobs.model import rough
 
 LABEL_WIDTH: Final = 11
-NARROW: Final = 76  # columns that a table with all of a schedule's columns needs
+NARROW: Final = 76  # below this width, the schedules table drops columns
 COLOUR_OF: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
 FINDINGS_SHOWN: Final = 8
 CAUSES_SHOWN: Final = 10
@@ -48,7 +48,7 @@ WELL_WITHOUT_PROJECT: Final = "no run of cronjobs exec failed, was missed or is 
 
 
 def head_lines(health: Health, settings: Settings, address: str, times: Times, *, everything: bool) -> list[str]:
-    """Which database it is, and what is wrong."""
+    """Return the database's line and the findings."""
     found = judge(health, settings)
     room = (width() if is_cut() else UNCUT) - LABEL_WIDTH
     whose = [f"{name} {safe(value)}" for name in ("project", "environment") if (value := getattr(health, name))]
@@ -87,7 +87,7 @@ def _finding_lines(found: Sequence[Finding], times: Times, room: int, most: int)
 
 
 def cause_lines(why: Causes, times: Times, *, everything: bool) -> list[str]:
-    """Why jobs died, and what to type: a sentence for each cause."""
+    """Return a sentence per cause of death, with what to type."""
     if not why.found:
         return []
     room = (width() if is_cut() else UNCUT) - LABEL_WIDTH
@@ -107,7 +107,7 @@ def cause_lines(why: Causes, times: Times, *, everything: bool) -> list[str]:
 
 
 def schedule_lines(facts: Sequence[ScheduleFacts], active: int, times: Times) -> list[str]:
-    """A line for each schedule, what the strip means, and how many *active* ones are not shown."""
+    """Return a line per schedule, the strip's legend, and the number of *active* ones left out."""
     if not facts:
         return [*labelled("schedules", ["none" if not active else f"{active:,}: --all"]), ""]
     all_columns = not is_cut() or width() >= NARROW
@@ -150,7 +150,7 @@ def _schedule_row(facts: ScheduleFacts, times: Times, count: int, *, all_columns
 
 
 def work_lines(health: Health, settings: Settings, types: JobTypes, times: Times, trends: QueueTrends) -> list[str]:
-    """What runs and waits, queues, deaths, pauses, hosts."""
+    """Return the parts on running and waiting jobs, queues, deaths, pauses and hosts."""
     room = (width() if is_cut() else UNCUT) - LABEL_WIDTH
     lines = labelled("running", _running_lines(health, settings, types, times, room))
     lines += labelled("waiting", _waiting_lines(health, times, room))
@@ -191,7 +191,7 @@ def _tick_lines(health: Health, times: Times, room: int) -> list[str]:
 def _did(tick: Mapping[str, Any], times: Times) -> str:
     done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
     if tick["finished_at"] is None:
-        # Its budget is under a minute, and the last act of a tick is to complete its row.
+        # A tick completes its row last, and its budget is under a minute.
         ended = "at work" if times.now - tick["started_at"] < timedelta(minutes=2) else "did not end: killed?"
     else:
         ended = safe(tick["ended"])
@@ -239,7 +239,7 @@ def _waiting_lines(health: Health, times: Times, room: int) -> list[str]:
         parts.append(f"{failed:,} of them retries")
     lines = wrapped(", ".join(parts), room)
     if health.oldest_due_at is not None:
-        # What waits for a limit, a pause or another job is not late, however long ago it was due.
+        # A job that waits for a limit, a pause or another job is not late.
         late_text = coloured(f"{late:,} late", "red") + "; " if late else ""
         lines.append(f"{late_text}the oldest was due {times.both(health.oldest_due_at)}")
     paused = [name for name, queue in health.queues.items() if queue.paused and queue.due]
@@ -266,7 +266,7 @@ def _cap_lines(health: Health, room: int) -> list[str]:
 
 
 def _queue_lines(health: Health, times: Times, trends: QueueTrends, room: int) -> list[str]:
-    """The queues in which something is due, the one that waits longest first."""
+    """Return the queues with due jobs, longest wait first."""
     due = [(queue.oldest_due_at, name) for name, queue in health.queues.items() if queue.due and queue.oldest_due_at]
     rows = []
     for oldest, name in sorted(due)[:5]:

@@ -1,4 +1,4 @@
-"""``cronjobs sync``: which definitions are in force."""
+"""``cronjobs sync``: apply the file's schedules, or show what would change."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def sync(
 
 
 def _plan(settings: Settings) -> tuple[dict[str, StoredSchedule], SyncPlan]:
-    """What is in force and what would change, without making so much as a file."""
+    """Return the definitions in force and the planned changes; creates nothing, not even the file."""
     stored, caps = {}, {}
     if missing_file(settings) is None:
         with closing(open_database(settings)) as database, database.read() as connection:
@@ -102,9 +102,9 @@ def _stored(connection: Connection) -> dict[str, StoredSchedule]:
 
 
 def _changes(schedules: Mapping[str, ScheduleSettings], stored: Any, name: str) -> dict[str, Any]:
-    """What is different in a definition, from and to; of a payload only that it is: it may hold secrets."""
+    """Return a definition's changes as from → to; a payload's values are left out, for they may be secret."""
     written = definition(schedules[name])
-    stored = stored if isinstance(stored, dict) else {}  # another program wrote what cannot be read
+    stored = stored if isinstance(stored, dict) else {}  # another program wrote an unreadable definition
     found: dict[str, Any] = {}
     for key in written:
         if stored.get(key) == written[key]:

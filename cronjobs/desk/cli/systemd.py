@@ -1,4 +1,4 @@
-"""``cronjobs systemd``: the units by which systemd starts ticks, in place of cron."""
+"""``cronjobs systemd``: units that let systemd start ticks in place of cron."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def systemd(
 
 
 def _shown(made: Units, user: bool) -> list[str]:
-    """Both files, each below its path, as "systemctl cat" shows them."""
+    """Return both files, each below its path, as "systemctl cat" prints them."""
     folder = "~/.config/systemd/user" if user else "/etc/systemd/system"
     return "\n".join(f"# {folder}/{file}\n{text}" for file, text in made.files().items()).splitlines()
 

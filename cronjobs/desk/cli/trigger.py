@@ -1,4 +1,4 @@
-"""``cronjobs trigger`` and ``backfill``: runs that nobody's clock asked for."""
+"""``cronjobs trigger`` and ``backfill``: enqueue runs of a schedule by hand."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ def backfill(
 
 
 def _is_paused(connection: Connection, schedule: str) -> bool:
-    """Whether it is paused by its own name; such a pause stops its clock, and no job."""
+    """Whether the schedule itself is paused; that stops its occurrences but not its jobs."""
     return any((pause.scope, pause.name) == ("schedule", schedule) for pause in pauses_in_force(connection))
 
 
 @contextmanager
 def _in_file(schedule: str, schedules: Collection[str]) -> Iterator[None]:
-    """Say of a schedule that no tick has applied yet what applies it."""
+    """If the schedule is only in the file, add to the error how to apply it."""
     try:
         yield
     except fill.UnknownSchedule:
@@ -140,12 +140,12 @@ def _tell(filling: fill.Filling, timezone: str, *, dry_run: bool) -> None:
 
 
 def _leave(settings: Settings | None, defined: ScheduleSettings, waits: str, undo: str) -> NoReturn:
-    """Say whether a handler here fits what was enqueued, and end, whatever its modules left running.
+    """Warn if no handler here fits the enqueued jobs, then exit even if the user's modules left threads running.
 
     *settings* None: import nothing.
     """
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
-        sys.stdout.flush()  # told before any code of the user's runs
+        sys.stdout.flush()  # print it before any user code runs
     if settings is not None:
         warn_if_unfit(settings, defined.job, defined.payload, waits, undo)
     leaving.leave(0, stuck=False)

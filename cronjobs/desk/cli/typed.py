@@ -1,4 +1,4 @@
-"""What people type: payloads, instants, spans, key=value. Read strictly, and no value is ever repeated in a message."""
+"""Parse typed values strictly: payloads, instants, spans, key=value. Errors never repeat a value: it may be secret."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cronjobs.errors import PayloadError, UsageError
 from cronjobs.model import duration
 from cronjobs.text import one_line
 
-READ_LIMIT: Final = 1024 * 1024  # bytes of JSON text; what is stored has 256 KiB at most, without the blanks
+READ_LIMIT: Final = 1024 * 1024  # bytes of JSON text; stored payloads have at most 256 KiB, without whitespace
 _OF_DAY: Final = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
 EXAMPLE: Final = """--payload '{"invoice_id": 42}'"""
 
 
 def payload(given: str) -> dict[str, Any]:
-    """The object of ``--payload``: JSON text, ``@FILE``, or ``-`` for stdin. Raises PayloadError."""
+    """Parse ``--payload``: JSON text, ``@FILE``, or ``-`` for stdin. Raises PayloadError."""
     value = _json(_text(given))
     fault = payload_fault(value)
     if fault:
@@ -47,7 +47,7 @@ def _text(given: str) -> str:
         else:
             with Path(given[1:]).open("rb") as file:
                 data = file.read(READ_LIMIT + 1)
-    except (OSError, ValueError) as error:  # ValueError: a closed stream, a name that is none
+    except (OSError, ValueError) as error:  # ValueError: a closed stream or an invalid file name
         reason = getattr(error, "strerror", None) or "it is closed or not a file name"
         raise PayloadError(f"the payload cannot be read from {where}: {reason}") from None
     if len(data) > READ_LIMIT:
@@ -74,7 +74,7 @@ def _json(text: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:  # JSON readers disagree about which one counts
+        if key in found:  # JSON parsers disagree about which duplicate wins
             raise PayloadError(f"payload has the key {one_line(repr(key), 60)} twice: delete one")
         found[key] = value
     return found
@@ -85,16 +85,16 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > LIMIT_DIGITS:  # Python itself refuses to read 4,301
+    if len(digits) > LIMIT_DIGITS:  # Python itself refuses 4,301 digits
         raise PayloadError(f"payload has a number of {len(digits):,} digits, more than {LIMIT_DIGITS:,}: quote it")
     return int(digits)
 
 
 def instant(given: str, zone: str, option: str, *, past_until: datetime | None = None) -> datetime:
-    """The instant of ``--at`` and the like, in UTC; without an offset it is meant in *zone*, and that is said.
+    """Parse an instant option such as ``--at`` into UTC. Without an offset it is in *zone*, and stderr says so.
 
-    With *past_until*, for what is over, a time of day is the last such one until then: see ``of_day``. A time that the
-    zone's clocks skip or show twice is refused: which instant is meant only the caller knows.
+    With *past_until* (for past events), a time of day means its last occurrence by then: see ``of_day``. A time that
+    the zone's clocks skip or show twice is refused, as it names no single instant.
     """
     shown = one_line(given, 60)
     instead = {"--at": ", or --in 24h", "--until": ", or --for 24h"}.get(option, "")
@@ -128,9 +128,9 @@ def _in_zone(naive: datetime, zone: str, shown: str) -> datetime:
 
 
 def of_day(text: str, now: datetime) -> datetime | None:
-    """ "02:15" is the last one until *now* (naive, as the clocks show it), "yesterday 02:15" the one before today.
+    """Read "02:15" as the last one before *now* (naive local time), "yesterday 02:15" as yesterday's.
 
-    None: it is no time of day. Raises ValueError for one that no clock shows.
+    None: *text* is no time of day. Raises ValueError for an impossible one, such as 25:00.
     """
     found = _OF_DAY.fullmatch(text.strip().lower())
     if found is None:
@@ -143,7 +143,7 @@ def of_day(text: str, now: datetime) -> datetime | None:
 
 
 def span(given: str, option: str, *, above_zero: bool = False) -> timedelta:
-    """A duration such as 90s, 5m, 1h30m."""
+    """Parse a duration such as 90s, 5m, 1h30m."""
     try:
         found = duration(given)
     except ValueError:
@@ -156,7 +156,7 @@ def span(given: str, option: str, *, above_zero: bool = False) -> timedelta:
 
 
 def pairs(given: Sequence[str], option: str) -> dict[str, str]:
-    """A repeated ``key=value`` option as a mapping."""
+    """Turn a repeated ``key=value`` option into a mapping."""
     found: dict[str, str] = {}
     for entry in given:
         key, equals, value = entry.partition("=")

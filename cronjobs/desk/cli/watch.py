@@ -1,4 +1,4 @@
-"""Draw a screen again and again in place, as ``watch`` does; the terminal is as before when it ends."""
+"""Redraw a screen in place, as ``watch`` does; restore the terminal at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cronjobs.engine.command.printing import coloured
 from cronjobs.errors import CronjobsError
 from cronjobs.model import in_zone
 
-ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the alternate screen, no cursor, what is too long is not wrapped
+ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # alternate screen, no cursor, no line wrap
 LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 HOME: Final = "\x1b[H"
 END_OF_LINE: Final = "\x1b[K"
@@ -31,9 +31,9 @@ QUIT: Final = b"qQ\x03"
 
 
 class Screen:
-    """What *look* returns, drawn every so many seconds until somebody ends it: "q", Ctrl-C, SIGTERM.
+    """Draws the lines that *look* returns every few seconds, until "q", Ctrl-C or SIGTERM.
 
-    While *look* fails, the last lines stay, under what is wrong.
+    While *look* fails, the last lines stay, below the error.
     """
 
     def __init__(self, look: Callable[[], Sequence[str]], every_s: float, timezone: str = "UTC") -> None:
@@ -45,7 +45,7 @@ class Screen:
         self._stopped = self._resized = self._looking = False
 
     def run(self) -> None:
-        for name in ("COLUMNS", "LINES"):  # the terminal's own size counts, for it changes
+        for name in ("COLUMNS", "LINES"):  # use the terminal's own size: it may change
             os.environ.pop(name, None)
         self._modes = termios.tcgetattr(sys.stdin)
         with _signals(self._heard) as woken, _alternate_screen(self._modes):
@@ -82,7 +82,7 @@ class Screen:
         _put(HOME + text + END_OF_LINE + BELOW)
 
     def _wait(self, woken: int) -> None:
-        """Until it is time to look again; a terminal that changed its size is drawn at once."""
+        """Sleep until the next look; redraw at once if the terminal changes size."""
         until = SYSTEM.monotonic() + self._every_s
         while not self._stopped and (left_s := until - SYSTEM.monotonic()) > 0:
             ready, _, _ = select.select([woken, sys.stdin], [], [], left_s)
@@ -98,7 +98,7 @@ class Screen:
     def _heard(self, number: int, _frame: Any) -> None:
         if number in STOPPING:
             self._stopped = True
-            if self._looking:  # a database that does not answer must not keep it
+            if self._looking:  # quit even while the database does not answer
                 raise KeyboardInterrupt
         elif number == signal.SIGTSTP:
             _leave(self._modes)
@@ -111,7 +111,7 @@ class Screen:
 
 @contextmanager
 def _signals(heard: Callable[[int, Any], None]) -> Iterator[int]:
-    """Pass signals to *heard*; yield a descriptor that can be read when one came."""
+    """Pass signals to *heard*; yield a descriptor that becomes readable when one arrives."""
     reading, writing = os.pipe()
     for end in (reading, writing):
         os.set_blocking(end, False)
@@ -137,7 +137,7 @@ def _alternate_screen(modes: list[Any]) -> Iterator[None]:
 
 
 def _enter() -> None:
-    """Keys are read one by one and not shown."""
+    """Set the terminal to read single keys without echo."""
     tty.setcbreak(sys.stdin)
     _put(ENTER)
 
@@ -149,9 +149,9 @@ def _leave(modes: list[Any]) -> None:
 
 
 def _put(text: str) -> None:
-    """A terminal that is gone takes nothing any more; SIGHUP ends the program.
+    """Write to the terminal; ignore errors if it is gone, since SIGHUP will end the program.
 
-    Not through sys.stdout: a signal may come in the middle, and its buffer cannot be written to from there.
+    Not through sys.stdout: a signal handler may draw in mid-write, and the buffer is not reentrant.
     """
     data = text.encode(sys.stdout.encoding or "ascii", "backslashreplace")
     with suppress(OSError, ValueError):

@@ -1,1 +1,1 @@
-"""The user's crontab: our block in it, the lines that cronjobs takes over, and no byte of the rest changed."""
+"""Edit the user's crontab: our block and the lines that cronjobs takes over; all other bytes stay."""

@@ -1,4 +1,4 @@
-"""The text of a crontab: edits one marked block, and no byte of the rest. Pure.
+"""Edit one marked block in the text of a crontab; all other bytes stay. Pure.
 
 A crontab is handled as UTF-8 with surrogateescape, split at "\\n" only, so that any content comes out unchanged.
 """
@@ -23,7 +23,7 @@ from cronjobs.text import visible
 LONGEST_COMMAND: Final = 998
 
 _MARK: Final = re.compile(r"# cronjobs (begin|end) (/.*)")
-SWAPPED: Final = "# cronjobs swapped "  # begins a line that cronjobs runs in cron's place; see ``swapping``
+SWAPPED: Final = "# cronjobs swapped "  # prefix of a line that cronjobs runs in cron's place; see ``swapping``
 
 
 class CrontabError(CronjobsError):
@@ -39,7 +39,7 @@ class BlockBroken(CrontabError):
 
 
 def tick_words(config: Path, interpreter: Path) -> list[str]:
-    """The command that starts a tick, whatever starts it.
+    """Return the command that starts a tick, for cron, systemd and others.
 
     ``-P``: "-m" alone puts the working directory on the import path, and under cron that is HOME, where a stray
     ``cronjobs.py`` or ``yaml.py`` would be imported instead. Not ``-I``, which also hides packages installed with "pip
@@ -50,7 +50,7 @@ def tick_words(config: Path, interpreter: Path) -> list[str]:
 
 
 def command(config: Path, interpreter: Path) -> str:
-    """The command for cron as it is written in a crontab: quoted for the shell, "%" escaped for cron.
+    """Return the command as a crontab line has it: quoted for the shell, "%" escaped for cron.
 
     No "cd" (the tick finds everything from the configuration's folder), no PATH (``env:`` in the YAML), no lock (ticks
     may overlap). Raises UsageError for a path that cron cannot carry, or a command too long for it.
@@ -66,14 +66,14 @@ def command(config: Path, interpreter: Path) -> str:
 
 
 def shell_words(words: Sequence[str]) -> str:
-    """*words* as a crontab's line has them: quoted for the shell, "%" escaped for cron. Raises UsageError."""
+    """Join *words* for a crontab line: quoted for the shell, "%" escaped for cron. Raises UsageError."""
     for word in words:
         _check_portable(word)
     return " ".join(_quote(word) for word in words)
 
 
 def _check_portable(word: str) -> None:
-    r"""Refuse characters that no spelling carries through every cron.
+    r"""Raise UsageError for characters that some cron alters however they are quoted.
 
     A newline ends the entry. Debian's cron turns "\\" into "\" and cronie does not (measured; do_command.c), and
     Debian's ``crontab -l`` writes a carriage return as "\r", so a command with these could not be found again.
@@ -91,12 +91,12 @@ def _quote(word: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    r"""What cron passes to the shell for a command that :func:`command` wrote: "\%" becomes "%". crontab(5)"""
+    r"""Return what cron passes to the shell for a command of :func:`command`: "\%" becomes "%". crontab(5)"""
     return text.replace(r"\%", "%")
 
 
 def when(every: timedelta) -> str:
-    """The five fields for a tick each *every*. Raises UsageError if that does not divide an hour or a day."""
+    """Return the five cron fields for *every*. Raises UsageError if it divides neither an hour nor a day."""
     minutes, rest = divmod(every, timedelta(minutes=1))
     if not rest and minutes == 1:
         return "* * * * *"
@@ -114,7 +114,7 @@ def when(every: timedelta) -> str:
 
 
 def block(config: Path, interpreter: Path, *, every: timedelta = timedelta(minutes=1)) -> str:
-    """The lines for *config*, marked by its path. Both paths are absolute, and used as they are: symlinks are kept.
+    """Return the lines for *config*, marked by its path. Both paths are absolute and keep their symlinks.
 
     No ``MAILTO=``, ``PATH=`` or ``SHELL=`` line: a setting holds for every entry below it (crontab(5)), so it would
     change the user's own entries.
@@ -124,14 +124,14 @@ def block(config: Path, interpreter: Path, *, every: timedelta = timedelta(minut
 
 @dataclass(frozen=True)
 class Mark:
-    """A line that begins or ends the block of a configuration."""
+    """A comment line that begins or ends a configuration's block."""
 
     kind: Literal["begin", "end"]
     config: str
 
 
 def parse_mark(line: str) -> Mark | None:
-    """The mark on *line* (an editor may have added a carriage return), or None."""
+    """Return the mark on *line* (an editor may have added a carriage return), or None."""
     found = _MARK.fullmatch(line.removesuffix("\r"))
     if found is None:
         return None
@@ -148,7 +148,7 @@ class FoundBlock:
 
 
 def find(crontab: str, config: Path) -> FoundBlock | None:
-    """The block of *config*, or None if there is none.
+    """Return the block of *config*; None: there is none.
 
     Raises BlockBroken unless there is one begin and one end, with no other configuration's mark in between.
     """
@@ -176,7 +176,7 @@ def find(crontab: str, config: Path) -> FoundBlock | None:
 
 
 def install(old: str, block: str, config: Path) -> str:
-    """*old* with *block*: in place of an existing one, else at the end, so that the user's settings hold for it, too.
+    """Return *old* with *block* in place of its predecessor, else at the end, below all of the user's settings.
 
     All other lines stay byte for byte. Raises BlockBroken rather than guess.
     """
@@ -188,7 +188,7 @@ def install(old: str, block: str, config: Path) -> str:
 
 
 def remove(old: str, config: Path) -> str:
-    """*old* without the block of *config*: what it was before :func:`install`, byte for byte.
+    """Return *old* without the block of *config*: byte for byte as before :func:`install`.
 
     Only a missing newline at its end is added. Raises BlockBroken.
     """
@@ -197,12 +197,12 @@ def remove(old: str, config: Path) -> str:
 
 
 def _ended(text: str) -> str:
-    """With the newline after its last line that crontab(1) insists on: "missing newline before EOF"."""
+    """Add the final newline that crontab(1) requires ("missing newline before EOF")."""
     return text + "\n" if text and not text.endswith("\n") else text
 
 
 def diff(old: str, new: str) -> list[str]:
-    """A unified diff of two crontabs, line by line and safe to print; empty if they are the same."""
+    """Return a unified diff of two crontabs, its lines safe to print; empty if they are equal."""
     lines = []
     before, after = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new))
     for line in difflib.unified_diff(before, after, "crontab", "crontab, changed", lineterm="\n"):
@@ -213,7 +213,7 @@ def diff(old: str, new: str) -> list[str]:
 
 
 def same_file(crontab: str, config: Path) -> list[str]:
-    """Other paths of the same file that have a block, too: its ticks would run twice (harmless, but not intended)."""
+    """Return other paths to the same file that have a block: each minute would start two ticks (harmless)."""
     marks = (parse_mark(line) for line in crontab.split("\n"))
     begun = {mark.config for mark in marks if mark is not None and mark.kind == "begin"} - {str(config)}
     return sorted(path for path in begun if os.path.realpath(path) == os.path.realpath(config))

@@ -1,4 +1,4 @@
-"""The host around the crontab: its owner, the environment that cron gives a command, and a trial tick in it."""
+"""What cron does on this host: whose crontab it runs, in which environment, and a trial tick there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cronjobs.text import visible
 
 
 class TickFails(CronjobsError):
-    """A tick in cron's environment does not work; exits with that tick's own code if that is 3 or 4."""
+    """A tick fails in cron's environment; exits with that tick's code if it is 3 or 4."""
 
     def __init__(self, tick: BareTick) -> None:
         self.exit_code = tick.code if tick.code in (3, 4) else 1
@@ -41,7 +41,7 @@ class TickFails(CronjobsError):
 
 
 def user() -> pwd.struct_passwd:
-    """The crontab's owner. Raises CrontabError for a uid without a passwd entry: cron(8) has no home for it either."""
+    """Return the crontab's owner. Raises CrontabError for a uid without a passwd entry: cron needs its home."""
     try:
         return pwd.getpwuid(os.getuid())
     except KeyError:
@@ -51,7 +51,7 @@ def user() -> pwd.struct_passwd:
 
 
 def environment(crontab: str, config: Path, *, root: Path = Path("/")) -> dict[str, str]:
-    """The environment that cron will give the block of *config*: its defaults, and the settings above it in *crontab*.
+    """Return the environment that cron gives the block of *config*: its defaults and the settings above the block.
 
     Debian's cron adds /etc/environment through pam_env, except PATH.
     """
@@ -59,7 +59,7 @@ def environment(crontab: str, config: Path, *, root: Path = Path("/")) -> dict[s
 
 
 def environment_of(settings: Mapping[str, str], owner: pwd.struct_passwd, cron: Cron = "debian") -> dict[str, str]:
-    """What cron itself sets for a command below *settings* in the crontab of *owner*.
+    """Return what cron sets for a command below *settings* in the crontab of *owner*.
 
     crontab(5): SHELL is /bin/sh, HOME and LOGNAME come from the passwd entry, LOGNAME cannot be set. PATH is
     /usr/bin:/bin (measured on Debian 12); cronie's is _PATH_STDPATH, and it sets USER as well (load_entry in entry.c).
@@ -73,7 +73,7 @@ def environment_of(settings: Mapping[str, str], owner: pwd.struct_passwd, cron: 
 
 
 def pam_settings(root: Path = Path("/")) -> dict[str, str]:
-    """What pam_env(8) sets for cron's commands: /etc/environment, and each ``envfile=`` that cron's PAM file names."""
+    """Return what pam_env(8) sets for cron's commands: /etc/environment and each ``envfile=`` in cron's PAM file."""
     settings = {}
     for service in ("cron", "crond"):
         for line in _lines(root / "etc/pam.d" / service):
@@ -101,17 +101,17 @@ class BareTick:
     code: int  # 128 + n if a signal ended it, as a shell reports it
     database: str | None
     said: str  # what it wrote to stderr; safe to print
-    reported: bool = False  # it was a tick and reported its end itself; Python's own exit code 1 proves nothing
+    reported: bool = False  # the tick printed its own report; Python alone may also exit with 1
 
     @property
     def works(self) -> bool:
-        return self.reported and self.code in (0, 1)  # 1: a job ended dead in it; the tick itself did its work
+        return self.reported and self.code in (0, 1)  # 1: a job died in it, but the tick worked
 
 
 def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *, limit: timedelta) -> BareTick:
     """Run the exact command of the block as cron would: its shell, environment, folder, no terminal, its own session.
 
-    It is a whole tick, like cron's next one: due jobs run. Only ``--json`` is added; *limit* ends it.
+    It is a real tick: due jobs run. Only ``--json`` is added; the process is ended after *limit*.
     """
     line = unescaped(command(config, interpreter)) + " --json"
     try:
@@ -129,12 +129,12 @@ def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *
         return BareTick(126, None, visible(f"{error.filename or environment['SHELL']}: {error.strerror}"))
     try:
         out, err = process.communicate(timeout=limit.total_seconds())
-    except BaseException as stopped:  # Ctrl-C, too: it does not reach the tick's own session
+    except BaseException as stopped:  # also for Ctrl-C, which does not reach the tick's own session
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         for pipe in (process.stdout, process.stderr):
-            if pipe is not None:  # not read to its end: a stray child may keep it open for long
+            if pipe is not None:  # do not read to EOF: a stray child may hold it open
                 pipe.close()
         if not isinstance(stopped, subprocess.TimeoutExpired):
             raise
@@ -151,7 +151,7 @@ def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *
 
 
 def _report(out: bytes) -> dict[str, Any]:
-    """The tick's own report, after whatever a shell's start-up file prints; empty if there is none."""
+    """Return the tick's report, which follows any output of the shell's start-up files; {} if there is none."""
     for start in (0, out.rfind(b"\n{") + 1):
         try:
             found = json.loads(out[start:])
@@ -163,7 +163,7 @@ def _report(out: bytes) -> dict[str, Any]:
 
 
 def mail_program(root: Path = Path("/")) -> Path | None:
-    """The program to which cron gives a failing tick's output; None if this host has none, so that cron drops it.
+    """Return the mail program that cron uses; None: there is none, and cron drops output.
 
     Debian's cron and cronie call /usr/sbin/sendmail by that path; one elsewhere on PATH does not help them.
     """
@@ -174,7 +174,7 @@ def mail_program(root: Path = Path("/")) -> Path | None:
 
 
 def daemon_runs(root: Path = Path("/")) -> bool | None:
-    """Whether a cron daemon runs here; None if that cannot be seen (no /proc, or one that hides other users)."""
+    """Whether a cron daemon runs here; None: unknown (no /proc, or it hides other users' processes)."""
     if not (root / "proc/1").is_dir():
         return None
     for file in (root / "proc").glob("[0-9]*/comm"):

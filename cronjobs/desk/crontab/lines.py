@@ -1,7 +1,7 @@
-"""A user's crontab, read line by line as cron reads it: settings, entries, and what stands behind a "%". Pure.
+"""Parse a user's crontab as cron does: settings, entries, and the input after a "%". Pure.
 
-Debian's cron (3.0pl1) and cronie differ in details, so every reader is told which of the two it stands for. The rules
-are those of env.c, entry.c, misc.c and do_command.c of each.
+Debian's cron (3.0pl1) and cronie differ in details, so parsers take *cron*, which of the two to follow. The rules
+come from env.c, entry.c, misc.c and do_command.c of each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Literal
 from cronjobs.desk.crontab.block import LONGEST_COMMAND, SWAPPED, find, parse_mark
 
 Cron = Literal["debian", "cronie"]
-# Bytes of a command with what stands behind its "%". MAX_COMMAND of each cron
+# Bytes of a command including its input after "%": each cron's MAX_COMMAND
 LONGEST: Final[dict[Cron, int]] = {"debian": LONGEST_COMMAND, "cronie": 131_071}
 _BLANK: Final = " \t"
 _SPACES: Final = " \t\n\v\f\r"  # isspace(3)
@@ -29,9 +29,8 @@ _EXEC: Final = re.compile(
 class CrontabEntry:
     r"""A line that runs a command. ``when``: the five fields, or the @ name, as written but for blanks between them.
 
-    ``written``: all that stands behind those, "%" and "\%" for cron to read. ``stdin``: what cron writes to the
-    command's standard input; "": nothing, it is at its end at once. ``settings`` are those of the lines above,
-    ``comments`` the comment lines directly above it.
+    ``written``: all that follows them, "%" and "\%" not yet interpreted. ``stdin``: what cron writes to the command's
+    standard input; "": it is empty. ``settings``: from the lines above. ``comments``: the comment lines directly above.
     """
 
     number: int
@@ -54,17 +53,17 @@ class NoEntry:
 
 
 def read(crontab: str, cron: Cron) -> list[CrontabEntry | NoEntry]:
-    """The entries of *crontab* in their order, without those of our own blocks."""
+    """Return the entries of *crontab* in order, except those in our own blocks."""
     return list(_entries(crontab, cron))
 
 
 def job_lines(crontab: str) -> list[CrontabEntry]:
-    """The lines that run something, but for those of our own blocks."""
+    """Return the lines that run a command, except those in our own blocks."""
     return [line for line in read(crontab, "debian") if isinstance(line, CrontabEntry)]
 
 
 def exec_name(line: CrontabEntry) -> str | None:
-    """The name that the line gives to ``cronjobs exec``; None: it runs something else."""
+    """Return the name that the line passes to ``cronjobs exec``; None: it runs something else."""
     found = _EXEC.search(line.written)
     return None if found is None else found["name"]
 
@@ -72,7 +71,7 @@ def exec_name(line: CrontabEntry) -> str | None:
 def _entries(crontab: str, cron: Cron) -> Iterator[CrontabEntry | NoEntry]:
     settings: dict[str, str] = {}
     comments: list[str] = []
-    ours: str | None = None  # the configuration whose block we are in
+    ours: str | None = None  # the configuration of the block around this line
     for number, text in enumerate(crontab.split("\n"), 1):
         if mark := parse_mark(text):
             ours = mark.config if mark.kind == "begin" else None
@@ -117,7 +116,7 @@ _MAIL_ON_ERROR: Final = re.compile(r"-n[ \t]+")
 
 
 def setting(line: str, cron: Cron) -> tuple[str, str] | None:
-    """Name and value if *line* is an environment setting, else None. crontab(5); load_env in env.c
+    """Return name and value if *line* is an environment setting, else None. crontab(5); load_env in env.c
 
     Name and value may be quoted. Cronie takes ``NAME=``, Debian's cron does not (``NAME=""`` is taken by both), and it
     cuts blanks off the end of a quoted value and takes off quotes inside quotes, whatever crontab(5) says.
@@ -146,7 +145,7 @@ def setting(line: str, cron: Cron) -> tuple[str, str] | None:
 def settings_above(crontab: str, config: Path) -> dict[str, str]:
     """The environment settings that hold for the block of *config*: those above it, later ones win. crontab(5)
 
-    Read as cronie does: this is to warn and to try, and should know a setting that only one of the two would take.
+    Parsed as by cronie, which accepts more: the result serves warnings and trials, which should not miss a setting.
     """
     found = find(crontab, config)
     lines = crontab[: found.start if found else None].split("\n")
@@ -164,7 +163,7 @@ _SETTING: Final = re.compile(
 
 
 def split(rest: str, cron: Cron) -> tuple[str, str]:
-    r"""The command and its standard input: cut at the first bare "%". do_command.c
+    r"""Split at the first bare "%" into command and standard input. do_command.c
 
     In the command "\%" becomes "%"; Debian's cron also makes "\" of "\\". Behind it, a "%" is a newline and "\%" a "%",
     and a last line without a newline gets one.
@@ -187,7 +186,7 @@ def split(rest: str, cron: Cron) -> tuple[str, str]:
 
 def _input(text: str) -> str:
     found = _PERCENT.sub(lambda percent: "%" if percent[0] == "\\%" else "\n", text)
-    last = found.rstrip("\\")[-1:]  # cron does not count backslashes at the end
+    last = found.rstrip("\\")[-1:]  # cron ignores backslashes at the end
     return found + "\n" if last and last != "\n" else found
 
 

@@ -1,4 +1,4 @@
-"""Runs crontab(1), and reads its answers. Nothing else calls it."""
+"""Run crontab(1) and parse its answers. No other module calls it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CrontabChanged(CrontabError):
 
 
 def absolute(path: Path) -> Path:
-    """*path* from the root, with its symlinks: a deploy moves ``/srv/shop/current``, and cron has to follow it.
+    """Make *path* absolute but keep its symlinks: a deploy moves ``/srv/shop/current``, and cron has to follow it.
 
     So a relative path counts from the shell's $PWD if that is the current folder (getcwd(2) knows only the resolved
     one), and ".." is removed only if the result names the same file.
@@ -74,7 +74,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def interpreter() -> Path:
-    """The Python that runs this, absolute, not resolved.
+    """Return the path of this Python, absolute, with its symlinks.
 
     A virtual environment's Python is a symlink, and only the link leads to the environment's packages (``pyvenv.cfg``
     beside it).
@@ -85,7 +85,7 @@ def interpreter() -> Path:
 
 
 def read() -> str:
-    """The invoking user's crontab, "" if there is none. Raises CrontabMissing, CrontabFailed if it cannot be read."""
+    """Return the invoking user's crontab; "" if there is none. Raises CrontabMissing or CrontabFailed."""
     done = _crontab("-l")
     said = text_of(done.stderr)
     if done.returncode == 0:
@@ -96,7 +96,7 @@ def read() -> str:
 
 
 def replace(old: str, new: str) -> None:
-    """Write *new* if the crontab still is *old*, and read it back.
+    """Write *new* if the crontab is still *old*, then read it back to verify.
 
     Raises CrontabError; then *old* is still in force, unless the message says otherwise.
     """
@@ -123,9 +123,9 @@ def replace(old: str, new: str) -> None:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Only one of the user's commands writes at a time: of two, the later would undo what the first has reported.
+    """Lock out the user's other commands while writing: the later of two would undo the first one's change.
 
-    The lock is on the home folder itself, which needs no file. Where it cannot be had, the checks have to do.
+    The lock is on the home folder itself, so it needs no file. If it fails, only the checks in ``write`` remain.
     """
     with ExitStack() as opened:
         with suppress(OSError, KeyError):
@@ -141,9 +141,9 @@ def _alone() -> Iterator[None]:
 
 
 def keep_copy(crontab: str) -> Path | None:
-    """Keep *crontab* where only its owner can read it (it may contain passwords); None if it is empty. Raises OSError.
+    """Back up *crontab*, readable only by its owner (it may contain passwords); None if empty. Raises OSError.
 
-    Named after its content: the same crontab is kept once, however often it is replaced.
+    The name is a hash of the content, so each content is kept once.
     """
     if not crontab:
         return None
@@ -171,7 +171,7 @@ def _crontab(argument: str, text: str | None = None) -> subprocess.CompletedProc
 
 
 def _file_of(text: str) -> IO[bytes]:
-    """No pipe: it would end in the middle of the text if we were killed, and crontab(1) would install what it has."""
+    """Return a file for crontab(1) to read. With a pipe, it would install a truncated text if we were killed."""
     try:
         file = tempfile.TemporaryFile()  # noqa: SIM115 the caller closes it
         file.write(text.encode("utf-8", "surrogateescape"))

@@ -1,8 +1,8 @@
-"""Lines of a crontab put out of cron's hands, and back, byte for byte: each becomes a comment where it stands. Pure.
+"""Swap crontab lines from cron to cronjobs and back, byte for byte: each becomes a comment in place. Pure.
 
     # cronjobs swapped /srv/shop/cronjobs.yaml: 15 2 * * * backup
 
-So the way back needs no copy, and lines that were written since stay what they are.
+So restoring needs no backup, and keeps lines that were added since.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cronjobs.desk.crontab.block import SWAPPED
 
 
 def swap(crontab: str, numbers: Collection[int], wanted: str, config: Path) -> str:
-    """*crontab* with the lines of these *numbers*, from 1, as comments, and the block *wanted*. Raises BlockBroken."""
+    """Comment out the lines with these *numbers* (from 1) and add the block *wanted*. Raises BlockBroken."""
     begin = _begin(config, had_block=block.find(crontab, config) is not None)
     lines = crontab.split("\n")
     for number in numbers:
@@ -24,7 +24,7 @@ def swap(crontab: str, numbers: Collection[int], wanted: str, config: Path) -> s
 
 
 def restore(crontab: str, config: Path) -> str:
-    """*crontab* as it was before ``swap``: its lines, and no block that was not there then. Raises BlockBroken."""
+    """Undo ``swap``: restore the lines; remove the block unless it was there before. Raises BlockBroken."""
     added, had = _begin(config, had_block=False), _begin(config, had_block=True)
     lines = crontab.split("\n")
     if any(line.startswith(added) for line in lines):

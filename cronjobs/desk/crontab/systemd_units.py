@@ -1,4 +1,4 @@
-"""A systemd service and timer that start ticks as the crontab's line does. Pure text. systemd.service(5)"""
+"""Write a systemd service and timer that start ticks as the crontab line does. Pure. systemd.service(5)"""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Final
 from cronjobs.desk.crontab.block import tick_words, when
 from cronjobs.errors import UsageError
 
-STOP: Final = timedelta(seconds=90)  # DefaultTimeoutStopSec: after that a stop kills
-CLOSING: Final = timedelta(seconds=5)  # what a tick needs beyond its grace, see docs/how-to/long-work.md
+STOP: Final = timedelta(seconds=90)  # DefaultTimeoutStopSec: systemd kills after it
+CLOSING: Final = timedelta(seconds=5)  # what a tick needs after its grace; see docs/how-to/long-work.md
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./:=@,+-]+")
 
 
 @dataclass(frozen=True)
 class Units:
-    """The text of the two files, which have one ``name`` and end in .service and .timer."""
+    """The text of the two files, ``name``.service and ``name``.timer."""
 
     name: str
     service: str
@@ -31,7 +31,7 @@ class Units:
 
 
 def unit_name(project: str) -> str:
-    """The name of the units of *project*: "cronjobs-shop", without a project "cronjobs"."""
+    """Return the units' name: "cronjobs-shop" for project shop, "cronjobs" without a project."""
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", project).strip("-.")
     return f"cronjobs-{safe}" if safe else "cronjobs"
 
@@ -39,9 +39,9 @@ def unit_name(project: str) -> str:
 def units(
     config: Path, interpreter: Path, *, name: str, user: str | None, every: timedelta, shutdown_grace: timedelta
 ) -> Units:
-    """The units for *config*; *user* None: for the user's own service manager, which knows whose they are.
+    """Return the units for *config*; *user* None: for the user's own service manager, so without User=.
 
-    Raises UsageError for paths that no unit can carry, and for an *every* that cron cannot have either.
+    Raises UsageError for paths that a unit cannot contain, and for an *every* that cron cannot express.
     """
     lines = [
         "[Unit]",
@@ -79,16 +79,16 @@ def units(
 
 
 def calendar(every: timedelta) -> str:
-    """The instants at which the crontab's line fires, too, as OnCalendar= has them. systemd.time(7)"""
+    """Return OnCalendar= for the instants at which the crontab line fires. systemd.time(7)"""
     minute, hour, *_ = when(every).split()
     return f"*-*-* {hour.replace('*/', '0/')}:{minute.replace('*/', '0/')}:00"
 
 
 def command_line(words: Sequence[str]) -> str:
-    """*words* for ExecStart=, so that each arrives as it is.
+    """Quote *words* for ExecStart=, so that each arrives unchanged.
 
-    "%" begins a specifier in any word, "$" a variable in any but the first one, where "$$" would stay as it is: ":"
-    before the program turns variables off altogether.
+    "%" begins a specifier in every word. "$" begins a variable in all but the first word, where "$$" is no escape; a
+    ":" before the program turns variables off.
     """
     text = " ".join(_quoted(_specifiers(_printable(word))) for word in words)
     return f":{text}" if "$" in text else text

@@ -1,1 +1,1 @@
-"""What ``cronjobs init`` finds in a folder, what it makes of that, and how it is written."""
+"""``cronjobs init``: read the surroundings, plan, write."""

@@ -1,4 +1,4 @@
-"""The app's own alembic: where its env.py is, whether it keeps autogenerate off our tables, and how it would.
+"""The app's own alembic: find its env.py, check that autogenerate ignores our tables, and edit it so.
 
 Autogenerate writes ``drop_table`` for each table in the database that the app's models do not have: ours.
 """
@@ -28,7 +28,7 @@ HOW_TO_FILTER: Final = f"{IMPORT_LINE}, and pass {ARGUMENT} to context.configure
 
 @dataclass(frozen=True)
 class EnvFile:
-    """An env.py of the app's alembic. ``filtered``: it keeps autogenerate off our tables."""
+    """An env.py of the app's alembic. ``filtered``: it makes autogenerate ignore our tables."""
 
     path: Path
     source: str
@@ -39,12 +39,12 @@ class EnvFile:
 
     @property
     def compares_schemas(self) -> bool:
-        """Whether autogenerate looks into schemas beside the default one, too."""
+        """Whether autogenerate also reads schemas other than the default one."""
         return "include_schemas" in self.source
 
 
 def env_files(folder: Path) -> list[EnvFile]:
-    """Each env.py of an app's alembic near *folder*, in the order of their paths."""
+    """Find each env.py of an app's alembic near *folder*, sorted by path."""
     found = {}
     for script_folder in _script_folders(folder):
         path = script_folder / "env.py"
@@ -54,9 +54,9 @@ def env_files(folder: Path) -> list[EnvFile]:
 
 
 def unfiltered(folder: Path, *, schema: str | None) -> str | None:
-    """What is wrong with the env.py files near *folder*, and what to do; None: nothing.
+    """Return what is wrong with env.py files near *folder* and what to do; None: nothing.
 
-    *schema*: the one of our tables, if they have one of their own, where autogenerate looks only if it is told to.
+    *schema*: our tables' own schema, if any; autogenerate reads it only with include_schemas.
     """
     found = [
         str(each.path) for each in env_files(folder) if not each.filtered and (schema is None or each.compares_schemas)
@@ -70,7 +70,7 @@ def unfiltered(folder: Path, *, schema: str | None) -> str | None:
 
 
 def filters(source: str) -> bool:
-    """Whether an env.py gives alembic a filter, and has to do with cronjobs; what is a comment does not count."""
+    """Whether an env.py passes alembic a filter and mentions cronjobs outside comments."""
     tree = _parsed(source)
     if tree is None:
         return False
@@ -83,15 +83,15 @@ def filters(source: str) -> bool:
 
 
 def with_filter(source: str) -> str | None:
-    """*source* with our filter in each ``context.configure(…)``; None: it is no template of alembic or Flask-Migrate.
+    """Add our filter to each ``context.configure(…)``; None: not a template of alembic or Flask-Migrate.
 
-    Only what cannot be misread is edited: ``from alembic import context`` at the top, calls that name their
+    Edits only unambiguous code: ``from alembic import context`` at the top, calls that name their
     ``target_metadata``, pass nothing by ``**`` but Flask-Migrate's ``configure_args``, and have no filter yet.
     """
     tree = _parsed(source)
     if tree is None or "include_object" in source or "include_name" in source:
         return None
-    if "\ufffd" in source:  # in place of bytes that are no UTF-8, and written back it would replace them
+    if "\ufffd" in source:  # stands for bytes that are not UTF-8; writing it back would replace them
         return None
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and _imports_context(node)]
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _configures(node)]
@@ -110,7 +110,7 @@ def with_filter(source: str) -> str | None:
         else:
             return None
     lines = source.replace("\r\n", "\n").split("\n")
-    # From the end, so that what is inserted moves nothing that is still to be found.
+    # Insert from the end, so that earlier positions stay valid.
     for node, text in sorted(insertions, key=lambda each: _end(each[0]), reverse=True):
         _insert(lines, node, text)
     edited = ("\r\n" if "\r\n" in source else "\n").join("\n".join(lines).split("\n"))
@@ -122,7 +122,7 @@ def _imports_context(node: ast.ImportFrom) -> bool:
 
 
 def _configure_args(tree: ast.Module, value: ast.expr) -> ast.Assign | None:
-    """Where Flask-Migrate's env.py takes the arguments of ``Migrate(…)`` from, if *value* is a name for them."""
+    """Return the name that holds Flask-Migrate's ``Migrate(…)`` arguments, if *value* is one."""
     if not isinstance(value, ast.Name):
         return None
     found = [
@@ -142,7 +142,7 @@ def _insert(lines: list[str], behind: ast.expr | ast.stmt, text: str) -> None:
 
 
 def _end(node: ast.expr | ast.stmt) -> tuple[int, int]:
-    """The line of the node's end, and the column in bytes."""
+    """Return the line and byte column of a node's end."""
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     return node.end_lineno, node.end_col_offset
@@ -169,7 +169,7 @@ def _parsed(source: str) -> ast.Module | None:
 
 
 def _script_folders(folder: Path) -> Iterator[Path]:
-    """Of the folder, of those above it up to the repository's, and of those directly below."""
+    """Yield the folder, its parents up to the repository's root, and its direct subfolders."""
     around = [folder, *list(folder.parents)[:LEVELS_UP]]
     for place in around:
         yield from _named_in(place)
@@ -181,11 +181,11 @@ def _script_folders(folder: Path) -> Iterator[Path]:
 
 
 def _named_in(folder: Path) -> Iterator[Path]:
-    """What alembic.ini, or the table of alembic in pyproject.toml, names as the folder of the migrations."""
+    """Return the migrations folder named by alembic.ini or pyproject.toml."""
     there = names_in(folder)
     if "alembic.ini" in there:
         parser = configparser.RawConfigParser(strict=False)
-        # Flask-Migrate keeps its alembic.ini beside env.py, and names no folder.
+        # Flask-Migrate keeps alembic.ini beside env.py and names no folder.
         default = "." if "env.py" in there else "alembic"
         try:
             parser.read_string(read_text(folder / "alembic.ini"))

@@ -1,4 +1,4 @@
-"""What the files of a folder say of the app in it: its package, what it depends on, Django's settings. Runs nothing."""
+"""Read an app's files: its package, its dependencies, Django's settings. Runs none of its code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cronjobs.engine.host.files import names_in, read_text
 
-# Packages that are not the app: what belongs to tests and tools, and what would hide, or be hidden by, ours.
+# Packages that are not the app: tests, tools, and names that would clash with ours.
 NOT_THE_APP: Final = frozenset(
     (
         *("alembic", "migrations", "cronjobs", "jobs", "docs", "doc", "example", "examples", "static", "templates"),
@@ -28,9 +28,9 @@ ENTRY_POINTS: Final = frozenset(
 
 @dataclass(frozen=True)
 class AppPackage:
-    """``name``: its path below ``root``, the folder to import it from, "" or "src".
+    """``root``: the folder to import from, "" or "src"; ``name``: the package's path below it.
 
-    ``modules``: the names in it that are taken.
+    ``modules``: the names that it already has.
     """
 
     name: str
@@ -44,9 +44,9 @@ class AppPackage:
 
 @dataclass(frozen=True)
 class DjangoProject:
-    """``settings``: the module that manage.py names. ``sqlite``: the file beside manage.py that they use, if seen.
+    """``settings``: the module that manage.py names. ``sqlite``: the database file beside manage.py, if they use one.
 
-    ``app``: the folder of the first of INSTALLED_APPS that is in this project; None: none of them is.
+    ``app``: the folder of the first INSTALLED_APPS entry inside this project; None: there is none.
     """
 
     settings: str
@@ -66,13 +66,13 @@ def django_project(folder: Path) -> DjangoProject | None:
 
 
 _SETTINGS: Final = re.compile(r"""DJANGO_SETTINGS_MODULE["']\s*,\s*["']([A-Za-z_][\w.]*)["']""")
-# As startproject writes it.
+# as startproject writes it
 _SQLITE_FILE: Final = re.compile(r"""["']NAME["']\s*:\s*BASE_DIR\s*/\s*["']([\w.-]+)["']""")
 _BASE_SETTINGS: Final = re.compile(r"^from \.(\w+) import \*", re.MULTILINE)
 
 
 def _settings_texts(folder: Path, module: str) -> Iterator[str]:
-    """The settings, behind those beside them that they begin with (``from .base import *``)."""
+    """Return the settings' source, preceded by what they import first (``from .base import *``)."""
     file = folder / (module.replace(".", "/") + ".py")
     text = read_text(file)
     if not text:
@@ -84,7 +84,7 @@ def _settings_texts(folder: Path, module: str) -> Iterator[str]:
 
 
 def _installed_apps(settings: str) -> Iterator[str]:
-    """What INSTALLED_APPS lists, and any LOCAL_APPS or the like that they are put together from."""
+    """Return the entries of INSTALLED_APPS and of the lists it is built from, such as LOCAL_APPS."""
     try:
         statements = ast.parse(settings).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -102,7 +102,7 @@ def _installed_apps(settings: str) -> Iterator[str]:
 
 
 def _app_folder(folder: Path, app: str) -> str | None:
-    """The folder of an app, listed as "shop" or "shop.apps.ShopConfig"; None: it is not in *folder*."""
+    """Return the folder of an app listed as "shop" or "shop.apps.ShopConfig"; None: not in *folder*."""
     parts = app.split(".")
     if not all(part.isidentifier() for part in parts):
         return None
@@ -111,7 +111,7 @@ def _app_folder(folder: Path, app: str) -> str | None:
 
 
 def app_package(folder: Path, django: DjangoProject | None) -> AppPackage | None:
-    """The app's own package; None: there is none, or several and no sign which it is."""
+    """Return the app's package; None: there is none, or it is unclear which one."""
     if django is not None and django.app is not None:
         return _package(folder, "", django.app)
     named = [django.settings.partition(".")[0]] if django else []
@@ -144,7 +144,7 @@ def _has_python(folder: Path) -> bool:
 
 
 def dependencies(folder: Path) -> frozenset[str]:
-    """The names of the distributions that the app's files ask for, as the index normalises them."""
+    """Return the distributions that the app requires, names normalized as on PyPI."""
     project = _pyproject(folder)
     lines = [*_texts(_at(project, "project", "dependencies"))]
     for groups in (_at(project, "project", "optional-dependencies"), _at(project, "dependency-groups")):

@@ -1,4 +1,4 @@
-"""From the surroundings to what ``cronjobs init`` writes and says. Pure."""
+"""Decide from the surroundings what ``cronjobs init`` writes and prints. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cronjobs.desk.init.surroundings import DOTENV, DatabaseVariable, Surroundin
 from cronjobs.engine.config.sources import DJANGOS
 
 YAML: Final = "cronjobs.yaml"
-MODULES: Final = ("jobs", "cron_jobs")  # of the first handler; the second where the app has the first
+MODULES: Final = ("jobs", "cron_jobs")  # the first handler's module; the second name if the first is taken
 
 ChoiceName = Literal["app_database", "in_package", "filter_alembic"]
 
@@ -34,7 +34,7 @@ class Choices:
     filter_alembic: bool | None = None
 
     def without_asking(self, *, edit: bool) -> Choices:
-        """The proposals for whatever was not asked; a file of the user's is changed only if they said so: *edit*."""
+        """Fill unanswered questions with the proposals; *edit*: whether the user allowed edits of their files."""
         return Choices(
             self.app_database is not False,
             self.in_package is not False,
@@ -52,9 +52,9 @@ class Question:
 
 @dataclass(frozen=True)
 class JobsDatabase:
-    """``written``: the value of ``database:``. ``variable``: the one that it comes from. ``suffix``: of a SQLite file.
+    """``written``: the value of ``database:``. ``variable``: its source. ``suffix``: of a SQLite file's name.
 
-    ``is_ours``: a SQLite file that nobody else uses; ``in_shell``: the variable is only set there, which cron lacks.
+    ``is_ours``: a SQLite file used only for jobs. ``in_shell``: the variable is set only in this shell, not for cron.
     """
 
     written: str
@@ -68,15 +68,15 @@ class JobsDatabase:
 
     @property
     def is_in_reach(self) -> bool:
-        """Whether it is a SQLite file that init can find without the shell's variables, or importing settings."""
+        """Whether it is a SQLite file that init can open without shell variables or importing settings."""
         return self.is_sqlite and not self.in_shell and self.written != DJANGOS
 
 
 @dataclass(frozen=True)
 class InitPlan:
-    """``files``: new ones by their paths below the folder, the YAML first; ``private`` are those with mode 0600.
+    """``files``: new files by path below the folder, the YAML first; ``private``: those with mode 0600.
 
-    ``edits``: the new text of files that are there; ``ignore``: lines for .gitignore.
+    ``edits``: new text of existing files; ``ignore``: lines for .gitignore.
     ``found`` and ``then`` are lines to print, ``commands`` what to type next.
     """
 
@@ -91,7 +91,7 @@ class InitPlan:
 
 
 def next_question(around: Surroundings, chosen: Choices) -> Question | None:
-    """What is still to be asked, if somebody can be; None: nothing."""
+    """Return the next question; None: none is left."""
     database = _app_database(around)
     if chosen.app_database is None and database is not None:
         return Question("app_database", f"Keep the jobs in the app's own database ({database.remark})?")
@@ -106,7 +106,7 @@ def next_question(around: Surroundings, chosen: Choices) -> Question | None:
 
 
 def plan(around: Surroundings, chosen: Choices) -> InitPlan:
-    """What to write and to say."""
+    """Return what to write and to print."""
     app_database = _app_database(around) if chosen.app_database else None
     database = app_database or OWN_DATABASE
     handlers = _handlers(around, bool(chosen.in_package))
@@ -145,7 +145,7 @@ OWN_DATABASE: Final = JobsDatabase(
 
 
 def _app_database(around: Surroundings) -> JobsDatabase | None:
-    """The app's own database, so that a job can be enqueued in the transaction of what it is about."""
+    """Choose the app's own database, so that the app can enqueue jobs in its own transactions."""
     env_file = around.dotenv is not None and around.dotenv.problem is None
     if around.dotenv is not None and env_file and (found := _the_one(around.dotenv.urls)):
         return _from_variable(found, f"{found.name} in {DOTENV}")
@@ -165,7 +165,7 @@ def _from_variable(found: DatabaseVariable, remark: str) -> JobsDatabase:
 
 
 def _the_one(variables: Sequence[DatabaseVariable]) -> DatabaseVariable | None:
-    """DATABASE_URL, or else the only one that can be used."""
+    """Choose DATABASE_URL, else the only usable variable."""
     usable = [each for each in variables if each.why_not is None]
     return usable[0] if usable and (len(usable) == 1 or usable[0].name == "DATABASE_URL") else None
 
@@ -203,7 +203,7 @@ def _handlers(around: Surroundings, in_package: bool) -> str:
 
 
 def _module(around: Surroundings, handlers: str) -> str:
-    """The file as Python imports it."""
+    """Return the file's module name."""
     root = f"{around.package.root}/" if around.package and around.package.root else ""
     return handlers.removeprefix(root).removesuffix(".py").replace("/", ".")
 
@@ -263,7 +263,7 @@ def _without_filter(around: Surroundings) -> list[EnvFile]:
 
 
 def _alembic(around: Surroundings, database: JobsDatabase, *, edit: bool) -> tuple[dict[Path, str], list[str]]:
-    """The env.py files that get our filter, and what is said of the others."""
+    """Return the edits of env.py files, and lines about those that were not edited."""
     edits, said = {}, []
     for env in _without_filter(around) if not database.is_ours else ():
         edited = with_filter(env.source) if edit else None
@@ -290,7 +290,7 @@ def _commands(around: Surroundings, database: JobsDatabase) -> tuple[str, ...]:
     if not database.is_sqlite and not around.has_postgresql_driver:
         commands.append("pip install 'cronjobs[postgres]'")
     if database.in_shell:
-        first = "" if around.dotenv is None else f"echo >> {DOTENV}; "  # its last line may have no end
+        first = "" if around.dotenv is None else f"echo >> {DOTENV}; "  # its last line may lack a newline
         commands.append(f'{first}echo "{database.variable}=${database.variable}" >> {DOTENV}')
     if not database.is_in_reach:
         return (*commands, "cronjobs db upgrade", "cronjobs check", "cronjobs crontab install")
@@ -301,7 +301,7 @@ FRAMEWORKS: Final = ("FastAPI", "Flask")
 
 
 def _snippet(around: Surroundings, database: JobsDatabase, module: str) -> tuple[str, ...]:
-    """How a request enqueues the first job."""
+    """Return example code by which a request enqueues the first job."""
     names = around.dependencies
     framework = (
         "Django" if around.django else "FastAPI" if "fastapi" in names else "Flask" if "flask" in names else None

@@ -1,4 +1,4 @@
-"""What ``cronjobs init`` writes: a file of settings and a file of handlers that run as they are."""
+"""The cronjobs.yaml and jobs.py that ``cronjobs init`` writes; both run unchanged."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Final
 from cronjobs.engine.config.reference import json_schema
 from cronjobs.engine.config.writing import written
 
-# Beside the file, and named by a relative path: it is of this version, works without a network and on every machine
-# that the folder is copied to, and no server that hosts schemas has to be asked, or to know us.
+# A file beside it, named by a relative path: it matches this version, and works without a network and wherever the
+# folder is copied. No schema server has to know us.
 SCHEMA_FILE: Final = "cronjobs.schema.json"
 
-OWN_FILE: Final = "cronjobs.db"  # the SQLite file of a project that has no other database
-COMMENT_AT: Final = 37  # the column where the comment behind a value begins
+OWN_FILE: Final = "cronjobs.db"  # the SQLite file of a project without another database
+COMMENT_AT: Final = 37  # the column of a comment after a value
 
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 
-# A line that begins with "#" and no space behind it is an example: without the "#" it is valid (a test does that).
+# A line with "#" and no space is an example: it is valid without the "#" (tested).
 _YAML: Final = """\
 # yaml-language-server: $schema=@schema@
 # cronjobs.yaml: what runs, and when. Try it:  cronjobs check  ·  cronjobs run-due  ·  cronjobs status
@@ -91,10 +91,10 @@ def hello(ctx: Context, name: str = "world") -> dict[str, str]:
 
 
 def starter_yaml(*, timezone: str, project: str, changed: Mapping[str, str] = EMPTY, handlers: str = "jobs.py") -> str:
-    """The text of a first cronjobs.yaml.
+    """Return the text of a first cronjobs.yaml.
 
-    *changed*: keys of the file and what stands behind their colon, instead of the starter's own value, or of its
-    example. *handlers*: the file with the first handler.
+    *changed*: keys and the text after their colon, in place of the starter's value or example. *handlers*: the file
+    with the first handler.
     """
     text = (
         _YAML.replace("@schema@", SCHEMA_FILE)
@@ -115,10 +115,10 @@ def _changed(text: str, key: str, value: str) -> str:
 
 
 def starter_schema() -> str:
-    """The text of the JSON Schema that the first line of ``starter_yaml`` names."""
+    """Return the JSON Schema that the first line of ``starter_yaml`` names."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
 def starter_handlers() -> str:
-    """The text of a first jobs.py, which ``starter_yaml`` imports."""
+    """Return the text of a first jobs.py, which ``starter_yaml`` imports."""
     return _HANDLERS

@@ -1,4 +1,4 @@
-"""The facts from which ``cronjobs init`` decides what to write. No value of a variable is among them."""
+"""Read the facts from which ``cronjobs init`` plans. They contain no values of variables."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from cronjobs.engine.host.files import names_in, open_regular, read_text
 from cronjobs.errors import CronjobsError
 
 DOTENV: Final = ".env"
-# What the project leaves beside its code: a pattern for .gitignore, and names that it has to match.
+# Files the project creates beside its code: a .gitignore pattern → names it must match.
 LEFT_BEHIND: Final = {
     "cronjobs.db*": ("cronjobs.db", "cronjobs.db-wal", "cronjobs.db-turn"),
     "cronjobs.log*": ("cronjobs.log", "cronjobs.log.1"),
     DOTENV: (DOTENV,),
-    # Beside an app's SQLite file: SQLite's own, and those by which writers take turns.
+    # Beside an app's SQLite file: SQLite's own files, and the lock files that writers queue on.
     **{f"*{suffix}-*": (f"x{suffix}-wal", f"x{suffix}-turn") for suffix in (".db", ".sqlite", ".sqlite3")},
 }
 _GIT_PATIENCE_S: Final = 5
@@ -39,7 +39,7 @@ _DATABASE_VARIABLE: Final = re.compile(r"(?:[A-Z0-9_]+_)?DATABASE_(?:URL|URI|DSN
 class DatabaseVariable:
     """A variable that names the app's database, without its value. ``why_not``: why it cannot be the jobs database.
 
-    ``suffix``: how the name of a SQLite file ends, ".db"; "" for another database.
+    ``suffix``: of a SQLite file's name, such as ".db"; "" for another database.
     """
 
     name: str
@@ -51,7 +51,7 @@ class DatabaseVariable:
 
 @dataclass(frozen=True)
 class DotEnv:
-    """``problem``: what keeps the file from being an ``env_file``; None: it is one."""
+    """``problem``: why the file cannot be an ``env_file``; None: it can."""
 
     urls: tuple[DatabaseVariable, ...] = ()
     problem: str | None = None
@@ -59,7 +59,7 @@ class DotEnv:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """``unignored``: the patterns of LEFT_BEHIND that git does not ignore; None: the folder is in no repository."""
+    """``unignored``: patterns of LEFT_BEHIND that git does not ignore; None: not in a repository."""
 
     project: str
     timezone: str
@@ -75,7 +75,7 @@ class Surroundings:
 
 
 def look_around(folder: Path, environ: Mapping[str, str]) -> Surroundings:
-    """Read what is there; *folder* need not exist. Nothing of the app is imported or run."""
+    """Read the facts about *folder*, which need not exist. Imports and runs none of the app."""
     django = django_project(folder)
     return Surroundings(
         project=project_name(folder),
@@ -85,7 +85,7 @@ def look_around(folder: Path, environ: Mapping[str, str]) -> Surroundings:
         package=app_package(folder, django),
         django=django,
         dependencies=dependencies(folder),
-        # Not those of folders above: what init may edit is in the folder that it was called for.
+        # Not in parent folders: init edits only files in the given folder.
         alembic=tuple(each for each in env_files(folder) if each.path.is_relative_to(folder)),
         crontab_lines=_crontab_lines(),
         unignored=_unignored(folder),
@@ -94,7 +94,7 @@ def look_around(folder: Path, environ: Mapping[str, str]) -> Surroundings:
 
 
 def project_name(folder: Path) -> str:
-    """The folder's name, as far as it can name a project."""
+    """Return the folder's name, reduced to what a project name allows."""
     name = "".join(character for character in folder.resolve().name if character.isprintable())
     return name.encode(errors="ignore").decode()[:100].strip() or "jobs"
 
@@ -107,7 +107,7 @@ def _dotenv(folder: Path) -> DotEnv | None:
     if DOTENV not in names_in(folder):
         return None
     try:
-        with os.fdopen(open_regular(file, os.O_RDONLY), "rb") as opened:  # a FIFO would wait for its writer
+        with os.fdopen(open_regular(file, os.O_RDONLY), "rb") as opened:  # opening a FIFO would block
             variables, wrong = read_env_file(text_of(opened.read()))
     except OSError as error:
         return DotEnv(problem=f"it cannot be read: {error.strerror}")
@@ -120,14 +120,14 @@ def _dotenv(folder: Path) -> DotEnv | None:
 
 
 def _variables(variables: Mapping[str, str]) -> Iterable[DatabaseVariable]:
-    """Those that name a database of the app, DATABASE_URL first; not that of its tests, and not ours."""
+    """Return variables that name the app's databases, DATABASE_URL first; without those for tests, and ours."""
     for name in sorted(variables, key=lambda name: (name != "DATABASE_URL", name)):
         if _DATABASE_VARIABLE.fullmatch(name) and "TEST" not in name and name != "CRONJOBS_DATABASE_URL":
             yield database_variable(name, variables[name])
 
 
 def database_variable(name: str, url: str) -> DatabaseVariable:
-    """What is to be known of the URL, which may hold a password."""
+    """Return what may be known of the URL, not the URL itself: it may contain a password."""
     scheme = url.partition("://")[0]
     try:
         if "${" in url or re.search(r"\$[A-Za-z_]", url):
@@ -144,7 +144,7 @@ def database_variable(name: str, url: str) -> DatabaseVariable:
 
 
 def _crontab_lines() -> int:
-    """How many lines of this user's crontab run something else than cronjobs."""
+    """Count the lines of this user's crontab that do not run cronjobs."""
     try:
         entries = lines.read(program.read(), "debian")
     except CronjobsError:
@@ -153,7 +153,7 @@ def _crontab_lines() -> int:
 
 
 def _unignored(folder: Path) -> frozenset[str] | None:
-    """Patterns that would have to be in .gitignore; git itself knows, or else the lines of the folder's own file."""
+    """Return patterns missing from .gitignore; asks git, or without git reads the folder's own file."""
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
     if not any(".git" in names_in(each) for each in (there, *there.parents)):
         return None
@@ -162,7 +162,7 @@ def _unignored(folder: Path) -> frozenset[str] | None:
     prefix = folder.absolute().relative_to(there)
     paths = [str(prefix / name) for names in LEFT_BEHIND.values() for name in names]
     try:
-        # -z: any name passes; --no-index: it need not read the index.
+        # -z: for names with any characters; --no-index: no need to read the index.
         done = subprocess.run(
             ["git", "-C", str(there), "check-ignore", "--no-index", "-z", "--stdin"],
             input="\0".join(paths).encode(errors="surrogateescape"),

@@ -1,4 +1,4 @@
-"""Write what was planned: all of it, or nothing."""
+"""Write the plan: all of it, or nothing."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from cronjobs.engine.schema import migrations
 from cronjobs.errors import CronjobsError
 from cronjobs.text import visible
 
-MODE: Final = 0o644  # and less by the umask; never writable by others, who could then run commands as us
+MODE: Final = 0o644  # reduced by the umask; never writable by others, who could run commands as us
 PRIVATE: Final = 0o600
 GITIGNORE: Final = ".gitignore"
 BESIDE_DATABASE: Final = ("", "-wal", "-shm", "-journal", "-turn", "-next")
 
 
 def refuse_what_is_there(folder: Path, names: Collection[str]) -> None:
-    """Raise if one of the files that are to be written is there, or what would be imported instead."""
+    """Raise if a file to be written exists, or a file that Python would import instead of it."""
     for name in names:
         if os.path.lexists(folder / name):
             raise CronjobsError(
@@ -42,7 +42,7 @@ def refuse_what_is_there(folder: Path, names: Collection[str]) -> None:
 
 
 def write(folder: Path, planned: InitPlan) -> list[str]:
-    """Write the plan; return one line for each thing that is there now. Raises CronjobsError, and leaves nothing."""
+    """Write the plan; return a line per thing created. If it raises CronjobsError, nothing is left behind."""
     undo: list[Callable[[], object]] = []
     try:
         make_folder(folder)
@@ -54,13 +54,13 @@ def write(folder: Path, planned: InitPlan) -> list[str]:
         if isinstance(error, OSError):
             where = visible(str(error.filename or folder))
             raise CronjobsError(f"{where}: {error.strerror}: nothing was written") from None
-        if isinstance(error, CronjobsError):  # a cronjobs.py beside it, say
+        if isinstance(error, CronjobsError):  # for example a cronjobs.py beside it
             raise CronjobsError(f"{error}: nothing was written") from None
         raise
 
 
 def _steps(folder: Path, planned: InitPlan, undo: list[Callable[[], object]]) -> Iterable[str]:
-    """New files, the tables, and last the files that are the user's own."""
+    """Write new files, create tables, and edit the user's own files last."""
     for name, text in planned.files.items():
         file = folder / name
         mode = PRIVATE if name in planned.private else MODE
@@ -69,7 +69,7 @@ def _steps(folder: Path, planned: InitPlan, undo: list[Callable[[], object]]) ->
         with open(descriptor, "w", encoding="utf-8") as opened:
             opened.write(text)
         yield f"wrote {visible(str(file))}"
-    # Without tables to make nobody asks for the URL, and "database: django" would import the app's settings.
+    # Read the URL only if tables are to be created: "database: django" would import the app's settings.
     url = None if planned.makes_tables else f"sqlite:///{OWN_FILE}"
     settings = load(folder / YAML, environ={}, need_database=False, database_url=url)
     if planned.makes_tables:
@@ -82,11 +82,11 @@ def _steps(folder: Path, planned: InitPlan, undo: list[Callable[[], object]]) ->
 
 
 def _make_tables(settings: Settings, folder: Path, undo: list[Callable[[], object]]) -> str:
-    """Make the tables now, so that a job can be enqueued before the first tick."""
+    """Create the tables now, so that a job can be enqueued before the first tick."""
     address = parse_url(settings.database, settings.schema)
     file = Path(str(address.url.database))
     if file == folder.absolute() / OWN_FILE:
-        forget(settings.folder, address)  # a project begins here; what was in this folder before is over
+        forget(settings.folder, address)  # a new project: forget the database known for this folder
     require_still_there(settings.folder, address)
     is_new = not os.path.lexists(file)
     if is_new:
@@ -97,7 +97,7 @@ def _make_tables(settings: Settings, folder: Path, undo: list[Callable[[], objec
     undo.append(lambda: forget(settings.folder, address))
     shown = file.relative_to(folder.absolute()) if file.is_relative_to(folder.absolute()) else file
     where = visible(str(folder / shown))
-    if before == newest:  # made before by "db upgrade", or by Django's migrate
+    if before == newest:  # "db upgrade" or Django's migrate has created them
         return f"the tables are in {where} already"
     return f"{'wrote' if is_new else 'migrated the tables in' if before else 'added the tables to'} {where}"
 
@@ -119,7 +119,7 @@ def _add_ignored(file: Path, lines: Iterable[str], undo: list[Callable[[], objec
 
 
 def _replace(file: Path, content: bytes, undo: list[Callable[[], object]]) -> None:
-    """Put *content* in the place of what *file* has, at once and with the same mode; a link keeps leading there."""
+    """Replace the file's content atomically, keeping its mode and any symlink to it."""
     real = file.resolve()
     before = _content(real)
     _put(real, content)
@@ -127,7 +127,7 @@ def _replace(file: Path, content: bytes, undo: list[Callable[[], object]]) -> No
 
 
 def _content(file: Path) -> bytes:
-    """Raises OSError for a device or a pipe, such as a link to /dev/null: a file in its place would be everybody's."""
+    """Raise OSError for a device or pipe, such as a link to /dev/null: replacing it would affect the whole system."""
     try:
         descriptor = open_regular(file, os.O_RDONLY)
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Answers about the state of things: check, health, explain."""
+"""Judge and explain the system's state: check, health, explain."""

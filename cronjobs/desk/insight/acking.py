@@ -1,4 +1,4 @@
-"""A person acknowledges a finding as it is now, and takes that back."""
+"""Acknowledge a finding as it is now; withdraw an acknowledgement."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def acknowledge(
     host: str | None,
     why: str | None,
 ) -> None:
-    """Write the ack, for the rows and the severity that *finding* has, and who did it.
+    """Write the ack for *finding*'s present rows and severity, and record who did it.
 
-    What was given up for good it ends: see ``store.given_up``.
+    It also ends what was given up for good: see ``store.given_up``.
     """
     put_ack(connection, StoredAck(finding.key, finding.severity, finding.rows, until, by, why, now))
     detail: dict[str, Any] = {"until": until.isoformat(), "severity": finding.severity, "text": finding.text}
@@ -35,7 +35,7 @@ def acknowledge(
 
 
 def take_ack_back(connection: Connection, key: str, *, by: str | None, host: str | None, why: str | None) -> bool:
-    """Delete the ack and record who did it; False: there was none."""
+    """Delete the ack and record who did it; return False if there was none."""
     there = delete_ack(connection, key)
     if there:
         record(connection, action="unack", subject=key, actor=by, host=host, why=why)

@@ -1,4 +1,4 @@
-"""``cronjobs.health``: is all well, for an app's health check, which goes on running when cron does not."""
+"""``cronjobs.health``: the system's state for an app's health check, which works when cron does not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.meta import require_schema
 
-# What only a tick or the command line can tell: this process need not register the handlers.
+# Only ticks and the command line can judge these kinds: an app need not register the handlers.
 OF_THE_FILE: Final = frozenset({"config"})
 NO_FILE: Final = Path("cronjobs.yaml")
 

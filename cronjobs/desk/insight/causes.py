@@ -1,4 +1,4 @@
-"""Why jobs died, the commonest cause first: of the dead jobs that nobody has retried, cancelled or dismissed."""
+"""Why jobs died, commonest cause first. Counts dead jobs that nobody has retried, cancelled or dismissed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cronjobs.desk.insight.saying import LocalTimes, safe
 from cronjobs.engine.rules.causes import Cause, cause_of, causes
 from cronjobs.engine.store import causes as store
 
-READ: Final = 2000  # dead jobs, the last to die: each costs 50 µs, also where no two errors are the same
-READ_BEFORE: Final = 1000  # that had died before the file was changed
+READ: Final = 2000  # the last dead jobs to read; each costs 50 µs, even if all errors differ
+READ_BEFORE: Final = 1000  # dead jobs to read from before the file changed
 MESSAGE: Final = 200  # characters
 
 
 @dataclass(frozen=True)
 class Causes:
-    """``found``: the largest first. ``unread``: there are more dead jobs than the READ that were read."""
+    """``found``: causes, largest first. ``unread``: there are more dead jobs than the READ that were read."""
 
     found: Sequence[Cause] = ()
     unread: bool = False
@@ -30,24 +30,24 @@ NONE: Final = Causes()
 
 
 def causes_of(connection: Connection, health: Health) -> Causes:
-    """Those of the deaths that *health* reports."""
+    """Return the causes of the deaths that *health* reports."""
     return find_causes(connection) if health.watch.deaths.count else NONE
 
 
 def find_causes(connection: Connection) -> Causes:
-    """Read the last READ jobs to die; not for a tick that has nothing to tell."""
+    """Read the last READ jobs to die and group them; too slow for a tick without news."""
     return _causes(connection, store.newest_deaths(connection, READ + 1))
 
 
 def find_cause(connection: Connection, key: str) -> tuple[Cause | None, list[int]]:
-    """One of ``find_causes``, and the ids of its jobs, the last to die first."""
+    """Return the cause with this key, and its jobs' ids, last to die first."""
     deaths = store.newest_deaths(connection, READ + 1)
     cause = next((each for each in _causes(connection, deaths).found if each.key == key), None)
     return cause, [row.id for row in deaths[:READ] if is_of(row, key)]
 
 
 def is_of(death: Any, key: str) -> bool:
-    """Whether a row of the store's deaths is of this cause."""
+    """Whether *death*, a row of the store, has the cause *key*."""
     return cause_of(death.job_type, death.error_type, death.error).key == key
 
 

@@ -1,6 +1,6 @@
-"""What ``cronjobs check`` finds before a tick does: mistakes in names, payloads, commands, limits and files.
+"""``cronjobs check``: find mistakes in names, payloads, commands, limits and files.
 
-Nothing here needs a database. A finding has to be fixed; a note is worth knowing and may be intended.
+Nothing here needs a database. A finding needs a fix; a note may be intended.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cronjobs.text import one_line
 CRON_PATH: Final = "/usr/bin:/bin"  # crontab(5), Debian's
 AHEAD: Final = timedelta(days=366)  # how far ahead to look for clock changes
 TRACEBACK_LINES: Final = 8
-START_UP: Final = timedelta(seconds=1)  # of a tick's budget, before the first job can start
+START_UP: Final = timedelta(seconds=1)  # a tick spends this before its first job can start
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ConfigFinding:
 
 @dataclass(frozen=True)
 class Checked:
-    """The result; ``job_types`` and ``schedules`` count those that can be used."""
+    """The result; ``job_types`` and ``schedules`` count the usable ones."""
 
     findings: tuple[ConfigFinding, ...]
     notes: tuple[Problem, ...]
@@ -55,9 +55,9 @@ class Checked:
 def check(
     settings: Settings, known: JobTypes | None, *, file: str, environ: Mapping[str, str], now: datetime
 ) -> Checked:
-    """Check a configuration that could be read; *known* None: the handlers were not imported.
+    """Check a parsed configuration; *known* None: the handlers were not imported.
 
-    *file* is the name to print; *environ* is this shell's, to report what cron's lacks. Problems from reading the file
+    *file* is the name to print; *environ*: this shell's, to report what cron's lacks. Problems from reading the file
     come first.
     """
     place = _Place(settings, file)
@@ -90,12 +90,12 @@ def check(
 
 
 def wrong_names(settings: Settings, known: JobTypes, file: str) -> list[Problem]:
-    """Names and payloads that no handler takes."""
+    """Return job names and payloads that no handler accepts."""
     return list(_names(_Place(settings, file), settings, known))
 
 
 def misfits(settings: Settings, known: JobTypes, file: str) -> list[tuple[str, Problem]]:
-    """Payloads of schedules that the handler here does not take, each with its job type."""
+    """Return payloads of schedules that the handler here does not accept, each with its job type."""
     place = _Place(settings, file)
     handlers = {name: found.registration for name, found in known.types.items()}
     return [
@@ -107,20 +107,20 @@ def misfits(settings: Settings, known: JobTypes, file: str) -> list[tuple[str, P
 
 
 class NeverBegins(NamedTuple):
-    """A time-out that no tick has room for, and the type of the jobs that have it."""
+    """A timeout that fits no tick, and the job type that has it."""
 
     job_type: str
     problem: Problem
 
 
 def never_begin(settings: Settings, known: JobTypes, file: str) -> list[NeverBegins]:
-    """Jobs whose time-outs leave no room for them in any tick."""
+    """Return jobs that never start, as their timeouts fit no tick."""
     return list(_timeouts(_Place(settings, file), settings, known))
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Makes problems with a position: that of the first of some dotted paths which the file has."""
+    """Makes problems positioned at the first of some dotted paths that the file has."""
 
     settings: Settings
     file: str
@@ -139,7 +139,7 @@ def _written_by_others(place: _Place, found: trust.TrustFinding) -> Problem:
 
 
 def _stored_secrets(place: _Place, settings: Settings) -> Iterator[Problem]:
-    """Payloads are stored unmasked, and every role that reads jobs sees them."""
+    """Report secrets in payloads: these are stored unmasked, and every role that reads jobs sees them."""
     for name, schedule in settings.schedules.items():
         text = json.dumps(schedule.payload)
         if mask(text, settings.secrets) != text:
@@ -167,7 +167,7 @@ def _fault(place: _Place, settings: Settings, fault: Fault) -> ConfigFinding:
 
 
 def _last_lines(secrets: frozenset[str], traceback: str | None) -> tuple[str, ...]:
-    """The end of a traceback, without the frames of the import machinery; the error itself is reported already."""
+    """Return a traceback's end, without import machinery and without the error, which is reported already."""
     frames: list[list[str]] = []
     for line in mask(traceback or "", secrets).splitlines():
         if line.startswith("  File "):
@@ -206,7 +206,7 @@ def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Probl
 
 
 def _payload(place: _Place, registration: Registration, payload: dict[str, Any], path: str) -> Iterator[Problem]:
-    """A value that does not fit is named with its own place in the file."""
+    """Report each value that does not fit at its own position in the file."""
     if fault := registration.bind_names(payload):
         yield place.problem(fault, f"{path}.payload", path)
         return
@@ -220,7 +220,7 @@ def _payload(place: _Place, registration: Registration, payload: dict[str, Any],
 
 @dataclass(frozen=True)
 class _Timed:
-    """A job type with a time-out, its own or a schedule's, and where that is written."""
+    """A job type's timeout, its own or a schedule's, and the path where it is written."""
 
     job_type: JobType
     timeout: timedelta
@@ -229,7 +229,7 @@ class _Timed:
 
 def _timed(schedules: Mapping[str, ScheduleSettings], known: JobTypes) -> Iterator[_Timed]:
     for name, job_type in known.types.items():
-        inline = f"schedules.{name}.timeout"  # of an inline command, which has its schedule's name
+        inline = f"schedules.{name}.timeout"  # an inline command's type has its schedule's name
         yield _Timed(job_type, job_type.timeout, (f"job_types.{name}.timeout", inline, f"job_types.{name}", "imports"))
     for name, schedule in schedules.items():
         given = known.types.get(schedule.job)
@@ -238,7 +238,7 @@ def _timed(schedules: Mapping[str, ScheduleSettings], known: JobTypes) -> Iterat
 
 
 def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[NeverBegins]:
-    """A job starts only if its time-out ends before the tick does, and starting up takes some of the budget."""
+    """Find timeouts that fit no tick: a job starts only if it can end before its tick, which needs START_UP first."""
     run = settings.run
     for timed in _timed(settings.schedules, known):
         if timed.job_type.executor is not None:
@@ -266,7 +266,7 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ne
 
 
 def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
-    """One note for all of them: a time-out above the budget has an effect worth knowing, and needs no fix."""
+    """Note all long jobs in one line: a timeout above the budget is no mistake, but changes how the job runs."""
     run = settings.run
     of_ticks = [timed for timed in _timed(settings.schedules, known) if timed.job_type.executor is None]
     long = [timed for timed in of_ticks if timed.timeout > run.longest_in_tick]
@@ -295,7 +295,7 @@ def _commands(place: _Place, settings: Settings, environ: Mapping[str, str]) -> 
             )
 
 
-# Commands that no program does: they change the shell itself.
+# Shell builtins: no program has these names.
 _OF_THE_SHELL: Final = frozenset(
     {"cd", "export", "source", ".", "exec", "set", "eval", "alias", "ulimit", "umask", "wait"}
 )
@@ -349,7 +349,7 @@ def _files(place: _Place, settings: Settings) -> Iterator[Problem]:
 
 
 def _unwritable(file: Path, *, beside: bool = False) -> str | None:
-    """Why *file* cannot be created or written, or None. *beside*: files beside it are created, too (SQLite's)."""
+    """Return why *file* cannot be written, or None. *beside*: SQLite also creates files next to it."""
     if not file.parent.is_dir():
         return f"there is no folder {file.parent}"
     if file.is_symlink() and not beside:
@@ -379,7 +379,7 @@ def _limits(place: _Place, run: RunSettings) -> Iterator[Problem]:
 def _clock_changes(place: _Place, schedules: Mapping[str, ScheduleSettings], now: datetime) -> Iterator[Problem]:
     for name, schedule in schedules.items():
         when = timing(schedule.cron, schedule.every, schedule.timezone)
-        # What runs in every hour of real time anyway does so whatever clocks show.
+        # A schedule that runs in every real hour is not affected by a clock change.
         if not isinstance(when, CronTiming) or (len(when.expression.hours) == 24 and not when.expression.fixed_time):
             continue
         for _, said in clock_changes(when, now, now + AHEAD):

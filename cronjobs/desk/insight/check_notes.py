@@ -1,4 +1,4 @@
-"""What ``cronjobs check`` notes about a file that is valid, and may not say what was meant."""
+"""The notes of ``cronjobs check``: valid settings that may not mean what their author expects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cronjobs.engine.rules.shell_words import as_shell_line, shell_word
 from cronjobs.errors import CronjobsError
 from cronjobs.model import RetryPolicy, duration_text
 
-Note = tuple[str, tuple[str, ...]]  # the text, and the dotted paths that may have its place
+Note = tuple[str, tuple[str, ...]]  # the text, and dotted paths: the first one in the file gives its position
 
 
 def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
@@ -46,7 +46,7 @@ def _shell_words(job_types: Mapping[str, JobTypeSettings]) -> Iterator[Note]:
 
 
 def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
-    """A job type is no concurrency key; it is what people expect a limit to count."""
+    """Note ``limits:`` that name a job type: a limit counts concurrency keys, not types."""
     types = {*settings.job_types, *(known.types if known is not None else ())}
     for limit in settings.limits:
         named = sorted(
@@ -64,7 +64,7 @@ def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Not
 
 
 def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
-    """A retry waits for a tick: a delay that is shorter than the wait for it is as long."""
+    """Note retry delays shorter than ``run.every``: a retry waits for the next tick anyway."""
     every = settings.run.linger or settings.run.every
     written: list[tuple[str, str, RetryPolicy]] = []
     if settings.retry != RetryChanges():
@@ -85,11 +85,11 @@ def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
 
 
 def _old_schema(folder: Path) -> Iterator[Note]:
-    """The file beside cronjobs.yaml by which editors check it; it may be of the version before."""
+    """Note a cronjobs.schema.json written by another version: editors check the YAML with it."""
     try:
         written = (folder / SCHEMA_FILE).read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return  # none, or none that an editor could read
+        return  # absent, or unreadable for an editor too
     if written != starter_schema():
         text = (
             f"{SCHEMA_FILE} is from another version, so editors check against that one: cronjobs schema > {SCHEMA_FILE}"
@@ -98,13 +98,13 @@ def _old_schema(folder: Path) -> Iterator[Note]:
 
 
 def _app_alembic(settings: Settings) -> Iterator[Note]:
-    """The app's own migrations, unless the jobs are in a SQLite file that no app is likely to share."""
+    """Note an app's alembic that does not ignore our tables, unless the jobs have a SQLite file of their own."""
     if not settings.database:
         return
     try:
         address = parse_url(settings.database, settings.schema)
     except CronjobsError:
-        return  # a finding already
+        return  # reported as a finding
     if address.is_sqlite and str(address.url.database) == str(settings.folder / OWN_FILE):
         return
     if said := unfiltered(settings.folder, schema=address.schema):

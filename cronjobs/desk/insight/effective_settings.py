@@ -1,4 +1,4 @@
-"""What holds for a project, key by key, and where each value comes from: for ``cronjobs config show``."""
+"""The effective value of each key and its source, for ``cronjobs config show``."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ ENV_FILE: Final = "env_file"
 SECRET_FILE: Final = "secret file"  # ${file:…}
 COMMAND_LINE: Final = "command line"
 DJANGO: Final = "Django"
-BAD: Final = "bad"  # it is written and cannot be taken: the default holds, and of an entry with a name nothing
+BAD: Final = "bad"  # an invalid value: the default applies; a named entry is ignored whole
 
-_BEFORE_THE_FILE: Final = ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL")  # shown with what they decide
-# Bad items of these lists are left out, and the others hold.
+_BEFORE_THE_FILE: Final = ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL")  # shown with the keys that they set
+# Bad items of these lists are dropped; the others apply.
 _GOOD_ITEMS: Final = ("imports", "python_path", "extras", "around")
 
 
 class Setting(NamedTuple):
-    """One key and its value, as one would write it; None: there is none, and ``where`` says what that means.
+    """One key and its value as YAML text. None: no value, and ``where`` says what that means.
 
-    ``where``: file:line, and what the value was filled in from. ``is_written``: not a default.
+    ``where``: file:line, and the variables that the value uses. ``is_written``: not a default.
     """
 
     key: str
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What goes before the file: options of the command line, and the environment."""
+    """What overrides the file: command-line options and the environment."""
 
     config: Path | None
     database_url: str | None
@@ -55,7 +55,7 @@ class Given(NamedTuple):
 
 
 def effective(settings: Settings, given: Given) -> list[Setting]:
-    """Every key that holds for this project, in the order of the tables; secrets are masked."""
+    """Return every key that applies to this project, in table order, with secrets masked."""
     return list(_Reading(settings, given).all())
 
 
@@ -66,7 +66,7 @@ class _Reading:
         self._env_file = read_env_file(text_of(env_file))[0] if env_file is not None else {}
         self._variables = Variables({**self._env_file, **given.environ}, settings.folder)
         self._bad = {problem.path for problem in settings.problems}
-        text = decode(settings.contents.get(settings.file, b""))  # a Django project may do without a file
+        text = decode(settings.contents.get(settings.file, b""))  # a Django project may have no file
         tree = parse(text)[0] if isinstance(text, str) else None
         self._tree = tree if isinstance(tree, YamlMapping) else YamlMapping(1, 1)
 
@@ -105,7 +105,7 @@ class _Reading:
                 yield from self._mapping(here, each, value)
 
     def _with_defaults(self, section: str, node: Node) -> Node:
-        """An entry with what ``defaults:`` gives it, as it is read."""
+        """Merge ``defaults:`` into an entry, as the reader does."""
         defaults = _child(self._tree, "defaults")
         if section == "schedules":
             shared = _child(defaults, "schedules")
@@ -145,7 +145,7 @@ class _Reading:
         return self._from(path, _masked_by_name(value) if name == "env" else value, node)
 
     def _payload(self, path: str) -> Any:
-        """As jobs get it: 1 is a number there, and "1" is text. Of a bad schedule it is not known what to hide."""
+        """Return the payload as JSON, as jobs get it; of a bad schedule nothing, as it is unknown what to hide."""
         schedule = self._settings.schedules.get(path.removeprefix("schedules.").removesuffix(".payload"))
         if schedule is None:
             return MASK
@@ -164,7 +164,7 @@ class _Reading:
         return self._from("database", value, node)
 
     def _env(self, node: Node | None) -> Setting:
-        """All of it as one value. What the env_file has is masked whatever its name."""
+        """Return ``env:`` as one value. All values from the env_file are masked."""
         written = set(node.entries) if isinstance(node, YamlMapping) else set()
         value = {name: text if name in written else MASK for name, text in self._settings.env}
         found = self._from("env", _masked_by_name(value), node)
@@ -174,7 +174,7 @@ class _Reading:
         return Setting("env", found.value, found.source if written else ENV_FILE, ", ".join({found.where, file} - {""}))
 
     def _from(self, path: str, value: Any, node: Node | None) -> Setting:
-        """A setting whose value *node* has."""
+        """Make a setting from *node*."""
         if node is None:
             return Setting(path, value, DEFAULT, "")
         came_in = dict.fromkeys(origin for text in _texts(node) for origin in self._references(text))
@@ -182,7 +182,7 @@ class _Reading:
         return Setting(path, value, source, ", ".join([self._place(node), *(shown for _, shown in came_in)]))
 
     def _references(self, text: str) -> Iterator[tuple[str, str]]:
-        """Where that came from which a text asks for by ``${…}``; a default behind ":-" is the file's own."""
+        """Yield each ``${…}`` variable of *text* and its source; a default after ":-" counts as the file's own."""
         for found in REFERENCE.finditer(text):
             if found["file"]:
                 yield SECRET_FILE, found["file"]

@@ -1,7 +1,7 @@
-"""Gather what the database knows about an occurrence, for ``explain`` to put into words.
+"""Gather the database's facts about an occurrence, for ``explain`` to describe.
 
-The audit trail shows which definition was in force, the ledger what became of an occurrence, and the ticks who did it.
-Nothing is guessed: a fact that no row shows is None.
+The audit trail shows which definition was in force, the ledger what became of an occurrence, the ticks which host did
+it. A fact that no row shows is None.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.errors import CronjobsError
 
-LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four years, across 2100 after eight
+LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four years, and after eight across 2100
 
 
 class ScheduleEvidence:
-    """All that is read once about a schedule, and the questions it can answer. Raises NoSuchSchedule."""
+    """A schedule's facts, read once, and the questions they answer. Raises NoSuchSchedule."""
 
     def __init__(self, connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]) -> None:
         self.connection, self.settings, self.types = connection, settings, types
@@ -111,17 +111,17 @@ class ScheduleEvidence:
 
     @property
     def timezone(self) -> str:
-        """The zone for times without an offset: of the definition in force now, or of the last one."""
+        """The zone for times without an offset: that of the present or last definition."""
         defined = [era.facts.timezone for era in self.eras if era.facts is not None]
         return defined[-1] if defined else self.settings.timezone
 
     def at(self, asked: Asked) -> OccurrenceFacts:
-        """The facts about one instant."""
+        """Return the facts about one instant."""
         row = explaining.row_from(self.connection, self.stored.id, asked.at)
         exact = row is not None and row.last_for == asked.at
         era = self._era_of(row) if exact else self._era(asked.at)
         due = exact or (era.timing is not None and is_due(era.timing, asked.at))
-        if not asked.exists:  # then only a run that makes up for the skipped time can stand for it
+        if not asked.exists:  # only the run after the clock change can make up for the skipped time
             due = due and era.timing is not None and runs_after_a_gap(era.timing, asked.wall)
         told = None if asked.wall is None else f"{asked.wall:%Y-%m-%d %H:%M}"
         if not due or row is None or row.first_for > asked.at:
@@ -145,7 +145,7 @@ class ScheduleEvidence:
         return found if job_id is None else replace(found, pruned_dead=pruned_dead(self.connection, job_id))
 
     def latest(self) -> Asked:
-        """The last occurrence, settled or not; if there is none, the next one."""
+        """Return the last occurrence, settled or not; the next one if there was none."""
         row = explaining.rows_between(
             self.connection, self.stored.id, self.stored.seen_until - LOOK_BACK, self.around.now, 1
         )
@@ -162,7 +162,7 @@ class ScheduleEvidence:
         return Asked(coming or self.around.now)
 
     def now_and_last(self) -> OccurrenceFacts:
-        """The facts about the last occurrence, and how the schedule stands now."""
+        """Return the facts about the last occurrence, and the schedule's present state."""
         now, era = self.around.now, self.eras[-1]
         standing = Standing(
             retired=era.existence == "retired",
@@ -174,9 +174,9 @@ class ScheduleEvidence:
         return replace(self.at(self.latest()), standing=standing)
 
     def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[OccurrenceFacts], bool]:
-        """The newest *limit* facts from *begin* to *end*, one per ledger row, and whether older ones were left out.
+        """Return the newest *limit* facts from *begin* to *end*, one per ledger row, and whether there are older ones.
 
-        Besides the rows there are facts about what is too old for the ledger, what waits for a tick, and spans without
+        Also returns facts about spans too old for the ledger, occurrences that wait for a tick, and spans without
         a definition.
         """
         rows = list(explaining.rows_between(self.connection, self.stored.id, begin, end, limit + 1))
@@ -184,7 +184,7 @@ class ScheduleEvidence:
         rows = rows[-limit:]
         beyond = explaining.row_from(self.connection, self.stored.id, end + JUST_BEFORE)
         if beyond is not None and beyond.first_for <= end and beyond.decided_at <= self.around.now + FUTURE_WATERMARK:
-            rows.append(beyond)  # it began in the range, and ends later
+            rows.append(beyond)  # it begins in the range and ends after it
         if left_out:
             begin = rows[0].first_for
         found: list[tuple[OccurrenceFacts, Any]] = []
@@ -220,7 +220,7 @@ class ScheduleEvidence:
         if span is None:
             return []
         if era.timing is None:
-            if span[1] - max(span[0], begin) < timedelta(seconds=1):  # it would read as no time at all
+            if span[1] - max(span[0], begin) < timedelta(seconds=1):  # it would print as an empty span
                 return []
             return [self._facts(era, Range(max(span[0], begin), span[1], 0), False)]
         found = []
@@ -269,7 +269,7 @@ class ScheduleEvidence:
         return next((era for era in reversed(self.eras) if era.since is None or era.since < at), self.eras[0])
 
     def _era_of(self, row: Any) -> DefinitionPeriod:
-        """The definition by which a row of the ledger was made: a clock that was ahead may date it after the row."""
+        """Return the definition that made a ledger row; if a clock was ahead, its start may be dated after the row."""
         era = self._era(row.last_for)
         if _asked_for(row) or (era.timing is not None and is_due(era.timing, row.last_for)):
             return era
@@ -277,7 +277,7 @@ class ScheduleEvidence:
         return next((each for each in later if each.timing is not None and is_due(each.timing, row.last_for)), era)
 
     def _due_by_another(self, era: DefinitionPeriod, at: datetime) -> DefinitionFacts | None:
-        """The nearest other definition by which there would have been an occurrence."""
+        """Return the nearest other definition that has an occurrence at *at*."""
         place = self.eras.index(era)
         near = sorted(range(len(self.eras)), key=lambda number: abs(number - place))
         for number in near[:20]:
@@ -301,7 +301,7 @@ class ScheduleEvidence:
         return era.facts.timezone if era.facts else self.timezone
 
     def _neighbours(self, era: DefinitionPeriod, when: Timing, at: datetime) -> tuple[datetime | None, datetime | None]:
-        """The occurrences before and after *at* by that day's definition, as long as it was in force."""
+        """Return the occurrences before and after *at* by *era*'s definition, within its span."""
         oldest = at - LOOK_BACK
         before = newest_between(when, max(oldest, era.since or oldest), at - JUST_BEFORE, 1)
         after = next_after(when, at)
@@ -312,7 +312,7 @@ class ScheduleEvidence:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def _with_rows(self, found: Sequence[tuple[OccurrenceFacts, Any]]) -> list[OccurrenceFacts]:
-        """Add to each what its ledger row leads to: ticks, jobs, pauses."""
+        """Add to each fact the ticks, jobs and pauses that its ledger row refers to."""
         connection = self.connection
         beside: dict[int, tuple[TickFacts | None, TickFacts | None]] = {}
         moments = [
@@ -365,12 +365,12 @@ class ScheduleEvidence:
         return told
 
     def _triggered(self, rows: Sequence[Any]) -> list[Triggered]:
-        """What people triggered since the oldest of these *rows*."""
+        """Return runs triggered by hand since the oldest of *rows*."""
         since = min((row.decided_at for row in rows), default=None)
         return [] if since is None else triggered_since(self.connection, self.names, since)
 
     def _pause_of(self, row: Any, due: datetime) -> PauseFacts | None:
-        """The pause by which what was *due* then was skipped, or held back until it was settled."""
+        """Return the pause that skipped the occurrence *due*, or held it back until it was settled."""
         if row.outcome == "skipped" and row.job_id is None:
             skips = [pause for pause in self.pauses if pause.skip and in_force(pause, due)]
             return skips[0] if skips else self._pause(row.decided_at)
@@ -379,12 +379,12 @@ class ScheduleEvidence:
         return self._held_back(due, row.decided_at)
 
     def _held_back(self, due: datetime, settled: datetime) -> PauseFacts | None:
-        """Of the pauses that kept what was *due* from being settled until then, the one that ended last."""
+        """Return the last-ending pause of those that held back the occurrence *due* until *settled*."""
         held = [pause for pause in self.pauses if held_back(pause, due, settled)]
         return max(held, key=lambda pause: ends_at(pause) or settled, default=None)
 
     def _pause(self, moment: datetime) -> PauseFacts | None:
-        """The pause that keeps this schedule from firing at *moment*; one that postpones wins over one that skips."""
+        """Return the pause that stops this schedule at *moment*; a postponing pause wins over a skipping one."""
         on = [pause for pause in self.pauses if in_force(pause, moment)]
         if not on:
             on = [
@@ -396,9 +396,9 @@ class ScheduleEvidence:
 
 
 def _was_ahead(before: int | None, after: int | None, facts_of: Mapping[int, TickFacts]) -> bool:
-    """Whether the tick *after* an instant really began earlier than the one *before* it, because a clock was ahead.
+    """Whether the tick *after* an instant began before the tick *before* it, because a clock was ahead.
 
-    Ticks that begin at about the same time may be written in any order.
+    Ticks that start at about the same time may be written in any order.
     """
     return _set_back(after, before, facts_of)
 
@@ -411,19 +411,19 @@ def _set_back(first: int | None, then: int | None, facts_of: Mapping[int, TickFa
 
 
 def _asked_for(row: Any) -> bool:
-    """Whether a person's backfill made the row, which needs no definition of its time."""
+    """Whether a backfill made the row; it needs no definition in force at its time."""
     return str(row.reason or "").startswith(BACKFILLED)
 
 
 def renaming(settings: Settings, stored: StoredSchedule) -> str | None:
-    """The name that the file at hand gives to an active schedule, in place of its own; None: none."""
+    """Return the new name that the file here gives to an active schedule; None: it is not renamed."""
     if stored.status != "active" or stored.name in settings.schedules:
         return None
     return next((name for name, each in settings.schedules.items() if each.renamed_from == stored.name), None)
 
 
 def _pieces(stored: StoredSchedule) -> list[tuple[Timing, Piece]]:
-    """What earlier definitions owe, except pieces that this version cannot read."""
+    """Return the unsettled pieces of earlier definitions that this version can read."""
     found = []
     with suppress(ValueError):
         for piece in pieces_from(stored.owed):
@@ -434,7 +434,7 @@ def _pieces(stored: StoredSchedule) -> list[tuple[Timing, Piece]]:
 
 
 class NoSuchSchedule(CronjobsError):
-    """Neither the table nor a renaming has the name. ``known``: the existing names."""
+    """No schedule has or had this name. ``known``: the existing names."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(f'there is no schedule "{name}"')

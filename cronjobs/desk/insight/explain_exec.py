@@ -1,4 +1,4 @@
-"""Explain ``cronjobs exec``: one run of a name, the run that did not come, and all of a span."""
+"""Explain runs of ``cronjobs exec``: one run, a run that never came, or all runs in a span."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from cronjobs.errors import CronjobsError
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
-LATE: Final = timedelta(minutes=5)  # cron starts it within the minute; what waited in a spool comes with the next run
-_EARLY: Final = timedelta(minutes=1)  # clocks of host and database may differ by so much
+LATE: Final = timedelta(minutes=5)  # cron starts a run within its minute; a spooled run is written by the next one
+_EARLY: Final = timedelta(minutes=1)  # tolerated difference between the host's and the database's clock
 
 
 def next_due(run: LatestRun) -> datetime | None:
-    """When the next run of that name was or is due; None: nothing says when."""
+    """Return when the run after this one was or is due; None: unknown."""
     when = _timing(run)
     return None if when is None else next_after(when, run.started_at)
 
@@ -43,7 +43,7 @@ def _timing(run: LatestRun) -> Timing | None:
     try:
         when = timing(cron, None, run.meta.get("timezone", "UTC"))
         next_after(when, run.started_at)
-    except (CronjobsError, ValueError, KeyError, OSError):  # a row that anyone may have written
+    except (CronjobsError, ValueError, KeyError, OSError):  # anyone may have written the row
         return None
     return when
 
@@ -65,7 +65,7 @@ class ExecEvidence:
         self.timezone = newest.meta.get("timezone", "UTC") if _timing(newest) else settings.timezone
 
     def latest(self) -> Explanation:
-        """The newest run, or the one that was due since and did not come."""
+        """Explain the newest run, or a later one that was due and did not come."""
         told, due = explain_job(self._life(self.newest)), next_due(self.newest)
         if due is None or due + LATE >= self.now:
             return told
@@ -73,7 +73,7 @@ class ExecEvidence:
         return replace(told, at=due, verdict="absent", sentences=(*said, *told.sentences))
 
     def at(self, at: datetime) -> Explanation:
-        """The run that began at that time, or that there was none."""
+        """Explain the run that began at that time, or its absence."""
         begun = self._between(at - _EARLY, at + LATE, 20)
         if begun:
             return explain_job(self._life(min(begun, key=lambda run: abs(run.started_at - at))))
@@ -99,7 +99,7 @@ class ExecEvidence:
         return Explanation(f"exec:{self.name}", at, verdict, tuple(sentences))
 
     def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[Explanation], bool]:
-        """Each run from *begin* to *end*, what did not come in between, and whether older runs were left out."""
+        """Explain each run from *begin* to *end* and each absence; say whether older runs were left out."""
         runs = self._between(begin, end, limit + 1)
         left_out = len(runs) > limit
         runs = runs[:limit][::-1]
@@ -157,7 +157,7 @@ def _by(run: LatestRun) -> str:
 def exec_evidence(
     connection: Connection, named: str, settings: Settings, types: Callable[[], JobTypes]
 ) -> ExecEvidence | None:
-    """None: exec has recorded no run of this name, or job type."""
+    """Return None if exec recorded no run with this name or job type."""
     run_name = named.removeprefix(EXEC_PREFIX)
     begun = exec_runs.begun_between(connection, EXEC_PREFIX + run_name, None, None, 1)
     return ExecEvidence(connection, run_name, begun[0], settings, types) if begun else None

@@ -1,6 +1,6 @@
-"""The facts about one occurrence, and about one job, that ``evidence`` gathers and ``explain`` describes. Shapes only.
+"""The facts about an occurrence or a job that ``evidence`` gathers and ``explain`` describes. Data classes only.
 
-Everything here was read from rows. What no row shows is None, and ``explain`` leaves it out.
+All values come from rows. A fact that no row shows is None, and ``explain`` omits it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Existence = Literal["defined", "retired", "not_yet", "unreadable"]
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """Something that was done, from the audit trail. ``host``: where. ``moved``: from when to when, by a reschedule."""
+    """An action in the audit trail, and the ``host`` it came from. ``moved``: old and new time of a reschedule."""
 
     at: datetime
     by: str | None = None
@@ -27,7 +27,7 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class DefinitionFacts:
-    """A definition of a schedule; ``applied`` None: the audit trail does not show when it came into force."""
+    """A schedule's definition; ``applied`` None: the audit trail does not show since when."""
 
     timing: str  # "15 2 * * *", "every 10m"
     timezone: str
@@ -40,13 +40,13 @@ class DefinitionFacts:
 
 @dataclass(frozen=True)
 class TickFacts:
-    """``broken``: bad entries of its file, with what is wrong; as all that follows, only from version 0003 on."""
+    """``broken``: bad entries of the tick's file, and why. This and the fields below it exist since revision 0003."""
 
     host: str
     started_at: datetime
     finished_at: datetime | None
     broken: tuple[tuple[str, str], ...] = ()
-    schedules_off: bool = False  # CRONJOBS_SCHEDULES=off: it settled no occurrence
+    schedules_off: bool = False  # CRONJOBS_SCHEDULES=off: it settled no occurrences
 
     @property
     def last_sign_at(self) -> datetime:
@@ -78,7 +78,7 @@ class PauseFacts:
     since: datetime
     until: datetime | None = None
     ended_at: datetime | None = None
-    skip: bool = False  # what became due during it was skipped, not held back
+    skip: bool = False  # it skipped occurrences instead of holding them back
 
 
 @dataclass(frozen=True)
@@ -94,20 +94,20 @@ class AttemptFacts:
 
 @dataclass(frozen=True)
 class PassedOver:
-    """The last tick that found the job due and did not start it, as it recorded itself."""
+    """The last tick that recorded the job as due and not started."""
 
     tick: TickFacts
     why: str
-    too_short: bool = False  # not even a whole tick of its length has time for the job
-    again: bool = False  # it had started an earlier attempt of the job itself
-    no_place: bool = False  # all places for long jobs were taken there
+    too_short: bool = False  # the job does not fit even a whole tick
+    again: bool = False  # this tick had started an earlier attempt of the job
+    no_place: bool = False  # all slots for long jobs were taken on that host
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """Due jobs that a tick takes before a job: of a ``better`` priority, or due ``earlier``; ``more``: at least these.
+    """Counts of due jobs that ticks claim before this one: ``better`` priority, due ``earlier``. ``more``: or more.
 
-    Without those that cannot start themselves, as their queue is paused or their limit reached.
+    Excludes jobs that cannot start because their queue is paused or their limit is reached.
     """
 
     better: int
@@ -117,7 +117,7 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Turn:
-    """The job of its schedule that a job waits for. ``running``: it has begun."""
+    """The job of the same schedule that this job waits for. ``running``: it has begun."""
 
     job_id: int
     running: bool
@@ -125,10 +125,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class TypeFacts:
-    """Whether some host can run a job type, as far as ticks have recorded their types.
+    """Whether some host can run a job type, according to the types that ticks recorded.
 
-    ``known`` None: nothing shows it. ``last``: the newest tick that could run it; ``since``: when the first tick after
-    that one began which could not. ``not_loaded``: what the newest ticks could not import, by host.
+    ``known`` None: no tick recorded it. ``last``: the newest tick that could run it; ``since``: when the first tick
+    that could not began after it. ``not_loaded``: modules that the newest ticks failed to import.
     """
 
     name: str
@@ -136,13 +136,13 @@ class TypeFacts:
     last: TickFacts | None = None
     since: datetime | None = None
     not_loaded: tuple[tuple[str, str, str], ...] = ()  # host, module or job type, why
-    here: bool = True  # it is registered in the configuration at hand
-    file_fault: str | None = None  # what is wrong with its entry there
+    here: bool = True  # it is registered in the configuration here
+    file_fault: str | None = None  # the fault of its entry there
 
 
 @dataclass(frozen=True)
 class Excluded:
-    """Since ``since`` every tick that could have run the job had options that exclude it."""
+    """Since ``since``, the options of every tick that could run the job exclude it."""
 
     since: datetime
     options: tuple[tuple[str, str], ...]  # host, "--queue mail"
@@ -150,7 +150,7 @@ class Excluded:
 
 @dataclass(frozen=True)
 class Triggered:
-    """A job of the schedule that a person triggered. ``status`` None: its row is gone."""
+    """A job of the schedule, triggered by hand. ``status`` None: its row is gone."""
 
     job_id: int
     at: datetime
@@ -161,7 +161,7 @@ class Triggered:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """A job by its row and its history. ``most``: how often it may fail; None if only code could tell."""
+    """A job's row and history. ``most``: how often it may fail; None if only the handler's code says."""
 
     id: int
     job_type: str
@@ -175,56 +175,56 @@ class JobFacts:
     most: int | None = None
     enqueued_by: str | None = None
     idempotency_key: str | None = None
-    released_key: str | None = None  # which it gave back when it was cancelled
+    released_key: str | None = None  # the key that the cancel freed
     schedule: str | None = None
     scheduled_for: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
     last_error: str | None = None
-    host: str | None = None  # of the runner that has its lease
+    host: str | None = None  # the host that holds its lease
     locked_until: datetime | None = None
     cancel_requested_at: datetime | None = None
-    dismissed: bool = False  # it is dead, and a person has dismissed it
-    unsettled: str | None = None  # the effect that it is dead for, while nobody has said whether that happened
-    triggered: tuple[Triggered, ...] = ()  # later runs of its schedule by hand, newest first, if it did not succeed
-    acts: tuple[tuple[str, AuditEntry], ...] = ()  # what people did to it: cancel, retry, release …
+    dismissed: bool = False  # it is dead and was dismissed
+    unsettled: str | None = None  # the unsettled effect that killed it
+    triggered: tuple[Triggered, ...] = ()  # if it did not succeed: later runs by hand, newest first
+    acts: tuple[tuple[str, AuditEntry], ...] = ()  # operators' actions on it: cancel, retry, release …
     attempts: tuple[AttemptFacts, ...] = ()
     paused: PauseFacts | None = None  # why it waits, if it waits
-    held: tuple[datetime, PauseFacts] | None = None  # what kept its first attempt from beginning, and since when
+    held: tuple[datetime, PauseFacts] | None = None  # what delayed its first attempt, and since when
     known: bool = True  # its job type is registered here
     timeout_s: float | None = None
     passed_over: PassedOver | None = None
-    type_facts: TypeFacts | None = None  # of a job that waits and whose type is not known here
+    type_facts: TypeFacts | None = None  # of a waiting job whose type is unknown here
     out_of_reach: Excluded | None = None
-    misfit_since: datetime | None = None  # its payload does not fit the handler: since its first attempt
-    limit: str | None = None  # the limit that is reached, as a sentence
-    reported: Reported | None = None  # by the attempt that runs
-    runner_gone: bool = False  # as far as this host can prove: its process has ended, and nothing has settled the job
-    cluster_worker: str | None = None  # of the attempt that runs, if it is on a cluster; "": it waits for one there
-    executor: str | None = None  # of a job that waits: the executor of its type
+    misfit_since: datetime | None = None  # when a tick first found that its payload does not fit the handler
+    limit: str | None = None  # the reached limit that it waits for, as a sentence
+    reported: Reported | None = None  # progress of the running attempt
+    runner_gone: bool = False  # this host can prove that the runner's process has ended
+    cluster_worker: str | None = None  # where the running attempt runs on a cluster; "": it waits for a worker
+    executor: str | None = None  # the executor of a waiting job's type
     turn_after: Turn | None = None
     ahead: Ahead | None = None
-    long_places: int | None = None  # its timeout is longer than a tick: how many such jobs a host may run at once
+    long_places: int | None = None  # of a long job: how many of them a host may run at once
 
 
 @dataclass(frozen=True)
 class Now:
-    """What is the same for every question of one command."""
+    """Facts that all questions of one command share."""
 
     now: datetime
     last_tick: TickFacts | None = None
-    quiet_after: timedelta = timedelta(minutes=3)  # without a tick for so long something is wrong
+    quiet_after: timedelta = timedelta(minutes=3)  # longer without a tick is a problem
     succeeded_kept: timedelta = timedelta(days=14)
     ledger_kept: timedelta = timedelta(days=90)
-    foreign: str | None = None  # why ticks with the configuration at hand refuse this database
+    foreign: str | None = None  # why ticks with the configuration here refuse this database
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How a schedule stands now: ``retired``, or in force with that ``definition``, and due ``next``."""
+    """A schedule's present state: ``retired``, or active with a ``definition`` and due ``next``."""
 
     retired: bool = False
-    act: AuditEntry | None = None  # that retired it
+    act: AuditEntry | None = None  # the action that retired it
     definition: DefinitionFacts | None = None
     next: datetime | None = None
     pause: PauseFacts | None = None
@@ -232,9 +232,9 @@ class Standing:
 
 @dataclass(frozen=True)
 class OccurrenceFacts:
-    """What is known of the occurrences from ``first_for`` to ``last_for`` (of one instant, if ``count`` is 1).
+    """Facts about the occurrences from ``first_for`` to ``last_for`` (one instant if ``count`` is 1).
 
-    ``due`` False: the schedule had none at that instant. ``ledger`` None: no row shows what became of it.
+    ``due`` False: the schedule has no occurrence there. ``ledger`` None: no row shows what became of it.
     """
 
     schedule: str
@@ -247,42 +247,42 @@ class OccurrenceFacts:
     due: bool = True
     definition: DefinitionFacts | None = None
     settled_until: datetime | None = None  # the watermark
-    owed: bool = False  # by a definition that ended while a pause held it back: unsettled, though below the watermark
+    owed: bool = False  # unsettled below the watermark: its definition ended while a pause held it back
     beyond_retention: bool = False
     ledger: LedgerFacts | None = None
     # the instant itself
-    remark: str | None = None  # what a clock change did to it
-    asked: str | None = None  # a wall-clock time that did not exist that day (gap), or came twice (doubled)
+    remark: str | None = None  # how a clock change affects it
+    asked: str | None = None  # the wall-clock time did not exist that day (gap) or came twice (doubled)
     clock_change: Literal["gap", "doubled"] | None = None
     previous: datetime | None = None
     next: datetime | None = None
-    due_by: DefinitionFacts | None = None  # another definition of the schedule, by which it would have been due
+    due_by: DefinitionFacts | None = None  # another definition of the schedule that has an occurrence there
     # the schedule's own history
     first_defined: AuditEntry | None = None
     retired: AuditEntry | None = None
     returned: AuditEntry | None = None
     renamed_from: str | None = None
-    renamed_to: str | None = None  # by the file at hand, which no tick has applied yet
-    standing: Standing | None = None  # of a question without a time
-    file_fault: str | None = None  # what is wrong with its entry in the file at hand
-    in_file: bool = False  # the file at hand has it for this environment
-    elsewhere: str | None = None  # the environment here, if the file has it only for others
-    # who decided about it
-    settler: TickFacts | None = None  # None: a person, or a tick whose row is pruned
+    renamed_to: str | None = None  # by the file here, which no tick has applied yet
+    standing: Standing | None = None  # for a question without a time
+    file_fault: str | None = None  # the fault of its entry in the file here
+    in_file: bool = False  # the file here has it for this environment
+    elsewhere: str | None = None  # the environment here, if the file has the schedule only for others
+    # who settled it
+    settler: TickFacts | None = None  # None: an operator, or a tick whose row is pruned
     settled_ahead: bool = False  # by a clock that was ahead: the tick after it, by time, really began later
     tick_before: TickFacts | None = None
     tick_after: TickFacts | None = None
-    pause: PauseFacts | None = None  # by which it was or is skipped or held back
-    job: JobFacts | None = None  # made for it, given way to, or coalesced into
-    pruned_dead: datetime | None = None  # when retention removed the job that was made for it, dead
+    pause: PauseFacts | None = None  # the pause that skipped it or holds it back
+    job: JobFacts | None = None  # the job made for it, or that it gave way to or was coalesced into
+    pruned_dead: datetime | None = None  # when retention removed its dead job
     job_for: datetime | None = None  # the occurrence that ``job`` was made for
     stands_for: int = 1
-    triggered: tuple[Triggered, ...] = ()  # later runs by hand, newest first, if no job was made for it
+    triggered: tuple[Triggered, ...] = ()  # if no job was made for it: later runs by hand, newest first
 
 
 @dataclass(frozen=True)
 class MadeFor:
-    """A ledger row, seen from the job that it names."""
+    """A ledger row that names the job."""
 
     schedule: str
     timezone: str
@@ -291,7 +291,7 @@ class MadeFor:
 
 @dataclass(frozen=True)
 class JobLife:
-    """A job, or what is left of it in the ledger when its row is gone."""
+    """A job, or its ledger rows if its own row is gone."""
 
     job_id: int
     timezone: str
@@ -304,7 +304,7 @@ class JobLife:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The answer. ``brief`` is a line for a list, which combines many ``usual`` ones; ``facts`` are for programs."""
+    """The answer. ``brief`` is its line in a list, which merges ``usual`` ones; ``facts`` are for programs."""
 
     subject: str
     at: datetime | None
@@ -316,7 +316,7 @@ class Explanation:
 
 
 def plain(value: Any) -> Any:
-    """Facts as JSON values: None, empty and False are left out, spans become seconds."""
+    """Convert facts to JSON values: drop None, empty and False; spans become seconds."""
     pairs = None
     if is_dataclass(value) and not isinstance(value, type):
         pairs = {field.name: plain(getattr(value, field.name)) for field in fields(value)}

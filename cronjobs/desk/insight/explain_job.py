@@ -1,4 +1,4 @@
-"""The life of one job in sentences: who made it, each attempt, its state now, and what happens next. Pure."""
+"""Describe one job's life: who made it, each attempt, its state now, and what happens next. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def explain_job(life: JobLife) -> Explanation:
     """Describe one job's life, up to its state now and what will happen next."""
     job, made = life.job, next((row for row in life.rows if row.ledger.outcome == "enqueued"), None)
     first = made.ledger.whole_last if made else job.created_at if job else life.around.now
-    early = made is not None and (made.ledger.reason or "").startswith(RAN_EARLY)  # then nothing is of its day
+    early = made is not None and (made.ledger.reason or "").startswith(RAN_EARLY)  # then nothing else happened that day
     times = LocalTimes(life.around.now if early else first, life.timezone)
     sentences = [_origin(life, job, made, times)]
     if job is None:
@@ -58,7 +58,7 @@ def explain_job(life: JobLife) -> Explanation:
         sentences.append(row_gone(life.pruned_dead, times, life.around))
         verdict = "pruned"
     else:
-        begin = [] if early else _begin(job, times)  # it was not late, whatever the wrong clock showed
+        begin = [] if early else _begin(job, times)  # it was not late: the clock was wrong
         sentences += in_order([*begin, *_others(life, times), *_happened(job, times)])
         sentences += _state(job, times, life.around)
         verdict = "waiting" if job.status in ("queued", "failed") else job.status
@@ -68,7 +68,7 @@ def explain_job(life: JobLife) -> Explanation:
 
 
 def row_gone(pruned_dead: datetime | None, times: LocalTimes, around: Now) -> str:
-    """What is said of a job that has no row any more."""
+    """Return the sentence about a job whose row is gone."""
     if pruned_dead is not None:
         when = times.clock(pruned_dead)
         return f"It was dead, nobody had dealt with it, and retention removed its row at {when}."
@@ -104,13 +104,13 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, times: Lo
 
 
 def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
-    """When it was due and when it started; nothing if a retry has overwritten its only ``run_at``."""
+    """Say when it was due and when it started; nothing if a retry has overwritten its ``run_at``."""
     if job.job_type.startswith(EXEC_PREFIX):
         return [(job.created_at, f"It began at {times.with_utc(job.run_at)}.")]
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
         return []
-    # Interrupted, snoozed, retried by a person; or a payload that does not fit, which is no charged failure.
+    # Interrupted, snoozed, retried by hand, or its payload did not fit: none of them is charged as a failure.
     if job.attempts and (job.attempts[0].outcome != job.status or job.status == "failed"):
         return []
     behind = begun - job.run_at
@@ -121,7 +121,7 @@ def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
 
 
 def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
-    """What the last tick recorded that found it due and did not start it."""
+    """Say why the last tick that found it due did not start it."""
     if job.passed_over is None:
         return []
     tick = job.passed_over.tick
@@ -131,8 +131,8 @@ def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
 
 
 def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
-    """Occurrences that it stands for, or that gave way to it, and when the first of them was settled."""
-    # The host's clock may put its first attempt a moment before the decision that made it.
+    """Name the occurrences it stands for or that gave way to it, with when the first was settled."""
+    # By the host's clock its first attempt may begin just before the decision that made it.
     made_at = datetime.min.replace(tzinfo=UTC)
     decided = next((row.ledger.decided_at for row in life.rows if row.ledger.outcome == "enqueued"), None)
     sentences = []
@@ -154,9 +154,9 @@ def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
 
 
 def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime | None = None) -> list[str]:
-    """Each attempt (several alike as one) and what people did to it, in order, its state now, and what happens next.
+    """Describe its attempts (similar ones merged) and operators' actions in order, its state, and what is next.
 
-    *after*: without what was over by then.
+    *after*: omit what had ended by then.
     """
     if after is not None:
         later = tuple(each for each in job.attempts if each.finished_at > after)
@@ -166,12 +166,12 @@ def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime
 
 
 def in_order(told: Iterable[tuple[datetime, str]]) -> list[str]:
-    """Sentences by their instants."""
+    """Sort sentences by their instants."""
     return [sentence for _, sentence in sorted(told, key=lambda pair: pair[0])]
 
 
 def _happened(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
-    """Attempts and acts with their instants. What a person did parts the attempts before it from those after."""
+    """Describe attempts and actions, with instants. An action separates the attempts before and after it."""
     acts = [(act.at, sentence) for (_, act), sentence in zip(job.acts, _acts(job, times), strict=True)]
     told = list(acts)
     if job.held is not None:
@@ -254,7 +254,7 @@ def _done(job: JobFacts, action: str, at: datetime) -> str:
 
 
 def _in_vain(job: JobFacts, at: datetime) -> str:
-    """That a cancel came to nothing: the attempt that ran then did not stop, and what it did counts."""
+    """Say that a cancel had no effect: the running attempt did not stop, and its outcome counts."""
     ran = _ran_at(job, at)
     return f": no effect, as attempt {ran.number} did not stop" if ran and ran.outcome == "succeeded" else ""
 
@@ -291,7 +291,7 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
 
 
 def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
-    """That it ended without success, as *said*; who could run it again, and who has done so already."""
+    """Say that it ended without success (*said*), and how to run it again or who already did."""
     dismiss = f'"cronjobs jobs dismiss {job.id}" ends the report'
     report = job.status == "dead" and not job.dismissed
     if job.job_type.startswith(EXEC_PREFIX):
@@ -316,7 +316,7 @@ _WHY_DEAD: Final = (OUTLIVED, GAVE_UP, ON_LOST, MAX_LOSSES)
 
 
 def _why_dead(job: JobFacts) -> str:
-    """Why it has no more tries, unless the sentence about its last attempt says that."""
+    """Say why it has no tries left, unless the sentence about its last attempt does."""
     last = job.attempts[-1]
     said = last.error if last.outcome == "failed" else None
     error = job.last_error or ""
@@ -349,7 +349,7 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
         where, begun = f"submitted to its cluster by {name(job.host or '?')}, but no worker there has started it", ""
     elif job.cluster_worker is not None:
         where = f"on worker {name(job.cluster_worker)} of its cluster, for {name(job.host or '?')}"
-    if job.attempts and job.attempts[-1].number == job.attempt:  # recorded while its thread ran on
+    if job.attempts and job.attempts[-1].number == job.attempt:  # recorded while its thread was still running
         return f"Job {job.id} is still leased for attempt {job.attempt} {where}{lease}."
     if job.runner_gone:
         gone = "its process is gone, so the next tick there will settle its outcome"
@@ -358,7 +358,7 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
 
 
 def _reported(job: JobFacts, now: datetime) -> list[str]:
-    """How far the attempt says that it has come."""
+    """Describe the running attempt's reported progress."""
     if job.reported is None or job.reported.progress.done is None or job.started_at is None:
         return []
     said_at = job.started_at + timedelta(seconds=job.reported.ran_s)
@@ -404,7 +404,7 @@ def _ahead(ahead: Ahead | None) -> str:
 
 
 def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
-    """Why no job of the type starts, as far as it is the type's fault."""
+    """Say why jobs of this type do not start, if the type is the reason."""
     reasons = []
     if facts.known is False:
         since = f" since {times.clock(facts.since)}" if facts.since else ""
@@ -414,7 +414,7 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
         reasons.append(f'no host could run type "{name(facts.name)}"{since}{last}')
     if not facts.here:
         other = ""
-        if facts.known and facts.last is not None:  # of another host, or of this one before a rename
+        if facts.known and facts.last is not None:  # another host, or this host under a former name
             began = f"began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
             other = f", but the tick that {began} could run it"
         reasons.append(f'no handler or command "{name(facts.name)}" is registered in this configuration{other}')
@@ -426,7 +426,7 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
 
 
 def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
-    """Why it waits, apart from its time."""
+    """Say why it waits, apart from its due time."""
     reasons = []
     if around.foreign is not None:
         reasons.append(f"ticks with the file here refuse this database: {one_line(around.foreign, 300)}")

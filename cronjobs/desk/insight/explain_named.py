@@ -20,7 +20,7 @@ from cronjobs.engine.store.explaining import job_of_key
 def explain_id(
     connection: Connection, job_id: int, settings: Settings, types: Callable[[], JobTypes]
 ) -> Explanation | None:
-    """None: neither the jobs nor the ledger have this id."""
+    """Return None if neither the jobs nor the ledger have this id."""
     life = job_life(connection, job_id, settings, types) if 0 < job_id < 2**63 else None
     if life is None:
         return None
@@ -32,12 +32,12 @@ def explain_id(
 def explain_key(
     connection: Connection, key: str, settings: Settings, types: Callable[[], JobTypes]
 ) -> Explanation | None:
-    """None: no job has this key."""
+    """Return None if no job has this key."""
     found = job_of_key(connection, key)
     return None if found is None else explain_id(connection, found, settings, types)
 
 
 def explain_type_named(connection: Connection, name: str, settings: Settings, types: JobTypes) -> Explanation | None:
-    """None: nothing names such a job type."""
+    """Return None if nothing names this job type."""
     life = type_life(connection, name, settings, types)
     return None if life is None else explain_type(life, settings.timezone)

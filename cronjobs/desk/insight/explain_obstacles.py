@@ -1,4 +1,4 @@
-"""What stands in a single job's way, read for ``explain``: it would cost too much for each job of a list."""
+"""Why one job does not start, for ``explain``; too many reads to do for each job of a list."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BEFORE, _AFTER = str(EffectUnknown("KEY")).split("KEY")
 def with_obstacles(
     connection: Connection, job: JobFacts, settings: Settings, types: Callable[[], JobTypes]
 ) -> JobFacts:
-    """The same job, with what keeps it from running."""
+    """Return *job* with the reasons why it does not start."""
     if job.status == Status.DEAD and job.attempts:
         last = job.attempts[-1]
         return replace(job, unsettled=unsettled_effect(connection, last.error_type, last.error))
@@ -54,7 +54,7 @@ def _ahead(
     better = earlier = 0
     more = False
     for lane in lanes_due(connection, runnable):
-        apart = lane.job_type in types and types[lane.job_type].executor is not None  # no tick takes these
+        apart = lane.job_type in types and types[lane.job_type].executor is not None  # ticks do not claim these
         if lane.paused or apart or lane.priority > priority or not (runnable is None or lane.job_type in runnable):
             continue
         in_turn = [row for row in lane.rows if row.its_turn]
@@ -71,7 +71,7 @@ def _ahead(
 
 
 def unsettled_effect(connection: Connection, error_type: str | None, error: str | None) -> str | None:
-    """The key of the effect for which a job died with this error; None: of none, or somebody has settled it since."""
+    """Return the unsettled effect's key that a job died of with this error; None: no effect, or settled since."""
     said = error or ""
     if error_type != EffectUnknown.__name__ or not (said.startswith(_BEFORE) and said.endswith(_AFTER)):
         return None
@@ -83,5 +83,5 @@ def unsettled_effect(connection: Connection, error_type: str | None, error: str 
 
 
 def settling(key: str) -> str:
-    """The command that settles an effect, to be followed by a word on how else it can be settled."""
+    """Return the command that settles an effect; the caller adds the other verdict."""
     return one_line(f"cronjobs effects settle {shlex.quote(key)} done", 600)

@@ -1,7 +1,7 @@
-"""Facts in, sentences out: what became of an occurrence. Pure; the wording is all here.
+"""Describe what became of an occurrence: facts in, sentences out. Pure; all its wording is here.
 
-A verdict is one word for programs, and the sentences are for people: times on the schedule's own clocks, causes before
-consequences, and never more than the rows show.
+A verdict is one word for programs. The sentences are for people: times are in the schedule's zone, causes come before
+consequences, and nothing is claimed that the rows do not show.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ OCCURRENCE_VERDICTS: Final = {
 
 
 def verdict(facts: OccurrenceFacts) -> str:
-    """The verdict, one word of OCCURRENCE_VERDICTS."""
+    """Return the verdict, one of OCCURRENCE_VERDICTS."""
     row = facts.ledger
     if row is not None:
         return "paused" if row.outcome == "skipped" and (row.reason or "").startswith("paused") else row.outcome
@@ -74,7 +74,7 @@ def verdict(facts: OccurrenceFacts) -> str:
 def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
     """Explain what became of an occurrence, or why there was none; *facts* of a range become one explanation."""
     found, row = verdict(facts), facts.ledger
-    early = row is not None and (row.reason or "").startswith(RAN_EARLY)  # then nothing is of its day
+    early = row is not None and (row.reason or "").startswith(RAN_EARLY)  # then nothing else happened that day
     times = LocalTimes(facts.around.now if early else facts.first_for, facts.timezone)
     sentences = []
     if facts.renamed_from is not None:
@@ -122,7 +122,7 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
 
 
 def _usual(facts: OccurrenceFacts, found: str) -> bool:
-    """Whether it made its own job in time, which succeeded at the first attempt, so that a list need not show it."""
+    """Whether its own job ran in time and succeeded at the first attempt, so that a list can merge it."""
     job, row = facts.job, facts.ledger
     if found != "enqueued" or job is None or row is None or (row.reason or "").startswith(RAN_EARLY):
         return False
@@ -137,7 +137,7 @@ def _it(facts: OccurrenceFacts) -> str:
 def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     future = facts.first_for > facts.around.now
     by = _by_definition(facts.definition, times, facts.last_for)
-    if facts.existence in ("not_yet", "retired"):  # and still there is a row: a backfill reaches back further
+    if facts.existence in ("not_yet", "retired"):  # with a row nevertheless: a backfill reached back further
         gone = "did not exist yet" if facts.existence == "not_yet" else "was retired"
         sentences = [f"{name(facts.schedule)} {gone} at {times.with_utc(facts.last_for)}."]
     elif facts.count == 1:
@@ -156,7 +156,7 @@ def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: datetime | None = None) -> str:
-    """*due*: an occurrence that was settled by it, so that it was in force by then."""
+    """*due*: an occurrence that this definition settled, so it was in force by then."""
     if definition is None:
         return ""
     timing = one_line(definition.timing, 100)
@@ -211,14 +211,14 @@ def _ran_early(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
 
 
 def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
-    """What became of the job, if its row still exists."""
+    """Say what became of the job, if its row still exists."""
     if facts.job is None:
         return [row_gone(facts.pruned_dead, times, facts.around)]
     return job_sentences(facts.job, times, facts.around)
 
 
 def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
-    """What the ticks did between the occurrence and its decision; nothing if that time was short."""
+    """Say what ticks did between the occurrence and its settlement; nothing if that was short."""
     before, after = facts.tick_before, facts.tick_after
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN:
         return []
@@ -245,7 +245,7 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
 
 
 def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
-    """That no tick came when it was due; what was decided later, by a person, says nothing of that time."""
+    """Say that no tick came when it was due, even if an operator settled it later."""
     before, after = facts.tick_before, facts.tick_after
     if before is None or after is None or after.started_at - facts.last_for <= ON_TIME_WITHIN:
         return []
@@ -255,7 +255,7 @@ def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
-    """What its row shows: it fired no schedules, or carried a file in which the schedule's entry is broken."""
+    """Say why a tick did not settle it: schedules were off, or its file has a broken entry for the schedule."""
     if tick.schedules_off:
         return "it fired no schedules (CRONJOBS_SCHEDULES=off on that host)"
     for where, what in tick.broken:
@@ -278,7 +278,7 @@ def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> l
 
 
 def _joined(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
-    """Whether it was coalesced into a job that waited already, not into one that was made with it."""
+    """Whether it was coalesced into a job that already waited, not into one made together with it."""
     older = facts.job is not None and facts.job.created_at < row.decided_at - timedelta(seconds=1)
     return older or (row.reason or "").startswith("overlap")
 
@@ -343,7 +343,7 @@ def _missed(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list
 
 
 def _not_made_up(facts: OccurrenceFacts, row: LedgerFacts) -> str:
-    """Why no run makes up for what was missed."""
+    """Say why no run makes up for the missed occurrences."""
     definition = facts.definition
     if definition is not None and definition.catch_up == "none":
         return "catch_up: none"
@@ -371,7 +371,7 @@ _SETTLED: Final = {
 
 def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     now, last, brake = facts.around.now, facts.around.last_tick, facts.pause
-    was_held, could_since = [], facts.last_for  # since when a tick could settle it
+    was_held, could_since = [], facts.last_for  # since when ticks could settle it
     if brake is not None and brake.ended_at is not None:
         was_held = [f"{capital(_it_was(facts))} held back: {pause(brake, times)}."]
         could_since, brake = brake.ended_at, None
@@ -475,7 +475,7 @@ def _retired_by(act: AuditEntry | None, times: LocalTimes) -> str:
 
 
 def _in_the_file(facts: OccurrenceFacts) -> list[str]:
-    """Of a retired schedule: that the file at hand has it nevertheless."""
+    """Say of a retired schedule that the file here has it nevertheless."""
     sentences = []
     if facts.in_file:
         sentences.append("The file here has it, and no tick applied that file since: it is not in force.")
@@ -486,7 +486,7 @@ def _in_the_file(facts: OccurrenceFacts) -> list[str]:
 
 
 def _standing(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
-    """What has changed for the schedule since that occurrence."""
+    """Say what changed for the schedule since that occurrence."""
     now = facts.standing
     if now is None:
         return []
@@ -545,7 +545,7 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
 
 
 def counts_of(told: Iterable[Explanation]) -> Counter[str]:
-    """The number of occurrences by verdict."""
+    """Count occurrences by verdict."""
     counts: Counter[str] = Counter()
     for each in told:
         counts[each.verdict] += each.facts["count"]
@@ -557,7 +557,7 @@ def summary(counts: Counter[str], left_out: bool) -> str:
     total = counts.total()
     if not total:
         return "no occurrence"
-    others = [word for word in counts if word not in OCCURRENCE_VERDICTS]  # of runs of exec
+    others = [word for word in counts if word not in OCCURRENCE_VERDICTS]  # verdicts of exec runs
     parts = [f"{counts[word]:,} {word.replace('_', ' ')}" for word in (*OCCURRENCE_VERDICTS, *others) if counts[word]]
     older = "; older ones are left out" if left_out else ""
     return f"{total:,} {'occurrence' if total == 1 else 'occurrences'}: {', '.join(parts)}{older}"

@@ -1,4 +1,4 @@
-"""Phrases that explanations share: how late it was, who did it, what was paused."""
+"""Phrases that explanations share: who did something, what was paused, which run made up for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def name(text: str) -> str:
 
 
 def enqueued_by(by: str) -> str:
-    """ "enqueued by app/web"; "triggered by ada" of what "cronjobs trigger" made."""
+    """ "enqueued by app/web"; "triggered by ada" for a job of "cronjobs trigger"."""
     person = by.removeprefix("trigger ")
     return f"{'enqueued' if person == by else 'triggered'} by {name(person)}"
 
@@ -50,14 +50,14 @@ def pause(pause: PauseFacts, times: LocalTimes) -> str:
 
 @dataclass(frozen=True)
 class ByHand:
-    """``said``: what became of a run that a person triggered. ``does_it``: it did the work, or may still do it."""
+    """A run triggered by hand: ``said`` is its result; ``does_it``: it succeeded, or may still succeed."""
 
     said: str
     does_it: bool
 
 
 def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
-    """The newest run by hand that succeeded, else the newest: to know before the work is repeated."""
+    """Return the newest successful run by hand, else the newest: the reader may not need to repeat the work."""
     best = next((each for each in runs if each.status == Status.SUCCEEDED), runs[0] if runs else None)
     if best is None:
         return None

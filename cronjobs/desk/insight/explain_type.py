@@ -1,4 +1,4 @@
-"""Whether a job type can run, since when not, and why: what ticks and jobs show, in sentences."""
+"""Explain whether a job type can run, since when it cannot, and why."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEDULES_NAMED = 5
 
 @dataclass(frozen=True)
 class TypeLife:
-    """A job type: who can run it, what uses it, how many of its jobs wait, and the one that waits longest."""
+    """A job type: which hosts can run it, which schedules use it, its waiting jobs, and the oldest of them."""
 
     facts: TypeFacts
     around: Now
@@ -33,7 +33,7 @@ class TypeLife:
     waiting: int
     due: int
     oldest: JobFacts | None
-    died_at: datetime | None = None  # the last of its dead jobs that nobody has dealt with
+    died_at: datetime | None = None  # when its last dead job died that nobody has dealt with
 
 
 def type_life(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeLife | None:

@@ -1,4 +1,4 @@
-"""What a finding is: a problem that a person has to fix."""
+"""A finding: a problem that someone has to fix."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from cronjobs.engine.store.given_up import GivenUp
 from cronjobs.errors import MESSAGE_LIMIT
 from cronjobs.text import one_line
 
-WELL: Final = "ticks come, nothing is late or dead, no schedule is behind"  # said where there is no finding
-NAMED: Final = 3  # of several with the same problem; the rest are counted
+WELL: Final = "ticks come, nothing is late or dead, no schedule is behind"  # printed if there is no finding
+NAMED: Final = 3  # names listed in a finding; the rest are counted
 
 
 class Severity(StrEnum):
-    """How bad it is. A notice is worth a look, but normal in the middle of a deploy, and no alarm."""
+    """A notice is worth a look but raises no alarm; during a deploy it is normal."""
 
-    CRITICAL = "critical"  # something that was due does not happen, or nothing does
+    CRITICAL = "critical"  # due work is not done, or no work at all
     WARNING = "warning"
     NOTICE = "notice"
 
     @property
     def rank(self) -> int:
-        """0 is the worst."""
+        """Return the rank; 0 is the worst."""
         return list(Severity).index(self)
 
 
 @dataclass(frozen=True)
 class Ack:
-    """A person knows about it: ``by`` whom, ``why``, and ``until`` when it stays quiet."""
+    """An acknowledgement: ``by`` whom, ``why``, and ``until`` when the finding stays quiet."""
 
     by: str | None
     why: str | None
@@ -43,9 +43,9 @@ class Ack:
 
 @dataclass(frozen=True)
 class Covered:
-    """A finding for which another one stands: its key, and which of its ``rows``; (): all.
+    """A finding that another one reports too: its key, and which of its ``rows``; (): all.
 
-    ``until``: only if it began by then; None: whenever it began.
+    ``until``: only if the finding began by then; None: whenever it began.
     """
 
     key: str
@@ -53,20 +53,19 @@ class Covered:
     until: datetime | None = None
 
     def is_all_of(self, finding: Finding) -> bool:
-        """Whether nothing of *finding* is left without this."""
+        """Whether this covers all rows of *finding*."""
         in_time = self.until is None or (finding.since is not None and finding.since <= self.until)
         return self.key == finding.key and in_time and (not self.rows or set(finding.rows) <= set(self.rows))
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem that a person has to fix. ``kind`` is for programs, ``text`` one sentence for people.
+    """A problem that someone has to fix. ``kind`` is for programs, ``text`` one sentence for people.
 
-    ``since`` and ``command`` (what to type) are set if they are known and not in the text. ``subject``: which host,
-    queue or job type it is about, if there may be several of a kind. ``rows``: the ids or names behind it; an ack
-    covers these. ``ack``: who acknowledged it, while that holds. ``covers``: findings that it stands for, as it has the
-    same cause: see ``same_cause``; ``follows``: what there is no more because this came of it. ``job_id``: the job that
-    it is about, if that is one.
+    ``since`` and ``command`` (what to type) are set if known and not in the text. ``subject``: the host, queue or job
+    type, for kinds with several findings. ``rows``: the ids or names behind it, which an ack covers. ``ack``: the ack
+    in force. ``covers``: findings with the same cause, which it replaces (see ``same_cause``); ``follows``: findings
+    that turned into this one. ``job_id``: its job, if it is about a single one.
     """
 
     kind: str
@@ -82,22 +81,22 @@ class Finding:
     job_id: int | None = None
 
     def __post_init__(self) -> None:
-        # The text quotes names that anyone may have written.
+        # The text quotes names from rows that anyone may have written.
         object.__setattr__(self, "text", one_line(masking.hide(self.text), MESSAGE_LIMIT))
 
     @property
     def key(self) -> str:
-        """Its name for ``cronjobs ack``: "dead", "host:web2"."""
+        """The finding's name for ``cronjobs ack``: "dead", "host:web2"."""
         return f"{self.kind}:{self.subject}" if self.subject else self.kind
 
     @property
     def alarm(self) -> bool:
-        """Whether somebody has to look now."""
+        """Whether someone has to look now: no notice, and not acknowledged."""
         return self.severity is not Severity.NOTICE and self.ack is None
 
 
 def together(group: Sequence[Finding]) -> Finding:
-    """One finding for several with the same key: the worst that nobody has acknowledged, with the rows of all."""
+    """Merge findings with the same key: the worst unacknowledged one, with the rows of all."""
     if len(group) == 1:
         return group[0]
     worst = min(group, key=lambda finding: (finding.ack is not None, finding.severity.rank))
@@ -113,7 +112,7 @@ def together(group: Sequence[Finding]) -> Finding:
 
 
 def for_the_file_here(finding: Finding) -> Finding:
-    """The same, where ticks refuse the file here: that is most likely why they do not come, or fire nothing."""
+    """Return *finding* for a file that ticks refuse: most likely that is why they do not come or fire nothing."""
     return replace(finding, text=f"{finding.text}; ticks refuse the file here", command="cronjobs check")
 
 
@@ -127,7 +126,7 @@ def several(names: Sequence[str]) -> str:
 
 
 def typed(command: str, *names: str) -> str:
-    """A command to type, with *names* quoted for a shell."""
+    """Return a command to type, with *names* quoted for a shell."""
     return " ".join([command, *map(shlex.quote, names)])
 
 
@@ -142,7 +141,7 @@ def jobs_text(count: int, what: str = "job") -> str:
 
 
 def waiting_words(due: int, schedules: Sequence[str]) -> list[str]:
-    """What a job type that nobody knows keeps back: "2 due jobs wait", "schedules a, b cannot run"."""
+    """Say what waits for an unknown job type: "2 due jobs wait", "schedules a, b cannot run"."""
     found = []
     if due:
         found.append("1 due job waits" if due == 1 else f"{due:,} due jobs wait")

@@ -1,4 +1,4 @@
-"""What is wrong, from the facts of ``health``: a sentence each, how bad, since when, and what to type. Pure."""
+"""Turn the facts of ``health`` into findings. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Ack", "Finding", "Severity", "judge", "troubles"]
 
 
 def judge(health: Health, settings: Settings, but: Collection[str] = ()) -> list[Finding]:
-    """What is wrong, the worst first, each with its ack, if that covers it as it is now; empty when all is well.
+    """Return the findings, worst first, each with the ack that covers it, if any; [] if all is well.
 
-    Without findings of the kinds in *but*, which the caller reports otherwise, or not: they stand for no other one.
-    A file that is broken, or not at hand, does not show that the project is another one, or a job type unknown.
+    *but*: kinds to leave out; these cover no other finding. A broken or missing file is no evidence that the project
+    is another one or that a job type is unknown.
     """
     if settings.broken:
         project, environment = settings.project or health.project, settings.environment or health.environment
@@ -33,7 +33,7 @@ def judge(health: Health, settings: Settings, but: Collection[str] = ()) -> list
 
 
 def acknowledged(finding: Finding, acks: Mapping[str, StoredAck]) -> Finding:
-    """*finding* with its ack, unless a row came since, or it became worse."""
+    """Return *finding* with its ack, unless it has a new row or a worse severity since."""
     stored = acks.get(finding.key)
     if stored is None or not set(finding.rows) <= set(stored.rows):
         return finding
@@ -43,7 +43,7 @@ def acknowledged(finding: Finding, acks: Mapping[str, StoredAck]) -> Finding:
 
 
 def troubles(health: Health, settings: Settings, but: Collection[str] = ()) -> list[Finding]:
-    """What is wrong, acknowledged or not, each cause once; empty when all is well."""
+    """Return the findings, acknowledged or not, each cause once; [] if all is well."""
     same = same_cause(health, settings)
     if "config" in but:
         same = replace(same, hosts={}, entries={})

@@ -1,4 +1,4 @@
-"""What extras find. One that is not installed, or that fails, is a finding itself, and hides nothing of the others."""
+"""Collect the findings of extras. A missing or failing extra becomes a finding; the others still report theirs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from cronjobs.installed import if_installed
 
 
 class Told(NamedTuple):
-    """What an extra found. ``again_at``: when time alone may make another finding; None: never."""
+    """An extra's findings. ``again_at``: when passing time alone may add one; None: never."""
 
     findings: Sequence[Finding] = ()
     again_at: datetime | None = None
 
 
 def told_by_extras(connection: Connection, settings: Settings, now: datetime) -> Told:
-    """What all extras found: ours, and those that the file names."""
+    """Return the findings of our extras and of those that the file names."""
     all_told = [Told(list(_not_installed(settings)))]
     if settings.extras:
         prepare_imports(settings)
@@ -50,7 +50,7 @@ def told_by_extras(connection: Connection, settings: Settings, now: datetime) ->
 
 
 def _not_installed(settings: Settings) -> Iterator[Finding]:
-    """Extras that the file asks for, and that this installation does not have."""
+    """Report extras that the file uses and that are not installed."""
     wanted = {name: door.module.rpartition(".")[0] for name, door in extras.DOORS.items() if door.wanted(settings, "-")}
     if settings.setup == django_project.SETUP:
         wanted[settings.setup] = django_project.EXTRA

@@ -1,4 +1,4 @@
-"""What is wrong with schedules, and with pauses that hold them back."""
+"""Findings about schedules and about pauses that hold them back."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _behind(late: Mapping[str, datetime]) -> Iterator[Finding]:
 
 
 def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
-    """Schedules whose last runs failed, one finding for each number of failures that are too many."""
+    """Find schedules whose last runs failed; one finding per limit (warn_after_failures)."""
     found: dict[int, dict[str, FailingRuns]] = {}
     for name, runs in failing_runs(health.watch).items():
         if name not in same.not_failing:
@@ -135,7 +135,7 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _Missing:
-    """A schedule without runs that it was due: it missed them in an ``outage``, or a wrong clock ran it ``early``."""
+    """A schedule that missed runs in an ``outage``, or that a wrong clock ran ``early``."""
 
     name: str
     outage: Happened | None
@@ -147,7 +147,7 @@ class _Missing:
 
 
 def _missing(found: Watched) -> Iterator[_Missing]:
-    """Schedules with runs that were missed in an outage, or that a wrong clock ran early, and none since."""
+    """Find schedules with missed or early runs and no successful run since."""
     for schedule in found.schedules:
         by_hand = found.covered.get(schedule.name)
         since = filter(without_a_run, since_a_run(found.lately.get(schedule.id, [])))
@@ -159,7 +159,7 @@ def _missing(found: Watched) -> Iterator[_Missing]:
 
 
 def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding]:
-    """Schedules with occurrences of which nothing came, unless another finding says why."""
+    """Find schedules with occurrences that did not run, unless another finding says why."""
     found = {
         name: each
         for name, each in health.watch.not_run.items()
@@ -201,7 +201,7 @@ def _why_not(schedule: str, found: NotRun, health: Health) -> str:
 
 
 def _said_already(job: JobNow | None, health: Health, every: timedelta) -> bool:
-    """Whether another finding has the cause for which *job* did not run."""
+    """Whether another finding says why *job* did not run."""
     if job is None:
         return False
     if job.status == "running":
@@ -228,7 +228,7 @@ def _no_tick(health: Health, every: timedelta) -> bool:
 
 
 def _held_back(found: Watched, pauses: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Finding]:
-    """Pauses that may have been forgotten: older than a day, or holding back something of a schedule."""
+    """Find pauses that may be forgotten: older than a day, or holding back occurrences."""
     for pause in pauses:
         scope, name = pause["scope"], pause["name"]
         names = [] if scope == "queue" or pause["skip"] else sorted(_behind_pause(found, pause, now))
@@ -257,7 +257,7 @@ def _behind_pause(found: Watched, pause: Mapping[str, Any], now: datetime) -> It
     for schedule in found.schedules:
         if pause["scope"] == "schedule" and pause["name"] != schedule.name:
             continue
-        if schedule.owed:  # owed by a definition that ended meanwhile, also of a retired schedule
+        if schedule.owed:  # occurrences of a former definition, also of a retired schedule
             yield schedule.name
             continue
         if schedule.status != "active":

@@ -1,4 +1,4 @@
-"""What is wrong with hosts, their ticks and their files."""
+"""Findings about hosts, their ticks and their files."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from cronjobs.model import rough
 
 _SHOW_CRON = "cronjobs crontab show"
 _HISTORY = "cronjobs history --since 1h"
-_ALSO = "host "  # begins a row that names another host with the same faults
+_ALSO = "host "  # prefix of a row that names another host with the same faults
 _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 
 
 def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     foreign = list(_foreign(health, settings))
     yield from foreign
-    if not settings.without_project and not foreign:  # else no tick comes from here, for that very reason
+    if not settings.without_project and not foreign:  # otherwise this configuration is why no tick comes
         for found in _no_tick(health, settings.run.every):
             yield for_the_file_here(found) if settings.broken else found
     if len(health.silent) < len(health.ticks):
@@ -57,7 +57,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     for job_type, problem in health.never_begin:
         held = sum(without_room.pop(place) for place in list(without_room) if place[1] == job_type)
         yield _fault(str(problem), (str(problem),), (), (), held, health, same)
-    misfits = {found.job_type for found in health.misfits}  # jobs that wait for this: a finding of their own
+    misfits = {found.job_type for found in health.misfits}  # jobs with payloads that do not fit have their own finding
     for job_type, problem in health.schedule_misfits:
         if job_type not in misfits:
             yield Finding("config", str(problem), command="cronjobs check", rows=(str(problem),))
@@ -72,7 +72,7 @@ def _foreign(health: Health, settings: Settings) -> Iterator[Finding]:
     if theirs in (("", ""), ours):
         return
     if health.environment.startswith(MOVED):
-        # Without a command: the first advice is an edit, and to adopt it here would open both sides.
+        # No command: the fix is to edit the file. "db adopt" here would let both sides claim jobs.
         yield Finding("foreign", str(MovedDatabase(health.environment.removeprefix(MOVED))), Severity.CRITICAL)
         return
     text = (
@@ -102,7 +102,7 @@ def _no_tick(health: Health, every: timedelta) -> Iterator[Finding]:
 
 
 def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Ticks that were killed, or ended with a fault of the database or of cronjobs."""
+    """Find ticks that were killed, or that ended with a database error or an internal error."""
     for host, found in sorted(health.watch.killed.items()):
         text = f"{found.ticks} ticks of host {host} did not end in the last {rough(found.within)}: they were killed"
         yield Finding("ending", text, since=found.since, command=_HISTORY, subject=host)
@@ -118,7 +118,7 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
 def _config(
     health: Health, settings: Settings, same: SameCause, at_work: Sequence[Mapping[str, Any]]
 ) -> Iterator[Finding]:
-    """What is wrong with the file here, and with those of other hosts as their ticks have recorded it."""
+    """Find faults in the file here, and in other hosts' files as their ticks recorded them."""
     here = [(fault.where, fault.what, f"{fault.where}: {fault.what}") for fault in health.faults]
     here += [(problem.path, problem.message, str(problem)) for problem in settings.problems]
     types, late = same.hosts.get("", ()), dict(same.entries.get("", {}))
@@ -141,7 +141,7 @@ def _config(
 
 
 def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Mapping[str, Any]]) -> datetime | None:
-    """Since when ticks have recorded such a fault; None: none of the last ones has."""
+    """Return since when ticks record this fault; None: none of the last ticks did."""
     fault = as_noted(where, what)
     began = [health.watch.misconfigured.get(tick["host"]) for tick in at_work if fault in recorded_faults(tick).items()]
     return min((at for at in began if at is not None), default=None)
@@ -150,26 +150,26 @@ def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Map
 def _recorded(
     here: Mapping[str, str], health: Health, at_work: Sequence[Mapping[str, Any]]
 ) -> tuple[Mapping[str, str], list[str]]:
-    """Which of the faults *here* ticks have recorded, and on which hosts, as other hosts see it: see ``_of_hosts``."""
+    """Return the recorded faults among *here* and their hosts, as other hosts report them: see ``_of_hosts``."""
     ours = [tick for tick in at_work if recorded_faults(tick).items() <= here.items()]
     most = max((recorded_faults(tick) for tick in ours), key=len, default={})
     return most, _by_time([tick for tick in ours if most and recorded_faults(tick) == most], health)
 
 
 def _by_time(ticks: Sequence[Mapping[str, Any]], health: Health) -> list[str]:
-    """The hosts of these *ticks*, the one whose file has been at fault longest first."""
+    """Return the hosts of *ticks*, longest at fault first."""
     hosts = {tick["host"] for tick in ticks}
     return sorted(hosts, key=lambda host: (health.watch.misconfigured.get(host) or health.now, host))
 
 
 def row_of(where: str, what: str) -> str:
-    """A fault of a file as it stands in the rows of ``config``."""
+    """Return a file's fault as a row of the finding ``config``."""
     where, what = as_noted(where, what)
     return f"{shown_path(where)}: {what}"
 
 
 def wrong(config: Finding) -> list[str]:
-    """The faults of that finding, by their rows."""
+    """Return the faults in the rows of a finding ``config``."""
     return [row for row in config.rows if not row.startswith(_ALSO)]
 
 
@@ -180,11 +180,11 @@ def _rows(faults: Mapping[str, str], hosts: Sequence[str]) -> tuple[str, ...]:
 def _of_hosts(
     faults: Mapping[str, str], ticks: Sequence[Mapping[str, Any]], health: Health, same: SameCause
 ) -> Finding:
-    """One finding about the hosts whose last *ticks* recorded the same faults.
+    """Return one finding for all hosts whose last *ticks* recorded the same faults.
 
-    Its key has the host that has them longest, so that it keeps its key when others join; these are rows, so that an
-    ack does not cover a host that joined since. It does not cover ``config:other``: only a host itself ends the alert
-    about its file.
+    Its key names the host that has had them longest, so the key stays when others join. The others are rows, so an ack
+    does not cover a host that joined later. It does not cover ``config:other``: an alert about a host's file ends only
+    when that host reports no fault.
     """
     hosts = _by_time(ticks, health)
     whose = (
@@ -197,18 +197,18 @@ def _of_hosts(
         _rows(faults, hosts),
         [job_type for host in hosts for job_type in same.hosts.get(host, ())],
         tuple(name for host in hosts for name in same.entries.get(host, ())),
-        max(_held_by_limits(tick, faults) for tick in ticks),  # each host sees the same jobs
+        max(_held_by_limits(tick, faults) for tick in ticks),  # all hosts count the same jobs
         health,
         same,
         since=min((at for host in hosts if (at := health.watch.misconfigured.get(host))), default=None),
         subject=hosts[0],
     )
-    # Typed here it would look at the file here.
+    # No command: typed here, it would check the file here.
     return replace(found, text=f'{found.text} ("cronjobs check" there says more)', command=None)
 
 
 def _held_by_limits(tick: Mapping[str, Any], wheres: Collection[str]) -> int:
-    """The due jobs that the tick left for a limit that faults there close."""
+    """Count due jobs that the tick left because a fault in ``limits:`` closes their limit."""
     return sum(
         entry["jobs"]
         for entry in entries_of(tick)
@@ -219,7 +219,7 @@ def _held_by_limits(tick: Mapping[str, Any], wheres: Collection[str]) -> int:
 
 
 def _names_limit(where: str, prefix: str) -> bool:
-    """Whether a fault there closes the limit of this prefix; "": the limit of all keys, as none could be read."""
+    """Whether a fault closes the limit of this prefix; "": all limits, because none could be parsed."""
     return f"{where}.".startswith(f"limits.{prefix}." if prefix else "limits.")
 
 
@@ -233,9 +233,9 @@ def _fault(
     same: SameCause,
     **more: Any,
 ) -> Finding:
-    """A finding about a file; for it *types* may be unknown, schedules *stuck*, and due jobs *held* back.
+    """Return a finding about a file. It may leave *types* unknown, schedules *stuck* and due jobs *held* back.
 
-    Then something that was due does not happen.
+    If it does, due work is not done, and it is critical.
     """
     severity = Severity.CRITICAL if types or stuck or held else Severity.WARNING
     if types:
@@ -274,5 +274,5 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
 
 
 def _did(tick: Mapping[str, Any]) -> Mapping[str, Any]:
-    # SQLite takes anything that plain SQL has written.
+    # On SQLite plain SQL may have written any type here.
     return tick["did"] if isinstance(tick["did"], Mapping) else {}

@@ -1,4 +1,4 @@
-"""What is wrong with jobs, queues and job types."""
+"""Findings about jobs, queues and job types."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _late(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding
     groups = [group for group in health.late if (group.queue, group.job_type) not in same.no_room]
     late = sum(group.late for group in groups) + health.more_late
     at_work = ticking(health.ticks, health.now, every)
-    if late and at_work:  # else it is for want of ticks, which is a finding of its own
+    if late and at_work:  # without ticks, jobs are late for that reason, which has its own finding
         apart = [each.group for each in health.stranded]
         could = [group for group in groups if group not in apart]
         runnable = sum(group.late for group in could) + health.more_late
@@ -117,7 +117,7 @@ def _late(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding
 
 
 def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]]) -> str:
-    """What the last ticks recorded of all these jobs, if they agree."""
+    """Return why the last ticks left these jobs, if all recorded the same reason."""
     entries = [each for tick in ticks for each in entries_of(tick)]
     for why, words in _WHY_LATE.items():
         places = {(each.get("queue"), each.get("job_type")) for each in entries if each.get("why") == why}
@@ -194,7 +194,7 @@ def _deaths(health: Health, same: SameCause) -> Iterator[Finding]:
 
 
 def _what_died(same: SameCause) -> Iterator[str]:
-    """What the dead jobs are the cause of."""
+    """Say which schedules and types the dead jobs affect."""
     if same.late:
         have, its = ("has", "its") if len(same.late) == 1 else ("have", "their")
         yield f"{several(same.late)} {have} not run within {its} grace"

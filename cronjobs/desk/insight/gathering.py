@@ -1,4 +1,4 @@
-"""Is all well? One look at the database gathers the facts; ``findings`` says what is wrong."""
+"""Read the facts of ``Health`` from the database; ``findings`` judges them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEXT_SHOWN: Final = 5
 
 
 def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
-    """Gather the facts in a few indexed statements; *types* are those that this configuration knows."""
+    """Gather the facts in a few indexed statements; *types*: registered by this configuration."""
     every, now = settings.run.every, database_now(connection)
     whose = meta.read_meta(connection)
     in_force = schedules.pauses_in_force(connection)
@@ -82,6 +82,6 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         **troubled_types(connection, settings.run),
         told=told_by_extras(connection, settings, now),
     )
-    for (queue, _), jobs in without_room(health, every).items():  # the finding ``config`` says why
+    for (queue, _), jobs in without_room(health, every).items():  # the finding ``config`` reports them
         health.queues.get(queue, health.others).late -= jobs
     return health

@@ -1,4 +1,4 @@
-"""How the system does, as ``gathering`` finds it: ``findings`` says what is wrong with it."""
+"""The facts that ``gathering`` reads and ``findings`` judges."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from cronjobs.errors import Problem
 
 @dataclass(frozen=True)
 class Health:
-    """The facts, some as plain rows. ``late`` counts only jobs that could run.
+    """The facts, some of them as plain rows. ``late`` counts only jobs that could run.
 
-    Those are of known types, not paused, and wait neither for a limit nor for another job of their schedule.
-    Of very many queues and unknown types the rest is counted: see ``QueueFacts``.
+    Such jobs have a known type, are not paused, and wait neither for a limit nor for another job of their schedule.
+    If there are very many queues or unknown types, the rest is only counted: see ``QueueFacts``.
     """
 
     now: datetime
@@ -40,32 +40,32 @@ class Health:
     overdue: int
     queues: dict[str, Queue]
     oldest_due_at: datetime | None
-    late_since: datetime | None  # when the first of those that are late became late
-    unresolved: dict[str, int]  # due jobs by a type that no tick knew lately
+    late_since: datetime | None  # when the oldest late job became late
+    unresolved: dict[str, int]  # type that no recent tick knew → due jobs
     dead: dict[str, int]
     pauses: list[dict[str, Any]]
     schedules: Survey
-    next: list[tuple[datetime, str]]  # which schedules fire when, at most gathering.NEXT_SHOWN
+    next: list[tuple[datetime, str]]  # when which schedule fires next, at most gathering.NEXT_SHOWN
     faults: tuple[Fault, ...] = field(default=())
-    schedule_misfits: list[tuple[str, Problem]] = field(default_factory=list)  # by job type: payloads of the file here
-    never_begin: list[NeverBegins] = field(default_factory=list)  # timeouts of the file here that no tick has room for
-    judged_by_ticks: bool = False  # types are judged by what ticks knew; else by what is registered here
-    unknown_schedules: dict[str, list[str]] = field(default_factory=dict)  # active ones, by such a type
-    unknown_since: dict[str, datetime] = field(default_factory=dict)  # since when work of such a type waits
-    gone: dict[str, datetime] = field(default_factory=dict)  # when the first tick did not know such a type any more
+    schedule_misfits: list[tuple[str, Problem]] = field(default_factory=list)  # job type, misfit in the file here
+    never_begin: list[NeverBegins] = field(default_factory=list)  # timeouts in the file here that fit no tick
+    judged_by_ticks: bool = False  # True: ticks recorded their types; False: types registered here count
+    unknown_schedules: dict[str, list[str]] = field(default_factory=dict)  # unknown type → active schedules
+    unknown_since: dict[str, datetime] = field(default_factory=dict)  # unknown type → since when its work waits
+    gone: dict[str, datetime] = field(default_factory=dict)  # unknown type → when a tick first lacked it
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
-    late: list[LateGroup] = field(default_factory=list)  # but those that are out of reach
-    stranded: list[Stranded] = field(default_factory=list)  # of these, whose types no host that ticks now can run
+    late: list[LateGroup] = field(default_factory=list)  # except those out of reach
+    stranded: list[Stranded] = field(default_factory=list)  # late jobs that no host ticking now can run
     slower: list[SlowRun] = field(default_factory=list)
-    silent: dict[str, datetime] = field(default_factory=dict)  # steady hosts that stopped ticking: since when
-    slow: dict[str, timedelta] = field(default_factory=dict)  # job types whose typical run is too long for the lease
-    limited: dict[Limit, int] = field(default_factory=dict)  # reached limits: how many due jobs wait for each
+    silent: dict[str, datetime] = field(default_factory=dict)  # steady host that stopped ticking → since when
+    slow: dict[str, timedelta] = field(default_factory=dict)  # job type → typical run, too long for the lease
+    limited: dict[Limit, int] = field(default_factory=dict)  # reached limit → due jobs that wait for it
     crashing: list[Crashing] = field(default_factory=list)  # job types that run in child processes because they crash
     failing_types: list[FailingType] = field(default_factory=list)
     misfits: list[WaitingMisfits] = field(default_factory=list)  # by job type
     watch: Watched = field(default_factory=Watched)
-    acks: dict[str, StoredAck] = field(default_factory=dict)  # in force, by the finding's key
-    told: Told = field(default_factory=Told)  # by extras
+    acks: dict[str, StoredAck] = field(default_factory=dict)  # finding's key → ack in force
+    told: Told = field(default_factory=Told)  # findings of extras
 
     others: Queue = field(default_factory=Queue)
     more_queues: int = 0
@@ -75,7 +75,7 @@ class Health:
 
     @property
     def late_groups(self) -> set[tuple[str, str]]:
-        """The queues and types of late jobs."""
+        """Return the queues and types that have late jobs."""
         return {(each.queue, each.job_type) for each in self.late}
 
     def total(self, what: str) -> int:

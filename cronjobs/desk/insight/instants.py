@@ -1,4 +1,4 @@
-"""Instants and spans as people type them."""
+"""Parse instants as users type them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cronjobs.text import one_line
 
 
 def since_instant(text: str, now: datetime, timezone: str, option: str = "--since") -> datetime:
-    """Read *option*: a duration back from *now*, or an ISO instant, in *timezone* unless it says another."""
+    """Parse *option*: a duration before *now*, or an ISO instant, in *timezone* if it has no offset."""
     option = option if option.endswith(":") else f"{option}:"
     try:
         return now - duration(text)
@@ -29,6 +29,6 @@ def since_instant(text: str, now: datetime, timezone: str, option: str = "--sinc
 
 
 def iso_instant(text: str, timezone: str) -> datetime:
-    """An ISO time in UTC; without an offset it is meant in *timezone*. Raises ValueError or OverflowError."""
+    """Parse an ISO time into UTC; without an offset it is in *timezone*. Raises ValueError or OverflowError."""
     read = datetime.fromisoformat(text.strip())
     return (read if read.tzinfo is not None else read.replace(tzinfo=ZoneInfo(timezone))).astimezone(UTC)

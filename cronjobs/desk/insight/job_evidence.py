@@ -1,4 +1,4 @@
-"""Gather what the database knows about jobs, for ``explain`` to put into words."""
+"""Gather the database's facts about jobs, for ``explain`` to describe."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def tick_facts(row: Any) -> TickFacts:
 
 
 def settler_of(connection: Connection, row: Any) -> TickFacts | None:
-    """The tick that settled a ledger row; None: a person did, or the tick's row is pruned."""
+    """Return the tick that settled a ledger row; None: an operator did, or the tick's row is pruned."""
     if row.tick is None:
         return None
     found = explaining.ticks_of(connection, {row.tick}).get(row.tick)
@@ -90,7 +90,7 @@ def settler_of(connection: Connection, row: Any) -> TickFacts | None:
 
 
 def count_of(row: Any) -> int:
-    """The column; ``row.count`` is the method that every tuple has."""
+    """Return the column ``count``: ``row.count`` is the method of tuple."""
     return int(row._mapping["count"])
 
 
@@ -107,7 +107,7 @@ def job_facts(
     around: Now,
     pause_rows: Iterable[Any],
 ) -> dict[int, JobFacts]:
-    """The jobs of these ids that still have a row. The user's modules are imported only if one of them waits."""
+    """Return facts of these ids that still have a row. Imports the user's modules only if one of the jobs waits."""
     if not job_ids:
         return {}
     rows = explaining.jobs_of(connection, job_ids)
@@ -157,9 +157,9 @@ def job_facts(
 def _passed_over(
     connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
 ) -> tuple[dict[int, PassedOver], dict[int, Excluded]]:
-    """By job: the last tick that recorded why it did not start it, and whether the options of all kept them from it.
+    """Map each job to the last tick that recorded why it left it, and whether all ticks' options exclude it.
 
-    A single job counts even if it started later.
+    A job that is asked for alone is included even if it has started since.
     """
     due = {row.id: now for row in rows if row.status in ("queued", "failed") and row.run_at <= now}
     waiting = due.keys()
@@ -198,7 +198,7 @@ def _ran_in(tick: Any, attempt: AttemptFacts) -> bool:
 
 
 def _place(job: Any) -> dict[str, Any]:
-    """A job as the records of ticks describe it."""
+    """Return the job's place in the form that ticks record."""
     return {
         "job_type": job.job_type,
         "queue": job.queue,
@@ -209,7 +209,7 @@ def _place(job: Any) -> dict[str, Any]:
 
 
 def type_facts(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeFacts:
-    """What ticks have recorded about who can run a job type."""
+    """Return what ticks recorded about which hosts can run a job type."""
     runnable = present_types(connection, remembered(settings.run.every))
     known = None if runnable is None else job_type in runnable
     last, since, faults = None, None, {}
@@ -229,7 +229,7 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
         last,
         since,
         tuple((host, str(where), str(what)) for host, several in faults.items() for where, what in several.items()),
-        here=job_type in types.types or settings.broken,  # what cannot be read does not show that it is not there
+        here=job_type in types.types or settings.broken,  # a broken file is no evidence that the type is missing
         file_fault="; ".join(problems) or None,
     )
 
@@ -264,7 +264,7 @@ def _host(holder: str | None) -> str:
 
 
 def job_life(connection: Connection, job_id: int, settings: Settings, types: Callable[[], JobTypes]) -> JobLife | None:
-    """The facts about one job; None if neither its row nor the ledger has it."""
+    """Return the facts about one job; None if neither the jobs nor the ledger have it."""
     around = surroundings(connection, settings)
     job = job_facts(connection, [job_id], settings, types, around, explaining.pause_rows(connection)).get(job_id)
     rows = explaining.rows_naming(connection, [job_id])
@@ -291,7 +291,7 @@ def _triggered_since(connection: Connection, job: JobFacts) -> list[Triggered]:
 
 
 def triggered_since(connection: Connection, names: Collection[str], since: datetime) -> list[Triggered]:
-    """Runs of a schedule that people triggered since then, newest first; *names*: all that it has had."""
+    """Return runs of a schedule triggered by hand since then, newest first; *names*: all it has had."""
     made = explaining.triggers(connection, names, since)
     jobs = {row.id: row for row in explaining.jobs_of(connection, [job_id for *_, job_id in made])} if made else {}
     return [
@@ -303,7 +303,7 @@ def triggered_since(connection: Connection, names: Collection[str], since: datet
 
 
 def with_triggered(job: JobFacts, triggered: Iterable[Triggered]) -> JobFacts:
-    """The same job; if it did not succeed, with the runs that people triggered after it was made."""
+    """Return *job*; if it did not succeed, with later runs triggered by hand."""
     if job.status not in NOT_DONE:
         return job
     later = tuple(each for each in triggered if each.job_id != job.id and each.at >= job.created_at)
@@ -311,7 +311,7 @@ def with_triggered(job: JobFacts, triggered: Iterable[Triggered]) -> JobFacts:
 
 
 def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobTypes]) -> JobFacts:
-    """The same job, with what would cost too much for each job of a list."""
+    """Return *job* with facts that are too costly to read for each job of a list."""
     most = job.most
     if job.status == Status.DEAD and job.failures and most is None and not job.job_type.startswith(EXEC_PREFIX):
         job_type = types().types.get(job.job_type)
@@ -320,11 +320,11 @@ def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobType
 
 
 def _held(connection: Connection, job: JobFacts) -> tuple[datetime, PauseFacts] | None:
-    """The pause that ended last of those that kept its first attempt from beginning when it was due."""
+    """Return the last-ending pause of those that delayed its first attempt, and since when it was due."""
     begun = job.attempts[0].started_at if job.attempts else job.started_at
     if begun is None:
         return None
-    # A later try has overwritten when the first was due. No pause kept a job that had not been made yet.
+    # A retry has overwritten run_at. No pause can have held a job before it was created.
     due = max(job.created_at, job.run_at if job.run_at <= begun else job.scheduled_for or job.created_at)
     pauses = pauses_over_time(explaining.trail(connection, ("pause", "resume"), ["all", f"queue {job.queue}"]))
     over = [(end, pause) for pause in pauses if (end := ends_at(pause)) and pause.since < begun and due < end <= begun]
@@ -335,7 +335,7 @@ def _held(connection: Connection, job: JobFacts) -> tuple[datetime, PauseFacts] 
 
 
 def _with_acts(connection: Connection, job: JobFacts) -> JobFacts:
-    """The same job, with what people did to it."""
+    """Return *job* with operators' actions on it."""
     acts = [
         (row.action, AuditEntry(row.at, row.actor, row.host, row.why, _moved(row.detail)))
         for row in explaining.acts_on_job(connection, job.id)
@@ -344,7 +344,7 @@ def _with_acts(connection: Connection, job: JobFacts) -> JobFacts:
 
 
 def _moved(detail: Any) -> tuple[datetime, datetime] | None:
-    """From when to when a job was moved; None: it was not, or someone else wrote this row."""
+    """Return the old and new time of a reschedule; None: no reschedule, or another program wrote the row."""
     if not isinstance(detail, dict):
         return None
     try:

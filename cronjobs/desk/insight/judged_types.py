@@ -1,4 +1,4 @@
-"""Which job types some host can run, as far as ticks have recorded it."""
+"""Decide which job types some host can run, from what ticks recorded."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from cronjobs.engine.store.explaining import first_tick_without, last_tick_that_
 from cronjobs.engine.store.job_types import present_types, remembered, types_recorded_at, unknown_to_schedules
 from cronjobs.engine.store.listing import defined_at
 
-TYPES_DATED: Final = 20  # for each it asks the ticks
+TYPES_DATED: Final = 20  # each costs a query on ticks
 
 
 @dataclass(frozen=True)
 class JudgedTypes:
-    """Which job types can run. ``ticks`` knew these lately, the last recorded them at ``at``; None: unknown."""
+    """Which job types can run: ``ticks``, those that recent ticks recorded, last at ``at``; None: none recorded."""
 
     here: Collection[str]
     ticks: Collection[str] | None
     at: datetime | None
 
     def knows(self, job_type: str, *, since: datetime) -> bool:
-        """Whether a job of this type, which has existed *since* then, can probably run on some host.
+        """Whether a job of this type, created at *since*, can probably run on some host.
 
-        A type registered here counts until a tick has looked and not known it, as cron's environment may differ.
+        A type registered only here counts until a tick after *since* records its types: cron's environment may differ.
         """
         if self.ticks is None:
             return job_type in self.here
@@ -41,7 +41,7 @@ def judged_types(connection: Connection, every: timedelta, types: JobTypes) -> J
 
 
 def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, list[str]]:
-    """Active schedules of types that no tick knew lately, by type."""
+    """Map types that no recent tick knew to their active schedules."""
     if judged.ticks is None:
         return {}
     found = {}
@@ -54,7 +54,7 @@ def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, 
 
 @dataclass(frozen=True)
 class UnknownSince:
-    """By type: ``since`` when its work waits, and for a type that a tick once knew, since when it is ``gone``."""
+    """By type: ``since`` when its work waits; ``gone``: when ticks stopped knowing a type that they once knew."""
 
     since: dict[str, datetime]
     gone: dict[str, datetime]
@@ -66,7 +66,7 @@ def unknown_since(
     came: Mapping[str, datetime],
     schedules_of: Mapping[str, Sequence[str]],
 ) -> UnknownSince:
-    """*came*: when the first due job of a type fell due; *schedules_of*: active schedules of a type."""
+    """*came*: when each type's oldest due job fell due; *schedules_of*: active schedules by type."""
     since: dict[str, datetime] = {}
     gone: dict[str, datetime] = {}
     for job_type in job_types[:TYPES_DATED]:

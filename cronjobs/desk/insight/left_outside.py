@@ -1,4 +1,4 @@
-"""What of a project is not in its tables, on this host: for whoever takes it away."""
+"""This project's files outside the database, for uninstalling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOGROTATE: Final = Path("/etc/logrotate.d")
 
 @dataclass(frozen=True)
 class Outside:
-    """One thing; ``remove``: the command, or what else to do about it."""
+    """A leftover; ``remove``: the command, or another instruction, that removes it."""
 
     what: str
     where: str
@@ -39,9 +39,9 @@ DJANGOS: Final = Outside(
 def what_is_outside(
     settings: Settings, address: Address, other_hosts: Sequence[str], *, is_shared_file: bool, in_django: bool
 ) -> list[Outside]:
-    """Also on *other_hosts*, which cannot be looked at from here.
+    """List what the project leaves here, and remind of *other_hosts*, which cannot be inspected from here.
 
-    *is_shared_file*: the SQLite file has tables of others, too; *in_django*: Django remembers our migrations.
+    *is_shared_file*: the SQLite file has other tables too; *in_django*: Django's migration history lists ours.
     """
     there = ", ".join(other_hosts[:SHOWN]) + (" …" if len(other_hosts) > SHOWN else "")
     return [
@@ -56,7 +56,7 @@ def what_is_outside(
 
 
 def rotations_of(log: Path) -> list[Path]:
-    """logrotate's files that name *log*, or its folder's logs."""
+    """Find logrotate files that name *log* or its folder's logs."""
     names = (str(log), f"{log.parent}/*{log.suffix}")
     return [each for each in sorted(LOGROTATE.glob("*")) if any(name in _text(each) for name in names)]
 

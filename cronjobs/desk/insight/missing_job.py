@@ -1,4 +1,4 @@
-"""Why there is no job of some number."""
+"""Say why a job id does not exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _USED_UP = "an enqueue used up the id without making a job: its key was taken, o
 
 
 def missing_job(connection: Connection, job_id: int, retention: Retention) -> str:
-    """One sentence on *job_id*, which no job has."""
+    """Return one sentence on why no job has *job_id*."""
     if not 0 < job_id < 2**63:
         return f"there is no job {job_id}: job ids are between 1 and {2**63 - 1:,}"
     if (removed := pruned_dead(connection, job_id)) is not None:
@@ -37,7 +37,7 @@ def missing_at(gap: Gap, job_id: int, retention: Retention, now: datetime) -> st
     if job_id > gap.highest_here and gap.highest is None:
         return f"there is no job {job_id}: the highest id here is {gap.highest_here}"
     kept = min(retention.succeeded, retention.dead)
-    if gap.made_after is not None and now - gap.made_after < kept:  # it would still be here
+    if gap.made_after is not None and now - gap.made_after < kept:  # too young to be pruned
         return f"there is no job {job_id}: {_USED_UP}"
     return (
         f"there is no job {job_id} any more: it ended over {duration_text(kept)} ago and was pruned (retention), or "

@@ -1,4 +1,4 @@
-"""What a tick would find and do now. It reads, and changes nothing at all."""
+"""Predict what a tick would do now. Only reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JOBS_SHOWN: Final = 50
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a tick would find and do. ``jobs``: the first JOBS_SHOWN of ``due``; id None: its schedule makes it."""
+    """What a tick would do. ``jobs``: the first JOBS_SHOWN of ``due``; id None: the tick would create the job."""
 
     now: datetime
     expired: int
@@ -44,7 +44,7 @@ class Outlook:
 def look(
     connection: Connection, settings: Settings, known: JobTypes, *, queue: str | None, only: str | None, fires: bool
 ) -> Outlook:
-    """Gather it; *fires*: also about schedules. Raises ForeignDatabase where a tick would do nothing."""
+    """Gather the outlook; *fires*: include schedules. Raises ForeignDatabase if ticks refuse the database."""
     here = Identity.here()
     seen = ticks.overview(connection, host=here.host, place=here.place, fingerprint=fingerprint(settings))
     is_ours(settings, seen.project, seen.environment)
@@ -78,7 +78,7 @@ def look(
 def _with_limits(
     jobs: Sequence[dict[str, Any]], limits: Sequence[Limit], running: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """*jobs*, each with the limit that keeps it waiting, in words; None: it may begin at once."""
+    """Pair each job with the limit that it would wait for, in words; None: it may start at once."""
     candidates = [Candidate(place, job["concurrency_key"]) for place, job in enumerate(jobs)]
     chosen = choose(candidates, limits, running, before=0, free=len(jobs))
     found = []
@@ -89,7 +89,7 @@ def _with_limits(
 
 
 def _schedule(due: Due, settled: Settled) -> dict[str, Any]:
-    """What would be written about a schedule's occurrences."""
+    """Return what a tick would write about a schedule's occurrences."""
     facts: dict[str, Any] = {
         "schedule": due.stored.name,
         "skipped": 0,
@@ -115,7 +115,7 @@ def _schedule(due: Due, settled: Settled) -> dict[str, Any]:
 
 
 def _begins(job: NewJob, now: datetime, wanted: Sequence[str], queue: str | None, pauses: Sequence[Any]) -> bool:
-    """Whether this tick could run a job that a schedule makes."""
+    """Whether the tick could run a job that a schedule creates."""
     if job.job_type not in wanted or queue not in (None, job.queue) or (job.run_at is not None and job.run_at > now):
         return False
     return not pausing.of_queue(pauses, job.queue)

@@ -1,4 +1,4 @@
-"""Whether the options of ticks (--queue, --only, --limit) keep all of them from a due job."""
+"""Find due jobs that the options of all ticks (--queue, --only, --limit) exclude."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUPS: Final = 50
 
 @dataclass(frozen=True)
 class BeyondOptions:
-    """Due jobs of a queue and type that no tick may take; ``options`` as they are typed, by host."""
+    """Due jobs of a queue and type that no tick may claim; ``options``: host → options as typed."""
 
     queue: str
     job_type: str
@@ -41,7 +41,7 @@ class LateJobs(Protocol):
 
 
 def out_of_reach(connection: Connection, late: Sequence[LateJobs], now: datetime) -> list[BeyondOptions]:
-    """Of the *late* groups (queue, job_type, run_at, late), those that the options of all ticks since exclude."""
+    """Return the *late* groups (queue, job_type, run_at, late) that the options of all ticks since exclude."""
     if not late:
         return []
     begin = max(min(row.run_at for row in late), now - LOOKED_BACK)
@@ -58,7 +58,7 @@ def out_of_reach(connection: Connection, late: Sequence[LateJobs], now: datetime
 
 
 def options_against(tick: Any, place: Mapping[str, Any]) -> str | None:
-    """The options of this tick that kept it from a job, as they are typed; *place* is what ``reason_for`` takes."""
+    """Return the tick's options that exclude a job, as typed; None: none do. *place*: as for ``reason_for``."""
     options = tick.did.get("options") if isinstance(tick.did, dict) else None
     if not isinstance(options, dict):
         return None

@@ -1,4 +1,4 @@
-"""Whether the payloads that a database holds fit the handlers of this process, before these are deployed."""
+"""Check stored payloads against this process's handlers before a deploy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cronjobs.engine.store.payloads import Chunk, StoredPayload, chunk_after, la
 from cronjobs.engine.store.reading import only_reading
 from cronjobs.errors import MovedDatabase, OtherProject, SchemaTooOld
 
-MOST_GROUPS: Final = 500  # kinds of misfits that are counted each by itself
+MOST_GROUPS: Final = 500  # kinds of misfits counted separately
 IDS_NAMED: Final = 5
 _INDEX: Final = re.compile(r"\[[0-9]+\]")
 _UNKNOWN: Final = "no handler or command is registered under this name"
@@ -26,13 +26,13 @@ _MORE: Final = "does not fit, for more reasons than are listed"
 
 @dataclass
 class MisfitGroup:
-    """Jobs of one type whose payloads have the same fault. ``example`` is what was found in the first of them."""
+    """Jobs of one type whose payloads have the same fault. ``example``: the fault in the first one, with its value."""
 
     job_type: str
     example: str
     unknown_type: bool = False
     by_status: Counter[str] = field(default_factory=Counter)
-    ids: list[int] = field(default_factory=list)  # the first few
+    ids: list[int] = field(default_factory=list)  # of the first few jobs
 
     @property
     def jobs(self) -> int:
@@ -47,7 +47,7 @@ class MisfitGroup:
 
 @dataclass
 class PayloadReview:
-    """``checked``: payloads that were read; ``misfits``: those that do not fit."""
+    """``checked`` and ``misfits``: how many payloads were read, and how many do not fit."""
 
     known: JobTypes
     checked: int = 0
@@ -56,7 +56,7 @@ class PayloadReview:
 
     @property
     def groups(self) -> list[MisfitGroup]:
-        """The largest first."""
+        """Return the groups, largest first."""
         return sorted(self._groups.values(), key=lambda group: (-group.jobs, group.job_type, group.example))
 
     def add(self, row: StoredPayload) -> None:
@@ -75,7 +75,7 @@ class PayloadReview:
                 group.ids.append(row.id)
 
     def _faults(self, row: StoredPayload) -> Iterator[tuple[tuple[str, str], str]]:
-        """Each fault without its value, by which it is counted, and with it."""
+        """Yield each fault as a key without its value, for counting, and as text with it."""
         job_type = self.known.types.get(row.job_type)
         if job_type is None:
             yield ("", _UNKNOWN), _UNKNOWN
@@ -92,10 +92,10 @@ class PayloadReview:
 
 
 def review(database: Database, project: str, known: JobTypes) -> Iterator[PayloadReview]:
-    """Read all payloads of *database* and compare; yields the review so far, many times. Nothing is written.
+    """Compare all payloads of *database* with the handlers; yield the growing review after each chunk. Writes nothing.
 
-    Each chunk is a transaction of its own, so that no snapshot stays open while millions are read. Jobs that come
-    meanwhile are not looked at. Raises OtherProject, or DatabaseError; tables before their next migration will do.
+    Each chunk has its own transaction, so no snapshot stays open while millions of rows are read. Jobs enqueued
+    meanwhile are not checked. Tables that wait for a migration are accepted. Raises OtherProject or DatabaseError.
     """
     done = PayloadReview(known)
     with database.read() as connection, only_reading(connection):
@@ -114,8 +114,8 @@ def review(database: Database, project: str, known: JobTypes) -> Iterator[Payloa
 
 
 def _require_ours(found: Meta, project: str) -> None:
-    """Another environment of the project is what a deploy gate asks about, so only the project counts."""
-    with suppress(SchemaTooOld):  # it looks before the migration, and these columns were always there
+    """Raise OtherProject if the project differs. The environment may: a deploy gate checks production from CI."""
+    with suppress(SchemaTooOld):  # it runs before the migration, and every revision has these columns
         require_revision(found.schema_revision, found.oldest_code)
     if found.environment.startswith(MOVED):
         raise MovedDatabase(found.environment.removeprefix(MOVED))

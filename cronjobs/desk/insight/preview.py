@@ -1,4 +1,4 @@
-"""What a tick would do about schedules, by the tick's own rules; nothing is locked or written."""
+"""Predict what a tick would do about schedules, by the tick's own rules. Locks and writes nothing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cronjobs.engine.store.ticks import Overview
 def preview(
     connection: Connection, seen: Overview, settings: Settings, *, host: str
 ) -> tuple[SyncPlan | None, list[tuple[Due, Settled]]]:
-    """The sync of a tick of *host* (None: it applies no file), and what becomes of the occurrences that are due."""
+    """Return the sync that a tick of *host* would do (None: none), and what it would do with due occurrences."""
     stored = schedules.all_schedules(connection)
     todo = None
     if applies(connection, seen, settings, host=host):
         todo = compare(settings, stored, queues.caps_in_force(connection))
     chosen = schedules.due_schedules(connection, settings.disabled_schedules)
-    if todo is not None:  # a sync settles what it changes first, whether it is due by its hint or not
+    if todo is not None:  # a sync first settles each schedule that it changes, whatever its next_at
         ends = {*todo.change, *todo.remove, *(old for old, _ in todo.rename)}.difference(each.name for each in chosen)
         chosen += [schedule for schedule in stored if schedule.status == "active" and schedule.name in ends]
     planned = [due for schedule in chosen if (due := plan_for(schedule, seen.now)) is not None]

@@ -1,4 +1,4 @@
-"""Whether the queues in which something is due grow."""
+"""Whether queues with due jobs grow or shrink."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ QUEUES: Final = 50
 
 @dataclass(frozen=True)
 class QueueTrends:
-    """By how many due jobs each queue has changed *since* then."""
+    """The change in due jobs of each queue *since* then."""
 
     since: datetime
     changes: Mapping[str, int] = field(default_factory=dict)
 
 
 def queue_trends(connection: Connection, health: Health, among: Collection[str] | None = None) -> QueueTrends:
-    """Of QUEUES queues, or those *among* them, that are not paused and in which something is due."""
+    """Return trends of at most QUEUES queues (or those in *among*) that have due jobs and are not paused."""
     names = health.queues.keys() if among is None else among
     due = sorted(name for name in names if health.queues[name].due and not health.queues[name].paused)[:QUEUES]
     if not due:
@@ -35,7 +35,7 @@ def queue_trends(connection: Connection, health: Health, among: Collection[str] 
 
 
 def trend_of(due: int, change: int | None, span: timedelta) -> str:
-    """In words; a change by less than a twentieth is none. *change* None: not known."""
+    """Describe a change; less than a twentieth counts as none. *change* None: unknown."""
     if change is None:
         return ""
     if abs(change) * 20 < due or not change:

@@ -1,4 +1,4 @@
-"""Which running jobs may be taken back by hand: those whose runner is certainly gone."""
+"""Decide which running jobs may be released by hand: those whose runner is certainly gone."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from cronjobs.model import rough
 
 @dataclass
 class Holders:
-    """The runners that hold leases, as they are seen from *here*."""
+    """The runners that hold leases, judged from *here*."""
 
     here: Identity = field(default_factory=Identity.here)
     _gone: dict[str, bool | None] = field(default_factory=dict)
 
     def is_gone(self, locked_by: str) -> bool | None:
-        """As ``identity.is_gone``, asked once for each runner: one may have held hundreds of jobs."""
+        """Cache ``identity.is_gone`` per runner: one may have held hundreds of jobs."""
         if locked_by not in self._gone:
             self._gone[locked_by] = is_gone(locked_by, self.here)
         return self._gone[locked_by]
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
-        """Whether the runner is gone; or nobody can say, and no living runner would have left the lease so."""
+        """Whether the runner is gone, or, if that is unknown, whether its lease expired too long ago for a live one."""
         if holding.permitted(now):
             return False
         gone = self.is_gone(holding.locked_by)

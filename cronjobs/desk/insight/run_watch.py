@@ -1,4 +1,4 @@
-"""Which schedules have had no run that they were due: reads as many ledger rows as it takes to know."""
+"""Find schedules whose occurrences did not run; reads as few ledger rows as that takes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.engine.store import status_facts as store
 from cronjobs.engine.store.schedules import StoredSchedule
 
-RUNS_LOOKED_AT: Final = 10  # of a schedule, if its newest run did not go well
-FEW: Final = 2  # nearly always the one that runs, and one that went well
+RUNS_LOOKED_AT: Final = 10  # rows read of a schedule whose newest run did not succeed
+FEW: Final = 2  # nearly always the running one and a successful one
 ASKED_AT_ONCE: Final = 2000  # schedules
-PAGE: Final = 100  # rows further back
-PAGES: Final = 50  # a schedule with as many different runs, none of which succeeded, and all dealt with by people
+PAGE: Final = 100  # rows per further read
+PAGES: Final = 50  # pages read at most, if no run succeeded and operators dealt with all of them
 
 
 def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> dict[int, list[Happened]]:
-    """By id, the newest ledger rows of each of these schedules, to the last that went well or RUNS_LOOKED_AT."""
+    """Map each schedule's id to its newest ledger rows, back to the last success or RUNS_LOOKED_AT rows."""
     found: dict[int, list[Happened]] = {}
     ids = [each.id for each in schedules]
     for rows in (FEW, RUNS_LOOKED_AT):
@@ -45,18 +45,18 @@ def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> 
 
 
 def _ran_well(row: Happened) -> bool:
-    """Whether no older row matters to any finding."""
+    """Whether this row makes all older rows irrelevant to findings."""
     return row.went_well and row.outcome == "enqueued"
 
 
 def not_run(
     connection: Connection, schedules: Sequence[StoredSchedule], lately: dict[int, list[Happened]], now: datetime
 ) -> dict[str, NotRun]:
-    """By name, those of the *schedules* with an occurrence that did not run, and that nobody has dealt with.
+    """Map names to schedules with an occurrence that did not run and that nobody has dealt with.
 
-    Without those of which another finding says so: what was missed, and jobs that are dead.
+    Omits missed runs and dead jobs, which have their own findings.
 
-    *lately* has their newest ledger rows, and gets more of a schedule of which these do not show it.
+    *lately*: their newest ledger rows; more are added where these do not decide.
     """
     asked = [each for each in schedules if each.paused is None and lately.get(each.id)]
     heads: dict[str, JobNow] = {}
@@ -79,30 +79,30 @@ def not_run(
 
 
 def covered_by_hand(connection: Connection, stored: StoredSchedule, now: datetime) -> datetime | None:
-    """Up to which instant a run that a person triggered stands for what the schedule was due; None: none does."""
+    """Return until when a run triggered by hand makes up for occurrences; None: there is no such run."""
     return covered_by(store.triggered(connection, stored.name), now, _of(stored, {})[1])
 
 
 def as_ledger_row(schedule_id: int, run: ByHand) -> Happened | None:
-    """A run that a person triggered, as the ledger would have it; None: its job was pruned."""
+    """Return a run triggered by hand as a ledger row; None: its job was pruned."""
     if run.job is None:
         return None
     return Happened(schedule_id, run.at, run.at, "enqueued", None, run.at, run.job.id, run.job)
 
 
 def ran_by_hand(connection: Connection, schedule: str) -> datetime | None:
-    """When a person triggered the newest run of *schedule* that succeeded, or whose job was pruned."""
+    """Return when the newest run by hand was triggered that succeeded or whose job was pruned; None: there is none."""
     triggered = store.triggered(connection, schedule)
     return max((each.at for each in triggered if each.job is None or each.job.status == "succeeded"), default=None)
 
 
 def grace_of(schedule: ScheduleSettings) -> timedelta:
-    """How long after an occurrence it must have run: its grace begins when its share of ``spread:`` is over."""
+    """Return the time within which an occurrence must have run: its share of ``spread:`` plus its grace."""
     return spread_offset(schedule) + (DEFAULT_GRACE if schedule.grace is None else schedule.grace)
 
 
 def _of(stored: StoredSchedule, heads: Mapping[str, JobNow]) -> tuple[JobNow | None, timedelta]:
-    """The job that the schedule's others wait for, and its grace, from the occurrence itself."""
+    """Return the job that the schedule's other jobs wait for, and its grace, counted from the occurrence."""
     try:
         schedule = schedule_from_definition(stored.name, stored.definition)
     except ValueError:
@@ -119,7 +119,7 @@ def _further_back(
     now: datetime,
     grace: timedelta,
 ) -> list[Happened]:
-    """Older rows, up to one that shows how the schedule stands."""
+    """Read older rows, back to one that decides."""
     more: list[Happened] = []
     page = list(rows)
     well: set[int] = set()
@@ -134,11 +134,11 @@ def _further_back(
 
 
 def _is_well(row: Happened, head: JobNow | None, now: datetime, grace: timedelta) -> bool:
-    """Whether no row of this one's job can show that something did not run."""
+    """Whether this row and the others of its job are no evidence that something did not run."""
     if row.ran_early:
         return False
     if row.job is None:
         return True
     if row.job.scheduled_for is not None and row.job.scheduled_for + grace > now:
-        return True  # all of its rows are as young
+        return True  # within grace, like all rows of this job
     return why_not_run(waited_for(row.job, head), now, grace) is None

@@ -1,8 +1,8 @@
-"""One cause is one finding: what a worse or clearer finding reports already, and so no other one. Pure.
+"""Report each cause in one finding: decide which findings a worse or clearer one replaces. Pure.
 
-Dead jobs stand for the schedules and types whose runs they were. A schedule past its grace stands for its failures and
-for what waits; a schedule that fails for its retry that waits. A type that no tick knows stands for the schedules that
-wait for it, and a module that cannot be imported for the types that went with it.
+Dead jobs replace findings about their schedules and types. A schedule past its grace replaces the ones about its
+failures and waiting jobs; a failing schedule the one about its waiting retry. A type that no tick knows replaces those
+about schedules that wait for it; a module that fails to import those about its types.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT
 from cronjobs.engine.tick.result import as_noted
 
-FAILED_IN_A_ROW: Final = 3  # unless warn_after_failures says another number
-SHORTLY: Final = timedelta(minutes=10)  # other hosts record a little earlier or later which types they know
-_OF_MODULES: Final = ("module ", "setup ")  # how jobs.job_types names what it could not import
+FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
+SHORTLY: Final = timedelta(minutes=10)  # hosts record their types at slightly different times
+_OF_MODULES: Final = ("module ", "setup ")  # prefixes that jobs.job_types gives to what it could not import
 
 
 @dataclass(frozen=True)
 class SameCause:
-    """What other findings report: each names by whom, and of which schedules or types.
+    """What other findings already report: for each, the schedules or types.
 
-    ``late``, ``failing`` and ``types``: what the finding ``dead`` stands for: schedules past their grace, schedules and
-    job types that fail. ``hosts``: the types that are unknown because a host ("": this one) cannot import a module,
-    or use their entries in the file. ``entries``: likewise the schedules that it does not fire.
+    ``late``, ``failing`` and ``types``: covered by the finding ``dead``: schedules past their grace, failing schedules,
+    failing job types. ``hosts``: host ("": this one) → types that are unknown because it cannot import a module or use
+    their entries in the file. ``entries``: likewise the schedules that it does not fire.
     """
 
     late: tuple[str, ...] = ()
     failing: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
-    died: tuple[str, ...] = ()  # schedules with a dead job since their last run that went well
-    failing_and_late: tuple[str, ...] = ()  # schedules whose failures the finding ``schedule`` stands for
-    waiting: tuple[str, ...] = ()  # schedules whose waiting job ``failing`` stands for
+    died: tuple[str, ...] = ()  # schedules with a dead job since their last success
+    failing_and_late: tuple[str, ...] = ()  # schedules whose failures the finding ``schedule`` covers
+    waiting: tuple[str, ...] = ()  # schedules whose waiting job ``failing`` covers
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # type → schedules past their grace
     unknown_failing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # type → schedules that fail
-    unknown_types: tuple[str, ...] = ()  # types that fail
+    unknown_types: tuple[str, ...] = ()  # failing types
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    entries: Mapping[str, Mapping[str, datetime]] = field(default_factory=dict)  # host → schedules behind, since when
+    entries: Mapping[str, Mapping[str, datetime]] = field(default_factory=dict)  # host → schedule behind → since when
     no_room: Mapping[tuple[str, str], int] = field(default_factory=dict)  # queue, type → late jobs without room
-    keys: Mapping[str, str] = field(default_factory=dict)  # schedule that fails → the key of its finding ``failing``
+    keys: Mapping[str, str] = field(default_factory=dict)  # failing schedule → key of its finding ``failing``
 
     @property
     def not_late(self) -> frozenset[str]:
-        """Schedules without a finding ``schedule`` of their own."""
+        """Schedules that get no finding ``schedule``."""
         return frozenset(self.late).union(*self.unknown.values())
 
     @property
@@ -63,7 +63,7 @@ class SameCause:
 
     @property
     def not_unresolved(self) -> frozenset[str]:
-        """Types without a finding ``unresolved`` of their own."""
+        """Types that get no finding ``unresolved``."""
         return frozenset[str]().union(*self.hosts.values())
 
     @property
@@ -76,7 +76,7 @@ NO_OTHER: Final = SameCause()
 
 
 def covered_by_type(job_type: str, same: SameCause) -> tuple[Covered, ...]:
-    """What an unknown type stands for."""
+    """Return the findings that the one about an unknown type covers."""
     late = (Covered(f"schedule:{name}") for name in same.unknown.get(job_type, ()))
     failing = covered_failing(same.unknown_failing.get(job_type, ()), same)
     of_type = (Covered(f"failing_type:{each}") for each in same.unknown_types if each == job_type)
@@ -84,7 +84,7 @@ def covered_by_type(job_type: str, same: SameCause) -> tuple[Covered, ...]:
 
 
 def covered_failing(names: Collection[str], same: SameCause) -> Iterator[Covered]:
-    """The findings ``failing`` that these schedules would be in."""
+    """Yield the findings ``failing`` that would include these schedules."""
     for key in sorted({same.keys[name] for name in names}):
         yield Covered(key, tuple(sorted(name for name in names if same.keys[name] == key)))
 
@@ -94,7 +94,7 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
     failing = failing_runs(watch)
     died = {name for name, why in watch.without_run.items() if any(map(_is_dead, why.jobs))}
     died_failing = {name for name, runs in failing.items() if any(_is_dead(row.job) for row in runs.rows)}
-    if not watch.deaths.count:  # they were read a moment later, when somebody had dealt with them
+    if not watch.deaths.count:  # read a moment later: someone had dealt with them meanwhile
         died = died_failing = set()
     unknown: dict[str, list[str]] = {}
     unknown_failing: dict[str, list[str]] = {}
@@ -140,13 +140,13 @@ def _is_dead(job: JobNow | None) -> bool:
 
 
 def _unknown(jobs: tuple[JobNow, ...], health: Health) -> str | None:
-    """The unknown type for which one of these jobs waits."""
+    """Return the unknown type that one of these jobs waits for; None: there is none."""
     waits = (job.job_type for job in jobs if job.waiting and job.run_at <= health.now)
     return next((job_type for job_type in waits if job_type in health.unresolved), None)
 
 
 def _died(job_type: str, since: datetime, watch: Watched) -> bool:
-    """Whether a job of the type died since it fails."""
+    """Whether a job of the type has died since the type began to fail."""
     last = watch.deaths.last_of.get(job_type)
     return last is not None and last >= since
 
@@ -156,7 +156,7 @@ def _died(job_type: str, since: datetime, watch: Watched) -> bool:
 
 @dataclass(frozen=True)
 class FailingRuns:
-    """The *rows* of a schedule's last runs, which all failed, newest first; ``most``: so many failures are too many."""
+    """The *rows* of a schedule's last runs, all failed, newest first; ``most``: the limit that they reached."""
 
     rows: list[Happened]
     most: int
@@ -171,7 +171,7 @@ class FailingRuns:
 
 
 def failing_runs(watch: Watched) -> dict[str, FailingRuns]:
-    """By schedule, in their order."""
+    """Map schedules to their failing runs, in the schedules' order."""
     found = {}
     for schedule in watch.schedules:
         most = _warn_after(schedule)
@@ -193,7 +193,7 @@ def _warn_after(schedule: StoredSchedule) -> int:
 
 
 def behind(health: Health, every: timedelta) -> dict[str, datetime]:
-    """Schedules that ticks could have fired for a while and do not, and since when; the longest first."""
+    """Map schedules that ticks could fire and do not to since when, longest first."""
     if not health.watch.fires or not ticking(health.ticks, health.now, every):
         return {}
     found = {
@@ -208,13 +208,13 @@ def behind(health: Health, every: timedelta) -> dict[str, datetime]:
 
 
 def _could_fire_since(schedule: StoredSchedule) -> datetime | None:
-    """Since when its next occurrence is due and no pause holds it back, for a schedule that is not paused now."""
+    """Return since when its next occurrence is due and not held back; None: it is paused now."""
     ends = [pause.until for pause in schedule.pauses if pause.until and not pause.skip]
     return max([schedule.next_at, *ends]) if schedule.next_at else None
 
 
 def _with_a_bad_entry(health: Health, settings: Settings) -> dict[str, dict[str, datetime]]:
-    """By the host whose finding ``config`` says so ("": this one), the schedules that are behind for their entries."""
+    """Map hosts ("": this one) to schedules that are behind because of a bad entry, as ``config`` reports it."""
     late, found = behind(health, settings.run.every), dict[str, dict[str, datetime]]()
     for place, wheres in _places(health, settings).items():
         if its := {name: since for name, since in late.items() if names_schedule(wheres, name)}:
@@ -224,7 +224,7 @@ def _with_a_bad_entry(health: Health, settings: Settings) -> dict[str, dict[str,
 
 
 def names_schedule(wheres: Collection[str], name: str) -> bool:
-    """Whether one of these is a fault of this schedule's entry in the file."""
+    """Whether one of these faults is in the schedule's entry in the file."""
     return any(f"{where}.".startswith(f"schedules.{name}.") for where in wheres)
 
 
@@ -232,7 +232,7 @@ def names_schedule(wheres: Collection[str], name: str) -> bool:
 
 
 def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
-    """By the host whose finding ``config`` says so ("": this one), the unknown types that went with a fault of it."""
+    """Map hosts ("": this one) to types unknown because of a fault there, as ``config`` reports it."""
     on_ticks = [recorded_faults(tick) for tick in last_ticking(health.ticks, health.now, settings.run.every)]
     places = _places(health, settings)
     module_gone = not health.judged_by_ticks or any(map(_names_module, on_ticks))
@@ -248,7 +248,7 @@ def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple
 
 
 def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]:
-    """By queue and type: late jobs that the last ticks had no room for, as the file gives them too long a time-out."""
+    """Map (queue, type) to late jobs that the last ticks had no room for: the file's timeout is too long."""
     types = {each.job_type for each in health.never_begin}
     entries = [entry for tick in ticking(health.ticks, health.now, every) for entry in entries_of(tick)]
     found = {}
@@ -261,7 +261,7 @@ def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]
 
 
 def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
-    """What of a file and its code cannot be used, by host as the finding ``config`` has it; "": here."""
+    """Map hosts ("": this one) to the unusable parts of their file and code, as ``config`` reports them."""
     here = tuple(where for where, _ in faults_here(health, settings))
     return ({"": here} if here else {}) | {
         tick["host"]: tuple(recorded_faults(tick)) for tick in others_at_fault(health, settings)
@@ -269,20 +269,20 @@ def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
 
 
 def faults_here(health: Health, settings: Settings) -> list[tuple[str, str]]:
-    """What of the file and the code here cannot be used: where, and why."""
+    """Return the unusable parts of the file and the code here: (where, why)."""
     found = [(fault.where, fault.what) for fault in health.faults]
     return [*found, *((problem.path, problem.message) for problem in settings.problems)]
 
 
 def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any]]:
-    """Of the last ticks of ``last_ticking`` those that recorded other faults than those of here."""
+    """Return the ticks of ``last_ticking`` that recorded faults other than those here."""
     here = dict(starmap(as_noted, faults_here(health, settings)))
     at_work = last_ticking(health.ticks, health.now, settings.run.every)
     return [tick for tick in at_work if not recorded_faults(tick).items() <= here.items()]
 
 
 def recorded_faults(tick: Mapping[str, Any]) -> dict[str, str]:
-    """What of its file and its code the tick could not use: where, and why."""
+    """Return the parts of its file and code that the tick could not use: where → why."""
     did: Any = tick["did"]
     entries = [did.get(kind) for kind in ("broken", "not_loaded")] if isinstance(did, Mapping) else []
     return {str(where): str(why) for each in entries if isinstance(each, Mapping) for where, why in each.items()}
@@ -293,17 +293,17 @@ def _names_module(wheres: Collection[str]) -> bool:
 
 
 def names_type(wheres: Collection[str], job_type: str) -> bool:
-    """Whether one of these is a fault of this job type, or of its entry in the file."""
+    """Whether one of these faults is in this job type's handler or in its entry in the file."""
     entry = f"job_types.{job_type}"
     return any(where in (job_type, entry) or where.startswith(f"{entry}.") for where in wheres)
 
 
 def takes_away(where: str, types: Collection[str]) -> bool:
-    """Whether a fault there may be why some of these *types* are unknown."""
+    """Whether a fault at *where* may make some of *types* unknown."""
     return _names_module([where]) or any(names_type([where], job_type) for job_type in types)
 
 
 def _gone_before(job_type: str, since: datetime | None, health: Health) -> bool:
-    """Whether the type had been unknown for a while when the fault began: then it has a cause of its own."""
+    """Whether the type was unknown well before the fault began, so the fault is not its cause."""
     gone = health.gone.get(job_type)
     return since is not None and gone is not None and gone + SHORTLY < since

@@ -1,6 +1,6 @@
-"""How people read rows: instants and spans, how often something failed. For terminals and for pages.
+"""Format rows for people, on terminals and pages: instants, spans, tries.
 
-Texts in the rows were written by anybody. ``safe`` takes the power of control characters away, and hides secrets.
+Anyone may have written the texts in rows: ``safe`` neutralizes control characters and masks secrets.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from cronjobs.model import Status, in_zone, rough
 from cronjobs.text import one_line
 
 _UTC: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?\+00:00")
-CELL_LIMIT: Final = 300  # characters of a text that are looked at for one cell
+CELL_LIMIT: Final = 300  # characters of a text read for one cell
 
 
 def safe(value: object, limit: int = CELL_LIMIT) -> str:
-    """*value* as one line that does nothing to a terminal; "" for None."""
+    """Format *value* as one line without control characters; "" for None."""
     if value is None:
         return ""
-    # What a list or an object holds is masked before Python spells it once more.
+    # Mask inside lists and objects first: repr would escape the secrets past recognition.
     text = str(masking.hide_in(value)) if isinstance(value, dict | list | tuple) else str(value)
     return one_line(masking.hide(text), limit)
 
 
 def key_told(job: Mapping[str, Any], limit: int = CELL_LIMIT) -> str:
-    """A job's idempotency key, also one that is free again."""
+    """Format a job's idempotency key, or the key that its cancel freed."""
     if job["released_key"] is None:
         return safe(job["idempotency_key"], limit)
     return f"{safe(job['released_key'], limit)} (given back: it was cancelled before it began)"
 
 
 def status_word(status: str) -> str:
-    """A status or an outcome as people read it: the column's "failed" means that it will be tried again."""
+    """Return a status or an outcome for people: the column's "failed" means that the job will be retried."""
     return {"failed": "retrying", "early": "ran early"}.get(status, status)
 
 
 @dataclass(frozen=True)
 class LocalTimes:
-    """Instants as people read them: on the clocks of *timezone*, with the date where it is not that of *about*."""
+    """Format instants in *timezone*, with the date only if it differs from that of *about*."""
 
     about: datetime
     timezone: str
 
     def clock(self, instant: datetime) -> str:
-        """ "14:03:07" on the day of *about*, else with its date; in a doubled hour with the offset that tells which."""
+        """ "14:03:07" on the day of *about*, else with its date; in a doubled hour with its offset."""
         local = self.local(instant)
         return self._of_day(local) if local.date() == self.local(self.about).date() else self.dated(instant)
 
@@ -89,7 +89,7 @@ class LocalTimes:
 
 
 class Times(LocalTimes):
-    """Instants beside *now*, the database's: their time of day, and how far they are from it."""
+    """Format instants relative to *now*, the database's."""
 
     @property
     def now(self) -> datetime:
@@ -103,12 +103,12 @@ class Times(LocalTimes):
         return f"{rough(span)} ago" if span > timedelta(0) else f"in {rough(span)}"
 
     def since(self, instant: datetime) -> str:
-        """ "3m"; "in 4h" if a clock was wrong and it is still to come."""
+        """ "3m"; "in 4h" if a wrong clock put it in the future."""
         span = self.now - instant
         return rough(span) if span > timedelta(seconds=-1) else f"in {rough(span)}"
 
     def lasting(self, began: datetime) -> str:
-        """ "for 3m"; "begun in 4h" if a clock was wrong then."""
+        """ "for 3m"; "begun in 4h" if a wrong clock put it in the future."""
         return f"{'for' if began <= self.now else 'begun'} {self.since(began)}"
 
     def both(self, instant: datetime) -> str:
@@ -120,28 +120,28 @@ class Times(LocalTimes):
 
 
 def in_full(instant: datetime, timezone: str) -> str:
-    """ "2026-11-20 02:15:00 America/New_York": an instant that stands alone."""
+    """ "2026-11-20 02:15:00 America/New_York": for an instant without context."""
     return LocalTimes(instant, timezone).full(instant)
 
 
 def took(started_at: datetime | None, finished_at: datetime | None) -> str:
-    """How long something ran; "" when it is not known."""
+    """Format how long something ran; "" if unknown."""
     return "" if started_at is None or finished_at is None else rough(finished_at - started_at)
 
 
 def ran_for(outcome: str, started_at: datetime, finished_at: datetime) -> str:
-    """ "took 8.4s". Nobody saw when a lost attempt ended, only when that was found: "found 1m after it began"."""
+    """ "took 8.4s". A lost attempt's end is unknown: "found 1m after it began"."""
     span = rough(finished_at - started_at)
     return f"found {span} after it began" if outcome == "lost" else f"took {span}"
 
 
 def died_lost(status: str, error_type: str | None) -> bool:
-    """Whether the job's last attempt was lost, so that its ``finished_at`` is when that was found."""
+    """Whether the last attempt was lost; then ``finished_at`` is when a tick found out."""
     return status == Status.DEAD and error_type == "Lost"
 
 
 def on_the_clock(text: str, times: LocalTimes) -> str:
-    """*text* with the UTC instants that cronjobs wrote into it as *times* tells them."""
+    """Convert the UTC instants that cronjobs wrote into *text* to *times*' zone."""
 
     def clock(found: re.Match[str]) -> str:
         try:
@@ -162,12 +162,12 @@ def ordinal(number: int) -> str:
 
 
 def tries(failures: int, most: int | None) -> str:
-    """ "failed 3 of 10": what people are told instead of the fence."""
+    """ "failed 3 of 10": people read tries, not attempts."""
     if not failures:
         return ""
     return f"failed {failures} of {most}" if most is not None else f"failed {counted(failures, 'time')}"
 
 
 def host_of(holder: str | None) -> str:
-    """The host in ``locked_by`` or ``runner``."""
+    """Return the host in ``locked_by`` or ``runner``."""
     return safe((holder or "").partition(":")[0], 40)

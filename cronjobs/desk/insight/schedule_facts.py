@@ -1,4 +1,4 @@
-"""How some schedules do: their last results, how long a run usually takes, the last 20 runs, the next one."""
+"""Read schedules' recent facts: last results, usual duration, the last 20 runs, the next one."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from cronjobs.engine.store.schedule_runs import (
     schedule_rows,
 )
 
-LOOKED_AT: Final = 100  # ledger rows of each schedule
-STRIP: Final = 20  # runs that are shown
-ENOUGH: Final = 20  # runs that succeeded, to say what is usual
-PRUNED: Final = "pruned"  # the outcome of a run whose job is not there any more
-EARLY: Final = "early"  # and of one that a wrong clock made before it was due
+LOOKED_AT: Final = 100  # ledger rows read per schedule
+STRIP: Final = 20  # runs shown
+ENOUGH: Final = 20  # successful runs needed to state a usual duration
+PRUNED: Final = "pruned"  # the outcome of a run whose job row is gone
+EARLY: Final = "early"  # the outcome of a run that a wrong clock made before it was due
 NO_RESULT: Final = frozenset({"queued", "running"})
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What became of one occurrence, or of one row of several.
+    """The result of one ledger row, which may stand for several occurrences.
 
-    ``outcome``: its job's status (succeeded; failed: it will be tried again; dead, cancelled, queued, running), or
-    pruned, or early (a wrong clock ran it before it was due), or why there was no run of its own (missed, skipped,
-    coalesced). ``at``: when it got there; for what is queued, had no run or was pruned, when it was due; for what ran
-    early, by when it had run. ``took``: its last attempt, if that ended and is recorded.
-    ``count``: of the row's occurrences.
+    ``outcome``: its job's status (succeeded; failed: it will be retried; dead, cancelled, queued, running), pruned,
+    early (a wrong clock ran it before it was due), or why it had no run of its own (missed, skipped, coalesced).
+    ``at``: when it reached that outcome; if queued, pruned or without a run, when it was due; if it ran early, by when
+    it had run. ``took``: duration of its last attempt, if recorded. ``count``: occurrences.
     """
 
     outcome: str
@@ -47,11 +46,11 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class ScheduleFacts:
-    """``runs``: the newest first, at most STRIP. ``durations``: of its last runs that succeeded, newest first.
+    """``runs``: newest first, at most STRIP. ``durations``: of its last successful runs, newest first.
 
-    ``triggered``: the newest run that a person triggered, which is not among them.
+    ``triggered``: the newest run triggered by hand; ``runs`` do not include it.
 
-    ``status``: active, retired, or "run by cron"; ``next_at`` None: never, or of a line of cron it is unknown.
+    ``status``: active, retired, or "run by cron"; ``next_at`` None: never, or unknown for a line of cron.
     """
 
     id: int
@@ -65,27 +64,27 @@ class ScheduleFacts:
 
     @property
     def last(self) -> RunFacts | None:
-        """The run with the newest result, also one that a person triggered: what waits or runs has none yet."""
+        """The run with the newest result, triggered ones included; waiting and running ones have none yet."""
         return newest_result(self.runs, self.triggered)
 
     @property
     def running(self) -> RunFacts | None:
-        """The newest run, or the newest that a person triggered, if it is running."""
+        """The newest run, or the newest triggered by hand, if it is running; else None."""
         return newest_running(self.runs, self.triggered)
 
     @property
     def median(self) -> timedelta | None:
-        """None: fewer than ENOUGH runs succeeded."""
+        """The median duration; None: fewer than ENOUGH runs succeeded."""
         return middle(self.durations) if len(self.durations) >= ENOUGH else None
 
     @property
     def p95(self) -> timedelta | None:
-        """No more than one run in twenty took longer; None: fewer than ENOUGH runs succeeded."""
+        """The 95th percentile of durations; None: fewer than ENOUGH runs succeeded."""
         return p95(self.durations) if len(self.durations) >= ENOUGH else None
 
     @property
     def strip(self) -> tuple[str, ...]:
-        """What became of the last occurrences, oldest first, at most STRIP: a row of several is as many of them."""
+        """Outcomes of the last occurrences, oldest first, at most STRIP; a row of several counts as several."""
         signs = (outcome for each in self.runs for outcome in repeat(each.outcome, min(each.count, STRIP)))
         return tuple(reversed(list(islice(signs, STRIP))))
 
@@ -96,12 +95,12 @@ def middle(durations: Sequence[timedelta]) -> timedelta:
 
 
 def p95(durations: Sequence[timedelta]) -> timedelta:
-    """The nearest rank: of 20 durations the second longest."""
+    """Return the 95th percentile by nearest rank: of 20 durations, the second longest."""
     return sorted(durations)[-(-len(durations) * 95 // 100) - 1]
 
 
 def newest_result(runs: Sequence[RunFacts], triggered: RunFacts | None) -> RunFacts | None:
-    """The run that came to an end last, or failed last, of *runs*, newest first, and of the triggered one."""
+    """Return the run that ended or failed last, among *runs* (newest first) and the triggered one."""
     due = next((each for each in runs if each.outcome not in NO_RESULT), None)
     by_hand = triggered if triggered is not None and triggered.outcome not in NO_RESULT else None
     return max((each for each in (due, by_hand) if each is not None), key=lambda each: each.at, default=None)
@@ -113,7 +112,7 @@ def newest_running(runs: Sequence[RunFacts], triggered: RunFacts | None) -> RunF
 
 
 def schedule_facts(connection: Connection, schedule_ids: Collection[int]) -> dict[int, ScheduleFacts]:
-    """By id, of those that exist; about 200 index steps for each."""
+    """Map ids of existing schedules to their facts; costs about 200 index steps each."""
     if not schedule_ids:
         return {}
     runs = newest_runs(connection, schedule_ids, LOOKED_AT)
@@ -125,7 +124,7 @@ def schedule_facts(connection: Connection, schedule_ids: Collection[int]) -> dic
 
 
 def last_runs(connection: Connection, schedule_ids: Collection[int]) -> dict[int, RunFacts]:
-    """By id, the run of each schedule that runs, else the one with the newest result; triggered ones count."""
+    """Map each id to its running run, else to the one with the newest result; triggered ones count."""
     found = {each: list(map(run_facts, rows)) for each, rows in newest_runs(connection, schedule_ids, STRIP).items()}
     by_hand = {each: run_facts(row) for each, row in newest_triggered(connection, schedule_ids).items()}
     shown = {}

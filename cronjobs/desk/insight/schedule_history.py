@@ -1,4 +1,4 @@
-"""A schedule's life, from the audit trail: which definition was in force when, when it was paused, what a time meant.
+"""Read a schedule's history from the audit trail: its definitions, pauses and names over time.
 
 Pure: rows in, spans out.
 """
@@ -28,7 +28,7 @@ JUST_BEFORE: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class Name:
-    """The name of a schedule from ``since`` on and before ``until``. None: no such limit."""
+    """A schedule's name from ``since`` until before ``until``; None: unlimited."""
 
     name: str
     since: datetime | None
@@ -43,7 +43,7 @@ class Name:
 
 
 def names_of(name: str, renames: Sequence[tuple[datetime, str, str]]) -> list[Name]:
-    """The names of the schedule that is called *name* now, newest first; another may have had the same name before."""
+    """Return all names of the schedule now called *name*, newest first; others may have had them at other times."""
     found: list[Name] = []
     until: datetime | None = None
     for at, old, new in reversed(renames):
@@ -52,15 +52,15 @@ def names_of(name: str, renames: Sequence[tuple[datetime, str, str]]) -> list[Na
         if new == name:
             found.append(Name(name, at, until))
             name, until = old, at
-        elif old == name:  # an earlier owner of the name is another schedule
+        elif old == name:  # before that, another schedule had this name
             return [*found, Name(name, at, until)]
     return [*found, Name(name, None, until)]
 
 
 def names_of_its_own(name: str, renames: Sequence[tuple[datetime, str, str]], known: Collection[str]) -> frozenset[str]:
-    """The names of the schedule that is called *name*, or was: those that no other schedule has, or has had.
+    """Return the names of the schedule that is or was called *name* which no other schedule has or had.
 
-    *known*: the names that schedules have now. Without such an old name rows of two schedules would be mixed.
+    *known*: the names that schedules have now. Shared names are left out, or rows of two schedules would be mixed.
     """
     now = name if name in known else name_now(name, renames)
     left = Counter(old for _, old, _ in renames)
@@ -73,24 +73,24 @@ def names_of_its_own(name: str, renames: Sequence[tuple[datetime, str, str]], kn
 
 @dataclass(frozen=True)
 class DefinitionPeriod:
-    """A span (``since``, ``until``] of a schedule's life with one definition, or without any. None: no limit."""
+    """A span (``since``, ``until``] with one definition of a schedule, or with none. None: unlimited."""
 
     existence: Existence
     since: datetime | None
     until: datetime | None
     facts: DefinitionFacts | None = None
     timing: Timing | None = None
-    act: AuditEntry | None = None  # the entry that began it
+    act: AuditEntry | None = None  # the audit entry that began it
 
     def clipped(self, begin: datetime, end: datetime) -> tuple[datetime, datetime] | None:
-        """The part of [*begin*, *end*] that lies in it, as a span without its beginning."""
+        """Return the part of [*begin*, *end*] inside this span, half-open at its start; None: no overlap."""
         first = max(begin - JUST_BEFORE, self.since) if self.since else begin - JUST_BEFORE
         last = min(end, self.until) if self.until else end
         return (first, last) if first < last else None
 
 
 def eras(trail: Iterable[Any], stored: StoredSchedule) -> list[DefinitionPeriod]:
-    """A schedule's life from its audit *trail*; without one, as if its row had always been the same."""
+    """Return a schedule's periods from its audit *trail*; without entries, its present row counts for all time."""
     found: list[DefinitionPeriod] = []
     for row in trail:
         act = AuditEntry(row.at, row.actor, row.host, row.why)
@@ -131,24 +131,24 @@ def is_due(when: Timing, at: datetime) -> bool:
 
 
 def due_on_the_clock(when: Timing, wall: datetime) -> bool:
-    """Whether the expression names the time that clocks show as *wall* (naive), even if that time does not exist."""
+    """Whether the expression matches *wall* (naive local time), even if that time does not exist."""
     if not isinstance(when, CronTiming):
         return False
     return is_due(CronTiming(when.expression, "UTC"), wall.replace(tzinfo=UTC))
 
 
 def runs_after_a_gap(when: Timing, wall: datetime | None) -> bool:
-    """Whether a time that clocks skip is made up for at the end of the gap: Debian's rule for fixed times."""
+    """Whether a time in a DST gap runs at the gap's end: Debian's rule for fixed times."""
     fixed = isinstance(when, CronTiming) and when.expression.fixed_time
     return fixed and wall is not None and due_on_the_clock(when, wall)
 
 
-# --- what was asked ---------------------------------------------------------------------------------------------------
+# --- questions -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The instant of a question. ``wall``: the time on the schedule's clocks that does not exist, or came twice."""
+    """The instant asked about. ``wall``: the local time, if it does not exist or came twice."""
 
     at: datetime
     wall: datetime | None = None
@@ -156,7 +156,7 @@ class Asked:
 
 
 def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
-    """Read *wall* (naive) in *timezone*: the first pass of a doubled hour; in a gap, the instant of the change."""
+    """Convert *wall* (naive) from *timezone*: first pass of a doubled hour; in a gap, the instant of the change."""
     zone = ZoneInfo(timezone)
     first, second = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     if first == second:
@@ -176,9 +176,9 @@ def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
 
 
 def pauses_over_time(trail: Iterable[Any], names: Sequence[Name] = ()) -> list[PauseFacts]:
-    """Pauses with their ends, from the audit trail. One that was changed while in force is one, as last changed.
+    """Return pauses with their ends, from the audit trail. A pause changed while in force counts once, as last changed.
 
-    *names*: those that the schedule has had, so that a pause under one name and its end under another belong together.
+    *names*: all of the schedule's names, so that a pause under one name matches its end under another.
     """
     found: list[PauseFacts] = []
     on: dict[str, PauseFacts] = {}
@@ -186,7 +186,7 @@ def pauses_over_time(trail: Iterable[Any], names: Sequence[Name] = ()) -> list[P
         scope, _, name = row.subject.partition(" ")
         if scope == "schedule" and names:
             if not any(each.holds(name, row.at) for each in names):
-                continue  # of another schedule, which had that name then
+                continue  # another schedule had that name then
             name = names[0].name
         subject = f"{scope} {name}"
         pause = on.pop(subject, None)
@@ -212,7 +212,7 @@ def pause_from(row: Any) -> PauseFacts:
 
 
 def ends_at(pause: PauseFacts) -> datetime | None:
-    """When it ended, or will end by itself; None: unknown."""
+    """Return when the pause ended or will expire; None: unknown."""
     return min((end for end in (pause.until, pause.ended_at) if end is not None), default=None)
 
 
@@ -222,6 +222,6 @@ def in_force(pause: PauseFacts, moment: datetime) -> bool:
 
 
 def held_back(pause: PauseFacts, due: datetime, settled: datetime) -> bool:
-    """Whether it kept an occurrence that was *due* from being settled, for some of the time until it was *settled*."""
+    """Whether the pause held back an occurrence at some time between *due* and *settled*."""
     end = ends_at(pause)
     return not pause.skip and pause.since < settled and (end is None or due < end)

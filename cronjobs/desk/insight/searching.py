@@ -1,5 +1,5 @@
-"""Which jobs a person means: one line of text, as the pages have it, read into a Filter; and the parts of it that the
-options of commands share. Pure.
+"""Parse a search for jobs, one line of text as on the pages, into a Filter; also the values that commands' options
+share. Pure.
 
 ``type:billing status:dead error:"no invoice" since:24h key:invoice:42 queue:mail schedule:nightly cause:KEY 17 mail``
 """
@@ -32,12 +32,12 @@ _ID: Final = re.compile(r"[0-9]{1,19}")
 
 
 class SearchError(UsageError):
-    """A search that cannot be read: a sentence for whoever typed it."""
+    """A search that cannot be parsed; the message is for the user who typed it."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """What was typed, word by word; None: not given. ``type`` and ``error`` may be parts of a job's."""
+    """The words as typed; None: not given. ``type`` and ``error`` match parts of a job's."""
 
     type: str | None = None
     status: str | None = None
@@ -50,13 +50,13 @@ class Search:
     ids: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """As it can be typed: reading it gives the same."""
+        """Return the search as text that parses to the same search."""
         named = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "ids")
         words = [f"{name}:{_written(value)}" for name, value in named if value is not None]
         return " ".join([*words, *map(str, self.ids)])
 
     def wanted(self, times: Times) -> Filter:
-        """Raises SearchError for an instant that cannot be read, or words that exclude each other."""
+        """Return the Filter. Raises SearchError for an invalid instant or contradictory words."""
         status = None if self.status is None else read_status(self.status)
         if self.cause is not None and status not in (None, Status.DEAD):
             raise SearchError(f"cause: selects dead jobs, and none of them is {status_word(status or '')}")
@@ -78,7 +78,7 @@ NAMES: Final = tuple(each.name for each in fields(Search) if each.name != "ids")
 
 
 def search(text: str) -> Search:
-    """Read what was typed. Raises SearchError, and nothing else."""
+    """Parse a search. Raises SearchError and nothing else."""
     if len(text) > LONGEST:
         raise SearchError(f"a search has at most {LONGEST:,} characters")
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):

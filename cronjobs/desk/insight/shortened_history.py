@@ -1,4 +1,4 @@
-"""A night in few lines: what broke comes first, and what went well is only counted. Pure."""
+"""Shorten a history: failures first, each in a line; successes are only counted. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any, Final, NamedTuple
 from cronjobs.engine.rules.error_groups import normalised
 from cronjobs.engine.rules.occurrences import BACKFILLED
 
-Entry = Mapping[
-    str, Any
-]  # of the history, with its "kind": attempt, death, occurrence, gap, clock, pause, deploy or act
-Tally = Mapping[str, Any]  # how many entries of an outcome a schedule, or a job type, has: a row of listing.tallies
+# An entry of the history; its "kind": attempt, death, occurrence, gap, clock, pause, deploy or act.
+Entry = Mapping[str, Any]
+Tally = Mapping[str, Any]  # a row of listing.tallies: the count of an outcome per schedule or job type
 
-# What people, apps and ticks do to jobs, as the audit trail calls it, and in the past tense.
+# Actions on jobs: the audit trail's word → its past tense.
 ACTS: Final = {
     "cancel": "cancelled",
     "retry": "retried",
@@ -25,9 +24,9 @@ ACTS: Final = {
     "trigger": "triggered",
     "backfill": "backfilled",
 }
-ONE_ACT: Final = timedelta(minutes=10)  # at most, between two jobs to which one does the same for the same reason
+ONE_ACT: Final = timedelta(minutes=10)  # longest pause inside one actor's merged action
 
-# The most important first: where there is no room for all, the last are left out. QUIET ones need nobody's attention.
+# Most important first: without room for all, the last are left out. QUIET ones need no attention.
 BROKE: Final = (
     "dead",
     "no tick",
@@ -48,7 +47,7 @@ _RANK: Final = {outcome: rank for rank, outcome in enumerate((*BROKE, *QUIET))}
 
 
 class Story(NamedTuple):
-    """``lines``: the entries of each, in order of time; ``tallies``: what is only counted, in order of time.
+    """``lines``: the entries of each line, oldest first; ``tallies``: outcomes that are only counted, oldest first.
 
     ``left_out``: how many of each outcome are in neither.
     """
@@ -59,7 +58,7 @@ class Story(NamedTuple):
 
 
 def when(entry: Entry) -> datetime:
-    """When it began; of occurrences the last, of a death its end."""
+    """Return when the entry began; of several occurrences the last; of a death its end."""
     at: datetime = entry[{"occurrence": "last_for", "death": "finished_at"}.get(entry["kind"], "started_at")]
     return at
 
@@ -78,7 +77,7 @@ def number_of(entry: Entry) -> int:
 
 
 def totals(entries: Iterable[Entry], tallies: Iterable[Tally]) -> Counter[str]:
-    """How many there are of each outcome: *tallies* know that of attempts, deaths and occurrences."""
+    """Count entries by outcome; *tallies* supply the counts of attempts, deaths and occurrences."""
     found = Counter[str]()
     for entry in entries:
         if entry["kind"] in ("gap", "clock", "pause", "deploy", "act"):
@@ -91,9 +90,9 @@ def totals(entries: Iterable[Entry], tallies: Iterable[Tally]) -> Counter[str]:
 def acts_on_jobs(
     rows: Iterable[tuple[Any, Collection[int]]], jobs: Mapping[int, tuple[str, str | None]]
 ) -> list[dict[str, Any]]:
-    """Entries of the audit trail, each with the ids of its jobs, in order of time: one for what somebody did in a row.
+    """Return audit entries with their jobs' ids, oldest first; merge an actor's consecutive similar actions.
 
-    *jobs*: the type and the schedule of those that are known. ``job_id``, ``job_type`` and ``schedule`` are None if
+    *jobs*: type and schedule of the known jobs. ``job_id``, ``job_type`` and ``schedule`` are None if
     there are several.
     """
     found: list[tuple[dict[str, Any], set[int]]] = []
@@ -134,9 +133,9 @@ def of_one_backfill(entries: Iterable[Entry]) -> list[dict[str, Any]]:
 
 
 def story(entries: Sequence[Entry], tallies: Sequence[Tally], limit: int) -> Story:
-    """What happened, in at most *limit* lines: a line for each of *entries* that broke, then the quiet *tallies*.
+    """Return at most *limit* lines: one per failure in *entries*, then the quiet *tallies*.
 
-    Entries that are alike share a line only if there are too many, those that matter least first.
+    Similar entries share a line only if there are too many, the least important first.
     """
     broke = [[entry] for entry in entries if outcome_of(entry) not in QUIET]
     for outcome in reversed(BROKE):
@@ -151,7 +150,7 @@ def story(entries: Sequence[Entry], tallies: Sequence[Tally], limit: int) -> Sto
 
 
 def each_alone(entries: Sequence[Entry], tallies: Sequence[Tally], limit: int) -> Story:
-    """At most *limit* of *entries*, each in a line of its own: what broke, then the newest of the others."""
+    """Return at most *limit* of *entries*, each in its own line: failures, then the newest others."""
     lines = _chosen([[entry] for entry in entries], limit)
     return Story(lines, [], _left_out(totals(entries, tallies), lines, []))
 
@@ -164,7 +163,7 @@ def _chosen(lines: list[list[Entry]], limit: int) -> list[list[Entry]]:
         begun[entry["job_id"]] = max(when(entry), begun.get(entry["job_id"], when(entry)))
 
     def place(line: list[Entry]) -> tuple[datetime, int]:
-        """A death comes after each attempt that led to it: SQLite reads its clock for the one, then for the other."""
+        """Sort a death after its attempts: on SQLite their instants come from separate clock reads."""
         at, first = when(line[0]), line[0]
         led_to_it = begun.get(first["job_id"], at) if first["kind"] == "death" else at
         return max(at, led_to_it), -_RANK.get(outcome_of(first), 0)
@@ -177,7 +176,7 @@ def _rank_of_tally(tally: Tally) -> tuple[int, int]:
 
 
 def _alike(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """*entries* of one outcome by schedule, else by job type, and by error, each in order of time."""
+    """Group *entries* of one outcome by schedule (or job type) and error, each group oldest first."""
     groups: dict[Hashable, list[Entry]] = {}
     for entry in sorted(entries, key=when):
         what = entry.get("schedule") or entry.get("job_type") or entry.get("name")

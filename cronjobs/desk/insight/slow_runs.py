@@ -1,4 +1,4 @@
-"""Runs that take much longer than their schedule's usually do."""
+"""Find runs that take much longer than usual for their schedule."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from sqlalchemy import Connection
 from cronjobs.desk.insight.schedule_facts import ScheduleFacts, schedule_facts
 from cronjobs.engine.store.schedule_runs import with_long_runs
 
-SHORT: Final = timedelta(seconds=5)  # what takes less than this is no problem, however short it usually is
+SHORT: Final = timedelta(seconds=5)  # a shorter run is no problem, however short the usual one
 TIMES_USUAL: Final = 3
-AMONG_LAST: Final = 1000  # runs of all schedules
+AMONG_LAST: Final = 1000  # runs of all schedules together
 LOOKED_AT: Final = 200  # schedules
 
 
 @dataclass(frozen=True)
 class SlowRun:
-    """The newest run of a schedule, which takes, or took, long; ``usual`` is the median of those before."""
+    """A schedule's newest run, which is or was slow; ``usual``: the median of earlier runs."""
 
     schedule: str
     job_id: int | None
@@ -36,7 +36,7 @@ def slow_runs(connection: Connection, now: datetime) -> list[SlowRun]:
 
 
 def slower_than_usual(schedules: Iterable[ScheduleFacts], now: datetime) -> list[SlowRun]:
-    """Those whose newest run takes more than 95 of 100 did, and TIMES_USUAL times as long as the median."""
+    """Return schedules' newest runs above the 95th percentile and above TIMES_USUAL medians."""
     found = []
     for schedule in schedules:
         run = schedule.running or schedule.last

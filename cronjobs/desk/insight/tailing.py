@@ -1,16 +1,16 @@
-"""What ``jobs tail`` prints next: each part of an attempt's output once, and of what is missing how much. Pure."""
+"""Decide what ``jobs tail`` prints next: each part of the output once, and the size of each gap. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
 
-REMEMBERED: Final = 1024  # characters printed last, by which they are found in the stored output
+REMEMBERED: Final = 1024  # last printed characters, to find our place in the stored output
 _LEFT_OUT: Final = re.compile(r"\n… ([\d,]+) bytes left out …\n")  # as text.CappedText writes it
 
 
 class TailPart(NamedTuple):
-    """Print that so many bytes are missing, unless there are none, and then *text*."""
+    """The number of missing bytes to report (0: none), then the text to print."""
 
     left_out: int
     text: str
@@ -19,8 +19,8 @@ class TailPart(NamedTuple):
 class Tail:
     """How far one attempt's output has been printed.
 
-    Places are bytes of the output as it is masked. They can be off by what masking takes away from a part that nobody
-    has seen, so the stored output is searched for what was printed last.
+    Positions count bytes of the masked output. Masking may have shortened an unseen part, so they can be off; the last
+    printed text is therefore searched for in the stored output.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Tail:
         self._last = ""
 
     def live(self, text: str, end: int) -> TailPart:
-        """What is new in the live output *text*, which ends at *end*."""
+        """Return the new part of the live output *text*, which ends at byte *end*."""
         data = text.encode()
         start, new = max(0, end - len(data)), end - self.end
         if new <= 0:
@@ -38,7 +38,7 @@ class Tail:
         return self._print(0, data[-new:].decode(errors="ignore"), end)
 
     def stored(self, output: str) -> list[TailPart]:
-        """What is new in *output*, all of the attempt's."""
+        """Return the new parts of *output*, the attempt's whole output."""
         marker = _LEFT_OUT.search(output)
         if marker is None:
             return [TailPart(0, output[self._place_in(output, self.end) :])]
@@ -52,11 +52,11 @@ class Tail:
         return [TailPart(0, tail[self._place_in(tail, self.end - after) :])]
 
     def _place_in(self, output: str, expected: int) -> int:
-        """Behind what was printed last: in characters. *expected*: the same in bytes, if nothing was masked."""
+        """Return the position after the last printed text, in characters; *expected*: its bytes, if unmasked."""
         place = len(output.encode()[: max(0, expected)].decode(errors="ignore"))
         if not self._last:
             return place
-        # Also where it overlaps itself, as a row of dots does.
+        # Find overlapping matches too, as in a row of dots.
         ends = (each.start() + len(self._last) for each in re.finditer(f"(?={re.escape(self._last)})", output))
         return min(ends, key=lambda each: abs(each - place), default=place)
 

@@ -1,4 +1,4 @@
-"""Job types with runs too long for the lease, crashes, payloads that do not fit, or lost attempts nobody can settle."""
+"""Read job types in trouble: runs too long for the lease, crashes, payloads that do not fit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cronjobs.engine.store.listing import typical_runs
 from cronjobs.engine.store.misfits import waiting_misfits
 
 RUNS_ASKED: Final = 1000
-RUNS_TO_TELL: Final = 5  # one or two runs are not what is typical of a type
-RUNS_IN_A_LEASE: Final = 5  # of typical length; a long job's process exists for one run, and renews for as long
+RUNS_TO_TELL: Final = 5  # fewer runs are no typical duration
+RUNS_IN_A_LEASE: Final = 5  # of typical length; long jobs are exempt: their process renews during its only run
 
 
 def troubled_types(connection: Connection, run: RunSettings) -> dict[str, Any]:
-    """``slow``, ``crashing`` and ``misfits`` of ``Health``."""
+    """Return ``slow``, ``crashing`` and ``misfits`` for ``Health``."""
     return {
         "slow": too_long(run, typical_runs(connection, RUNS_ASKED, RUNS_TO_TELL)),
         "crashing": crashing(connection),

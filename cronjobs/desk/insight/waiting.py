@@ -1,4 +1,4 @@
-"""What waits, by queue: how much is due and late, and what it waits for."""
+"""Read waiting jobs by queue: how many are due or late, and what they wait for."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from cronjobs.engine.store.queues import pressures
 from cronjobs.engine.store.status_facts import resumed_lately
 from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED
 
-STRANDED_NAMED: Final = 3  # of these the ticks are asked for the host that could
-MOST_TYPES: Final = 100  # unknown ones that are named; the rest is counted
+STRANDED_NAMED: Final = 3  # types for which ticks are searched for a host that could run them
+MOST_TYPES: Final = 100  # unknown types listed; the rest is counted
 
 
 class LateGroup(NamedTuple):
-    """Jobs of one queue and type that are late: those that could run, and have been due for too long."""
+    """Late jobs of one queue and type: they could run, and have been due for too long."""
 
     queue: str
     job_type: str
-    run_at: datetime  # of the first one due
+    run_at: datetime  # of the oldest one
     late: int
 
 
 @dataclass
 class Queue:
-    """What waits in one queue. ``failed`` jobs wait for another try, and count in due or future as well."""
+    """Counts of one queue's waiting jobs. ``failed`` ones wait for a retry; due or future includes them."""
 
     due: int = 0
     future: int = 0
     failed: int = 0
     late: int = 0
     paused: bool = False
-    max_waiting: int | None = None  # None: it has no cap
+    max_waiting: int | None = None  # None: no cap
     on_full: str | None = None
-    dropped: int = 0  # since it first had a cap
+    dropped: int = 0  # jobs dropped since the queue first had a cap
     oldest_due_at: datetime | None = None
 
     @property
@@ -54,16 +54,16 @@ class Queue:
 
     @property
     def full(self) -> bool:
-        # SQLite accepts any type there.
+        # On SQLite plain SQL may store any type here.
         return isinstance(self.max_waiting, int) and self.waiting >= self.max_waiting
 
 
 @dataclass
 class QueueFacts:
-    """``unresolved``: due jobs by a type that no tick knew lately; ``came``: when the first of them was due.
+    """``unresolved``: due jobs by type that no recent tick knew; ``came``: when the oldest of them was due.
 
-    The largest queues and the oldest of these types are named; ``others`` sums up so many ``more_queues``, and
-    ``more_unresolved`` jobs are of ``more_types``.
+    Only the largest queues and the oldest of these types are listed: ``others`` sums up ``more_queues`` further queues;
+    ``more_unresolved`` jobs have ``more_types`` further types.
     """
 
     queues: dict[str, Queue] = field(default_factory=dict)
@@ -71,19 +71,19 @@ class QueueFacts:
     more_queues: int = 0
     more_types: int = 0
     more_unresolved: int = 0
-    more_late: int = 0  # of known types, in queues and of types that were not read
+    more_late: int = 0  # late jobs of known types in the queues and types not listed
     oldest_due_at: datetime | None = None
-    late: list[LateGroup] = field(default_factory=list)  # but those that are out of reach
-    late_since: datetime | None = None  # when the first of those that are late became late
+    late: list[LateGroup] = field(default_factory=list)  # except those out of reach
+    late_since: datetime | None = None  # when the oldest late job became late
     unresolved: dict[str, int] = field(default_factory=dict)
     came: dict[str, datetime] = field(default_factory=dict)
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
-    limited: dict[Limit, int] = field(default_factory=dict)  # reached limits: how many due jobs wait for each
+    limited: dict[Limit, int] = field(default_factory=dict)  # reached limit → due jobs that wait for it
 
 
 @dataclass(frozen=True)
 class Stranded:
-    """Late jobs of a type that no host which ticks now can run; ``host`` could, and last ticked ``at`` that instant."""
+    """Late jobs of a type that no host ticking now can run; ``host`` could, and last ticked ``at`` then."""
 
     group: LateGroup
     host: str | None = None
@@ -93,9 +93,9 @@ class Stranded:
 def stranded(
     connection: Connection, late: Sequence[LateGroup], at_work: Sequence[Mapping[str, Any]], ticks: Sequence[Any]
 ) -> list[Stranded]:
-    """Of the *late* groups, those that by the last tick of each host *at work* can only run on others.
+    """Return the *late* groups that no host *at work* can run, by each host's last tick.
 
-    *ticks*: the last one of each host.
+    *ticks*: the last one of every host.
     """
     signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in ticks}
     found: list[Stranded] = []
@@ -118,7 +118,7 @@ def _only_elsewhere(group: LateGroup, at_work: Sequence[Mapping[str, Any]]) -> b
 
 
 def _waited_for_others(group: LateGroup, records: Sequence[Sequence[Mapping[str, Any]]]) -> int:
-    """How many of these jobs waited for others when the last tick of each host ended: it could take none of them."""
+    """Count jobs that waited for other hosts when each host's last tick ended: it could take none."""
     return min((sum(_waiting_in(entry, group) for entry in entries) for entries in records), default=0)
 
 
@@ -133,7 +133,7 @@ def _records(at_work: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any
 
 
 def entries_of(tick: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What the tick recorded of due jobs that it did not start; SQLite takes anything that plain SQL has written."""
+    """Return the tick's records of due jobs it did not start; on SQLite plain SQL may have written anything."""
     recorded = tick["not_started"]
     return [each for each in recorded if isinstance(each, Mapping)] if isinstance(recorded, list) else []
 
@@ -161,7 +161,7 @@ def what_waits(
     found.others, found.more_queues = Queue(rest.due, rest.waiting - rest.due, rest.failed), waiting.others
     found.oldest_due_at = waiting.oldest_due_at
     late: list[LateGroup] = []
-    # Only if something is due: it reads the indexes of all that waits once more.
+    # Only if something is due: this scans the waiting indexes once more.
     due = listing.DueGroups(())
     if found.oldest_due_at:
         due = listing.due_groups(connection, limit, {*judged.here, *(judged.ticks or ())})
@@ -170,7 +170,7 @@ def what_waits(
         if unknown:
             found.unresolved[group.job_type] = found.unresolved.get(group.job_type, 0) + group.due
             found.came[group.job_type] = min(found.came.get(group.job_type, group.run_at), group.run_at)
-        # Without a file, and before any tick, nobody knows which types there are, and no finding says so.
+        # Without a file and before any tick, no type is known; that is no reason for a finding.
         nobody_knows = settings.broken and judged.ticks is None
         its = found.queues.get(group.queue, found.others)
         if group.late and not its.paused and (not unknown or nobody_knows):
@@ -180,7 +180,7 @@ def what_waits(
         records = _records(at_work)
         kept = {each: max(behind.get(each[:2], 0), _waited_for_others(each, records)) for each in late}
         late = [each._replace(late=each.late - kept[each]) for each in late]
-        resumed = resumed_lately(connection, limit)  # until then these jobs could not run
+        resumed = resumed_lately(connection, limit)  # jobs could not run until their pause ended
         late = [each for each in late if each.late > 0 and not {each.queue, ""} & resumed]
         read = {(each.queue, each.job_type) for each in due.groups}
         found.more_late = max(0, due.late - sum(count for place, count in behind.items() if place not in read))

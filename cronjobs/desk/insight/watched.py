@@ -1,4 +1,4 @@
-"""Which facts show that ticks come and schedules run, as ``health`` gathers them."""
+"""Read the facts that show whether ticks come and schedules run."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ from cronjobs.model import Status
 DIFFERENT_FILES: Final = timedelta(minutes=15)
 LONGEST_GRACE: Final = timedelta(days=366)
 ONE_TICK: Final = timedelta(minutes=1)
-STEADY_TICKS: Final = 10  # a host that ticked so often is expected to go on
-FORGOTTEN: Final = timedelta(days=1)  # and after a day counts as switched off
-KILLED_WITHIN: Final = 20  # the last so many ticks of a host are looked at
-KILLED_TICKS: Final = 2  # and so many of them make a problem
+STEADY_TICKS: Final = 10  # ticks within FORGOTTEN after which a host is expected to continue
+FORGOTTEN: Final = timedelta(days=1)  # a silent host counts as switched off after this
+KILLED_WITHIN: Final = 20  # ticks of a host that are checked for kills
+KILLED_TICKS: Final = 2  # killed ticks among them that make a finding
 
 
 # --- when ticks are expected ------------------------------------------------------------------------------------------
 
 
 def late_after(every: timedelta) -> timedelta:
-    """A due job is late after this: two minutes if cron starts a tick each minute."""
+    """Return how long a job may be due before it is late: two minutes if cron starts a tick each minute."""
     return every + timedelta(minutes=1)
 
 
 def quiet_after(every: timedelta) -> timedelta:
-    """Without a tick for so long something is wrong: three minutes if cron starts one each minute."""
+    """Return how long ticks may be absent: three minutes if cron starts one each minute."""
     return 2 * every + timedelta(minutes=1)
 
 
 def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
-    """When a tick last showed signs of life: its row is written as it starts to work, and as it ends.
+    """Return when a tick last wrote its row, which it does when it starts to work and when it ends.
 
-    Looks at the last tick by id and those before it in time: a tick whose clock was years ahead would count for years.
+    Ignores ticks later than the last one by id: a tick whose clock was years ahead would count for years.
     """
     newest = max(ticks, key=lambda tick: tick["id"], default=None)
     if newest is None:
@@ -72,12 +72,12 @@ def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
 
 
 def ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelta) -> list[dict[str, Any]]:
-    """The last ticks of the hosts that tick now."""
+    """Return the last ticks of the hosts that tick now."""
     return [tick for tick in ticks if abs(now - (tick["finished_at"] or tick["started_at"])) <= quiet_after(every)]
 
 
 def last_ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelta) -> list[dict[str, Any]]:
-    """The last ticks of the hosts that tick now; if none does, of those that did when the last tick came."""
+    """Return the last ticks of the hosts that tick now; if none, of those that ticked when the last tick came."""
     last = last_sign(ticks)
     return ticking(ticks, now, every) or ([] if last is None else ticking(ticks, last, every))
 
@@ -85,7 +85,7 @@ def last_ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelt
 def silent_hosts(
     connection: Connection, last_ticks: Sequence[Mapping[str, Any]], now: datetime, every: timedelta
 ) -> dict[str, datetime]:
-    """Hosts that ticked steadily within the last day and stopped, while others tick.
+    """Map hosts that ticked steadily within the last day and stopped to since when.
 
     A container with a new random name for each tick never counts as steady; CRONJOBS_HOST gives it a fixed name.
     """
@@ -102,42 +102,42 @@ def silent_hosts(
 
 @dataclass(frozen=True)
 class WithoutRun:
-    """``since``: when the grace ended; None: its definition cannot be read. ``job_id``: the occurrence's own job."""
+    """A schedule past its grace. ``since``: when the grace ended; None: unknown. ``job_id``: the occurrence's job."""
 
     why: str
     since: datetime | None = None
-    jobs: tuple[JobNow, ...] = ()  # those that there are of what was due since then
+    jobs: tuple[JobNow, ...] = ()  # existing jobs of occurrences due since then
     job_id: int | None = None
 
 
 @dataclass(frozen=True)
 class Watched:
-    """The facts. ``lately`` has the newest ledger rows of the schedules whose newest one did not go well."""
+    """The facts. ``lately``: newest ledger rows of schedules whose newest run did not succeed."""
 
-    schedules: Sequence[StoredSchedule] = ()  # those that may be in trouble, by name
+    schedules: Sequence[StoredSchedule] = ()  # those that may have a problem, by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
     lately: dict[int, list[Happened]] = field(default_factory=dict)
-    by_trigger: dict[int, list[Happened]] = field(default_factory=dict)  # likewise runs that a person triggered
-    covered: dict[str, datetime] = field(default_factory=dict)  # schedules with missed runs → up to when by hand
-    by_hand: dict[str, datetime] = field(default_factory=dict)  # schedules that failed → a success by hand
-    fires: bool = True  # a tick with schedules switched on came lately
+    by_trigger: dict[int, list[Happened]] = field(default_factory=dict)  # likewise runs triggered by hand
+    covered: dict[str, datetime] = field(default_factory=dict)  # until when a run by hand makes up for missed ones
+    by_hand: dict[str, datetime] = field(default_factory=dict)  # schedule that failed → when a run by hand succeeded
+    fires: bool = True  # a recent tick had schedules switched on
     fired_at: datetime | None = None
     refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)  # host → why, since
     misconfigured: dict[str, datetime | None] = field(default_factory=dict)  # host → since when it records bad entries
-    not_loaded: dict[str, datetime | None] = field(default_factory=dict)  # host → since when some code cannot be loaded
-    ended_badly: dict[str, datetime | None] = field(default_factory=dict)  # host → since when its ticks end with a code
+    not_loaded: dict[str, datetime | None] = field(default_factory=dict)  # host → since when some code fails to import
+    ended_badly: dict[str, datetime | None] = field(default_factory=dict)  # host → since when its ticks fail
     wrong_clocks: dict[str, datetime | None] = field(default_factory=dict)  # host → since when
     killed: dict[str, Killed] = field(default_factory=dict)  # by host
     differ_long: bool = False  # files, for more than DIFFERENT_FILES
     differ_since: datetime | None = None  # the files that hosts have now; None: those hosts do not show it
     waiting: dict[str, datetime] = field(default_factory=dict)  # queue → since when a schedule's job is due there
-    without_run: dict[str, WithoutRun] = field(default_factory=dict)  # schedules past the grace of their file
-    not_run: dict[str, NotRun] = field(default_factory=dict)  # schedules with occurrences that nothing came of
-    given_up: dict[str, GivenUp] = field(default_factory=dict)  # by kind, what nobody has acknowledged
+    without_run: dict[str, WithoutRun] = field(default_factory=dict)  # schedules past their grace
+    not_run: dict[str, NotRun] = field(default_factory=dict)  # schedules with occurrences that did not run
+    given_up: dict[str, GivenUp] = field(default_factory=dict)  # by kind; only what nobody has acknowledged
 
 
 def refusing(connection: Connection, ticks: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, datetime | None]]:
-    """Why, and since when, hosts refuse their file; *ticks* are the last ones of each host that ticks now."""
+    """Return why and since when hosts refuse their file; *ticks*: the last of each host that ticks now."""
     refused = {
         tick["host"]: tick["did"]["refused"]
         for tick in ticks
@@ -157,7 +157,7 @@ def watch(
 ) -> Watched:
     """Gather the facts in a few indexed statements.
 
-    *ticks* are the last ones of each host that ticks now; *last_ticks*, if none does, of those that did until then.
+    *ticks*: the last of each host that ticks now; *last_ticks*: the same, or if none ticks, of those that did last.
     """
     retrying = store.retrying(connection)
     schedules = schedules_by_id(connection, surveyed.doubtful | retrying)
@@ -199,7 +199,7 @@ def watch(
 
 
 def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: str) -> dict[str, datetime | None]:
-    """By host whose last tick recorded one of these *names*: since when all have done so."""
+    """Map hosts whose last tick recorded one of *names* to since when all their ticks do."""
     return {
         tick["host"]: store.recorded_since(connection, tick["host"], *names)
         for tick in ticks
@@ -208,7 +208,7 @@ def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: s
 
 
 def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the files that differ now differed fifteen minutes ago: during a deploy they do for one or two."""
+    """Whether files have differed for fifteen minutes: during a deploy they differ for a minute or two."""
     if len({tick["fingerprint"] for tick in ticks if tick["fingerprint"]}) < 2:
         return False
     window = silence_after(every)
@@ -233,17 +233,17 @@ def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], la
 
 
 def missed(rows: Sequence[Happened]) -> Happened | None:
-    """The newest row of missed runs, or of one that ran early by a wrong clock, if no run has gone well since."""
+    """Return the newest missed row, or one that a wrong clock ran early, if no run has succeeded since."""
     return next(filter(without_a_run, since_a_run(rows)), None)
 
 
 def since_a_run(rows: Sequence[Happened]) -> Iterator[Happened]:
-    """Those of *rows*, newest first, since which no run has gone well."""
+    """Yield *rows* (newest first) back to the last success."""
     return takewhile(lambda row: not row.went_well, rows)
 
 
 def without_a_run(row: Happened) -> bool:
-    """Whether nothing ran when it was due: it was missed in an outage, or a wrong clock ran it early."""
+    """Whether nothing ran when due: missed in an outage, or run early by a wrong clock."""
     return row.outcome == "missed" or row.ran_early
 
 
@@ -251,7 +251,7 @@ _BECAME: Final = {"queued": "waits", "failed": "waits for another try", "running
 
 
 def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) -> WithoutRun | None:
-    """Why a schedule with a ``grace`` has not run for its last occurrence or any later one; None: it has."""
+    """Return the facts if a schedule with a ``grace`` has not run for its last occurrence in time; None: it has."""
     if isinstance(stored.definition, dict) and "grace_s" not in stored.definition:
         return None
     try:
@@ -271,7 +271,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     jobs = store.jobs_now(connection, named)
     status: dict[int | None, str] = {id_: job.status for id_, job in jobs.items()}
     attempts: dict[int | None, int] = {id_: job.attempts for id_, job in jobs.items()}
-    # None: pruned, so it ended long ago. A skipped occurrence gave way to that job.
+    # A skipped occurrence gave way to that job. None: the job is pruned, so it ended long ago.
     succeeded = {id_ for id_ in named if status.get(id_) in (Status.SUCCEEDED, None)}
     early = {row.job_id for row in rows if ran_early(row.reason, attempts.get(row.job_id))}
     if succeeded - early:
@@ -284,7 +284,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     if not rows:
         why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"
     else:
-        row = rows[0]  # that of this occurrence; what became of later ones says nothing of it
+        row = rows[0]  # this occurrence's row; later rows are no evidence about it
         state = status.get(row.job_id)
         became = _BECAME.get(state or "", f"is {state}")
         if row.job_id in early & succeeded:

@@ -1,4 +1,4 @@
-"""Which schedules a screen shows, and in which order: the worst first, then by their next run."""
+"""Choose and order the schedules that a screen shows: worst first, then by next run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cronjobs.engine.rules.standing import Happened
 from cronjobs.engine.store.schedule_runs import next_due
 from cronjobs.installed import if_installed
 
-NOT_RUN, DEAD, MISSED, FAILING, NOT_SUCCEEDED, WELL = range(6)  # the worst first
-ASKED_AT_ONCE: Final = 200  # schedules: of each, 100 ledger rows are in memory
+NOT_RUN, DEAD, MISSED, FAILING, NOT_SUCCEEDED, WELL = range(6)  # worst first
+ASKED_AT_ONCE: Final = 200  # schedules; each takes 100 ledger rows of memory
 
 
 def schedules_shown(connection: Connection, health: Health, every: timedelta, limit: int | None) -> list[ScheduleFacts]:
-    """The first *limit* active schedules (None: all), the worst first, with their facts."""
+    """Return the first *limit* active schedules (None: all) with their facts, worst first."""
     ids = worst_first(connection, health, every, limit)
     found: dict[int, ScheduleFacts] = {}
     for first in range(0, len(ids), ASKED_AT_ONCE):
@@ -32,16 +32,16 @@ def schedules_shown(connection: Connection, health: Health, every: timedelta, li
 def run_by_cron(
     connection: Connection, now: datetime, limit: int | None, chosen: Callable[[str], bool] = lambda _name: True
 ) -> tuple[list[ScheduleFacts], int]:
-    """Likewise the first *limit* lines that cron itself runs, if there is an extra that records them; and how many.
+    """Return likewise the first *limit* crontab lines that an extra records, and their total.
 
-    Only those whose names are *chosen*.
+    *chosen*: only these names.
     """
     there = if_installed(doors.RUN_BY_CRON)
     return ([], 0) if there is None else there.rows(connection, now, limit, chosen)
 
 
 def worst_first(connection: Connection, health: Health, every: timedelta, limit: int | None) -> list[int]:
-    """The ids of the first *limit* active schedules (None: of all): the worst first, then by their next run."""
+    """Return the ids of the first *limit* active schedules (None: all), worst first, then by next run."""
     ids = badly_off(health.watch, health.now, quiet_after(every))[:limit]
     if limit is None or len(ids) < limit:
         ids = list(dict.fromkeys([*ids, *next_due(connection, limit)]))[:limit]
@@ -49,7 +49,7 @@ def worst_first(connection: Connection, health: Health, every: timedelta, limit:
 
 
 def badly_off(found: Watched, now: datetime, patience: timedelta) -> list[int]:
-    """The ids of active schedules that are not well, the worst first, then by their next run and name."""
+    """Return the ids of active schedules with a problem, worst first, then by next run and name."""
     graded = []
     for each in found.schedules:
         if each.status != "active":
@@ -63,7 +63,7 @@ def badly_off(found: Watched, now: datetime, patience: timedelta) -> list[int]:
 
 
 def _grade(rows: Sequence[Happened]) -> int:
-    """By the newest ledger row that has a result."""
+    """Grade a schedule by its newest ledger row with a result."""
     for row in rows:
         if row.went_well:
             return WELL
