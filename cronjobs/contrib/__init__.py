@@ -1,1 +1,1 @@
-"""Extras, a folder each. No extra imports another; the engine calls them through doors."""
+"""The extras, a folder each. No extra imports another; engine and desk call them by name."""

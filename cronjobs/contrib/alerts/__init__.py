@@ -1,1 +1,1 @@
-"""Who hears of findings: what is to be sent and when, its words, and the ways out. Nothing here fails a job."""
+"""Send findings to channels: decide what to send and when, write the text, deliver. No error here fails a job."""

@@ -1,4 +1,4 @@
-"""``cronjobs alerts …``: try the channels of ``alerts:``."""
+"""``cronjobs alerts …``: test the channels of ``alerts:``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts by a program of the user's: the message as JSON on its standard input."""
+"""Alerts through a user's program, which gets the message as JSON on stdin."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cronjobs.model import rough
 
 
 class CommandRefused(OSError):
-    """It could not be started, did not end in time, or ended with another exit code than 0."""
+    """The program could not be started, did not end in time, or exited with another code than 0."""
 
 
 def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Path) -> None:
-    """Run it in *folder*, in a session of its own, which is killed when time is up. Raises OSError."""
+    """Run the program in *folder* and in its own session, which is killed when time is up. Raises OSError."""
     process = subprocess.Popen(
         channel.arguments,
         stdin=subprocess.PIPE,
@@ -39,7 +39,7 @@ def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Pa
     finally:
         _reap(process)
     if process.returncode:
-        # Mask before taking a line: a secret may have several.
+        # Mask before taking a line: a secret may span several.
         shown = mask(said.decode(errors="replace"), message.secrets)
         last = next((line for line in reversed(shown.splitlines()) if line.strip()), "")
         raise CommandRefused(f"exit status {process.returncode}" + (f": {last.strip()}" if last else ""))

@@ -1,4 +1,4 @@
-"""Which findings begin and end, what is to be sent about them, and when to look again. Pure."""
+"""Decide which findings begin and end, what to send about them, and when to look again. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from cronjobs.engine.store.alerts import AlertState, DueAlert, Episode
 from cronjobs.engine.store.schedules import StoredSchedule
 
 UNDELIVERED: Final = "alert"  # the kind of finding about a channel itself
-OF_ONE_HOST: Final = "config"  # the kind of finding about one host's own files; only that one knows that it is over
-WHILE_QUIET: Final = timedelta(minutes=5)  # between two looks, for what no tick writes: an app that fills a queue
+OF_ONE_HOST: Final = "config"  # the kind of finding about one host's own files; only that host can tell when it is over
+WHILE_QUIET: Final = timedelta(minutes=5)  # between looks, for changes that no tick writes: an app that fills a queue
 WHILE_OPEN: Final = timedelta(minutes=2)
-ROWS_KEPT: Final = 1000  # of one finding
-OFTEN: Final = 3  # a finding that came and went so often within an hour waits for its next message
+ROWS_KEPT: Final = 1000  # rows stored for one finding
+OFTEN: Final = 3  # a finding that recurs this often within an hour delays its next message
 FIRST_RETRY: Final = timedelta(minutes=1)
 LONGEST_RETRY: Final = timedelta(minutes=15)
 
@@ -35,9 +35,9 @@ LONGEST_RETRY: Final = timedelta(minutes=15)
 
 @dataclass(frozen=True)
 class Changes:
-    """What a look changes in the stored findings; ``lasting`` are the findings by the id of their episode.
+    """Changes to the stored findings after a look; ``lasting``: episode id → finding.
 
-    ``replaced``: those for which another finding stands now. They end without a word, as their cause lasts.
+    ``replaced``: findings that another one covers now. They end without a message, since their cause lasts.
     """
 
     opened: list[Finding]
@@ -48,7 +48,7 @@ class Changes:
 
 
 def merged(found: Iterable[Finding], host: str) -> list[Finding]:
-    """One finding for each key, the worst of them, with the rows of all; those of *host* alone are called after it."""
+    """Merge findings by key: the worst one, with the rows of all. Findings about *host*'s own files get its name."""
     by_key: dict[str, list[Finding]] = {}
     for finding in found:
         if finding.kind == OF_ONE_HOST and not finding.subject:
@@ -58,16 +58,16 @@ def merged(found: Iterable[Finding], host: str) -> list[Finding]:
 
 
 def host_of(finding: Finding) -> str:
-    """The host that alone can end it; "": any."""
+    """Return the only host that can end the finding; "": any host."""
     return finding.subject if finding.kind == OF_ONE_HOST else ""
 
 
 def compare(
     found: Sequence[Finding], episodes: Sequence[Episode], host: str, *, sees_all: bool, ticking: Collection[str]
 ) -> Changes:
-    """*found* has one finding for each key; *sees_all*: whether this look loaded this host's own handlers.
+    """*found*: one finding per key; *sees_all*: whether this process has loaded this host's handlers.
 
-    *ticking*: the hosts that tick. Nobody waits for the word of another one.
+    *ticking*: the hosts that tick; any host ends the findings of one that does not.
     """
     now_there = {finding.key: finding for finding in found}
     covered = [each for finding in found for each in (*finding.covers, *finding.follows)]
@@ -106,7 +106,7 @@ def _different(episode: Episode, finding: Finding) -> dict[str, Any]:
 
 
 def kept_rows(finding: Finding) -> list[str]:
-    """The newest of them, where they are more than are kept: ids rise."""
+    """Keep only the newest rows if there are too many; newer ids are higher."""
     return list(finding.rows[-ROWS_KEPT:])
 
 
@@ -114,9 +114,9 @@ def kept_rows(finding: Finding) -> list[str]:
 
 
 def wants(channel: AlertChannel, finding: Finding) -> bool:
-    """Whether *channel* is to be told of *finding*; one that is acknowledged is nobody's news.
+    """Whether *channel* gets messages about *finding*; nobody gets them for an acknowledged one.
 
-    A channel that asks for what the finding stands for is told, too, though it may not ask for its own kind.
+    A channel that wants a covered finding's kind gets this one, even if it does not want this one's kind.
     """
     only = channel.only
     keys = [finding.key, *(each.key for each in finding.covers)]
@@ -134,15 +134,15 @@ def _asked_for(names: Collection[str], only: AlertFilter) -> bool:
 
 
 def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_often: bool = False) -> datetime:
-    """When the next message about a finding that lasts is due: at once, then hourly, then daily.
+    """Return when the next message about a lasting finding is due: at once, then hourly, then daily.
 
-    A worse severity is due at once; a new row hourly again, however long the finding has lasted.
+    A worse severity makes it due at once; a new row makes it hourly again, however old the finding.
     """
     if state is None:
         return now + HOURLY if came_often else now
     if state.sent_at is None or state.first_at is None:
         return state.due_at or now
-    if state.failures:  # as its last try put it off
+    if state.failures:  # the last failed try set the time of the next one
         return state.due_at or now
     if state.severity is None or finding.severity.rank < Severity(state.severity).rank:
         return now
@@ -152,24 +152,24 @@ def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_of
 
 
 def over_at(state: AlertState, now: datetime) -> datetime | None:
-    """When to say that it is over: now to whom it was told, or is being told; None to others."""
+    """Return when to send "it is over": now if the channel got or is getting the finding; None: never."""
     return now if state.sent or state.locked_until is not None else None
 
 
 def is_unheard(state: AlertState) -> bool:
-    """Whether it would say that something is over which nobody heard of: each message about it failed."""
+    """Whether every message about the finding failed, so that "it is over" would confuse its reader."""
     return state.over and not state.sent and state.failures > 0
 
 
 def after_sending(alert: DueAlert, now: datetime) -> datetime | None:
-    """When to repeat a message that was sent just now; None: it said that all is over."""
+    """Return when to repeat a message just sent; None: it said that the finding is over."""
     if alert.state.over:
         return None
     return now + silence(now - (alert.state.first_at or now))
 
 
 def after_failing(alert: DueAlert, now: datetime) -> datetime:
-    """When to try again."""
+    """Return when to retry after a failed delivery."""
     tries: int = 2 ** min(alert.state.failures, 10)
     return now + min(LONGEST_RETRY, FIRST_RETRY * tries)
 
@@ -178,18 +178,18 @@ def after_failing(alert: DueAlert, now: datetime) -> datetime:
 
 
 def ticking_hosts(health: Health) -> set[str]:
-    """Hosts that ticked within a day."""
+    """Return the hosts that ticked within a day."""
     signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in health.ticks}
     return {host for host, sign in signs.items() if abs(health.now - sign) < FORGOTTEN}
 
 
 def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: bool) -> datetime:
-    """The earliest instant at which something may begin, end or be repeated without a tick that has work.
+    """Return the earliest instant at which a finding may begin, end or be repeated without a working tick.
 
-    Whatever else begins does so in a tick that has something to do, and that looks then.
+    All other changes happen in working ticks, which look themselves.
     """
     now = health.now
-    # An app fills a queue without a tick; and whoever is killed writes no more.
+    # An app may fill a queue without a tick, and a killed process writes nothing.
     capped = any(queue.max_waiting is not None for queue in health.queues.values())
     unended = any(tick["finished_at"] is None for tick in health.ticks)
     if open_or_waiting or health.pauses or health.running_total or capped or unended:
@@ -206,7 +206,7 @@ def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: b
 
 
 def _grace_ends(stored: StoredSchedule, now: datetime) -> datetime | None:
-    """When the next occurrence, or one that is within its grace, is to have run; None: the schedule has no grace."""
+    """Return when the grace of the present or next occurrence ends; None: the schedule has no grace."""
     try:
         schedule = schedule_from_definition(stored.name, stored.definition)
         if schedule.grace is None or stored.status != "active":

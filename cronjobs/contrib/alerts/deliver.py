@@ -1,4 +1,4 @@
-"""Messages out, each by its channel, all side by side and within their time, whatever servers and name servers do."""
+"""Deliver messages, all channels in parallel and within a time limit, whatever servers and DNS do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cronjobs.model import rough
 from cronjobs.text import one_line
 
 CHANNEL_S: Final = 10.0
-LEAST_S: Final = 1.0  # with less time than this, no channel is tried
+LEAST_S: Final = 1.0  # with less time left, try no channel
 LONGEST_ERROR: Final = 300
 
 
@@ -27,13 +27,13 @@ def deliver(
     settings: Settings,
     timeout_s: float = CHANNEL_S,
 ) -> Iterator[tuple[str, str | None]]:
-    """Send *messages*, by the channel's name, all at once; yield each channel as it ends.
+    """Send *messages* (channel name → message) in parallel; yield each channel as it ends.
 
-    With it comes None, or why it failed, masked. Never raises.
+    Yields the name with None, or with the masked error. Never raises.
 
-    Each channel has a thread, so none waits for another. A thread also because looking up a name has no time limit, and
-    a server that sends a byte a second meets every limit of a socket. One that hangs is left behind: the process ends
-    without it. What it sends after all is sent again.
+    Each channel has its own thread, since a DNS lookup has no time limit, and a server that sends a byte a second never
+    reaches a socket's timeout. A hanging thread is abandoned; the process exits without it. A message that it delivers
+    after that is sent again.
     """
     give_up_at = SYSTEM.monotonic() + timeout_s
     answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
@@ -43,7 +43,7 @@ def deliver(
         try:
             _send(channels[name], messages[name], settings.folder, timeout_s)
             error = None
-        except Exception as failure:  # whatever a library makes of what a server says
+        except Exception as failure:  # libraries raise anything on a bad answer
             error = _in_words(failure)
         finally:
             answers.put((name, error))
@@ -52,7 +52,7 @@ def deliver(
         thread = threading.Thread(target=run, args=(name,), name=f"cronjobs-alert-{name}", daemon=True)
         try:
             thread.start()
-        except (RuntimeError, MemoryError) as failure:  # a limit on processes or memory
+        except (RuntimeError, MemoryError) as failure:  # process or memory limit reached
             answers.put((name, _in_words(failure)))
     waiting = list(messages)
     while waiting:
@@ -66,7 +66,7 @@ def deliver(
 
 
 def _send(channel: AlertChannel, message: Message, folder: Path, timeout_s: float) -> None:
-    # Modules of a channel are loaded where it is used: ssl and the mail package take longer than the tick.
+    # Import a channel's module only here: ssl and email take longer to import than a tick takes.
     way = channel.way
     if isinstance(way, MailChannel):
         from cronjobs.contrib.alerts import mail

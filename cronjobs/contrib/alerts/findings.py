@@ -1,4 +1,4 @@
-"""What crossed a threshold of ``alerts:``, and channels that do not deliver."""
+"""Findings about crossed thresholds of ``alerts:`` and about channels that do not deliver."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cronjobs.engine.config.settings import AlertThreshold, Settings
 from cronjobs.engine.store.alerts import Undelivered, died_or_failed, open_episodes, undelivered
 from cronjobs.model import duration_text
 
-COUNTED_BEYOND: Final = 1000  # of what is beyond a threshold
+COUNTED_BEYOND: Final = 1000  # count no further than this above a threshold
 
 
 def found(connection: Connection, settings: Settings, _now: datetime) -> Told:
     if settings.alerts is None:
         return Told()
     crossed = [each for of in settings.alerts.thresholds.values() if (each := _crossed(connection, of)) is not None]
-    # The count does not say since when. The first look that found it does.
+    # A count does not show since when; use the first look that found it.
     began = {each.finding: each.began_at for each in open_episodes(connection)} if crossed else {}
     waiting = undelivered(connection, settings.alerts.channels)
     return Told([*(replace(each, since=began.get(each.key)) for each in crossed), *map(_undelivered, waiting)])

@@ -1,4 +1,4 @@
-"""What alerts do beside a tick, or beside a job's own process: look, keep the findings, and send what is due."""
+"""Alerts' hook in ticks and long-job processes: look, store the findings, send due messages."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from cronjobs.engine.tick.extras import Hook, Over
 from cronjobs.engine.tick.mail_throttle import Alarm, away_name
 from cronjobs.errors import CronjobsError, DatabaseBusy
 
-LEAST_LEFT_S: Final = 3.0  # of the tick, to look
+LEAST_LEFT_S: Final = 3.0  # time left in the tick that a look needs
 LEFT_FOR_MARKS_S: Final = 1.0
-OVERDUE_TICKS: Final = 2  # that had no time left to look: the next one looks before its work
-OVERDUE_SHARE: Final = 0.25  # of that tick; more of a short one, in which a look would not fit into it
-AWAY: Final = "database"  # what a channel's findings: and ignore: call it
+OVERDUE_TICKS: Final = 2  # after this many ticks without time to look, a tick looks before its work
+OVERDUE_SHARE: Final = 0.25  # share of the tick for that look; more of a tick too short for it
+AWAY: Final = "database"  # its name in a channel's findings: and ignore:
 DATABASE_TROUBLE: Final = 4  # exit code
 
 
 class AlertHook(Hook):
-    """Looks when the tick's row is written, or while the work begins if the ticks before had no time to."""
+    """Looks when the tick writes its row; before the work if earlier ticks had no time to look."""
 
     _early: threading.Thread | None = None
 
     def before_work(self) -> None:
         seen = self.beside.seen
         if seen and is_overdue(seen.look_at, seen.last_tick_at, seen.now, self.beside.settings.run.every):
-            # In a thread of its own, as it waits for the network; the work goes on meanwhile.
+            # In a thread, since it waits for the network while jobs run.
             self._early = threading.Thread(target=self.look_early, name="cronjobs-alerts-early", daemon=True)
             self._early.start()
 
@@ -46,7 +46,7 @@ class AlertHook(Hook):
         self._alert(None, until, due=True, anyway=False)
 
     def wants_handlers(self) -> bool:
-        """Whether a look is due that only a process with the handlers can do."""
+        """Whether a look is due that needs a process with loaded handlers."""
         seen = self.beside.seen
         if seen is None or not self.beside.go_on():
             return False
@@ -69,9 +69,9 @@ class AlertHook(Hook):
         return lambda: until - beside.clock.monotonic() - LEFT_FOR_MARKS_S if beside.go_on() else 0.0
 
     def _alert(self, types: JobTypes | None, until: float, *, due: bool, anyway: bool) -> None:
-        """Look, if that is *due* (and no other host does) or *anyway*, and send, *until* then.
+        """Look if *due* and no other host does, or *anyway*; send messages *until* then.
 
-        It looks, too, if a finding is open that only this host can end.
+        Also looks if a finding is open that only this host can end.
         """
         left_s = self._left_until(until)
 
@@ -97,7 +97,7 @@ class AlertHook(Hook):
             self.beside.emit(events.alerts_failed(f"{type(error).__name__}: {error}"))
 
     def _look_and_send(self, types: JobTypes | None, left_s: Callable[[], float], *, anyway: bool) -> None:
-        from cronjobs.contrib.alerts.looking import Alerting  # and what judges health, of which most ticks need nothing
+        from cronjobs.contrib.alerts.looking import Alerting  # imports the judging code, which most ticks do not need
 
         beside = self.beside
         alerting = Alerting(beside.settings, beside.database, beside.identity.host, str(beside.identity), beside.emit)
@@ -109,9 +109,9 @@ hook = AlertHook
 
 
 def is_overdue(look_at: datetime | None, last_tick_at: datetime | None, now: datetime, every: timedelta) -> bool:
-    """Whether ticks come, and none has had the time to look. After an outage the work goes first: it mends a lot.
+    """Whether ticks have come without time to look. After an outage work comes first: it resolves most findings.
 
-    *look_at* None: no tick has looked yet; *last_tick_at* None: none was before this one.
+    *look_at* None: no tick has looked yet; *last_tick_at* None: this is the first tick.
     """
     if last_tick_at is None or now - last_tick_at > OVERDUE_TICKS * every:
         return False
@@ -119,7 +119,7 @@ def is_overdue(look_at: datetime | None, last_tick_at: datetime | None, now: dat
 
 
 def early_until(now: float, deadline: float) -> float:
-    """When a look before the work has to be done, by the monotonic clock."""
+    """Return the monotonic instant by which a look before the work must end."""
     share_s = max(OVERDUE_SHARE * (deadline - now), LEAST_LEFT_S + LEFT_FOR_MARKS_S)
     return min(now + share_s, deadline)
 
@@ -128,9 +128,9 @@ def early_until(now: float, deadline: float) -> float:
 
 
 def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
-    """Report a tick that did not begin for the database, by each channel, until that instant of the monotonic clock.
+    """Report through each channel that the database kept a tick from starting; *until*: monotonic instant.
 
-    The state is this host's own, so each host reports it: at once, then hourly, then daily.
+    The state is kept on this host, so each host reports: at once, then hourly, then daily.
     """
     if error.exit_code == DATABASE_TROUBLE:
         _tell_away(settings, str(error), until)
@@ -154,7 +154,7 @@ def tell_back(settings: Settings, now: datetime, left_s: Callable[[], float]) ->
     told = alarm.causes()
     channels = [name for name in _channels(settings) if name in told]
     if not channels or left_s() < LEAST_S:
-        return  # the next tick that looks tries again
+        return  # the next look retries
     message = texts.note(texts.back(), settings, Identity.here().host, now)
     for name, failed in _deliver(channels, message, settings, left_s()):
         if failed is None:
@@ -169,7 +169,7 @@ def _deliver(
 
 
 def _channels(settings: Settings) -> list[str]:
-    """The names of those that are told of the database."""
+    """Return the channels that get outage alerts."""
     found = settings.alerts.channels.values() if settings.alerts is not None else ()
     return [
         each.name

@@ -1,4 +1,4 @@
-"""``alerts:`` and ``ping:`` of the file: a bad channel or threshold disables only itself, as other entries do."""
+"""The keys ``alerts:`` and ``ping:``. A bad channel or threshold disables only itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WELL_FORMED: Final = fields.matching(
     r"[a-z_]{1,40}(:[^\x00-\x1f\x7f]{1,1000})?",
     "a finding: write it like dead, or host:web2",
     words="finding",
-    schema=schema_parts.text(rf"({'|'.join(sorted(FINDING_KINDS))})(:.+)?"),  # an editor marks the kinds of others
+    schema=schema_parts.text(rf"({'|'.join(sorted(FINDING_KINDS))})(:.+)?"),  # editors flag other kinds
 )
 
 
@@ -175,7 +175,7 @@ _THRESHOLD: Final[Keys] = {
 
 
 def _named(words: str, read: Reader) -> Reader:
-    """A mapping of named entries; one that is bad is reported and left out."""
+    """Read a mapping of named entries; report bad ones and leave them out."""
 
     @taken_as(words, {}, each=read)
     def entries(reading: Reading, node: Node, path: str) -> dict[str, Any]:
@@ -239,7 +239,7 @@ _ALERTS: Final[Keys] = {
 
 @taken_as("mapping", {}, keys=_ALERTS, defaults=AlertFilter())
 def alerts(reading: Reading, node: Node, path: str) -> AlertSettings | None:
-    """The section; None if nothing of it can be read. What a channel does not say is as the section has it."""
+    """Read the section; None if all of it is unreadable. Channels inherit the section's values."""
     if is_unreadable(node):
         return None
     values = reading.fields(node, path, _ALERTS).values

@@ -1,4 +1,4 @@
-"""One look: judge, keep the findings, say what is due to whom; and send that, which is a separate step."""
+"""Look (judge health and store the findings), then send due messages as a separate step."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from cronjobs.engine.store.job_types import remembered, runnable_types
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import DatabaseError
 
-JOBS_SHOWN: Final = 3  # of one finding
-PATIENCE_S: Final = 2.0  # for SQLite's write lock
+JOBS_SHOWN: Final = 3  # jobs named per finding
+PATIENCE_S: Final = 2.0  # wait for SQLite's write lock
 
 
 @dataclass(frozen=True)
 class Alerting:
-    """What a look needs to know of the host that looks; ``me`` names the tick, as a lease does."""
+    """What a look needs from its host; ``me`` names the tick, as ``locked_by`` does."""
 
     settings: Settings
     database: Database
@@ -49,10 +49,10 @@ class Alerting:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def look(self, types: JobTypes | None, *, anyway: bool) -> bool:
-        """Look if that is due, or *anyway*; return whether it was this one's turn. Raises DatabaseError.
+        """Look if due, or *anyway*; return whether this process looked. Raises DatabaseError.
 
-        *types*: the job types of this host; None: this process has not loaded its handlers. It leaves a look to a tick
-        that has if no tick has recorded its job types lately.
+        *types*: this host's job types; None: handlers are not loaded, and unless a recent tick recorded its types, the
+        look is left to a tick that loads them.
         """
         with self.database.read() as connection:
             if types is None and runnable_types(connection, remembered(self.settings.run.every)) is None:
@@ -71,9 +71,9 @@ class Alerting:
     def _write(
         self, connection: Connection, health: Health, found: Sequence[Finding], token: datetime, *, sees_all: bool
     ) -> None:
-        """Write what a look found, unless facts have changed since it began: then the next tick looks again."""
+        """Store the findings, unless facts changed since the look began; then the next tick looks again."""
         next_at = decide.next_look(health, self.settings.run.every, self.host, open_or_waiting=True)
-        # First of all: of two that look at once, the second waits here for the first, and then finds another token.
+        # First take the token: of two simultaneous looks the second blocks here, then finds the token changed.
         if not store.end_look(connection, token, next_at):
             return
         episodes = store.open_episodes(connection)
@@ -132,10 +132,10 @@ class Alerting:
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def send(self, left_s: Callable[[], float]) -> None:
-        """Send what is due, a message for each channel, all side by side, if there is time. Raises DatabaseError.
+        """Send due messages, one per channel, in parallel, if there is time. Raises DatabaseError.
 
-        Leased first, sent outside of any transaction, marked after that: who is killed in between has sent it, and when
-        the lease is over it is sent again. If there is no time for it, the next tick looks again, and tries.
+        Messages are leased, sent outside any transaction, then marked. If the process dies between sending and marking,
+        the message is sent again after its lease. Without time, the next tick tries.
         """
         with self.database.read() as connection:
             names = store.due_channels(connection) & self.channels.keys()
@@ -154,17 +154,17 @@ class Alerting:
                 else events.alert_not_sent(name, len(leased[name]), error)
             )
             answers.append((leased[name], error))
-            with suppress(DatabaseError):  # the others are still to come: the next mark begins with this one
+            with suppress(DatabaseError):  # go on with other channels; the next mark retries this one
                 self._mark_all(answers)
         self._mark_all(answers)
 
     def _lease(self, names: Collection[str], patience_s: float) -> dict[str, list[DueAlert]]:
-        """What is due by channel, in the file's order, and that nobody else is sending."""
+        """Return due messages by channel, in the file's order, except those that another process is sending."""
         found: dict[str, list[DueAlert]] = {}
         with self.database.write(patience=patience_s) as connection:
             for name in self.channels:
                 for alert in store.lease_due(connection, name, self.me) if name in names else ():
-                    if decide.is_unheard(alert.state):  # the message failed, and meanwhile the finding had ended
+                    if decide.is_unheard(alert.state):  # its messages failed until the finding ended
                         store.put_state(connection, alert.episode.id, name, None, over=True)
                     else:
                         found.setdefault(name, []).append(alert)
@@ -184,7 +184,7 @@ class Alerting:
             }
 
     def _mark_all(self, answers: list[tuple[Sequence[DueAlert], str | None]]) -> None:
-        """Mark these channels' messages; what is marked leaves the list."""
+        """Mark these channels' messages as sent or failed; remove marked ones from the list."""
         while answers:
             self._mark(*answers[0])
             del answers[0]
@@ -201,7 +201,7 @@ class Alerting:
 
 
 def jobs_behind(connection: Connection, alerts: Sequence[DueAlert], why: Sequence[Cause]) -> dict[int, list[FailedJob]]:
-    """By the episode's id, a few of the jobs that it is about; of those that died, one of each cause in *why*."""
+    """Map each episode's id to a few of its jobs; for dead jobs, one per cause in *why*."""
     ids: dict[int, list[int]] = {}
     for alert in alerts:
         if not alert.state.over:

@@ -30,9 +30,9 @@ def send(channel: MailChannel, message: Message, timeout_s: float) -> None:
         if channel.user is not None and channel.password is not None:
             smtp.login(channel.user, channel.password)
         refused = smtp.send_message(as_mail(channel, message), channel.sender, channel.to)
-        if refused:  # the others have it, and get it again with the next try: better than one who never hears of it
+        if refused:  # the others get a duplicate on retry, which is better than leaving one uninformed
             raise smtplib.SMTPRecipientsRefused(refused)
-        with suppress(OSError):  # it has the mail
+        with suppress(OSError):  # the server has accepted the mail
             smtp.quit()
     finally:
         smtp.close()
@@ -46,6 +46,6 @@ def as_mail(channel: MailChannel, message: Message) -> EmailMessage:
     if message.sent_at is not None:
         mail["Date"] = format_datetime(message.sent_at)
     mail["Message-ID"] = make_msgid(domain=channel.sender.rpartition("@")[2])
-    mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: nobody's absence note answers it
+    mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: no automatic replies
     mail.set_content(body(message))
     return mail

@@ -1,8 +1,8 @@
-"""Dead-man's switches: pings by the protocol of Healthchecks, for runs of schedules and for ticks.
+"""Dead-man's switches: Healthchecks pings for runs of schedules and for ticks.
 
-https://healthchecks.io/docs/http_api/: the URL alone means success, /start, /fail, /log and /EXIT-CODE behind it what
-they say, and ?rid= joins a start and its end. A ping that is not sent is what the other side waits for, so none is
-stored or tried for long; nothing waits for one but the end of the process.
+https://healthchecks.io/docs/http_api/: the URL alone means success; /start, /fail, /log or /EXIT-CODE may follow, and
+?rid= links a start to its end. The other side alarms on missing pings, so unsent ones are not stored and hardly
+retried. Only the end of the process waits for them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from cronjobs.text import one_line
 
 PING_S: Final = 5.0
 FLUSH_S: Final = 10.0
-FAILURES: Final = 3  # in a row; then this process sends no more
-_LATER: Final = {  # the run has not failed yet, or a person ended it: noted there, and no alarm
+FAILURES: Final = 3  # after this many failures in a row, this process sends no more
+_LATER: Final = {  # the run has not failed yet, or an operator ended it: sent as /log, which raises no alarm
     "job.retried": "failed, will be retried",
     "job.interrupted": "interrupted, will run again",
     "job.snoozed": "put off by its handler",
@@ -41,7 +41,7 @@ class Ping(NamedTuple):
 
 
 class Pings:
-    """Those of one process, sent in order by a thread that the first one starts."""
+    """The pings of one process, sent in order by a thread that the first ping starts."""
 
     def __init__(self, settings: Settings, emit: Callable[[events.Event], None]) -> None:
         self._settings, self._emit = settings, emit
@@ -60,7 +60,7 @@ class Pings:
         return frozenset(self._urls)
 
     def started(self, job: Job) -> None:
-        """The code of *job* begins."""
+        """Ping /start: the handler of *job* begins."""
         url = self._urls.get(job.schedule or "")
         if url is not None:
             run_id = str(uuid5(NAMESPACE_URL, f"{url}#{job.id}.{job.attempt}"))
@@ -68,13 +68,13 @@ class Pings:
             self._put(url, "start", run_id, "", str(job.schedule))
 
     def ended(self, finished: Finished) -> None:
-        """Its code has ended; ``heard`` says what that makes of the job."""
+        """Note that the handler has ended; ``heard`` later brings the job's outcome."""
         if finished.job.id in self._running and isinstance(finished.outcome, Failed):
             kind, _, code = finished.outcome.error_type.partition("-")
             self._codes[finished.job.id] = code if kind == "exit" and code.isdecimal() else ""
 
     def heard(self, event: events.Event) -> None:
-        """An end that is recorded."""
+        """Ping the outcome that was recorded."""
         if event.name not in _LATER and event.name not in ("job.succeeded", "job.dead"):
             return
         found = self._running.pop(event.facts["job_id"], None)
@@ -97,7 +97,7 @@ class Pings:
             self._put(self._settings.run.ping, "start", self._tick_id, "", "tick")
 
     def tick_ended(self, exit_code: int, error: str = "") -> None:
-        """A dead job (1) is no failure of the tick, which has recorded it; findings are about that."""
+        """Ping the end. Exit code 1 (a job died) is a success of the tick; findings report the job."""
         if self._settings.run.ping:
             said = "" if exit_code in (0, 1) else str(exit_code)
             self._put(self._settings.run.ping, said, self._tick_id, error, "tick")
@@ -114,7 +114,7 @@ class Pings:
             thread = threading.Thread(target=self._send_all, name="cronjobs-pings", daemon=True)
             try:
                 thread.start()
-            except (RuntimeError, MemoryError):  # a limit on processes or memory: no ping, which is noticed there
+            except (RuntimeError, MemoryError):  # process or memory limit: no ping, which the other side notices
                 return
             self._thread = thread
 
@@ -130,12 +130,12 @@ class Pings:
                     post(ping.url, ping.body.encode(), PING_S, "text/plain; charset=utf-8")
                     failed = 0
                     break
-                except Exception as error:  # whatever a library makes of what a server says
+                except Exception as error:  # libraries raise anything on a bad answer
                     failed += 1
                     self._errors[ping.of] = f"{type(error).__name__}: {error}"
 
     def flush(self, within_s: float) -> None:
-        """Let all that was put be sent, for so long; report what could not be. The last call to an object."""
+        """Wait this long for queued pings; report unsent ones. No calls may follow."""
         if self._thread is None:
             return
         self._outbox.put(None)
@@ -173,7 +173,7 @@ hook = PingHook
 
 
 def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
-    """Report a tick that did not begin. There is no log to write to yet."""
+    """Ping that a tick did not start. No log is open yet."""
     pings = Pings(settings, lambda _event: None)
     pings.tick_ended(error.exit_code, str(error))
     pings.flush(until - SYSTEM.monotonic())

@@ -1,4 +1,4 @@
-"""The words of alerts: what a mail, a chat or a program gets to read. Every value in them is masked and inert."""
+"""The texts of alerts for mail, chat and programs. All values are masked and free of markup."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from cronjobs.masking import mask
 from cronjobs.model import rough
 from cronjobs.text import one_line, visible
 
-DEAD: Final = "dead"  # the kind of finding of which a message says the causes
+DEAD: Final = "dead"  # the kind of finding whose causes a message lists
 MOST: Final = 20  # findings in one message; the rest is counted
 OUTPUT_LINES: Final = 5
-CAUSES: Final = 5  # of one finding
+CAUSES: Final = 5  # causes listed per finding
 SUBJECT: Final = 180
 
 
 @dataclass(frozen=True)
 class Told:
-    """One finding in a message, masked. ``ended_at`` None: it lasts."""
+    """A finding in a message, masked. ``ended_at`` None: it lasts."""
 
     finding: str
     kind: str
@@ -37,14 +37,14 @@ class Told:
     began_at: datetime
     ended_at: datetime | None = None
     jobs: tuple[dict[str, Any], ...] = ()
-    times: int = 0  # it was told before
-    causes: tuple[dict[str, Any], ...] = ()  # of dead jobs, the commonest first
+    times: int = 0  # earlier messages about it
+    causes: tuple[dict[str, Any], ...] = ()  # of dead jobs, commonest first
     more_causes: int = 0
 
 
 @dataclass(frozen=True)
 class Message:
-    """What one channel gets at one look. ``left_out``: findings that are only counted."""
+    """One channel's message from one look. ``left_out``: findings that are only counted."""
 
     project: str
     environment: str
@@ -73,9 +73,9 @@ def message(
     now: datetime,
     why: Sequence[Cause] = (),
 ) -> Message:
-    """What one channel is told of *alerts*, the worst first, then what is over; *jobs* are by the episode's id.
+    """Compose a channel's message: *alerts* worst first, then ended ones; *jobs*: by episode id.
 
-    *why*: the causes of what the finding ``dead`` counts.
+    *why*: causes of the jobs in the finding ``dead``.
     """
     ranks = ["critical", "warning", "notice"]
     ordered = sorted(
@@ -131,7 +131,7 @@ def _of_cause(cause: Cause, settings: Settings, now: datetime) -> dict[str, Any]
 
 
 def note(text: str, settings: Settings, host: str, now: datetime) -> Message:
-    """A message of one sentence, without a finding: a test, or that the database is away."""
+    """Return a message of one sentence without findings: a test, or a database outage."""
     words = one_line(mask(text, settings.secrets), MESSAGE_LIMIT)
     return Message(settings.project, settings.environment, host, note=words, sent_at=now, secrets=settings.secrets)
 
@@ -153,7 +153,7 @@ def _of_job(job: FailedJob, settings: Settings) -> dict[str, Any]:
 
 
 def subject(message: Message) -> str:
-    """One line: how much is wrong, the worst of it, and where."""
+    """Return the subject line: how many findings, the worst one, and the project."""
     where = " ".join(word for word in (message.project, message.environment) if word) or message.host
     lasting, over = message.lasting, message.over
     if message.note:
@@ -170,7 +170,7 @@ def subject(message: Message) -> str:
 
 
 def body(message: Message) -> str:
-    """The whole message as plain text, ending in a newline."""
+    """Return the message as plain text that ends in a newline."""
     lines = [message.note, ""] if message.note else []
     for each in message.lasting:
         lines += [*_finding_lines(each, message.zone), ""]
@@ -202,7 +202,7 @@ def _finding_lines(each: Told, zone: str) -> list[str]:
 
 
 def as_json(message: Message) -> dict[str, Any]:
-    """The message for a program: a webhook's body, and a command's standard input."""
+    """Return the message as JSON for programs: a webhook's body, a command's stdin."""
     return {
         "project": message.project,
         "environment": message.environment,

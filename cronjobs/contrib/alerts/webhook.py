@@ -15,23 +15,23 @@ LONGEST: Final = 20_000  # characters: Slack cuts at 40,000, Teams refuses above
 
 
 class WebhookRefused(OSError):
-    """The server answered, and did not take it."""
+    """The server answered with an error."""
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A POST that is redirected arrives as a GET without its body, and somewhere else."""
+    """Refuse redirects: a redirected POST becomes a GET without its body."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def send(channel: WebhookChannel, message: Message, timeout_s: float) -> None:
-    """POST the message; raises OSError, also for an answer other than 2xx, and never quotes the URL."""
+    """POST the message. Raises OSError, also for answers other than 2xx; never quotes the secret URL."""
     post(channel.url, json.dumps(payload(channel, message)).encode(), timeout_s)
 
 
 def post(url: str, content: bytes, timeout_s: float, kind: str = "application/json") -> None:
-    """POST *content*; the same for a ping. Proxies are as the environment says."""
+    """POST *content*, for messages and pings. Uses the environment's proxies."""
     request = Request(url, data=content, method="POST")
     request.add_header("Content-Type", kind)
     request.add_header("User-Agent", f"cronjobs/{__version__}")
@@ -48,11 +48,11 @@ def post(url: str, content: bytes, timeout_s: float, kind: str = "application/js
 def payload(channel: WebhookChannel, message: Message) -> dict[str, Any]:
     match channel.format:
         case "slack":
-            # So that no text of a job mentions everybody, or is a link to somewhere else.
+            # Escape, so that a job's text can neither mention @everyone nor insert links.
             text = f"*{subject(message)}*\n{body(message)}"[:LONGEST]
             return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
         case "teams":
-            # Rich text blocks: a text block would read Markdown in the texts of jobs.
+            # Rich text blocks: a text block would render Markdown from jobs' texts.
             blocks = [
                 {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text} | more]}
                 for text, more in ((subject(message), {"weight": "bolder"}), (body(message)[:LONGEST], {}))

@@ -1,1 +1,1 @@
-"""``cronjobs books``: does each occurrence of a period have its one end?"""
+"""``cronjobs books``: check that each occurrence in a period has exactly one result."""

@@ -1,4 +1,4 @@
-"""``cronjobs books``: what was due against what became of it, per schedule and day."""
+"""``cronjobs books``: compare what was due with the results, per schedule and day."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cronjobs.errors import CronjobsError, UsageError
 DIFFERENCES_SHOWN: Final = 20
 NOTES_SHOWN: Final = 20
 NAME_SHOWN: Final = 40  # columns
-ALWAYS: Final = ("due", "ran", "failed", "missed", "wrong")  # the other columns when there is something in them
+ALWAYS: Final = ("due", "ran", "failed", "missed", "wrong")  # other columns are shown only if they have values
 
 
 def books(
@@ -133,7 +133,7 @@ def _lines(
 
 
 def _rows(days: Sequence[DayBook], shown: Sequence[str]) -> Iterator[list[str]]:
-    """A row a day; those between two others on which all ran are one."""
+    """Return a row per day; merge consecutive days on which all ran."""
     for quiet, several in groupby(days, _is_quiet):
         group = list(several)
         for part in [group] if quiet else [[day] for day in group]:

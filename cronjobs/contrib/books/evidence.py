@@ -1,4 +1,4 @@
-"""Gather what the books of all schedules are made from: the audit trail, the ledger, and jobs that it does not name."""
+"""Gather the evidence for all books: the audit trail, the ledger, and jobs that no ledger row names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ScheduleAct:
 def books(
     connection: Connection, settings: Settings, begin: datetime, end: datetime, only: str | None = None
 ) -> list[Book]:
-    """The books of every schedule that was due in [*begin*, *end*], by name; *only*: of this one, or once called so."""
+    """Return the books of schedules due in [*begin*, *end*], by name; *only*: with this present or former name."""
     now = database_now(connection)
     period = _period(connection, settings.retention, begin, min(end, now), now)
     stored, renames = schedules.all_schedules(connection), schedules.renames(connection)
@@ -74,7 +74,7 @@ def books(
 
 
 def _period(connection: Connection, retention: Retention, begin: datetime, end: datetime, now: datetime) -> Period:
-    """How far back rows are kept, also if the retention was shorter until lately: then what was pruned shows it."""
+    """Return how far back rows are complete; pruned rows show a retention that used to be shorter."""
     first_tick = explaining.first_tick_at(connection)
     oldest = store.oldest_succeeded(connection)
     ledger_from: datetime = now - retention.occurrences
@@ -137,10 +137,10 @@ def _account(
 def in_order(
     rows: Sequence[Any], begin: datetime, now: datetime, set_back: Callable[[datetime], datetime | None]
 ) -> tuple[list[ScheduleAct], list[Doubt]]:
-    """The entries in the order in which they were made; where a clock was wrong, their times are in doubt.
+    """Return the entries in the order they were written; with a wrong clock, their times are uncertain.
 
-    An entry cannot be later than the one that was made after it, nor than now. One that is was made after the entry
-    before it; of the first of all, ticks show by when (*set_back*), or else it may be as old as *begin*.
+    An entry later than its successor, or than now, has a wrong time: it was written after its predecessor. For the
+    first entry, ticks bound the time (*set_back*); otherwise it may be as old as *begin*.
     """
     acts: list[ScheduleAct] = []
     doubts: list[Doubt] = []
@@ -160,7 +160,7 @@ def in_order(
 
 
 def _owner(job: UnnamedJob, names: Mapping[str, Sequence[Name]]) -> str | None:
-    """The present name of the schedule that made it: of several that have had its name, the one that had it then."""
+    """Return the present name of the job's schedule: the one that had the job's schedule name at the time."""
     owners = [now for now, several in names.items() if any(each.name == job.schedule for each in several)]
     at = from_microseconds(job.at)
     then = [now for now in owners if any(each.holds(job.schedule, at) for each in names[now])]
@@ -172,7 +172,7 @@ def _id(row: Any) -> int:
 
 
 def _timezone(periods: Sequence[DefinitionPeriod], otherwise: str) -> str:
-    """That of its last definition whose zone there is; plain SQL may have written any."""
+    """Return the zone of the last definition with a valid zone; plain SQL may have written any text."""
     for era in reversed(periods):
         with suppress(KeyError, ValueError, OSError):
             if era.facts is not None:
@@ -181,7 +181,7 @@ def _timezone(periods: Sequence[DefinitionPeriod], otherwise: str) -> str:
 
 
 def _owed(stored: StoredSchedule) -> tuple[list[tuple[datetime, datetime]], bool]:
-    """The spans that earlier definitions owe, and whether they cannot be read."""
+    """Return the unsettled spans of earlier definitions, and whether some are unreadable."""
     try:
         return [(piece.start, piece.end) for piece in pieces_from(stored.owed)], False
     except ValueError:
@@ -197,7 +197,7 @@ def _span(detail: Any) -> tuple[datetime, datetime] | None:
 
 
 def _unsettled_because(connection: Connection, settings: Settings) -> str:
-    """Why ticks settle nothing of any schedule."""
+    """Return why ticks settle no schedule at all; None: they do."""
     newest = explaining.newest_tick(connection)
     off = newest is not None and newest.schedules_on == 0
     if off and not status_facts.fired_lately(connection, silence_after(settings.run.every)):
@@ -206,7 +206,7 @@ def _unsettled_because(connection: Connection, settings: Settings) -> str:
 
 
 def _open_because(stored: StoredSchedule, settings: Settings) -> str | None:
-    """Why this one stays unsettled; None: nothing of its own is the reason."""
+    """Return why this schedule stays unsettled; None: no reason of its own."""
     if stored.paused is not None:
         return stored.paused
     if stored.name in settings.disabled_schedules:

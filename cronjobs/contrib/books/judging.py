@@ -1,4 +1,4 @@
-"""The books of a schedule: what was due, computed from its definitions, against what the ledger and the jobs say. Pure.
+"""A schedule's books: compare what was due by its definitions with the ledger and the jobs. Pure.
 
 Instants are whole seconds since 1970 here: there may be a million, and a datetime takes ten times as long.
 """
@@ -28,7 +28,7 @@ MICROS: Final = 1_000_000
 
 SETTLED: Final = ("ran", "failed", "skipped", "missed", "coalesced")
 OPEN: Final = ("unsettled", "waiting", "running")
-# Besides: jobs and rows that are past their retention, what nobody can judge, and what was due by no definition.
+# Counted separately: rows past their retention, what cannot be judged, and what no definition made due.
 BESIDE: Final = ("pruned", "beyond", "unjudged", "extra")
 
 OF_JOB: Final = {
@@ -43,7 +43,7 @@ OF_JOB: Final = {
 
 @dataclass(frozen=True)
 class Period:
-    """What is asked, [``begin``, ``end``], and how far back rows are kept.
+    """The period [``begin``, ``end``], and how far back rows are complete.
 
     From ``ledger_from`` on no row of the ledger is pruned, from ``jobs_from`` on no job, and from ``dead_from`` on no
     job that died or was cancelled.
@@ -58,7 +58,7 @@ class Period:
 
 @dataclass(frozen=True)
 class Doubt:
-    """A span (``after``, ``until``] in which nobody can say what was due."""
+    """A span (``after``, ``until``] in which it is unknown what was due."""
 
     after: datetime
     until: datetime
@@ -67,10 +67,10 @@ class Doubt:
 
 @dataclass(frozen=True)
 class Account:
-    """What the books of one schedule are made from. ``owed``: spans (after, until] that a pause still holds back.
+    """The evidence for one schedule's books. ``owed``: spans (after, until] that a pause still holds back.
 
-    ``open_because``: why what is due is not settled. ``backfills``: the ranges that people asked for. ``early``: what a
-    wrong clock ran before it was due, and nothing did since.
+    ``open_because``: why due occurrences are not settled. ``backfills``: ranges backfilled by hand. ``early``:
+    occurrences that a wrong clock ran before they were due, and that did not run since.
     """
 
     schedule: str
@@ -90,7 +90,7 @@ class Account:
 class DayBook:
     """One day of one schedule, in the schedule's time zone; ``counts`` has the words of SETTLED, OPEN and BESIDE.
 
-    The books balance if due = ran + failed + skipped + missed + coalesced, besides what is open or pruned.
+    The books balance if due = ran + failed + skipped + missed + coalesced, apart from open or pruned ones.
     ``differences``: how many occurrences are wrong.
     """
 
@@ -99,7 +99,7 @@ class DayBook:
     timezone: str
     due: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    cancelled: int = 0  # of those that failed
+    cancelled: int = 0  # included in failed
     differences: int = 0
 
     @property
@@ -121,7 +121,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Book:
-    """The books of one schedule; ``notes`` explain what is open, and what could not be judged."""
+    """One schedule's books; ``notes`` explain what is open and what could not be judged."""
 
     days: list[DayBook]
     differences: list[Difference]
@@ -129,7 +129,7 @@ class Book:
 
 
 def keep(account: Account, period: Period) -> Book:
-    """The books of one schedule; days on which nothing was due, and that have no row, are left out."""
+    """Return one schedule's books, without days that have neither due occurrences nor rows."""
     return _Bookkeeper(account, period).book()
 
 
@@ -161,7 +161,7 @@ class _Bookkeeper:
     # --- what was due -------------------------------------------------------------------------------------------------
 
     def _judged(self) -> Iterator[tuple[datetime, datetime, DefinitionPeriod]]:
-        """The spans of the period for which there is a definition, without those in doubt."""
+        """Return the spans of the period with a definition, except uncertain ones."""
         for era in self.account.eras:
             clipped = era.clipped(self.period.begin, self.period.end)
             if era.timing is None or clipped is None:
@@ -182,7 +182,7 @@ class _Bookkeeper:
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
     def _enter_all(self) -> None:
-        """Enter the rows. Nearly all have one occurrence, the one after that of the row before: that is quick."""
+        """Enter the rows. Fast path: nearly every row has one occurrence, the successor of the previous row's."""
         due, day, place, until = self.due, -1, 0, 0
         for entry in self.account.entries:
             quick = entry.first == entry.last and entry.number == 1 and place < len(due)
@@ -212,12 +212,12 @@ class _Bookkeeper:
             self._check_range(entry, low, high)
 
     def _made(self, entry: Entry, low: int) -> str | None:
-        """What became of the job of an occurrence; None: it is a difference."""
+        """Return the result of an occurrence's job; None: the job is missing, a difference."""
         if entry.job in OF_JOB:
             return OF_JOB[entry.job]
         at = _instant(entry.last)
         if entry.job is None and entry.job_id is not None and (at < self.period.jobs_from or entry.by == "early"):
-            # Dead and cancelled jobs are kept longer: until then, one that is gone had succeeded.
+            # Dead and cancelled jobs are kept longer, so until then a missing job has succeeded.
             return "ran" if at >= self.period.dead_from else "pruned"
         if entry.job_id is None:
             text = "the ledger says that it became a job, but names none"
@@ -243,7 +243,7 @@ class _Bookkeeper:
             low = upto
 
     def _check_range(self, entry: Entry, low: int, high: int) -> None:
-        """A row must have as many occurrences as it says, and begin and end with one of them."""
+        """Check that a row begins and ends with an occurrence and has as many as it counts."""
         inside = entry.first >= _micros(self.period.begin) and entry.last <= _micros(self.period.end)
         if self._doubted(entry.first, entry.last):
             self._day(max(entry.first // MICROS, self.starts[0])).counts["unjudged"] += max(
@@ -273,7 +273,7 @@ class _Bookkeeper:
         self._differ(entry.first, entry.last, max(1, abs(entry.number - were_due)), text)
 
     def _asked_for(self, entry: Entry) -> bool:
-        """Whether a person's backfill, or a wrong clock, ran what was due by another definition."""
+        """Whether a backfill or a wrong clock ran occurrences of another definition."""
         at = _instant(entry.last)
         return entry.by == "early" or (
             entry.by == "backfill" and any(first <= at <= last for first, last in self.account.backfills)
@@ -284,7 +284,7 @@ class _Bookkeeper:
             text = "more than one ledger row covers it"
             self._differ(self.due[low] * MICROS, self.due[high - 1] * MICROS, high - low, text, low)
 
-    # --- what the ledger does not have --------------------------------------------------------------------------------
+    # --- what the ledger lacks ----------------------------------------------------------------------------------------
 
     def _look_for_gaps(self) -> None:
         for low, high in _runs(self.cover, 0):
@@ -309,7 +309,7 @@ class _Bookkeeper:
         if job.at >= _micros(self.period.ledger_from) and not self._doubted(job.at, job.at):
             self._differ(job.at, job.at, 1, f"job {job.id} was made for it, and the ledger does not name that job")
 
-    # --- words --------------------------------------------------------------------------------------------------------
+    # --- texts --------------------------------------------------------------------------------------------------------
 
     def _differ(self, first: int, last: int, count: int, text: str, place: int | None = None) -> None:
         if place is None:
@@ -354,7 +354,7 @@ class _Bookkeeper:
 
 
 def _runs(cover: bytearray, value: int) -> Iterator[tuple[int, int]]:
-    """The stretches of *cover* that have this value: from, and before."""
+    """Return the stretches of *cover* with this value, as (start, end before)."""
     begin = cover.find(value)
     while begin >= 0:
         end = begin
@@ -377,7 +377,7 @@ def _seconds(era: DefinitionPeriod, after: datetime, until: datetime) -> list[in
 
 @lru_cache(maxsize=64)
 def _days(timezone: str, begin: datetime, end: datetime) -> tuple[tuple[date, int], ...]:
-    """The days from *begin* to *end* on the clocks of the zone, and when each begins; without those that it skips."""
+    """Return the zone's days from *begin* to *end* with their starts, without days that the zone skips."""
     zone = ZoneInfo(timezone)
     day, last = in_zone(begin, zone).date(), in_zone(end, zone).date()
     found: list[tuple[date, int]] = []
@@ -399,7 +399,7 @@ def _instant(micros: int) -> datetime:
 
 
 def total_of(days: Sequence[DayBook]) -> DayBook:
-    """One line for *days*, which has the first one's names."""
+    """Sum up *days* into one line, labelled as the first."""
     total = DayBook(days[0].schedule, days[0].day, days[0].timezone)
     for day in days:
         total.due += day.due

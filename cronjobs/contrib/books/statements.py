@@ -1,4 +1,4 @@
-"""What ``books`` reads: each row of the ledger with the end of its job, and jobs of schedules that no row names."""
+"""The statements of ``books``: ledger rows with their jobs' ends, and schedules' jobs that no row names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from cronjobs.engine.probe.sql_text import JOBS, OCCURRENCES, TICKS, either, shi
 from cronjobs.engine.rules.occurrences import BACKFILLED, RAN_EARLY, ran_early
 from cronjobs.engine.store.sql import run
 
-FIRST_S, LAST_S = -62_135_510_400, 253_402_214_400  # of a datetime, less a day for its zone: the years 1 and 9999
+FIRST_S, LAST_S = (
+    -62_135_510_400,
+    253_402_214_400,
+)  # datetime: the years 1 to 9999, less a day for zones
 
 
 def _microseconds(column: str) -> str:
-    """An instant as a number; a ledger has very many. Plain SQL may write "infinity" into PostgreSQL's."""
+    """Select an instant as a number, faster than a datetime. Clamp "infinity", which plain SQL may write."""
     return either(
         postgresql=f"CAST(greatest(least(extract(epoch FROM {column}), {LAST_S}), {FIRST_S}) * 1000000 AS bigint)",
         sqlite=column,
@@ -28,16 +31,16 @@ _LAST_MICROS: Final = _microseconds("c.last_for")
 _JOB_MICROS: Final = _microseconds("j.scheduled_for")
 _A_WHILE_BEFORE: Final = shifted(":at", "-600")
 _A_WHILE_AFTER: Final = shifted(":at", "600")
-_JUST_BEFORE: Final = shifted(":at", "-120")  # a tick may be written later than others that began so long after it
+_JUST_BEFORE: Final = shifted(":at", "-120")  # a tick may be written after others that began this much later
 
-# A tick is written later than one with a lower id, so that it cannot have begun earlier, unless the clock was set back.
+# A tick is written after those with lower ids, so it cannot have begun earlier unless the clock was set back.
 _SET_BACK = f"""
   SELECT 1 FROM {TICKS} o CROSS JOIN {TICKS} t
   WHERE o.started_at > :at AND o.started_at <= {_A_WHILE_AFTER}
     AND t.started_at <= :at AND t.started_at >= {_A_WHILE_BEFORE} AND t.id > o.id LIMIT 1"""
 
-# The same from the tick on that was at work at that instant, however far it was set back. What was lived again led up
-# to that instant, so the last ticks before it show it, and only then the first of them is looked for.
+# The same, starting at the tick that ran at that instant, however far the clock was set back. The repeated time led up
+# to that instant, so the last ticks before it reveal it; only then search for the first of them.
 _AT_WORK = (
     f"(SELECT min(o.id) FROM {TICKS} o WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"
 )
@@ -49,7 +52,7 @@ _LIVED_AGAIN = f"""
         SELECT l.id FROM {TICKS} l WHERE l.started_at < {_JUST_BEFORE} ORDER BY l.started_at DESC LIMIT 100) n
       WHERE n.id > {_AT_WORK})"""
 
-# Scalar subqueries: a join could be done by reading all jobs.
+# Scalar subqueries: for a join the planner might read all jobs.
 _ENTRIES = f"""
   SELECT {_FIRST_MICROS} AS first_micros, {_LAST_MICROS} AS last_micros, c.count, c.outcome,
     CASE WHEN c.reason LIKE '{BACKFILLED}%' THEN 'backfill'
@@ -63,8 +66,8 @@ _ENTRIES = f"""
 
 
 def _unnamed(which: str) -> str:
-    # Unfinished jobs by the index of schedules, the others by when they ended. One that was cancelled before it began
-    # is no run: see engine/schedules/wrong_clock.py.
+    # Find unfinished jobs by the schedule index, others by finished_at. A job cancelled before it began is no run:
+    # see engine/schedules/wrong_clock.py.
     return f"""
   SELECT j.id, j.schedule, {_JOB_MICROS} AS micros FROM {JOBS} j
   WHERE {which} AND j.schedule IS NOT NULL AND j.schedule > ''
@@ -102,7 +105,7 @@ class Entry(NamedTuple):
 
 
 class UnnamedJob(NamedTuple):
-    """A job that a schedule made for an instant, in microseconds, and that no row of the ledger names."""
+    """A job that a schedule created for an instant (in microseconds) and that no ledger row names."""
 
     id: int
     schedule: str
@@ -110,7 +113,7 @@ class UnnamedJob(NamedTuple):
 
 
 def entries(connection: Connection, schedule_id: int, begin: datetime, end: datetime) -> list[Entry]:
-    """The rows of a schedule's ledger that touch [*begin*, *end*], oldest first."""
+    """Return a schedule's ledger rows that overlap [*begin*, *end*], oldest first."""
     rows: Sequence[Row[Any]] = run(connection, _ENTRIES, schedule_id=schedule_id, begin=begin, end=end).all()
     return list(map(Entry._make, rows))
 
@@ -131,14 +134,14 @@ def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end:
 
 
 def unnamed_jobs(connection: Connection, begin: datetime, end: datetime, most: int) -> Iterator[UnnamedJob]:
-    """At most *most* of each status, in no order."""
+    """Return at most *most* of each status, unordered."""
     for which in _WHICH:
         rows = run(connection, _unnamed(which), begin=begin, end=end, most=most)
         yield from map(UnnamedJob._make, rows.all())
 
 
 def oldest_succeeded(connection: Connection) -> datetime | None:
-    """When the first of the succeeded jobs that are kept ended."""
+    """Return when the oldest kept succeeded job ended."""
     at: datetime | None = run(
         connection,
         f"SELECT j.finished_at FROM {JOBS} j WHERE j.finished_at IS NOT NULL AND j.status = 'succeeded' "
@@ -148,7 +151,7 @@ def oldest_succeeded(connection: Connection) -> datetime | None:
 
 
 def clock_set_back(connection: Connection, begin: datetime, at: datetime) -> datetime | None:
-    """From when on, since *begin*, the time before *at* was lived again, as ticks show: the clock was set back.
+    """Return since when (not before *begin*) time was repeated before *at*: ticks show that the clock was set back.
 
     *at* itself if the clock had been ahead of it, by at most ten minutes, and was set back; None: neither.
     """

@@ -1,6 +1,6 @@
-"""``db copy``: take a project from SQLite to PostgreSQL, whole, once, and again for what came late.
+"""``db copy``: move a project from SQLite to PostgreSQL; run again, it brings late jobs.
 
-The old side is closed first: its ticks end with a message that names the new one, and the file itself refuses claims
-and occurrences. Then everything is copied in one transaction of the new side, from one snapshot of the old. So a copy
-that is killed has written nothing there, and can be started again.
+It first closes the old side: ticks there end with a message that names the new one, and the file refuses claims and
+occurrences. Then it copies everything from one snapshot, in one transaction of the new side. A killed copy has written
+nothing there, and can be started again.
 """

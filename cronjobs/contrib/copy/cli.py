@@ -30,7 +30,7 @@ from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
 STAYS_CLOSED: Final = (
     "the old database stays closed, because the new one may be complete: run the same command again to finish the copy"
 )
-ODD_SHOWN: Final = 20  # sentences about what could not come over as it was
+ODD_SHOWN: Final = 20  # messages about values that could not be copied unchanged
 
 
 def copy(
@@ -89,7 +89,7 @@ def copy(
                 wait=patience,
                 progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
             )
-        except SchemaMissing:  # of the new side: the old one's were made above
+        except SchemaMissing:  # on the new side; the old side's tables were created above
             raise SchemaMissing(str(target.address), _upgrade(typed)) from None
         except BaseException:
             with suppress(CronjobsError):
@@ -103,13 +103,13 @@ def copy(
     if as_json:
         echo_json({"from": str(from_.address), "to": str(target.address)} | asdict(report))
         return
-    # "${NEW_URL}" is what the configuration should say.
+    # Print "${NEW_URL}", as the configuration should have it.
     for sentence in _copied(report, typed if typed and "${" in typed else str(target.address)):
         echo(sentence)
 
 
 def _upgrade(typed: str | None) -> str:
-    """The command that makes the tables of the new database, whose URL was *typed* so; None: the configured one."""
+    """Return the command that creates the new database's tables; *typed*: its URL; None: the configured one."""
     if typed is None:
         return "cronjobs db upgrade"
     if "${" not in typed:
@@ -119,14 +119,14 @@ def _upgrade(typed: str | None) -> str:
 
 
 def _filled(url: str, settings: Settings) -> str:
-    """*url* with its ``${NAME}`` and ``${file:…}`` replaced, as in the configuration."""
+    """Replace ``${NAME}`` and ``${file:…}`` in *url*, as in the configuration."""
     try:
         text, came_in = Variables(os.environ, settings.folder).fill(url)
     except ValueError as error:
         raise UsageError(str(error)) from None
     passwords = masking.url_passwords(text)
     secrets = settings.secrets | masking.long_enough(came_in) | passwords
-    # A URL without a password is no secret, and a copy to *** would say nothing.
+    # A URL without a password is no secret; do not mask it to ***.
     masking.remember(secrets if passwords else secrets - {text})
     return text
 

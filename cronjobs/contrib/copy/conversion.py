@@ -1,4 +1,4 @@
-"""What PostgreSQL accepts of a row: SQLite holds any type in any column, and plain SQL may have written it."""
+"""Convert rows for PostgreSQL: in SQLite, plain SQL may have written any type into any column."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _fit_value(table: Table, row: Mapping[str, Any], name: str, value: Any, odd:
             return clean(_text(value))
         case Float():
             return max(-1e300, min(1e300, float(value)))
-        case Integer() as kind:  # BigInteger holds all that SQLite does
+        case Integer() as kind:  # BigInteger holds every SQLite integer
             bits = 15 if isinstance(kind, SmallInteger) else 63 if type(kind) is not Integer else 31
             return max(-(2**bits), min(2**bits - 1, int(value)))
     return value
@@ -46,17 +46,17 @@ def _text(value: Any) -> str:
 
 
 def as_jsonb(text: str) -> tuple[str, str | None]:
-    """JSON text that jsonb accepts, digit for digit; what it would refuse becomes one JSON string, with the reason.
+    """Return JSON text that jsonb accepts, with the same digits; refused text becomes a JSON string with the reason.
 
     A job with such a payload dies with a reason when it is due, on either side.
     """
     try:
         if isinstance(text, BrokenText):
             raise ValueError(NOT_UTF8)
-        if len(text) > MOST_FETCHED:  # parsed it may take a hundred times as much memory
+        if len(text) > MOST_FETCHED:  # parsed, it may need a hundred times the memory
             raise ValueError(f"it is larger than {MOST_FETCHED:,} bytes")
         found = json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_number)
-        json.dumps(found, default=str, ensure_ascii=False).encode()  # a lone surrogate has no UTF-8
+        json.dumps(found, default=str, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded
         if re.search(r"(?<!\\)(\\\\)*\\u0000", text):
             raise ValueError("it holds the character NUL")
     except RecursionError:
@@ -74,7 +74,7 @@ def _refuse(name: str) -> None:
 
 def _number(text: str) -> Decimal:
     number = Decimal(text)
-    # As the CHECK of the table has it; numeric itself has 131,072 digits before the point and 16,383 after it.
+    # The limit of the table's CHECK; numeric itself holds 131,072 digits before the point and 16,383 after it.
     if number.copy_abs() > LARGEST or -int(number.as_tuple().exponent) > LIMIT_DIGITS:
         raise ValueError("it holds a number that is out of range")
     return number

@@ -1,4 +1,4 @@
-"""Whether a copy is safe, the old side closed meanwhile, and everything or what came late written to the new one."""
+"""Check that a copy is safe, close the old side, and write everything (or late jobs) to the new one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cronjobs.engine.store.meta import MOVED, Meta, adopt, is_ours, read_meta, r
 from cronjobs.engine.store.pruning import set_pruned_at
 from cronjobs.errors import CronjobsError, UsageError
 
-ACTION: Final = "copy"  # in the audit trail of the new side: how far the copy came
+ACTION: Final = "copy"  # the new side's audit entry that records how far the copy got
 POLL_S: Final = 0.2
 
 # Rows in these mean that a database is in use. Pauses, queues and the trail may have rows before.
@@ -33,14 +33,14 @@ Progress = Callable[[str, int, int], None]
 
 
 class CopyRefused(CronjobsError):
-    """The copy is not safe with these two databases in their present state; nothing was changed."""
+    """The copy is not safe in the present state of the two databases; nothing was changed."""
 
 
 @dataclass(frozen=True)
 class CopyMark:
-    """What the new side's trail records of a copy: the source, how far it was read, and what was here then.
+    """The new side's audit entry of a copy: the source, how far it was read, and what was here then.
 
-    ``here`` None: this side is in use by itself.
+    ``here`` None: this side has been used on its own.
     """
 
     id: int
@@ -52,10 +52,10 @@ class CopyMark:
 
 @dataclass
 class CopyReport:
-    """The number of rows written, by table; ``late``: only jobs enqueued on the old side since an earlier copy.
+    """Rows written, by table; ``late``: only jobs enqueued on the old side since an earlier copy.
 
-    ``known``: late jobs whose key was used here already. ``odd``: what could not be copied unchanged. ``left``: jobs
-    that were enqueued on the old side meanwhile.
+    ``known``: late jobs whose key was already used here. ``odd``: values that could not be copied unchanged. ``left``:
+    jobs enqueued on the old side meanwhile.
     """
 
     copied: dict[str, int] = field(default_factory=dict)
@@ -76,11 +76,11 @@ def copy(
 ) -> CopyReport:
     """Copy everything from *source* to *target*; an earlier copy there is brought up to date.
 
-    *wait*: how long to wait for jobs that run on the old side; None: refuse while any job runs. Raises CopyRefused,
+    *wait*: how long to wait for running jobs on the old side; None: refuse while any job runs. Raises CopyRefused,
     ForeignDatabase or DatabaseError.
 
-    Only one side is ever open. Whatever is raised before COMMIT is sent, the new side gets nothing, and the old one is
-    reopened if this copy closed it, and no other copy has begun since. From COMMIT on, the old side stays closed.
+    Only one side is ever open. On an error before COMMIT, the new side gets nothing, and the old one is reopened if
+    this copy closed it and no other copy has begun since. From COMMIT on, the old side stays closed.
     """
     if not source.is_sqlite or target.is_sqlite:
         raise UsageError("db copy copies from SQLite to PostgreSQL only; otherwise use the database's own tools")
@@ -101,7 +101,7 @@ def copy(
         with ExitStack() as gate, source.read() as old, target.write() as new:
             report = _copy(old, new, source, settings, actor, progress, closed=closed)
             _hold_closed(gate.enter_context(source.write()), where)
-            reopens = False  # COMMIT is next: whatever is raised from here on, it may have taken effect
+            reopens = False  # COMMIT is next: after an error it may still have taken effect
     except BaseException:
         if reopens:
             _reopen(source, before, closing, actor)
@@ -112,11 +112,11 @@ def copy(
     return report
 
 
-# --- may it be? -------------------------------------------------------------------------------------------------------
+# --- is it safe? ------------------------------------------------------------------------------------------------------
 
 
 def _decide(connection: Connection, mark: CopyMark | None, source: str, *, closed: bool) -> bool:
-    """Whether to copy everything (again), or only what came late; raises CopyRefused if neither is safe."""
+    """Decide whether to copy everything (again) or only late jobs. Raises CopyRefused if neither is safe."""
     if mark is None:
         there = [f"{rows} in {table.name}" for table in _LIFE if (rows := store.count(connection, table))]
         if there:
@@ -138,7 +138,7 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
 
 
 def _life(connection: Connection) -> dict[str, int]:
-    """Numbers that show whether a database has been used since."""
+    """Return row counts and ids that show later whether the database has been used since."""
     return {
         "jobs": store.newest(connection, jobs),
         "runs": store.count(connection, job_runs),
@@ -148,7 +148,7 @@ def _life(connection: Connection) -> dict[str, int]:
 
 
 def _is_unused(connection: Connection, mark: CopyMark) -> bool:
-    """Whether nothing was done here since that copy: no tick, no job, nothing in the trail."""
+    """Whether this side is unused since that copy: no tick, no job, no audit entry."""
     return mark.here == _life(connection) and store.newest(connection, audit) == mark.id
 
 
@@ -162,7 +162,7 @@ def _last_mark(connection: Connection) -> CopyMark | None:
 
 
 def moved_to(target: Database) -> str:
-    """The environment of an old side that is closed for *target*."""
+    """Return the environment name that marks an old side as closed for *target*."""
     return MOVED + str(target.address)
 
 
@@ -172,7 +172,7 @@ def is_closed(source: Database, target: Database) -> bool:
 
 
 def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) -> int:
-    """Close the old side, or keep it closed; return the id of the row in its trail that says so."""
+    """Close the old side, or keep it closed; return the id of the audit entry that records it."""
     with source.write() as connection:
         found = read_meta(connection)
         if (found.project, found.environment) != (before.project, before.environment):
@@ -186,16 +186,16 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
 
 
 def _hold_closed(old: Connection, where: str) -> None:
-    """Nobody opens the old side while *old*, a write to it, goes on: for as long as the new side's COMMIT takes.
+    """Hold a write transaction on the old side during the new side's COMMIT, so that nobody reopens it.
 
-    That may be long: it waits for a synchronous standby.
+    That may be long: COMMIT waits for a synchronous standby.
     """
     if read_meta(old).environment != where:
         raise CopyRefused('"cronjobs db adopt" reopened the old side meanwhile; nothing was copied')
 
 
 def _reopen(source: Database, before: Meta, closing: int, actor: str) -> None:
-    """Open the old side again, unless another copy has begun since *closing*: that one relies on it being closed."""
+    """Reopen the old side, unless another copy has begun since *closing* and needs it closed."""
     with source.write() as connection:
         if store.last_closing(connection) == closing:
             reopen(connection, before.project, before.environment, actor)
@@ -233,7 +233,7 @@ def _copy(
     *,
     closed: bool,
 ) -> CopyReport:
-    """Write everything, or what came late; *closed*: the old side was closed before this copy began."""
+    """Write everything, or late jobs; *closed*: the old side was closed before this copy began."""
     if store.leased(old):
         raise CopyRefused("a job has just begun on the old side: run this again")
     mark = _last_mark(new)
@@ -241,7 +241,7 @@ def _copy(
         store.take_turn(new)
     else:
         store.take_alone(new)
-    mark = _last_mark(new)  # again, now that no one else changes it
+    mark = _last_mark(new)  # read again under the lock
     report = CopyReport()
     if _decide(new, mark, str(source.address), closed=closed):
         _copy_all(old, new, mark, report, progress)
@@ -263,7 +263,7 @@ def _copy_all(old: Connection, new: Connection, mark: CopyMark | None, report: C
     if mark is not None:
         store.empty(new)
     for table in store.TABLES:
-        # The trail only grows, and the new side's own entries stay in it.
+        # The audit trail is append-only: keep the new side's own entries.
         above = mark.audit if mark is not None and table is audit else 0
         total, done = store.count(old, table), 0
         for rows in store.batches(old, table, above):

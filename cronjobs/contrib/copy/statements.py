@@ -1,4 +1,4 @@
-"""What ``db copy`` reads from the old database, SQLite, and writes into the new one, PostgreSQL."""
+"""The statements of ``db copy``: reads from SQLite, writes to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cronjobs.engine.probe.sql_text import JOBS, META, NOW
 from cronjobs.engine.store.meta import FENCE, qualified
 from cronjobs.engine.store.sql import group, kinds, run
 
-BATCH: Final = 1000  # rows that are copied together
-BATCH_BYTES: Final = 8 * 1024 * 1024  # or fewer
+BATCH: Final = 1000  # rows per batch
+BATCH_BYTES: Final = 8 * 1024 * 1024  # fewer rows if they exceed this
 
 TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)  # jobs before their runs
-WITH_IDS: Final = (jobs, schedules, ticks, findings)  # other rows refer to their ids, or an id shows which row is newer
+WITH_IDS: Final = (jobs, schedules, ticks, findings)  # keep ids: other rows refer to them, or they order the rows
 
-# A tick that began before the old side was closed must not claim or settle any more, and an app that still writes there
-# must hear that to cancel or move a job has no effect; running jobs may end.
+# Triggers stop ticks that began before the old side was closed from claiming and settling, and tell apps there that
+# cancelling or moving a job has no effect. Running jobs may end.
 _FENCES: Final = {
     "claims": "UPDATE OF locked_by ON cronjobs_jobs WHEN OLD.locked_by IS NULL AND NEW.locked_by IS NOT NULL",
     "acts": "UPDATE OF status, run_at, payload, cancel_requested_at ON cronjobs_jobs WHEN OLD.locked_by IS NULL "
@@ -36,7 +36,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def put_fences(connection: Connection) -> None:
-    """Make the database file itself refuse claims and occurrences."""
+    """Make the database file refuse claims and occurrences."""
     for name, event in _FENCES.items():
         connection.exec_driver_sql(
             f"CREATE TRIGGER IF NOT EXISTS {FENCE}{name} BEFORE {event} "
@@ -45,13 +45,13 @@ def put_fences(connection: Connection) -> None:
 
 
 def last_closing(connection: Connection) -> int:
-    """The newest row of the trail that says who has the database: another one shows that another copy has begun."""
+    """Return the newest audit entry about ownership; if it changes, another copy has begun."""
     found = select(func.max(audit.c.id)).where(audit.c.action == "adopt")
     return int(connection.execute(found).scalar_one())
 
 
 def leased(connection: Connection) -> list[int]:
-    """The jobs that run, or may run: their lease has not expired."""
+    """Return the jobs that run or may run: their lease has not expired."""
     return list(run(connection, f"SELECT id FROM {JOBS} WHERE locked_until > {NOW} ORDER BY id").scalars())
 
 
@@ -60,18 +60,18 @@ def count(connection: Connection, table: Table) -> int:
 
 
 def newest(connection: Connection, table: Table) -> int:
-    """The highest id in *table*; 0 if it is empty."""
+    """Return the highest id in *table*; 0 if it is empty."""
     return int(connection.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one())
 
 
 def spent(connection: Connection, table: Table) -> int:
-    """The highest id that SQLite ever gave in *table*: ids of pruned rows must not come back either."""
+    """Return the highest id ever used in *table*: ids of pruned rows must not be reused either."""
     found = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)).scalar()
     return int(found or 0)
 
 
 def batches(connection: Connection, table: Table, above: int = 0) -> Iterator[Rows]:
-    """All rows of *table* in the order of its key, or those with an id above *above*; JSON comes as text."""
+    """Return the rows of *table* by key, or only ids above *above*; JSON as text."""
     columns = [
         type_coerce(column, Text).label(column.name) if isinstance(column.type, Json) else column
         for column in table.columns
@@ -98,7 +98,7 @@ def take_alone(connection: Connection) -> None:
     """Keep everyone else from writing until this transaction ends: ticks, enqueuers, another copy."""
     names = ", ".join(f"{{{_short(table)}}}" for table in (*TABLES, meta))
     run(connection, f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
-    # Emptying a table of a million rows is one statement, and may take long.
+    # Deleting a million rows in one statement may take long.
     connection.exec_driver_sql("SET LOCAL statement_timeout = '15min'")
 
 
@@ -143,7 +143,7 @@ def count_on(connection: Connection, table: Table, highest: int) -> None:
 
 
 def empty(connection: Connection) -> None:
-    """Remove all that a copy brings, except the audit trail."""
+    """Delete everything that a copy writes, except the audit trail."""
     for table in (job_runs, *(table for table in TABLES if table not in (job_runs, audit))):
         connection.execute(delete(table))
 

@@ -1,1 +1,1 @@
-"""Where an attempt runs elsewhere: clusters, the supervisor that submits to one, and the guard on its workers."""
+"""Run attempts on a Dask cluster: the supervisor submits them, a guard on each worker runs them."""

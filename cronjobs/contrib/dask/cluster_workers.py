@@ -1,8 +1,8 @@
-"""The workers of a supervisor's loop: each attempt that it hands over goes to a cluster, and its end comes back.
+"""The workers of a supervisor's loop: submit each attempt to a cluster, and return its outcome.
 
-One thread attends to all of them: it writes their tokens, submits them, and hears from the cluster. What the cluster
-says is never taken for the truth about an attempt: whether it began, runs or ended is read from its token. So a
-scheduler may be away, or forget everything, and no attempt ends for that.
+One thread attends to all attempts: it writes their tokens, submits them, and gets the cluster's messages. It never
+trusts the cluster about an attempt: whether it began, runs or ended is read from its token. So no attempt ends because
+a scheduler is away or has lost its state.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from cronjobs.engine.store.tokens import TokenKey, TokenRow
 from cronjobs.errors import DatabaseError
 from cronjobs.model import Finished, Lost, Outcome, Released
 
-LOOK_S: Final = 1.0  # how often the database is asked for cancels, and what became of attempts that the cluster let go
-IDLE_S: Final = 30.0  # after so long without an attempt their supervisor ends
+LOOK_S: Final = 1.0  # seconds between reads of cancels, and of tokens of adrift attempts
+IDLE_S: Final = 30.0  # the supervisor ends after this long without an attempt
 CONNECT_AGAIN_S: Final = 2.0
-WAITING: Final = "waiting"  # too long, for a worker
+WAITING: Final = "waiting"  # waited too long for a worker
 LOST: Final = "its worker died or was cut off"
 
 
@@ -46,7 +46,7 @@ class TaskOver(Protocol):
 
 
 class Cluster(Protocol):
-    """What a supervisor needs of a cluster; see ``DaskCluster``."""
+    """The interface of a cluster; see ``DaskCluster``."""
 
     @property
     def up(self) -> bool: ...
@@ -66,28 +66,28 @@ class StopAsked(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """A try to connect is over; ``error`` None: it is there."""
+    """An attempt to connect ended; ``error`` None: connected."""
 
     error: str | None
 
 
 @dataclass
 class FarAttempt:
-    """An attempt that is handed over. ``name``: of its task; ``adrift``: the cluster will say nothing more about it.
+    """An attempt given to the cluster. ``name``: of its task; ``adrift``: the cluster will not report on it any more.
 
-    ``begun``: its token is taken, by a guard on ``worker``. ``if_unbegun``: its outcome if nobody has taken the token
-    and nobody can any more.
+    ``begun``: a guard on ``worker`` has taken its token. ``if_unbegun``: the outcome to record if no worker took the
+    token in time.
     """
 
     attempt: Attempt
     key: TokenKey
     since: float
-    written: bool = False  # its token
+    written: bool = False  # its token is in the database
     adrift: bool = False
     begun: bool = False
     worker: str = ""
     asked: str | None = None  # why it has to stop
-    why: str = LOST  # it is lost, once nobody runs it
+    why: str = LOST  # the reason to record if it turns out that nobody runs it
     if_unbegun: Outcome = Released()  # noqa: RUF009 it is frozen
 
     @property
@@ -96,7 +96,7 @@ class FarAttempt:
 
 
 class ClusterWorkers(Workers):
-    """``count``: how many attempts are on the cluster at most. ``connected`` is told when that begins and ends."""
+    """``count``: most attempts on the cluster at once. ``connected`` is called when the connection comes and goes."""
 
     def __init__(
         self,
@@ -116,8 +116,8 @@ class ClusterWorkers(Workers):
         self._emit = emit
         self._connected = connected
         self._far: dict[int, FarAttempt] = {}
-        self._over: list[tuple[FarAttempt, GuardReport]] = []  # reported, and their tokens are not dropped yet
-        self._differs: dict[str, tuple[float, float]] = {}  # by job type: when workers refused it first and last
+        self._over: list[tuple[FarAttempt, GuardReport]] = []  # reported; tokens not deleted yet
+        self._differs: dict[str, tuple[float, float]] = {}  # job type → when workers first and last refused it
         self._looked_at = self._tried_at = self._asked_at = -1e9
         self._connecting = self._was_up = self._told_away = self._left = False
 
@@ -133,7 +133,7 @@ class ClusterWorkers(Workers):
         return True
 
     def take_back(self) -> list[Attempt]:
-        """None: what has not begun ends by its token, see ``StopAsked``."""
+        """Return None: attempts that have not begun end through their tokens, see ``StopAsked``."""
         return []
 
     def leave(self) -> None:
@@ -149,14 +149,14 @@ class ClusterWorkers(Workers):
                 self._take_mail(self._wait_s())
                 self.attend()
             except DatabaseError:
-                sleep(0.2)  # the loop reports it; what was to be written is still here
-            except Exception as error:  # of ours: nothing more is begun, what runs is renewed and looked at
+                sleep(0.2)  # the loop reports the error; unwritten tokens are kept
+            except Exception as error:  # a bug of ours: start nothing more, but keep renewing and watching
                 self._emit(events.fault_of_ours(error, type(error).__name__))
                 sleep(1.0)
         self.cluster.close()
 
     def attend(self) -> None:
-        """One round: take what has come, then do what is due."""
+        """Do one round: read the mailbox, then do what is due."""
         self._take_mail(0)
         self._attend_to_link()
         self._submit()
@@ -175,7 +175,7 @@ class ClusterWorkers(Workers):
 
     def _wait_s(self) -> float:
         if self._over or any(not far.written for far in self._far.values()):
-            return 0.2  # for the database, or the cluster
+            return 0.2  # retry the database or the cluster soon
         if any(self._is_urgent(far) for far in self._far.values()) or not self.cluster.up:
             return LOOK_S / 4
         return LOOK_S
@@ -220,7 +220,7 @@ class ClusterWorkers(Workers):
                 self.around.on_start(attempt)
 
     def _note_worker(self, far: FarAttempt, holder: str | None) -> None:
-        """*holder*: of its token, and first in it the address of its worker."""
+        """*holder*: the token's holder, which begins with the worker's address."""
         far.worker = far.worker or (holder or "").partition(" ")[0]
         far.attempt.worker = f"{self.executor.name} {far.worker}".rstrip()
 
@@ -310,14 +310,14 @@ class ClusterWorkers(Workers):
         self._differs[job_type] = (since, now)
         return clusters.of_difference(why, now - since)
 
-    # --- by the tokens ------------------------------------------------------------------------------------------------
+    # --- by tokens --------------------------------------------------------------------------------------------------
 
     def _is_urgent(self, far: FarAttempt) -> bool:
-        """Whether nothing but its token will say what has become of it."""
+        """Whether only its token can show what became of the attempt."""
         return far.adrift or far.asked is not None
 
     def _look(self) -> None:
-        """Read the tokens: often, of those that the cluster has let go; now and then, of all."""
+        """Read tokens: those of adrift attempts often, all of them now and then."""
         now = self.clock.monotonic()
         written = [far for far in self._far.values() if far.written]
         self._note_waiting(written, now)
@@ -335,19 +335,19 @@ class ClusterWorkers(Workers):
         self._close([far for far in written if self._is_urgent(far) and id(far) not in reported])
 
     def _look_at(self, far: FarAttempt, row: TokenRow | None) -> None:
-        if row is None:  # somebody has taken it back: the attempt is not ours any more
+        if row is None:  # the token is gone, so the attempt is not ours any more
             self._end(far, Lost() if far.begun else far.if_unbegun)
             return
         if row.holder is not None:
             self._note_begun(far, "", row.taken_s or 0.0)
             self._note_worker(far, row.holder)
         if (row.left_s or 0.0) < 0 and not far.attempt.ended_itself:
-            far.adrift = True  # its worker is dead, frozen or cut off, whatever the cluster knows of it
+            far.adrift = True  # its worker is dead, frozen or cut off, whatever the cluster reports
         if row.ended is not None and far.adrift:
             self._over.append((far, GuardReport.decode(row.ended)))
 
     def _close(self, some: list[FarAttempt]) -> None:
-        """End those that nobody runs; tell the guards of the others to stop, where they have to."""
+        """End attempts that nobody runs; ask guards to stop the others that must stop."""
         some = [far for far in some if far.key.job_id in self._far and all(far is not other for other, _ in self._over)]
         if not some:
             return
@@ -360,12 +360,12 @@ class ClusterWorkers(Workers):
                     self.cluster.avoid(far.worker)
                 self._end(far, Lost(f"{far.why}, and its permit has run out") if far.begun else far.if_unbegun)
             elif far.asked == WAITING:
-                far.asked = None  # it has begun after all
+                far.asked = None  # it did begin
             elif far.asked is not None and far.worker and self.cluster.up:
                 self.cluster.stop(far.worker, far.key.job_id, far.key.attempt, far.asked)
 
     def _look_for_cancels(self) -> None:
-        """The loop hears of them with its next renewal: a worker would be busy until then for nothing."""
+        """Read cancels here, sooner than the loop's next renewal, so that workers are not busy in vain."""
         now, running = self.clock.monotonic(), [far for far in self._far.values() if far.asked is None]
         if not running or now < self._asked_at + LOOK_S:
             return
@@ -377,7 +377,7 @@ class ClusterWorkers(Workers):
         self._take_mail(0)
 
     def _note_waiting(self, written: list[FarAttempt], now: float) -> None:
-        """What has waited too long for a worker goes back, if it has not begun after all."""
+        """Release attempts that waited too long for a worker, unless they did begin."""
         for far in written:
             if not far.begun and far.asked is None and now >= far.since + self.executor.queue_wait.total_seconds():
                 far.asked = WAITING
@@ -385,7 +385,7 @@ class ClusterWorkers(Workers):
                 self._looked_at = -1e9
 
     def _let_go(self) -> None:
-        """Give the loop the ends that guards have reported, once nothing is left of their tokens."""
+        """Give the loop the reported outcomes once their tokens are deleted."""
         if not self._over:
             return
         with self._database.write() as connection:
@@ -395,7 +395,7 @@ class ClusterWorkers(Workers):
             assert report.outcome is not None
             self._note_worker(far, holders.get(far.key.job_id))
             outcome = report.outcome
-            if isinstance(outcome, Released) and outcome.error is not None:  # it has not begun: its code is another one
+            if isinstance(outcome, Released) and outcome.error is not None:  # not begun: the worker has other code
                 outcome = self._of_difference(far, f"worker {far.worker}: {outcome.error}")
             else:
                 self._differs.pop(far.attempt.job.job_type, None)

@@ -1,4 +1,4 @@
-"""Whether what a process has read and imported is still what lies on the disk: after a deploy it is not."""
+"""Detect a deploy: compare the files that this process has loaded with those on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Mark = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class CodeOnDisk:
-    """The configuration's files, and those of the handlers, as they were."""
+    """Remember the state of the configuration's and the handlers' files."""
 
     marks: Mapping[str, Mark | None]
 
@@ -34,9 +34,9 @@ class CodeOnDisk:
 
 
 def _mark(file: str) -> Mark | None:
-    """What differs once a file was written again, or another one stands in its place; None: there is none."""
+    """Return values that change when the file is rewritten or replaced; None: it does not exist."""
     try:
-        found = os.stat(file)  # noqa: PTH116 a path that may be relative to what was
+        found = os.stat(file)  # noqa: PTH116 relative to the original working directory
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,6 +1,6 @@
-"""The one place that knows Dask: submits guards to a scheduler, hears how they end, and reaches those that run.
+"""The only user of Dask: submit guards to a scheduler, get their reports, and stop running ones.
 
-Nothing here is needed without the extra ``cronjobs[dask]``: only a supervisor and ``check --live`` import it.
+Needs the extra ``cronjobs[dask]``; only a supervisor and ``check --live`` import it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cronjobs.contrib.dask.travelling import Begun, Progressed, news
 from cronjobs.engine.config.settings import ExecutorSettings
 
 CONNECT_WITHIN_S: Final = 5.0
-STOP_WITHIN_S: Final = 5.0  # a worker that does not answer by then is called again, if it is still to be stopped
-RESULT_WITHIN_S: Final = 5.0  # from its worker; later it is read from the database, which has it, too
+STOP_WITHIN_S: Final = 5.0  # ask an unresponsive worker again after this
+RESULT_WITHIN_S: Final = 5.0  # wait this long for a worker's result; the database has it too
 
 
 class TaskEnd(NamedTuple):
-    """A task is over. ``report``: what its guard returned; None: there is none, and *why*.
+    """A task ended. ``report``: the guard's return value; None: there is none, for the reason ``why``.
 
-    ``differs``: the worker has not the code for it.
+    ``differs``: the worker has other code.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ClusterAway(Exception):
 
 
 class DaskCluster:
-    """A connection to one scheduler. ``heard`` gets the ends of tasks and news of running ones, in threads of Dask."""
+    """A connection to one scheduler. Dask's threads call ``heard`` with ended tasks and news of running ones."""
 
     def __init__(
         self, executor: ExecutorSettings, topic: str, heard: Callable[[TaskEnd | Begun | Progressed], None]
@@ -51,17 +51,17 @@ class DaskCluster:
         self._heard = heard
         self._client: Client | None = None
         self._futures: dict[str, Future] = {}
-        self._stopping: set[tuple[int, int]] = set()  # job and attempt, of calls to workers that are on their way
-        self._avoided: dict[str, float | None] = {}  # workers, and when the scheduler had last heard of each
-        self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")  # each waits for the scheduler
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it means is reported by us
+        self._stopping: set[tuple[int, int]] = set()  # (job, attempt) of stop calls in progress
+        self._avoided: dict[str, float | None] = {}  # avoided worker → when the scheduler last heard from it
+        self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")  # its calls block on the scheduler
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we report its errors ourselves
 
     @property
     def up(self) -> bool:
         return self._client is not None and self._client.status == "running"
 
     def connect(self) -> None:
-        """Connect, or connect again. Raises ClusterAway."""
+        """Connect or reconnect. Raises ClusterAway."""
         self.close()
         try:
             client = Client(
@@ -77,7 +77,7 @@ class DaskCluster:
         self._client = client
 
     def submit(self, name: str, spec: str, *, priority: int) -> None:
-        """Submit a guard under a *name* of its own; its end is heard. Raises ClusterAway."""
+        """Submit a guard under a unique *name*; ``heard`` gets its end. Raises ClusterAway."""
         try:
             assert self._client is not None
             preferred = self._preferred()
@@ -98,33 +98,33 @@ class DaskCluster:
             raise ClusterAway(f"{type(error).__name__}: {error}") from None
 
     def forget(self, name: str) -> None:
-        """Take a task back that has not begun; what it would have returned is of no interest."""
+        """Cancel a task that has not begun, and ignore its result."""
         future = self._futures.pop(name, None)
         if future is not None:
             self._calls.submit(_quietly, future.cancel)
 
     def avoid(self, worker: str) -> None:
-        """Prefer other workers until the scheduler has heard of *worker* again: an attempt was lost on it.
+        """Avoid *worker* until the scheduler hears from it again: an attempt was lost on it.
 
-        A frozen worker stays in Dask's list for minutes (``worker-ttl``), idle as far as the scheduler knows.
+        A frozen worker stays in Dask's list for minutes (``worker-ttl``) and looks idle to the scheduler.
         """
         self._avoided.setdefault(worker, None)
 
     def stop(self, worker: str, job_id: int, attempt: int, reason: str) -> None:
-        """Tell the guard of an attempt that runs on *worker* to stop. It may not be reached; then call it again."""
+        """Ask the guard of an attempt on *worker* to stop it. The call may get lost; then call again."""
         client, called = self._client, (job_id, attempt)
         if client is not None and called not in self._stopping:
             self._stopping.add(called)
             client.loop.add_callback(self._stop, client, worker, called, reason)
 
     def examine(self) -> Mapping[str, Any]:
-        """What each worker says of itself (``guard.examine``), by its address."""
+        """Call ``guard.examine`` on each worker; return the answers by address."""
         assert self._client is not None
         found: Mapping[str, Any] = self._client.run(guard.examine, on_error="return")
         return found
 
     def workers(self) -> Mapping[str, Any]:
-        """What the scheduler knows of its workers, by address."""
+        """Return the scheduler's information on its workers, by address."""
         assert self._client is not None
         found: Mapping[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
         return found
@@ -138,7 +138,7 @@ class DaskCluster:
             _quietly(client.close, timeout=1)
 
     def _preferred(self) -> list[str] | None:
-        """The workers that a task should go to; None: any."""
+        """Return the workers to submit to; None: any."""
         if not self._avoided:
             return None
         heard = {address: worker["last_seen"] for address, worker in self.workers().items()}
@@ -149,7 +149,7 @@ class DaskCluster:
     # --- in threads of Dask -------------------------------------------------------------------------------------------
 
     async def _stop(self, client: Client, worker: str, called: tuple[int, int], reason: str) -> None:
-        # No thread waits for the answer: a frozen worker gives none, and others are to be reached meanwhile.
+        # Do not block on the answer: a frozen worker gives none, and other workers need calls meanwhile.
         try:
             with suppress(Exception):
                 await client.run(

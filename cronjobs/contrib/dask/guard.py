@@ -1,8 +1,8 @@
-"""What runs on a worker of a cluster, one call for each attempt: it makes sure that the attempt runs here alone.
+"""The guard: one call per attempt on a cluster's worker, which ensures that the attempt runs only here.
 
-It takes the attempt's token in the database, starts the handler in a process of its own below the launcher, and holds a
-permit: what the database does not confirm in time is killed before the lease ends. A call that finds the token taken
-changes nothing: clusters repeat a task whose worker they have lost.
+It takes the attempt's token in the database, starts the handler in a process below the launcher, and holds a permit:
+unless the database confirms it in time, the process is killed before the lease ends. A call that finds the token taken
+changes nothing: clusters rerun a task whose worker they lost.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from cronjobs.engine.rules.progress import HowFar
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.text import CappedText
 
-TELL_S: Final = 1.0  # how often a handler's progress travels at most
+TELL_S: Final = 1.0  # minimum seconds between progress messages
 
-_running: dict[tuple[int, int], StopSignal] = {}  # job and attempt → what stops it
+_running: dict[tuple[int, int], StopSignal] = {}  # (job, attempt) → its stop signal
 
 
 def run(text: str) -> str:
-    """Run one attempt, a ``Spec``, here, if nobody else does; return a ``GuardReport``."""
+    """Run one attempt (a ``Spec``) unless another worker does; return a ``GuardReport``."""
     spec = Spec.decode(text)
     if (why := difference(spec.versions, versions())) is not None:
         return GuardReport("differs", f"worker {this_worker()}: {why}").encode()
@@ -65,7 +65,7 @@ def run(text: str) -> str:
     _running[place] = stop
     try:
         report = _run(spec, settings, permit).encode()
-    finally:  # whatever broke off: a permit that goes on being confirmed would hold the attempt for ever
+    finally:  # after any error: a permit still being renewed would hold the attempt forever
         permit.confirm_no_more()
         _running.pop(place, None)
     permit.end(report)
@@ -73,7 +73,7 @@ def run(text: str) -> str:
 
 
 def stop(job_id: int, attempt: int, reason: str) -> bool:
-    """Stop an attempt, if it runs in this process; a supervisor calls it on the worker."""
+    """Stop an attempt if it runs in this process. The supervisor calls this on the worker."""
     found = _running.get((job_id, attempt))
     if found is not None:
         found.set(reason)
@@ -87,7 +87,7 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
     began = SYSTEM.monotonic()
     timeout = timedelta(seconds=spec.request.timeout_s)
     request = spec.starting_at(began, this_worker(), settings)
-    secrets_ = settings.secrets_of(request.job)  # those of this worker's environment, which its supervisor cannot know
+    secrets_ = settings.secrets_of(request.job)  # this worker's secrets, which the supervisor does not know
     command = Command(
         argv=(),
         folder=settings.folder,
@@ -114,10 +114,10 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
 
 
 def _teller(spec: Spec) -> Any:
-    """What tells the supervisor something by way of the scheduler; if that is away it goes unheard."""
+    """Return a function that sends news to the supervisor through the scheduler; news may get lost."""
 
     def tell(kind: str, *facts: Any) -> None:
-        with suppress(Exception):  # news are no more than news
+        with suppress(Exception):  # losing news is harmless
             from distributed import get_worker
 
             worker = get_worker()
@@ -128,7 +128,7 @@ def _teller(spec: Spec) -> Any:
 
 
 def examine() -> Mapping[str, Any]:
-    """What ``check --live`` asks of a worker: its versions, and whether it can take a token."""
+    """Return a worker's versions, and whether it can take tokens, for ``check --live``."""
     here = versions()
     try:
         url = os.environ.get(TOKEN_URL) or settings_here(Settings(file=Path(), folder=Path())).database

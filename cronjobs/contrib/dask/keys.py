@@ -1,4 +1,4 @@
-"""The keys of ``executors``: clusters on which job types may run, each with its reader, example and sentence."""
+"""The keys of ``executors:``, clusters on which job types may run: reader, example and description of each."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _require(values: dict[str, Any], bad: set[str], *names: str) -> None:
 
 @taken_as("mapping: executor → its settings", {}, each=_executor)
 def executors(reading: Reading, node: Node, path: str) -> dict[str, ExecutorSettings]:
-    """The section; an entry that is bad is reported and left out, and job types that name it are not loaded."""
+    """Read the section. A bad entry is reported and left out; job types that name it are not loaded."""
     if isinstance(node, Scalar) and node.is_null:
         return {}
     if not isinstance(node, Mapping):

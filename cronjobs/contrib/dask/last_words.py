@@ -1,4 +1,4 @@
-"""What a supervisor has the next tick print: it has no output of its own, and cron mails what a tick prints."""
+"""Messages that a supervisor leaves for the next tick to print: cron mails a tick's output, not the supervisor's."""
 
 from __future__ import annotations
 

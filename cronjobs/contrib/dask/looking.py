@@ -1,4 +1,4 @@
-"""What ``check --live`` says of a cluster: its scheduler, its workers, and whether they can run our attempts."""
+"""``check --live`` for a cluster: check its scheduler, and whether its workers can run attempts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cronjobs.text import one_line
 
 
 def wrong_with(executor: ExecutorSettings) -> list[str]:
-    """Ask the scheduler and each worker; return what is wrong, in sentences."""
+    """Ask the scheduler and each worker; return what is wrong, a sentence each."""
     if find_spec("distributed") is None:
         return [f"executor {executor.name}: {NOT_INSTALLED}"]
     from cronjobs.contrib.dask.dask_cluster import ClusterAway, DaskCluster
@@ -26,7 +26,7 @@ def wrong_with(executor: ExecutorSettings) -> list[str]:
         return [f"executor {executor.name}: the scheduler {executor.dask} cannot be reached: {error}"]
     try:
         known, said = cluster.workers(), cluster.examine()
-    except Exception as error:  # it went away meanwhile
+    except Exception as error:  # the cluster went away meanwhile
         return [f"executor {executor.name}: the scheduler {executor.dask} does not answer: {error}"]
     finally:
         cluster.close()
@@ -34,7 +34,7 @@ def wrong_with(executor: ExecutorSettings) -> list[str]:
 
 
 def faults(executor: ExecutorSettings, known: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[str]:
-    """*known*: the scheduler's workers by address; *said*: what each answered, or the exception that it raised."""
+    """*known*: the scheduler's workers by address; *said*: each worker's answer, or the exception it raised."""
     if not known:
         yield "its scheduler has no workers"
     for name, amount in executor.resources:

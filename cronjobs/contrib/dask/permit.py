@@ -1,4 +1,4 @@
-"""The permit of one attempt on a worker: as long as the database confirms it, the handler may run, and no longer."""
+"""An attempt's permit on a worker: the handler may run only while the database confirms it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from cronjobs.engine.store import tokens
 from cronjobs.engine.store.tokens import Permit, TokenKey
 from cronjobs.errors import DatabaseError
 
-AGAIN_S: Final = 1.0  # after an error of the database, until the permit ends
+AGAIN_S: Final = 1.0  # retry interval after a database error, until the permit ends
 FOR_GOOD_S: Final = 60 * 86_400.0  # twice the longest timeout
 TAKE_TRIES: Final = 3
-LAST_TRIES: Final = 3  # to write how it ended
+LAST_TRIES: Final = 3  # tries to write the outcome
 
 
 @dataclass
 class HeldPermit:
-    """``safe_until``: the monotonic instant at which the handler must be gone. The launcher's kernel timer sees to it.
+    """``safe_until``: the monotonic instant by which the handler must be gone. The launcher's kernel timer enforces it.
 
-    Whatever happens to this process: each confirmation is counted from when it was asked for.
+    A confirmation counts from when it was requested, so a delay in this process only shortens the permit.
     """
 
     database: Database
@@ -39,7 +39,7 @@ class HeldPermit:
     def take(self) -> Permit:
         """Take the token. Raises DatabaseError.
 
-        It asks again if the database breaks off: the token may be ours by then, and nobody else could begin.
+        It retries on a lost connection: the token may already be ours, so that nobody else could begin.
         """
         for left in reversed(range(TAKE_TRIES)):
             sent = self.clock.monotonic()
@@ -57,15 +57,15 @@ class HeldPermit:
         return found
 
     def watch(self) -> None:
-        """Confirm it from now on, every quarter of a lease, in a thread."""
+        """Start a thread that renews the permit every quarter of a lease."""
         threading.Thread(target=self._confirm_again, name="cronjobs-permit", daemon=True).start()
 
     def confirm_no_more(self) -> None:
-        """Nobody attends to the attempt any more: its permit runs out."""
+        """Stop renewing: the permit runs out."""
         self._over.set()
 
     def end(self, report: str) -> None:
-        """Nothing of the attempt runs any more: write how it ended, for a supervisor that the cluster cannot reach."""
+        """Write the outcome once nothing of the attempt runs, for a supervisor that the cluster cannot reach."""
         if len(report) > tokens.MOST_ENDED:
             return
         for _ in range(LAST_TRIES):
@@ -93,7 +93,7 @@ class HeldPermit:
                     return
                 continue
             pause_s = heartbeat_s(self.lease_s)
-            if found.answer == "done":  # no other attempt of this job will begin: it has until its timeout
+            if found.answer == "done":  # no other attempt of this job will begin, so it may run until its timeout
                 self.safe_until = self.clock.monotonic() + FOR_GOOD_S
                 return
             if found.answer == "over":

@@ -1,4 +1,4 @@
-"""A supervisor at work: a tick's loop whose workers are a cluster, until it is idle, stale, or told to stop."""
+"""Run a supervisor, a tick's loop whose workers are a cluster, until it is idle, stale or asked to stop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cronjobs.engine.tick.pacing import NO_SLOT
 from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, TickFilter
 from cronjobs.engine.tick.watchdog import Watchdog
 
-LOOK_S: Final = 1.0  # how often it looks for work, and whether its files have changed
+LOOK_S: Final = 1.0  # seconds between looks for work and for changed files
 NO_DEADLINE: Final = timedelta(days=62)  # twice the longest timeout
 IDLE: Final = "it was idle"
 DEPLOY: Final = "its file or its handlers have changed"
@@ -35,9 +35,9 @@ DEPLOY: Final = "its file or its handlers have changed"
 
 @dataclass
 class Supervisor:
-    """``wake`` is set by signals; ``up``: the cluster is there; ``stale``: this process is of before a deploy.
+    """``wake`` is set by signals; ``up``: connected to the cluster; ``stale``: a deploy has replaced our code.
 
-    ``has_changed`` says whether its file or its handlers are other ones now.
+    ``has_changed``: whether the file or the handlers on disk have changed.
     """
 
     loop: Loop
@@ -48,7 +48,7 @@ class Supervisor:
     stale: bool = False
 
     def run(self) -> str:
-        """Work until there is nothing to do for a while, or it has to stop; say why it ended."""
+        """Work until idle for a while or asked to stop; return why it ended."""
         idle_since = SYSTEM.monotonic()
         while True:
             claimed = self.loop.counts.claimed
@@ -67,12 +67,12 @@ class Supervisor:
             self.loop.pace.look_again()
 
     def connected(self, up: bool) -> None:
-        """The cluster has come, or gone: without it nothing is claimed."""
+        """Note that the cluster came or went; without it nothing is claimed."""
         self.up = up
         self._open_or_close()
 
     def look_at_code(self) -> None:
-        """In a thread: the loop waits for ends of jobs that may take days."""
+        """Watch in a thread: the loop blocks on jobs that may take days."""
         while not self.stale:
             threading.Event().wait(LOOK_S)
             if self.has_changed():
@@ -87,7 +87,7 @@ class Supervisor:
 
 @dataclass(frozen=True)
 class SupervisorSetting:
-    """What a supervisor works with, once its file is read and its handlers are imported."""
+    """What a supervisor needs, once its file is read and its handlers are imported."""
 
     settings: Settings
     executor: ExecutorSettings
@@ -101,7 +101,7 @@ class SupervisorSetting:
 
 
 def supervise(given: SupervisorSetting) -> Loop:
-    """Run one supervisor to its end, record what is left, and return its loop."""
+    """Run one supervisor to its end, record the rest, and return its loop."""
     settings, executor = given.settings, given.executor
     log = Log(settings.log).write
     extras = beside_jobs(settings, given.database, log)
@@ -111,7 +111,7 @@ def supervise(given: SupervisorSetting) -> Loop:
         to_log(event)
         leave_death(settings.file, f"a job of executor {executor.name}", event)
 
-    # No deadline: no job is too long for it.
+    # Without a deadline, no job is too long.
     ours = replace(settings, run=replace(settings.run, budget=NO_DEADLINE, long_jobs=0))
     workers = ClusterWorkers(
         executor,

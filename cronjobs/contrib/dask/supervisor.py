@@ -1,9 +1,9 @@
 """The supervisor of one executor on this host: ``python -m`` this module, started by a tick (``tick.executors``).
 
 It is a tick's loop whose workers are a cluster: it claims jobs of the executor's types, submits them, renews their
-leases together, and records how they end. It has no deadline. When the file, or the handlers' modules, are no longer
-what it began with (a deploy), it takes nothing more, and the next tick starts another one; when it has been idle for a
-while, it ends. Its watchdog fires before a lease ends, as a tick's does.
+leases together, and records their outcomes. It has no deadline. After a deploy (the file or the handlers' modules have
+changed) it claims nothing more, and the next tick starts another supervisor. It ends after a while without work. Its
+watchdog fires before a lease ends, as a tick's does.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from cronjobs.engine.tick.watchdog import Watchdog
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 
 TAG: Final = "cluster-"  # prefix of the tick part of its locked_by
-START_UP_S: Final = 120.0  # to import the handlers, and to reach the database
+START_UP_S: Final = 120.0  # time to import the handlers and reach the database
 
 
 def main() -> None:
-    """Exit code: 0 it ended by itself, 3 or 4 not started or not recorded."""
+    """Return the exit code: 0 it ended by itself; 3 or 4: not started, or not recorded."""
     supervision = Supervision.decode(sys.stdin.buffer.read())
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # from the terminal that the tick was started in
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent when the tick's terminal closes
     lock = SupervisorLock.take(supervision)
     if lock is None:
         os._exit(0)

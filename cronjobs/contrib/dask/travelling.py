@@ -1,4 +1,4 @@
-"""What travels to a worker of a cluster and back: JSON both ways, without a URL, a secret or pickled code."""
+"""The messages to a cluster's worker and back: JSON, without URLs, secrets or pickled code."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ LONGEST_OUTPUT: Final = 256_000  # characters
 
 
 def versions() -> Versions:
-    """Those of this process."""
+    """Return this process's versions."""
     return Versions(__version__, ".".join(platform.python_version_tuple()[:2]))
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One attempt as a worker gets it. ``request``: for the handler's process, with the claiming host's folders.
+    """An attempt, as sent to a worker. ``request``: for the handler's process, with the claiming host's folders.
 
-    ``topic``: where it reports meanwhile.
+    ``topic``: where it sends progress.
     """
 
     key: TokenKey
@@ -43,7 +43,7 @@ class Spec:
     @classmethod
     def of(cls, attempt: Attempt, key: TokenKey, settings: Settings, topic: str) -> Spec:
         registration = attempt.job_type.registration
-        # What is in the file may come from ${…}, env and env_file above all.
+        # Do not send values that may come from ${…}, above all env and env_file.
         plain = Settings(
             file=settings.file,
             folder=settings.folder,
@@ -54,7 +54,7 @@ class Spec:
             around=settings.around,
             run=RunSettings(shutdown_grace=settings.run.shutdown_grace),
         )
-        # The fence stays: with a database of its own the worker writes effects, and ends the job in a transaction.
+        # Keep the fence: with its own database connection the worker writes effects and finishes transactions.
         request = Request(
             attempt.job,
             plain,
@@ -77,17 +77,17 @@ class Spec:
         return cls(key, Request.decode(facts.pop("request").encode()), found, **facts)
 
     def starting_at(self, now: float, worker: str, settings: Settings) -> Request:
-        """The request for the handler's process, which starts now, by the worker's *settings*."""
+        """Return the request for the handler's process, which starts now, with the worker's *settings*."""
         ends_at = now + self.request.timeout_s
         settings = replace(settings, run=self.request.settings.run)
         return replace(self.request, settings=settings, ends_at=ends_at, worker=worker)
 
 
 class GuardReport(NamedTuple):
-    """How a worker's guard ended: "ended" with an outcome; anything else means that this guard ran nothing.
+    """A guard's report: "ended" with an outcome; every other word means that this guard ran nothing.
 
-    "taken": another one has the token. "cancelled", "over": nobody may take it any more. "differs", "cannot", with
-    ``why``: the worker must not, or could not, run it.
+    "taken": another guard has the token. "cancelled", "over": nobody may take it any more. "differs", "cannot" (with
+    ``why``): the worker must not or could not run the attempt.
     """
 
     said: Said
@@ -105,7 +105,7 @@ class GuardReport(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> GuardReport:
-        """Read it; what cannot be read is a failure: its handler did run."""
+        """Parse the outcome; an unreadable one counts as a failure, since the handler did run."""
         try:
             facts = json.loads(text)
             outcome = outcome_from(facts["outcome"]) if "outcome" in facts else None
@@ -119,7 +119,7 @@ class GuardReport(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """An attempt runs, on the worker of this address."""
+    """News: an attempt runs on the worker with this address."""
 
     job_id: int
     attempt: int
@@ -127,7 +127,7 @@ class Begun(NamedTuple):
 
 
 class Progressed(NamedTuple):
-    """What a handler said last about how far it has come."""
+    """News: a handler's latest progress."""
 
     job_id: int
     attempt: int
@@ -137,7 +137,7 @@ class Progressed(NamedTuple):
 
 
 def news(facts: Any) -> Begun | Progressed | None:
-    """Read what a guard told meanwhile; None: anybody can write to a topic."""
+    """Parse a guard's news; None: not ours, for anyone can write to a topic."""
     try:
         kind, *values = facts
         return Begun(*values) if kind == "begun" else Progressed(*values)

@@ -1,4 +1,4 @@
-"""What a worker of a cluster has of its own: its configuration, if there is one, and the databases that it reaches."""
+"""A cluster worker's own configuration, if any, and its database connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.errors import CronjobsError
 from cronjobs.masking import named_secrets
 
-TOKEN_URL: Final = "CRONJOBS_TOKEN_URL"  # a role that may take tokens and confirm permits, and nothing else
+TOKEN_URL: Final = "CRONJOBS_TOKEN_URL"  # for a role that may only take tokens and confirm permits
 NO_DATABASE: Final = (
     f"it has neither {TOKEN_URL} nor CRONJOBS_DATABASE_URL nor a cronjobs.yaml in its working folder, and so "
     "cannot ensure that an attempt runs only once"
@@ -26,9 +26,9 @@ _lock: Final = threading.Lock()
 
 
 def settings_here(claimed: Settings) -> Settings:
-    """What holds here: the worker's own configuration file, if it has one; else what the claiming host says.
+    """Return the worker's settings: from its own configuration file, else from the claiming host.
 
-    Its secrets are this worker's: those of the claiming host do not travel. Raises CronjobsError.
+    Secrets are the worker's own; the claiming host does not send its. Raises CronjobsError.
     """
     file = Path(os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     if file.exists():
@@ -40,7 +40,7 @@ def settings_here(claimed: Settings) -> Settings:
 
 
 def database_at(url: str, schema: str | None) -> Database:
-    """One for all attempts of this process."""
+    """Return the database connection that all attempts of this process share."""
     with _lock:
         found = _databases.get((url, schema))
         if found is None:
@@ -49,7 +49,7 @@ def database_at(url: str, schema: str | None) -> Database:
 
 
 def token_database(claimed: Settings) -> tuple[Settings, Database]:
-    """What holds here, and the database in which this worker takes tokens. Raises CronjobsError."""
+    """Return the worker's settings, and the database where it takes tokens. Raises CronjobsError."""
     settings = settings_here(claimed)
     url = os.environ.get(TOKEN_URL) or settings.database
     if not url:
@@ -58,7 +58,7 @@ def token_database(claimed: Settings) -> tuple[Settings, Database]:
 
 
 def this_worker() -> str:
-    """The address of this worker."""
+    """Return this worker's address."""
     try:
         from distributed import get_worker
 

@@ -1,1 +1,1 @@
-"""``cronjobs demo``: the whole thing at work in a few seconds; all that it does, it does by commands."""
+"""``cronjobs demo``: show jobs, a retry, a death and a schedule in a few seconds, by running real commands."""

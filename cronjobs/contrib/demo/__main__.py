@@ -1,6 +1,6 @@
-"""``python3 -m cronjobs.contrib.demo`` in a fresh checkout: make .venv, once, and run ``cronjobs demo`` in it.
+"""``python3 -m cronjobs.contrib.demo`` in a fresh checkout: create .venv if needed, and run ``cronjobs demo`` in it.
 
-It needs nothing but Python itself; when the environment is there, no network either.
+It needs only Python, and the network only to create the environment.
 """
 
 import os

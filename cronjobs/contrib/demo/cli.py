@@ -1,7 +1,7 @@
-"""``cronjobs demo``: the whole thing at work in a few seconds, with real ticks on a SQLite file of its own.
+"""``cronjobs demo``: show cronjobs at work in a few seconds, with real ticks on its own SQLite file.
 
-Each command is a process of its own, forked from this one, which has imported already what commands need: a new
-interpreter for each would take most of the time.
+Each command is a process forked from this one, which has already imported what commands need: starting interpreters
+would take most of the time.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def beat(ctx: Context, of: str) -> None:
     effect(f"{of} of {ctx.scheduled_for:%H:%M}")
 '''
 
-WAIT_S = 10.0  # for the retry's second to pass, on a machine that is busy
-LONGEST_S = 60  # of one command
+WAIT_S = 10.0  # for the retry's second to pass, even on a busy machine
+LONGEST_S = 60  # for one command
 NEEDED = (
     *(f"cronjobs.desk.cli.{name}" for name in ("main", "enqueue", "jobs_list")),
     *(f"cronjobs.engine.{name}" for name in ("run_due.command", "schema.migrations", "tick.work")),
@@ -85,12 +85,12 @@ NEEDED = (
 
 
 def exit_code(child: int) -> int:
-    """Wait for a process; negative: the signal that ended it."""
+    """Wait for a process; return its exit code, or minus the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 class DemoFailed(CronjobsError):
-    """Something was not as the demo says it is; it would be a bug worth reporting."""
+    """The demo saw something other than what it announced: a bug worth reporting."""
 
 
 def demo(
@@ -127,7 +127,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 class Demo:
-    """The story, scene by scene; each runs real commands and then checks the effects that were counted."""
+    """The demo's scenes; each runs real commands, then checks the counted effects."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -219,7 +219,7 @@ class Demo:
         echo(coloured(f"  $ cronjobs {shlex.join(arguments)}", "white"))
 
     def run(self, *arguments: str, code: int = 0) -> None:
-        """Run one command as a person would, show what it says, and insist on its exit code."""
+        """Run one command as a user would, print its output, and check its exit code."""
         self.command(*arguments)
         with tempfile.TemporaryFile() as output:
             ended = exit_code(self.start(*arguments, output=output.fileno()))
@@ -230,7 +230,7 @@ class Demo:
             raise DemoFailed(f"cronjobs {shlex.join(arguments)} ended with {ended} instead of {code}")
 
     def start(self, *arguments: str, output: int | None = None, **environ: str) -> int:
-        """Start a command in a copy of this process; its process id."""
+        """Start a command in a fork of this process; return its pid."""
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
@@ -263,7 +263,7 @@ class Demo:
         return [line for line in (file.read_text().splitlines() if file.exists() else []) if line.startswith(of)]
 
     def expect(self, effects: list[str]) -> None:
-        """Compare what handlers did, but for the schedules', which may come due by themselves meanwhile."""
+        """Compare what handlers did, except for schedules, which may come due on their own meanwhile."""
         done = [line for line in self.effects() if " of " not in line]
         if done != effects:
             raise DemoFailed(f"the effects are {done} instead of {effects}")
@@ -276,7 +276,7 @@ class Demo:
             connection.close()
 
     def until_due(self) -> None:
-        """Wait for the waiting job's run_at, a second away."""
+        """Wait until the waiting job is due, a second from now."""
         give_up = SYSTEM.monotonic() + WAIT_S
         while SYSTEM.monotonic() < give_up:
             [run_at] = self.query("SELECT max(run_at) FROM cronjobs_jobs WHERE status = 'failed'")
@@ -293,7 +293,7 @@ class Demo:
             minute_us,
             schedule,
         )
-        # The ledger would know the minute if it had passed by itself meanwhile, and rightly refuse to run it again.
+        # If the minute has passed on its own meanwhile, the ledger has it and rightly refuses a second run.
         self.query(
             "DELETE FROM cronjobs_occurrences WHERE schedule_id = (SELECT id FROM cronjobs_schedules WHERE name = ?)",
             schedule,

@@ -1,1 +1,1 @@
-"""cronjobs in Django: the pages as a view. ``path("admin/jobs/", include("cronjobs.contrib.django.urls"))``."""
+"""The Django app: tables, commands, tasks, admin; ``path("admin/jobs/", include("cronjobs.contrib.django.urls"))``."""

@@ -1,4 +1,4 @@
-"""Jobs and schedules in Django's admin: to look at, and jobs to retry and to cancel, as ``cronjobs jobs`` does."""
+"""Jobs and schedules in Django's admin, read-only, with actions that retry and cancel jobs."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from cronjobs.errors import ConfigError, Problem
 from cronjobs.masking import named_secrets
 from cronjobs.text import clean, one_line, visible
 
-MOST_COUNTED: Final = 10_000  # rows of a list: to count ten million takes seconds
+MOST_COUNTED: Final = 10_000  # rows counted for a list: counting ten million takes seconds
 RECENT: Final = 1000  # jobs whose types and queues are offered as filters
 ATTEMPTS: Final = 20
 LONGEST: Final = 20_000  # characters of a value
 
 
-if admin.site.index_template is None:  # a site's own is left alone
-    admin.site.index_template = "cronjobs/admin_index.html"  # as admin/index.html, with a link to the pages
+if admin.site.index_template is None:  # keep a site's own template
+    admin.site.index_template = "cronjobs/admin_index.html"  # admin/index.html plus a link to the pages
 
 
 class CappedPaginator(Paginator):
-    """Counts no further than somebody would turn pages."""
+    """Stops counting at MOST_COUNTED rows: nobody pages further."""
 
     @cached_property
     def count(self) -> int:
@@ -54,7 +54,7 @@ class CappedPaginator(Paginator):
 
 
 class RecentFilter(admin.SimpleListFilter):
-    """Filters by a column's value; offers those that the newest jobs have."""
+    """Filters by a column's value; offers the values of the newest jobs."""
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
         recent = JobModel.objects.order_by("-id").values_list(self.parameter_name, flat=True)[:RECENT]
@@ -79,12 +79,12 @@ class QueueFilter(RecentFilter):
 
 
 def _text(value: Any) -> str:
-    """Stored text as it may be shown: secrets masked, control characters and bidi overrides escaped."""
+    """Make stored text safe to show: mask secrets, escape control characters and bidi overrides."""
     return visible(masking.hide(str(value or "")))
 
 
 def _column(name: str) -> Callable[[Any, Any], str]:
-    """A text column as the admin shows it."""
+    """Make a column that shows its text through ``shown``."""
 
     @admin.display(description=name.replace("_", " "))
     def shown(_admin: Any, row: Any) -> str:
@@ -94,13 +94,13 @@ def _column(name: str) -> Callable[[Any, Any], str]:
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
-    """Rows are shown; what may be done to them are actions, for who has the permission to change."""
+    """Shows rows read-only; users with the change permission get actions."""
 
     paginator = CappedPaginator
     show_full_result_count = False
 
     def get_queryset(self, request: Any) -> Any:
-        _configuration()  # whose secrets are not shown
+        _configuration()  # load it, so that its secrets are masked
         return super().get_queryset(request)
 
     def has_add_permission(self, request: Any) -> bool:
@@ -119,13 +119,13 @@ class JobAdmin(ReadOnlyAdmin):
     shown_enqueuer, shown_holder = _column("enqueued_by"), _column("locked_by")
     list_display = ("id", "shown_type", "status", "shown_queue", "run_at", "tries", "error", "shown_schedule")
     list_filter = ("status", TypeFilter, QueueFilter)
-    search_fields = ("id",)  # so that there is a box; get_search_results reads it
+    search_fields = ("id",)  # only enables the search box; get_search_results parses its text
     search_help_text = "A job's id, its whole type, or its whole idempotency key"
-    sortable_by = ("id",)  # others have no index
+    sortable_by = ("id",)  # other columns have no index
     actions = ("retry", "cancel")
 
     def get_queryset(self, request: Any) -> Any:
-        """A list shows none of the JSON, of which each row may have much."""
+        """Defer the JSON columns: a list does not show them, and they may be large."""
         return super().get_queryset(request).defer("payload", "meta", "result")
 
     fields = (
@@ -213,7 +213,7 @@ class JobAdmin(ReadOnlyAdmin):
         self._act(request, queryset, "cancel", operating.cancel, "cancelled")
 
     def _act(self, request: Any, queryset: Any, name: str, write: Callable[..., Changed], done: str) -> None:
-        """In transactions of their own, a batch each, so that ticks hardly notice; the audit has the user's name."""
+        """Change jobs in batches with short transactions, so that ticks hardly wait; record the user's name."""
         actor = one_line(clean(request.user.get_username()), 200)
         act = OperatorAction(name, actor, Identity.here().host, None)
         chosen = list(queryset.order_by("id").values_list("id", flat=True))
@@ -287,11 +287,11 @@ def _batches(ids: list[int]) -> Iterator[Collection[int]]:
 
 
 def _configuration() -> Settings:
-    """What the project's file says, as far as it can be read: which payloads are shown, and in which zone."""
+    """Return the project's configuration if readable: it says which payloads to show, and in which zone."""
     file = config_file(settings)
     try:
         found = load(file, environ=os.environ, need_database=False, only_database=True)
-    except ConfigError as error:  # "cronjobs check" says it, too; until then no payload is shown
+    except ConfigError as error:  # "cronjobs check" reports it; until it is fixed, show no payloads
         place = (file or Path("cronjobs.yaml")).absolute()
         found = Settings(place, place.parent, problems=(*error.problems, Problem(str(place), 0, 0, "job_types", "")))
     masking.remember(found.secrets | named_secrets(os.environ))

@@ -14,11 +14,11 @@ from cronjobs.engine.config.django_project import APP
 from cronjobs.engine.jobs.around import around_attempts
 from cronjobs.engine.jobs.job_types import also_import
 
-MODULES: Final = ("jobs", "tasks")  # of each app
+MODULES: Final = ("jobs", "tasks")  # module names searched in each app
 
 
 class CronjobsConfig(AppConfig):
-    """Tables by ``migrate``, ``manage.py cronjobs``, the admin; handlers are found in the apps' jobs and tasks."""
+    """Tables by ``migrate``, ``manage.py cronjobs``, the admin; finds handlers in apps' jobs and tasks."""
 
     name = APP
     label = "cronjobs"
@@ -34,7 +34,7 @@ class CronjobsConfig(AppConfig):
 
 
 def modules_of_apps() -> Iterator[str]:
-    """The modules of the installed apps that may have handlers."""
+    """Return the installed apps' modules that may have handlers."""
     if not apps.is_installed(APP):
         return
     for app in apps.get_app_configs():
@@ -44,7 +44,7 @@ def modules_of_apps() -> Iterator[str]:
 
 
 def import_modules_of_apps() -> None:
-    """Import them in a process that is no tick, where one that fails only lacks: a tick says what is wrong with it."""
+    """Import them in a process other than a tick; skip modules that fail, since ticks report those."""
     for module in modules_of_apps():
         with suppress(Exception):
             import_module(module)

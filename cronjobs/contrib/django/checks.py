@@ -1,4 +1,4 @@
-"""Django's own checks of the project know the setting CRONJOBS."""
+"""System checks for ``manage.py check``: the setting CRONJOBS, the databases, the pages' URL."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from cronjobs.errors import CronjobsError
 
 KEYS: Final = ("config", "database")
 LABEL: Final = "cronjobs"
-PAGES: Final = "cronjobs"  # the name of their address, in urls.py
+PAGES: Final = "cronjobs"  # the URL name of the pages, in urls.py
 
 
 @register
 def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
-    """Whether ticks go where this project enqueues: cronjobs.yaml may name another database than DATABASES."""
+    """Check that ticks use the database that this project enqueues to: cronjobs.yaml may name another."""
     try:
         ticks = load(config_file(settings), environ=os.environ, only_database=True)
         djangos = parse_url(database_url())
         theirs = parse_url(ticks.database)
-    except (CronjobsError, FieldError):  # cronjobs check says what is wrong there
+    except (CronjobsError, FieldError):  # "cronjobs check" reports faults of the file
         return []
     if ticks.by_django or _place(theirs) == _place(djangos):
         return []
@@ -40,13 +40,13 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
 
 
 def _place(address: Address) -> tuple[str, str | None]:
-    """As far as it can be compared: one host has several names."""
+    """Reduce an address to what can be compared: one host may have several names."""
     return address.url.get_backend_name(), address.url.database
 
 
 @register
 def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
-    """What is wrong with ``CRONJOBS``: a key that there is not, a database that is none of ours, or gets no tables."""
+    """Check ``CRONJOBS``: unknown keys, and a database that is unknown, unsupported or without our tables."""
     given = getattr(settings, "CRONJOBS", {})
     if not isinstance(given, dict):
         hint = 'CRONJOBS = {"config": BASE_DIR / "cronjobs.yaml"}'
@@ -79,7 +79,7 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
 
 @register(Tags.urls)
 def pages_are_reached(app_configs: Any, **_: Any) -> list[CheckWarning]:
-    """Whether the address of the pages leads to them: the admin takes every address below its own."""
+    """Check that the pages' URL resolves to them: the admin catches every URL below its own."""
     if not getattr(settings, "ROOT_URLCONF", None):
         return []
     try:

@@ -1,4 +1,4 @@
-"""Django's connections around every attempt: clean before and after it, as between two requests."""
+"""Clean Django's connections before and after every attempt, as Django does around requests."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cronjobs.errors import Snooze, TransactionLeftOpen
 
 
 class CleanConnections:
-    """A hook of ``around_attempts``: the connections of the handler's thread, and of the thread of its async ORM calls.
+    """The hook for ``around_attempts``: cleans connections of the handler's thread and of its async ORM thread.
 
-    Closes what is unusable or too old. A transaction that the handler left open is rolled back, and the attempt fails:
-    else the jobs after it would write into that transaction, and nobody would commit it.
+    It closes unusable and old connections. If the handler left a transaction open, it is rolled back and the attempt
+    fails; otherwise later jobs would write into that transaction, which nobody commits.
     """
 
     def __init__(self, _ctx: Context) -> None:
         self._here, self._there = _OfThread(), _OfThread()
-        # A thread of its own: Django's usual one is shared by all async handlers of the process, and so would be an
-        # open transaction in it.
+        # Use a separate thread: all async handlers of the process share Django's usual one, and would share an open
+        # transaction in it.
         self._thread: Any = ThreadSensitiveContext()
 
     def __enter__(self) -> None:
@@ -47,13 +47,13 @@ class CleanConnections:
 def _judge(left_open: bool, error: BaseException | None) -> None:
     if not left_open:
         return
-    if error is None or isinstance(error, Snooze):  # to itself it went well
+    if error is None or isinstance(error, Snooze):  # for the handler it succeeded
         raise TransactionLeftOpen
     error.add_note(str(TransactionLeftOpen()))
 
 
 class _OfThread:
-    """This thread's, around one attempt; but those that a test drains in, within its own ``atomic``."""
+    """This thread's connections around one attempt, except those in a test's own ``atomic`` block."""
 
     def __init__(self) -> None:
         self._tests: set[str] = set()
@@ -63,7 +63,7 @@ class _OfThread:
         self.end()
 
     def end(self, *, last: bool = False) -> bool:
-        """Clean them; whether a transaction was left open. *last*: close them all, for the thread ends."""
+        """Clean the connections; return whether a transaction was left open. *last*: the thread ends, so close all."""
         left_open = False
         for connection in connections.all(initialized_only=True):
             if connection.alias not in self._tests:
@@ -77,11 +77,11 @@ def _cleaned(connection: Any, *, last: bool) -> bool:
         connection.close_if_unusable_or_obsolete()
         return False
     if left_open:
-        with suppress(Exception):  # the server is gone, and the transaction with it
+        with suppress(Exception):  # the server is gone, and with it the transaction
             connection.connection.rollback()
     connection.close()
     if connection.in_atomic_block:
-        del connections[connection.alias]  # it believes to be in a transaction; the next use makes another
+        del connections[connection.alias]  # it thinks a transaction is open; drop it, Django reconnects on next use
     return left_open
 
 

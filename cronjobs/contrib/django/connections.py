@@ -1,4 +1,4 @@
-"""Django's connection to the jobs database, for our own functions."""
+"""Use Django's connection to the jobs database with our functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VENDORS: Final = ("postgresql", "sqlite")
 
 
 def jobs_alias() -> str:
-    """Which of DATABASES has the jobs."""
+    """Return the alias in DATABASES of the jobs database."""
     return django_project.alias(settings)
 
 
@@ -28,7 +28,7 @@ def is_jobs_database(alias: str) -> bool:
 
 @contextmanager
 def in_transaction(alias: str | None = None) -> Iterator[Any]:
-    """Django's connection, in the transaction that is open there, or else in one for the block."""
+    """Yield Django's connection in its open transaction, or in a new one for the block."""
     connection = connections[alias or jobs_alias()]
     if connection.in_atomic_block or not connection.get_autocommit():
         yield connection
@@ -39,7 +39,7 @@ def in_transaction(alias: str | None = None) -> Iterator[Any]:
 
 @contextmanager
 def ours(alias: str | None = None) -> Iterator[Connection]:
-    """The same as ``store`` and ``insight`` take it."""
+    """Yield the same as an SQLAlchemy connection, for ``store`` and ``insight``."""
     with in_transaction(alias) as connection:
         connection.ensure_connection()
         raw = connection.connection

@@ -1,4 +1,4 @@
-"""Columns of cronjobs' tables as fields of Django's models."""
+"""Django model fields for the columns of our tables."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from cronjobs.text import BrokenText, decoded
 
 
 def _undecoded(connection: Any, sql: str) -> str:
-    """A column as its bytes: SQLite keeps any in a text, and its driver would raise for those that are not UTF-8."""
+    """Select a text column as bytes: SQLite stores any bytes as text, and its driver raises if they are not UTF-8."""
     is_column = "(" not in sql
     return f"CAST({sql} AS BLOB)" if connection.vendor == "sqlite" and is_column else sql
 
 
 class AnyTextField(models.TextField):
-    """Text that anyone may have written: with replacement characters if it is not UTF-8."""
+    """Text that anyone may have written; bytes that are not UTF-8 become replacement characters."""
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        # Another query compares with what a subquery selects, and a text is never equal to bytes.
+        # In a subquery keep text: the outer query compares with it, and text never equals bytes.
         return (sql if compiler.query.subquery else _undecoded(compiler.connection, sql)), params
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
@@ -34,10 +34,10 @@ class AnyTextField(models.TextField):
 
 
 class JsonField(models.JSONField):
-    """JSON that anyone may have written: None if it cannot be read, so that one such row never hides the others."""
+    """JSON that anyone may have written; unreadable JSON is None, so that one bad row does not break a list."""
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        if compiler.query.subquery or "(" in sql:  # no column
+        if compiler.query.subquery or "(" in sql:  # not a plain column
             return sql, params
         if compiler.connection.vendor == "postgresql":
             return statement_text(if_not_too_large(sql), postgresql=True), params
@@ -50,20 +50,20 @@ class JsonField(models.JSONField):
                 return None
         try:
             found = super().from_db_value(value, expression, connection)
-        except (ValueError, RecursionError):  # a number of 5,000 digits, or nested too deeply
+        except (ValueError, RecursionError):  # e.g. a number of 5,000 digits, or too deeply nested
             return None
         if found in NOT_FETCHED or (isinstance(value, str) and too_deep(value, found)):
             return None
-        # Django gives text that is no JSON as it is; of a part of it, it has read that.
+        # Django returns invalid JSON as plain text; a key transform is parsed already.
         is_text = found is value and isinstance(value, str) and not isinstance(expression, KeyTransform)
         return None if is_text else found
 
 
 class InstantField(models.DateTimeField):
-    """An instant: timestamptz on PostgreSQL, whole microseconds since 1970 on SQLite; a datetime as Django has them."""
+    """An instant: timestamptz on PostgreSQL, microseconds since 1970 on SQLite; in Python a datetime as USE_TZ says."""
 
     def get_internal_type(self) -> str:
-        return "InstantField"  # or Django would read SQLite's number as the text of a date
+        return "InstantField"  # or Django would parse SQLite's integer as a date string
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> datetime | None:
         if value is None:

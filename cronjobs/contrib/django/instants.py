@@ -1,4 +1,4 @@
-"""Instants as a Django project has them: aware in UTC, or with USE_TZ = False naive in its TIME_ZONE."""
+"""Convert instants as the Django project has them: aware UTC, or with USE_TZ = False naive in TIME_ZONE."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def as_djangos(instant: datetime) -> datetime:
 
 
 def from_djangos(instant: datetime) -> datetime:
-    """Always aware."""
+    """Return the instant as an aware datetime."""
     if instant.tzinfo is not None:
         return instant
     aware: datetime = timezone.make_aware(instant, timezone.get_default_timezone())
@@ -25,6 +25,6 @@ def from_djangos(instant: datetime) -> datetime:
 
 
 def zone_name() -> str:
-    """The zone in which a page shows instants: the activated one, if it has a name, else the project's."""
+    """Return the zone for a page: the activated one if it has a name, else the project's."""
     current = timezone.get_current_timezone()
     return str(current.key if settings.USE_TZ and isinstance(current, ZoneInfo) else settings.TIME_ZONE)

@@ -1,7 +1,7 @@
-"""The tables as models, for queries and the admin. Django manages none of them, and nothing here writes to them.
+"""Our tables as read-only, unmanaged models, for queries and the admin.
 
-``JobModel.objects.filter(status="dead")``. To enqueue, cancel and retry there are functions of ``cronjobs``, whose
-writes are fenced and recorded.
+``JobModel.objects.filter(status="dead")``. To enqueue, cancel or retry, use the functions of
+``cronjobs``, whose writes are fenced and audited.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cronjobs.text import visible
 
 
 class JobsManager(models.Manager):
-    """Asks the database that has the jobs, unless another is named by ``using``."""
+    """Queries the jobs database, unless ``using`` names another."""
 
     def get_queryset(self) -> Any:
         queryset = super().get_queryset()
@@ -75,7 +75,7 @@ class JobModel(models.Model):
 
 
 class JobRunModel(models.Model):
-    """One attempt that has begun and ended."""
+    """One attempt of a job that has begun."""
 
     pk = models.CompositePrimaryKey("job_id", "attempt")
     job = models.ForeignKey(JobModel, models.DO_NOTHING, related_name="runs")
@@ -127,7 +127,7 @@ class ScheduleModel(models.Model):
 
 
 class OccurrenceModel(models.Model):
-    """What became of the instants at which a schedule was due: a row stands for ``count`` of them."""
+    """What became of occurrences of a schedule: a row covers ``count`` of them."""
 
     pk = models.CompositePrimaryKey("schedule_id", "last_for")
     schedule = models.ForeignKey(ScheduleModel, models.DO_NOTHING, related_name="occurrences", db_constraint=False)

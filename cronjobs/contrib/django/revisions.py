@@ -1,7 +1,7 @@
-"""What Django's migrations of the app do: bring the tables to a revision, unless they are there already.
+"""Django migrations that bring the tables to a revision, unless they already have it.
 
-``cronjobs_alembic_version`` is the one record of what the tables are: whatever applied a revision, ``migrate``,
-``cronjobs db upgrade`` or the first tick on SQLite, the others find it done.
+``cronjobs_alembic_version`` is the only record of the tables' revision: whether ``migrate``, ``cronjobs db upgrade`` or
+a first tick on SQLite applied it, the others find it done.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ LABEL: Final = "cronjobs"
 
 
 def migration(revision: str, *, after: str | None = None) -> Any:
-    """The migration that brings the tables to *revision*; *after*: the file before it."""
+    """Return the migration that brings the tables to *revision*; *after*: its predecessor."""
     parts = {"operations": [ToRevision(revision)], "dependencies": [(LABEL, after)] if after else []}
     return type("Migration", (Migration,), parts | {"__module__": __name__})
 
 
 class ToRevision(Operation):
-    """Bring the tables of Django's connection to *revision*, by the SQL that ``cronjobs db sql`` prints."""
+    """Bring the tables to *revision* with the SQL of ``cronjobs db sql``."""
 
     reduces_to_sql = True
-    reversible = True  # to say how; it is not
+    reversible = True  # only so that backwards can raise with instructions
     atomic = True
 
     def __init__(self, revision: str) -> None:
@@ -46,7 +46,7 @@ class ToRevision(Operation):
         return f"Migrate the tables of cronjobs to revision {self.revision}"
 
     def state_forwards(self, app_label: str, state: Any) -> None:
-        """Django's picture of our models is what the code says: it manages none of their tables."""
+        """Do not change Django's model state: our models are unmanaged."""
         for model in apps.get_app_config(LABEL).get_models():
             state.add_model(ModelState.from_model(model))
 
@@ -71,7 +71,7 @@ class ToRevision(Operation):
                 return
             for statement in statements:
                 cursor.execute(statement)
-            if path is not None:  # Django's own record of the migration is written next, in this transaction
+            if path is not None:  # Django records the migration next, in this transaction
                 cursor.execute("SELECT set_config('search_path', %s, true)", path)
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
@@ -87,7 +87,7 @@ class ToRevision(Operation):
 
 
 def _revision(connection: Any, cursor: Any) -> str | None:
-    """The revision of the tables; None: there are none."""
+    """Return the tables' revision; None: there are no tables."""
     if VERSION_TABLE not in connection.introspection.table_names(cursor):
         return None
     cursor.execute(f"SELECT max(version_num) FROM {VERSION_TABLE}")  # noqa: S608 a name of ours

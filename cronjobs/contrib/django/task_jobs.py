@@ -1,4 +1,4 @@
-"""Each of Django's tasks as a handler: what a tick calls for a job whose type is the task's path."""
+"""Register Django tasks as handlers of job types named by the tasks' paths."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 from cronjobs.engine.jobs.context import Context
 from cronjobs.engine.jobs.registry import INNER_FAULT, job, signature_of
 
-KNOWN: Final[dict[str, Any]] = {}  # by path; in one process, whichever thread's backend met it first
+KNOWN: Final[dict[str, Any]] = {}  # path → task; backends of all threads share it
 
 
 def know(task: Any) -> None:
-    """Register *task* as the handler of the job type that its path names."""
+    """Register *task* as the handler of the job type named by its path."""
     path = task.module_path
-    if path in KNOWN and KNOWN[path].func is task.func:  # the same by other words: task.using(…)
+    if path in KNOWN and KNOWN[path].func is task.func:  # the same task through task.using(…)
         return
     KNOWN[path] = task
     job(path)(_handler(task))
@@ -25,7 +25,7 @@ def _handler(task: Any) -> Any:
     def run(ctx: Context, args: list[Any] | None = None, kwargs: dict[str, Any] | None = None) -> Any:
         return _call(KNOWN[task.module_path], ctx, args or [], kwargs or {})
 
-    # As whose errors and logs it is known.
+    # the name shown in errors and logs
     run.__module__, run.__qualname__, run.__name__ = task.func.__module__, task.func.__qualname__, task.func.__name__
     run.__doc__ = task.func.__doc__
     setattr(run, INNER_FAULT, _fault_of_call(task))
@@ -33,18 +33,18 @@ def _handler(task: Any) -> Any:
 
 
 def _fault_of_call(task: Any) -> Callable[[Mapping[str, Any]], str | None]:
-    """How the arguments in a payload do not fit the task's function by number and name.
+    """Return why a payload's arguments do not fit the task's function by number and name.
 
-    Their types are not compared with annotations: Django gives a task its arguments as JSON has them.
+    Types are not compared with annotations: Django passes JSON values to a task unchanged.
     """
 
     def fault(payload: Mapping[str, Any]) -> str | None:
         try:
             signature = signature_of(task.func)
-        except Exception:  # whatever its annotations raise: the call itself will show
+        except Exception:  # broken annotations raise anything; the call itself will report it
             return None
         args, kwargs = payload.get("args") or [], payload.get("kwargs") or {}
-        if not isinstance(args, list) or not isinstance(kwargs, dict):  # which the types of the handler above say
+        if not isinstance(args, list) or not isinstance(kwargs, dict):  # the handler's own annotations report this
             return None
         context = [None] if task.takes_context else []
         try:
@@ -57,7 +57,7 @@ def _fault_of_call(task: Any) -> Callable[[Mapping[str, Any]], str | None]:
 
 
 def _call(task: Any, ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Call the task as Django's own backends do; a coroutine is the tick's to await, which can stop it."""
+    """Call the task as Django's backends do; return a coroutine to the tick, which awaits it and can stop it."""
     backend = task.get_backend()
     running = backend.begin(task, ctx, args, kwargs)
     given = (backend.context_of(running), *args) if task.takes_context else tuple(args)

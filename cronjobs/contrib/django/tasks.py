@@ -1,6 +1,6 @@
 """Django's tasks as jobs: ``TASKS = {"default": {"BACKEND": "cronjobs.contrib.django.tasks.CronjobsBackend"}}``.
 
-Django 6 has ``django.tasks``; for Django 5.2 the package django-tasks has the same as ``django_tasks``.
+Django 6 includes ``django.tasks``; on Django 5.2 the package django-tasks provides it as ``django_tasks``.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ STATUSES: Final = {
     Status.DEAD: TaskResultStatus.FAILED,
     Status.CANCELLED: TaskResultStatus.FAILED,
 }
-FAILURES: Final = ("failed", "timed_out", "lost")  # outcomes of attempts that are errors of the task
+FAILURES: Final = ("failed", "timed_out", "lost")  # outcomes that count as the task's errors
 
 
 def level_of(priority: int) -> int:
-    """Django's priority, -100 to 100 and high first, as ours, 0 to 9 and low first; Django's 0 is our default, 5."""
+    """Map Django's priority (-100 to 100, high first) to ours (0 to 9, low first); Django's 0 is our default 5."""
     return LEVELS - 1 - (int(priority) - int(_base.TASK_MIN_PRIORITY)) * LEVELS // PRIORITIES
 
 
 def priority_of(level: int) -> int:
-    """The middle of the priorities that are this level."""
+    """Return the middle of Django's priorities that map to this level."""
     return 0 if level == level_of(0) else round((LEVELS - 0.5 - level) * PRIORITIES / LEVELS) - 100
 
 
 class CronjobsBackend(BaseTaskBackend):
-    """A task is a job of the type that its path names, such as shop.tasks.send_invoice.
+    """Runs tasks as jobs whose type is the task's path, such as shop.tasks.send_invoice.
 
-    It is enqueued in the transaction that is open on Django's connection, if one is: both are committed, or neither.
-    Failures are retried as ``job_types:`` and ``defaults:`` of cronjobs.yaml say, by default ten times.
+    It enqueues in the open transaction of Django's connection, if any, so both are committed or neither is. Failures
+    are retried as ``job_types:`` and ``defaults:`` in cronjobs.yaml say, by default up to ten attempts.
     """
 
     supports_defer = True
@@ -86,7 +86,7 @@ class CronjobsBackend(BaseTaskBackend):
     supports_priority = True
 
     def validate_task(self, task: Any) -> None:
-        """Raise InvalidTask for what cannot be enqueued; what can, ticks that import it can run."""
+        """Raise InvalidTask for a task that cannot be enqueued, or that no tick could import."""
         super().validate_task(task)
         if fault := name_fault(task.module_path):
             raise (getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError)(
@@ -95,10 +95,10 @@ class CronjobsBackend(BaseTaskBackend):
         task_jobs.know(task)
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Write the job, and return what is known of it now.
+        """Write the job; return its TaskResult.
 
-        Raises TypeError or PayloadError for arguments that JSON does not have, PayloadError for those with which the
-        task cannot be called, QueueFull for a queue that refuses more.
+        Raises TypeError or PayloadError for arguments that are not JSON, PayloadError if the task cannot be called with
+        them, QueueFull if the queue is full and refuses jobs.
         """
         self.validate_task(task)
         result = TaskResult(
@@ -124,7 +124,7 @@ class CronjobsBackend(BaseTaskBackend):
                 queue=task.queue_name,
                 priority=level_of(task.priority),
             )
-            # By the database's clock, so that the same comes from get_result.
+            # from the database's clock, as in get_result
             times = JobModel.objects.using(connection.alias).filter(id=made.id).values_list("created_at", flat=True)
             _set(result, enqueued_at=times[0] if made.id else as_djangos(SYSTEM.now()))
         if made.id is None:
@@ -137,8 +137,8 @@ class CronjobsBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """What became of it. Raises TaskResultDoesNotExist, also for a job that is none of this project's tasks."""
-        # str() of other numerals is not what they were enqueued as
+        """Return a job's TaskResult. Raises TaskResultDoesNotExist, also if the job is not a task of this project."""
+        # accept only the form that enqueue returned, as int() also takes other numerals
         is_id = isinstance(result_id, str) and result_id.isascii() and result_id.isdecimal() and len(result_id) < 19
         with in_transaction() as connection:
             found = find(connection, id=int(result_id)) if is_id and int(result_id) else None
@@ -154,7 +154,7 @@ class CronjobsBackend(BaseTaskBackend):
         payload = found.payload if isinstance(found.payload, dict) else {}
         args, kwargs = payload.get("args"), payload.get("kwargs")
         started = [run.started_at for run in runs]
-        if found.started_at is not None and (running or not runs):  # when it was claimed, a little before
+        if found.started_at is not None and (running or not runs):  # the claim's time, slightly earlier
             started.append(as_djangos(found.started_at))
         result = TaskResult(
             task=self._as_enqueued(task, found),
@@ -179,7 +179,7 @@ class CronjobsBackend(BaseTaskBackend):
         return result
 
     def _as_enqueued(self, task: Any, found: FoundJob) -> Any:
-        """*task* as this job was enqueued, as far as the row still shows it."""
+        """Return *task* with the options it was enqueued with, as far as the row shows them."""
         changes: dict[str, Any] = {"backend": self.alias}
         if level_of(task.priority) != found.priority:
             changes["priority"] = priority_of(found.priority)
@@ -192,8 +192,8 @@ class CronjobsBackend(BaseTaskBackend):
     # --- in a tick ----------------------------------------------------------------------------------------------------
 
     def begin(self, task: Any, ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """The result of an attempt that begins now, for those who listen to task_started."""
-        if task.takes_context:  # it may ask for all that came before
+        """Return the TaskResult of an attempt that starts now, and send task_started."""
+        if task.takes_context:  # it may ask for earlier attempts
             result = self.get_result(str(ctx.job_id))
         else:
             at = None if ctx.started_at is None else as_djangos(ctx.started_at)
@@ -218,14 +218,14 @@ class CronjobsBackend(BaseTaskBackend):
         return _base.TaskContext(task_result=result)
 
     def end(self, result: Any, value: Any = None, *, error: Exception | None = None) -> Any:
-        """Tell those who listen to task_finished how the attempt ended; return *value* as JSON has it."""
+        """Send task_finished with the attempt's outcome; return *value* as JSON."""
         _set(result, finished_at=as_djangos(SYSTEM.now()))
         if error is None:
-            with suppress(TypeError, ValueError):  # what JSON does not have is not kept, and the attempt says so
+            with suppress(TypeError, ValueError):  # a value that is not JSON is not stored; the attempt reports that
                 value = _json.normalize_json(value)
             _set(result, status=TaskResultStatus.SUCCESSFUL, _return_value=value)
         elif isinstance(error, Snooze | RetryLater | errors.Cancelled):
-            return None  # it is not over
+            return None  # the job has not ended
         else:
             kind = type(error)
             words = "".join(traceback.format_exception(error))
@@ -237,7 +237,7 @@ class CronjobsBackend(BaseTaskBackend):
     # --- manage.py check ----------------------------------------------------------------------------------------------
 
     def check(self, **kwargs: Any) -> list[Any]:
-        """For ``manage.py check``."""
+        """Return the errors for ``manage.py check``."""
         found = [*super().check(**kwargs)]
         if not apps.is_installed(APP):
             found.append(Error(f'TASKS needs the app: INSTALLED_APPS += ["{APP}"]', id="cronjobs.E005"))
@@ -245,7 +245,7 @@ class CronjobsBackend(BaseTaskBackend):
 
 
 def _task(job_type: str) -> Any:
-    """The task of this path, if the project has it. A path from a row is never imported: only the apps' modules are."""
+    """Return the project's task at *path*, or None. Never imports a path from a row, only the apps' modules."""
     if job_type not in task_jobs.KNOWN:
         import_modules_of_apps()
     return task_jobs.KNOWN.get(job_type)
@@ -260,7 +260,7 @@ def _error(path: str, words: str | None) -> Any:
 
 
 def _path(error_type: str | None) -> str:
-    """The importable path of an error's type, which rows name as people do: "ValueError", "billing.errors.Declined"."""
+    """Return an importable path for an error type as rows name it: "ValueError", "billing.errors.Declined"."""
     name = error_type or ""
     if "." in name:
         return name
@@ -270,4 +270,4 @@ def _path(error_type: str | None) -> str:
 
 def _set(result: Any, **values: Any) -> None:
     for name, value in values.items():
-        object.__setattr__(result, name, value)  # frozen for its users
+        object.__setattr__(result, name, value)  # the dataclass is frozen

@@ -1,4 +1,4 @@
-"""The pages for ``include()``, before the admin's path: staff sees them, superusers act."""
+"""The pages for ``include()``, placed before the admin's URL: staff may see them, superusers may act."""
 
 from django.urls import re_path  # type: ignore[import-untyped]
 

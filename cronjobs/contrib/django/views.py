@@ -1,4 +1,4 @@
-"""The pages as a Django view, called inside the request, with its user."""
+"""The pages as a Django view that knows the request's user."""
 
 from __future__ import annotations
 
@@ -45,21 +45,22 @@ def pages(
     may_act: Asked = is_superuser,
     config: str | Path | None = None,
 ) -> Any:
-    """The pages as a view for ``re_path(r"^jobs/(?P<path>.*)$", pages())``; who is not logged in is sent to do so:
-    to LOGIN_URL, or to the admin's login in a site that has only that.
+    """Return the pages as a view for ``re_path(r"^jobs/(?P<path>.*)$", pages())``.
 
-    *may_see* and *may_act* get Django's request. *connect*: as for ``cronjobs.contrib.web.app``. *config*:
-    cronjobs.yaml; None: the setting CRONJOBS["config"] of the Django project, else $CRONJOBS_CONFIG, else
+    Redirects users who are not logged in to LOGIN_URL, or to the admin's login if that URL does not exist.
+
+    *may_see* and *may_act* take Django's request and return a bool. *connect*: as for ``cronjobs.contrib.web.app``.
+    *config*: the path of cronjobs.yaml; None: CRONJOBS["config"] in Django's settings, else $CRONJOBS_CONFIG, else
     ./cronjobs.yaml.
 
-    The forms have a token of their own, bound to a cookie of their own, so Django's is not asked for.
+    The forms use their own CSRF token and cookie, so the view is exempt from Django's.
     """
     made: list[Any] = []
 
     def show(request: Any, path: str = "") -> Any:
         if not request.user.is_authenticated:
             return redirect(f"{_login(request)}?next={quote(request.get_full_path())}")
-        if not made:  # settings are there by the first request
+        if not made:  # built at the first request, when settings are available
             made.append(_mounted(connect, may_see, may_act, config))
         answer = HttpResponse()
         begun: list[tuple[str, list[tuple[str, str]]]] = []
@@ -75,11 +76,11 @@ def pages(
 
 
 def _login(request: Any) -> str:
-    """LOGIN_URL; the admin's login if the site has nothing at that address."""
+    """Return LOGIN_URL, or the admin's login if LOGIN_URL does not resolve."""
     prefix = get_script_prefix()
     try:
         place = str(resolve_url(settings.LOGIN_URL))
-        if place.startswith(prefix):  # else it is not this site's to know
+        if place.startswith(prefix):  # elsewhere this site cannot resolve it
             resolve("/" + place.partition("?")[0].removeprefix(prefix), getattr(request, "urlconf", None))
     except (NoReverseMatch, Resolver404):
         try:
@@ -103,7 +104,7 @@ def _mounted(connect: Connect | None, may_see: Asked, may_act: Asked, config: st
 
 
 def _environ(request: Any, path: str) -> dict[str, Any]:
-    """What a WSGI server would pass if the pages were mounted where the view is, also under ASGI."""
+    """Return the WSGI environ of an app mounted at the view's path; works under ASGI too."""
     whole = request.path_info
     before = whole[: len(whole) - len(path)].rstrip("/")
     given = {name: value for name, value in request.META.items() if isinstance(value, str)}
@@ -114,7 +115,7 @@ def _environ(request: Any, path: str) -> dict[str, Any]:
         "QUERY_STRING": request.META.get("QUERY_STRING", ""),
         "CONTENT_LENGTH": request.META.get("CONTENT_LENGTH", ""),
         "wsgi.url_scheme": request.scheme,
-        "wsgi.input": request,  # a file: nothing of the body is read before somebody is let in
+        "wsgi.input": request,  # read lazily: the body is not read before access is granted
         REQUEST: request,
     }
 

@@ -56,7 +56,7 @@ def doctor(
         write([json_text({"ok": not counts["problem"], "host": patient.host, "checks": checks, "counts": counts})])
     else:
         write(_lines(found, counts))
-    leaving.leave(1 if counts["problem"] else 0, stuck=False)  # whatever threads the user's modules began
+    leaving.leave(1 if counts["problem"] else 0, stuck=False)  # the user's modules may have started threads
 
 
 def _lines(found: Sequence[tuple[Examination, Diagnosis]], counts: Counter[str]) -> Iterator[str]:

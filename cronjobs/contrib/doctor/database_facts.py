@@ -1,4 +1,4 @@
-"""Gather the facts about the jobs database: whose it is, its clock, its file, its roles, the ticks of this host."""
+"""Gather the facts about the jobs database: its project, clock, file and roles, and this host's ticks."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaNotUpgraded
 
 RELATIONS = (*sorted(metadata.tables), VERSION_TABLE, *VIEWS)
-ASKED = 3  # times, for the clock; the quickest answer counts
+ASKED = 3  # clock readings; the quickest one counts
 
 
 def reached(connection: Connection, settings: Settings, name: str) -> judge.Reached:
     try:
         found = read_meta(connection)
     except DatabaseError:
-        return judge.Reached(name)  # without tables: another check says so
+        return judge.Reached(name)  # without tables, which another check reports
     try:
         is_ours(settings, found.project, found.environment)
     except CronjobsError:
@@ -53,7 +53,7 @@ def revision(connection: Connection) -> Diagnosis:
 
 
 def clocks(database: Database) -> Diagnosis:
-    """The host's clock against the database's, which was read somewhere between two looks at the host's."""
+    """Compare the clocks: read the host's before and after the database's."""
     skew, best = timedelta(0), timedelta.max
     for _ in range(1 if database.is_sqlite else ASKED):
         with database.read() as connection:
@@ -84,7 +84,7 @@ def statistics(connection: Connection) -> list[examining.TableStatistics]:
 
 
 def roles(connection: Connection) -> list[judge.RoleRights]:
-    """The session's role, by what it is for; the roles of ``db grants`` that there are; and everybody."""
+    """Return the session's role, the existing roles of ``db grants``, and PUBLIC."""
     server = examining.server(connection)
     named = {name: role for role, name in DEFAULT_NAMES.items()}
     there = examining.existing_roles(connection, named)
@@ -115,7 +115,7 @@ def roles(connection: Connection) -> list[judge.RoleRights]:
 
 
 def _kind_by(held: Sequence[examining.HeldRights]) -> Role:
-    """What a role that has another name than ours is for, by what it may change."""
+    """Guess the purpose of a role with a custom name from its rights."""
     changes = {each.relation for each in held if (each.rights | each.partly) & {"INSERT", "UPDATE", "DELETE"}}
     if held and not changes:
         return Role.READ

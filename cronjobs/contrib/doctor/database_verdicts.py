@@ -1,4 +1,4 @@
-"""From facts about the jobs database to a diagnosis: schema, clock, file, statistics, rights, versions. Pure."""
+"""Judge the facts about the jobs database: schema, clock, file, statistics, rights, versions. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cronjobs.model import rough
 
 SKEWED: Final = timedelta(seconds=5)
 FAR_OFF: Final = timedelta(minutes=2)
-MANY_ROWS: Final = 10_000  # a smaller table is read in no time, whatever its state
+MANY_ROWS: Final = 10_000  # a smaller table is fast in any state
 LARGE: Final = 100 * MIB
-NEWEST_SERVER: Final = 18  # tested
+NEWEST_SERVER: Final = 18  # newest tested version
 
 
 # --- reachable, and ours ----------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ NEWEST_SERVER: Final = 18  # tested
 
 @dataclass(frozen=True)
 class Reached:
-    """``belongs_to``: whose it is, if that is not this configuration's project; ``trouble``: why it does not answer."""
+    """``belongs_to``: the owning project, if not this configuration's; ``trouble``: why it does not answer."""
 
     name: str
     trouble: str | None = None
@@ -47,7 +47,7 @@ def database(found: Reached) -> Diagnosis:
 
 
 def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis:
-    """*there*: the database's; *code*: the newest that this version knows."""
+    """*there*: the database's revision; *code*: the newest that this version knows."""
     if there is None:
         return problem("the database has no tables of cronjobs", "cronjobs db upgrade")
     if there < code:
@@ -84,13 +84,13 @@ def clocks(skew: timedelta, uncertain: timedelta, *, same_host: bool) -> Diagnos
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A SQLite database on its disk; ``mode`` and ``folder_mode`` are permission bits."""
+    """A SQLite file; ``mode`` and ``folder_mode`` are permission bits."""
 
     path: str
-    filesystem: str | None  # None: it cannot be seen
+    filesystem: str | None  # None: unknown
     mode: int
     folder_mode: int
-    ours: bool  # it is this user's file
+    ours: bool  # this user owns the file
     wal_size: int = 0
 
 
@@ -188,9 +188,9 @@ _RIGHT: Final = re.compile(r"([A-Z]+)(?: \(([^)]*)\))?")
 
 @dataclass(frozen=True)
 class RoleRights:
-    """A role, what it is for, the rights it should have ("SELECT, UPDATE (reason)" by relation), and those it has.
+    """A role, its purpose, the rights it should have (relation → "SELECT, UPDATE (reason)"), and those it has.
 
-    ``wanted`` None: those of everybody (PUBLIC), who should have none.
+    ``wanted`` None: PUBLIC, which should have no rights.
     """
 
     role: str
@@ -218,7 +218,7 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
             more = sorted(held.rights - {right for right, columns in wanted.items() if not columns})
             if more and not held.owner:
                 many.append(f"{role.role} has {', '.join(more)} on {held.relation}")
-            # Of jobs more columns may be granted than are needed: by --replace and --find.
+            # On jobs, --replace and --find grant further columns.
             partly = sorted(held.partly - held.rights - wanted.keys())
             if partly and not held.owner and held.relation != "cronjobs_jobs":
                 many.append(f"{role.role} has {', '.join(partly)} on columns of {held.relation}")
@@ -234,7 +234,7 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
 
 
 def version(server: ServerFacts | None, sqlite: tuple[int, ...], python: tuple[int, ...]) -> Diagnosis:
-    """*server*: PostgreSQL's; None: the database is SQLite."""
+    """*server*: PostgreSQL's version; None: the database is SQLite."""
     with_python = f"Python {'.'.join(map(str, python[:3]))}"
     if server is None:
         name = f"SQLite {'.'.join(map(str, sqlite))}"

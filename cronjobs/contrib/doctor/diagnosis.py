@@ -1,4 +1,4 @@
-"""What a check found, in one word and a sentence, and how to mend it."""
+"""A check's result: a word, a sentence, and the fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``text``: what is so, and what it means. ``fix``: what to do; None: nothing."""
+    """``text``: what was found and what it means. ``fix``: what to do; None: nothing."""
 
     status: Grade
     text: str

@@ -1,4 +1,4 @@
-"""The checks of ``doctor``, each by itself: it gathers its facts, and a pure function judges them."""
+"""The checks of ``doctor``: each gathers its facts, and a pure function judges them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Needs = Literal["nothing", "settings", "database", "tables", "postgresql", "sqli
 
 @dataclass(frozen=True)
 class Patient:
-    """What is examined. ``settings`` None: ``unusable`` says why; ``database`` None: ``unreachable`` does.
+    """What to examine. ``settings`` None: ``unusable`` says why; ``database`` None: ``unreachable`` says why.
 
-    ``tables``: they can be used by this version. ``root``: of the file system.
+    ``tables``: whether this version can use them. ``root``: of the file system.
     """
 
     file: Path
@@ -68,7 +68,7 @@ class Patient:
 
 @dataclass(frozen=True)
 class Examination:
-    """One check. ``about``: the question that it answers."""
+    """One check; ``about``: the question it answers."""
 
     name: str
     about: str
@@ -77,7 +77,7 @@ class Examination:
 
 
 def examine(patient: Patient, checks: Sequence[Examination] | None = None) -> list[tuple[Examination, Diagnosis]]:
-    """Run these *checks*, None: every one; one that fails itself says so, and the others go on."""
+    """Run *checks* (None: all). A check that crashes reports that; the others go on."""
     return [(check, _one(check, patient)) for check in (CHECKS if checks is None else checks)]
 
 
@@ -86,7 +86,7 @@ def _one(check: Examination, patient: Patient) -> Diagnosis:
         return not_applicable(why)
     try:
         return check.run(patient)
-    except UntrustedFiles:  # a problem of the configuration's
+    except UntrustedFiles:  # the configuration's check reports it
         return not_applicable("it needs the handlers, whose files root does not trust")
     except Exception as error:
         said = one_line(hide(f"{type(error).__name__}: {error}"), 400)
@@ -94,7 +94,7 @@ def _one(check: Examination, patient: Patient) -> Diagnosis:
 
 
 def _cannot(needs: Needs, patient: Patient) -> str | None:
-    """Why a check that *needs* this does not apply."""
+    """Return why a check with this need does not apply; None: it does."""
     if needs == "settings" and (patient.settings is None or patient.unusable):
         return "it needs the configuration, which cannot be used"
     if needs in ("database", "tables", "postgresql", "sqlite"):
@@ -113,7 +113,7 @@ def _cannot(needs: Needs, patient: Patient) -> str | None:
 
 
 def _configuration(patient: Patient) -> Diagnosis:
-    if patient.settings is None or patient.unusable:  # an address alone is enough to examine the database
+    if patient.settings is None or patient.unusable:  # with only an address the database can still be examined
         return host_verdicts.unreadable(str(patient.file), patient.unusable)
     found = check_config.check(patient.settings, None, file=patient.file.name, environ=patient.environ, now=patient.now)
     problems = [str(finding.problem) for finding in found.findings]
@@ -147,7 +147,7 @@ def _database(patient: Patient) -> Diagnosis:
         why = patient.unreachable or "without a configuration, or --database-url, there is none to look at"
         return database_verdicts.database(database_verdicts.Reached("", trouble=why))
     name = str(patient.database.address)
-    if patient.unusable:  # whose database it should be stands in the file
+    if patient.unusable:  # the file names the project, so without it nothing to compare
         return database_verdicts.database(database_verdicts.Reached(name))
     with patient.database.read() as connection:
         return database_verdicts.database(database_facts.reached(connection, patient.settings, name))

@@ -19,11 +19,11 @@ from cronjobs.engine.host.temporary import sqlite_temporary_folder
 from cronjobs.engine.probe import state_files
 from cronjobs.errors import CronjobsError
 
-PROBE: Final = "doctor"  # the file that is written to see whether one can be kept
+PROBE: Final = "doctor"  # the file written to test the state folder
 
 
 def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
-    """What the crontab of this user has of *file*; without *settings* nobody knows how often a tick is due."""
+    """Return the state of *file*'s block in this user's crontab; without *settings* run.every is unknown."""
     daemon = host.daemon_runs(root)
     try:
         text = program.read()
@@ -70,7 +70,7 @@ def kept_state(root: Path) -> StateFolder:
 
 
 def volumes(settings: Settings | None) -> list[Volume]:
-    """Where cronjobs writes on this host, each disk once."""
+    """Return where cronjobs writes on this host, one entry per disk."""
     places = [("state", state_folder())]
     if settings is not None:
         if settings.log is not None:
@@ -89,5 +89,5 @@ def volumes(settings: Settings | None) -> list[Volume]:
 
 
 def app_alembic(folder: Path) -> list[tuple[str, bool]]:
-    """Each env.py of an app's alembic near *folder*, and whether it keeps autogenerate off our tables."""
+    """Return each env.py of an app's alembic near *folder*, and whether it makes autogenerate ignore our tables."""
     return [(str(each.path), each.filtered) for each in env_files(folder)]

@@ -1,4 +1,4 @@
-"""From facts about this host to a diagnosis: cron, mail, folders, disks, the app's alembic. Pure."""
+"""Judge the facts about this host: cron, mail, folders, disks, the app's alembic. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cronjobs.model import duration_text, rough
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
-FULL: Final = 100 * MIB  # less free is a problem
-NEARLY_FULL: Final = GIB  # and less than this, and than a twentieth, a warning
-# File systems whose locks SQLite cannot trust, as /proc/self/mountinfo names them.
+FULL: Final = 100 * MIB  # less free space is a problem
+NEARLY_FULL: Final = GIB  # less than this and than a twentieth of the disk is a warning
+# File systems with unreliable locks for SQLite, named as in /proc/self/mountinfo.
 _NETWORK: Final = """
   nfs nfs4 cifs smb3 smbfs afs ceph 9p glusterfs lustre beegfs gpfs ocfs2 gfs2 davfs ncpfs
   fuse.sshfs fuse.glusterfs fuse.ceph-fuse fuse.s3fs fuse.gcsfuse fuse.rclone fuse.davfs"""
 ON_A_NETWORK: Final = frozenset(_NETWORK.split())
 IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
-LONG_FOR_A_RUN: Final = timedelta(minutes=10)  # to wait for its database: the next tick or exec should have been there
-OFTEN: Final = 3  # so many times is no accident
+LONG_FOR_A_RUN: Final = timedelta(minutes=10)  # a spooled run should not wait longer: the next tick or exec delivers it
+OFTEN: Final = 3  # this many times is no accident
 
 
 # --- the configuration ------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def unreadable(file: str, why: str) -> Diagnosis:
 
 
 def handlers(types: int, faults: Sequence[str]) -> Diagnosis:
-    """*faults*: what could not be imported or registered, and why."""
+    """*faults*: modules and handlers that failed to import or register, and why."""
     if not faults:
         return ok(f"the handlers are imported (job types: {types})")
     return problem(
@@ -53,7 +53,7 @@ def handlers(types: int, faults: Sequence[str]) -> Diagnosis:
 
 
 def job_types(unknown: Sequence[str], waiting: Sequence[str]) -> Diagnosis:
-    """*unknown*: names in the file that no handler has; *waiting*: types of due jobs that no host knows."""
+    """*unknown*: job names in the file without a handler; *waiting*: types of due jobs that no host knows."""
     found = [*unknown, *(f"due jobs of type {name}, which no host has" for name in waiting)]
     if not found:
         return ok("every job type in use has a handler")
@@ -63,7 +63,7 @@ def job_types(unknown: Sequence[str], waiting: Sequence[str]) -> Diagnosis:
 
 
 def timeouts(never: Sequence[str]) -> Diagnosis:
-    """*never*: jobs that can never begin, and why."""
+    """*never*: jobs that can never start, and why."""
     if not never:
         return ok("every job's timeout fits into a tick, or gives it a process of its own")
     return problem(listed(never), "change the timeout, or run.budget and run.long_jobs")
@@ -74,7 +74,7 @@ def timeouts(never: Sequence[str]) -> Diagnosis:
 
 @dataclass(frozen=True)
 class CronLine:
-    """``state``: as ``cronjobs crontab show`` has it. ``daemon``: whether one runs; None: that cannot be seen."""
+    """``state``: as in ``cronjobs crontab show``. ``daemon``: whether one runs; None: unknown."""
 
     state: Literal["same", "differs", "missing", "broken", "unknown"]
     said: str
@@ -83,7 +83,7 @@ class CronLine:
 
 
 def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
-    """*ticks*: this host ticks steadily, whatever starts them; None: the database does not say."""
+    """*ticks*: whether this host ticks steadily, whatever starts the ticks; None: unknown."""
     if found.state == "unknown":
         return not_applicable(found.said) if ticks else warning(found.said, "cronjobs crontab show prints the line")
     if found.state == "broken":
@@ -112,7 +112,7 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
 
 @dataclass(frozen=True)
 class Fired:
-    """``last_at``: the last sign of a tick of this host; ``elsewhere_at``: of any other. None: there is none."""
+    """``last_at``: when a tick of this host last wrote; ``elsewhere_at``: of any other host. None: never."""
 
     host: str
     now: datetime
@@ -138,7 +138,7 @@ def firing(found: Fired) -> Diagnosis:
 
 @dataclass(frozen=True)
 class MailSetUp:
-    """``mailto``: who gets cron's mail, "" for nobody; None: the crontab is not known."""
+    """``mailto``: who gets cron's mail, "" for nobody; None: the crontab is unknown."""
 
     program: str | None
     mailto: str | None
@@ -162,14 +162,14 @@ def mail(found: MailSetUp) -> Diagnosis:
 
 @dataclass(frozen=True)
 class TickSpan:
-    """A tick of this host; ``finished_at`` None: it works still, or was killed."""
+    """A tick of this host; ``finished_at`` None: it still runs, or was killed."""
 
     started_at: datetime
     finished_at: datetime | None
 
 
 def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
-    """Whether ticks of one host begin while another runs, or several times for one minute; *ticks* in any order."""
+    """Judge whether this host's ticks overlap, or start several times a minute; *ticks* in any order."""
     ordered = sorted(ticks, key=lambda tick: tick.started_at)
     pairs = list(pairwise(ordered))
     if len(ordered) < 2:
@@ -196,14 +196,14 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """``lasting`` False: only the temporary folder is left, as there is no home that could be written to."""
+    """``lasting`` False: home is not writable, so the temporary folder is used."""
 
     path: str
     lasting: bool
-    fault: str | None  # why nothing can be kept there
+    fault: str | None  # why nothing can be written there
     filesystem: str | None
-    runs: int = 0  # of exec, which wait there for their database, of any project
-    longest: timedelta = timedelta(0)  # how long ago the first of them began
+    runs: int = 0  # exec runs that wait there for their database, of all projects
+    longest: timedelta = timedelta(0)  # how long ago the oldest of them began
 
 
 def state_folder(found: StateFolder) -> Diagnosis:
@@ -233,7 +233,7 @@ def state_folder(found: StateFolder) -> Diagnosis:
 
 @dataclass(frozen=True)
 class Volume:
-    """Where something is written; ``free`` and ``size`` in bytes."""
+    """A disk that cronjobs writes to; ``free`` and ``size`` in bytes."""
 
     what: str  # "the log"
     path: str
@@ -261,7 +261,7 @@ class AlembicSetUp:
     """``env_files``: each env.py found, and whether it names our filter. ``same_database``: it migrates ours, too."""
 
     env_files: Sequence[tuple[str, bool]] = ()
-    same_database: bool | None = field(default=None)  # None: not known
+    same_database: bool | None = field(default=None)  # None: unknown
 
 
 def alembic(found: AlembicSetUp) -> Diagnosis:

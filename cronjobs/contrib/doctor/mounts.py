@@ -1,4 +1,4 @@
-"""The kind of file system on which a path is, as Linux tells it."""
+"""Find the type of a path's file system, on Linux."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def filesystem_of(path: Path, root: Path = Path("/")) -> str | None:
-    """ "ext4", "nfs4", "tmpfs" …; None where that cannot be seen (no /proc)."""
+    """Return "ext4", "nfs4", "tmpfs" …; None: unknown (no /proc)."""
     try:
         table = (root / "proc/self/mountinfo").read_text(errors="surrogateescape")
     except OSError:
@@ -25,6 +25,6 @@ def filesystem_of(path: Path, root: Path = Path("/")) -> str | None:
             continue
         point = _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), fields[4])
         inside = place == point or place.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= longest:  # of two on one point the later one is on top
+        if inside and len(point) >= longest:  # of two mounts on one point, the later one is on top
             found, longest = rest.split(" ", 1)[0], len(point)
     return found

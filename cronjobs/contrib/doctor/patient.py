@@ -1,4 +1,4 @@
-"""What ``doctor`` examines: this host, and the file and the database, as far as they can be used."""
+"""Open what ``doctor`` examines: the host, the file and the database, as far as usable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cronjobs.errors import ConfigError, CronjobsError
 
 
 def patient_of(source: Source, open_things: ExitStack) -> Patient:
-    """What is examined; its database stays open until *open_things* are closed."""
+    """Return what to examine; its database stays open until *open_things* is closed."""
     file = program.absolute(Path(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
     patient = Patient(file, Identity.here().host, SYSTEM.now(), os.environ, known_types)
     settings, unusable = _settings(source, file)
@@ -48,7 +48,7 @@ def patient_of(source: Source, open_things: ExitStack) -> Patient:
 
 
 def _settings(source: Source, file: Path) -> tuple[Settings | None, str]:
-    """The settings, and why a tick could not use the file; if there is an address at all, there are settings, too."""
+    """Return the settings, and why a tick could not use the file. With an address there are always settings."""
     try:
         return load_settings(source, need_database=False), ""
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The checklist before a release: what a machine can see is judged, and what only people know is asked. Pure."""
+"""The release checklist: judge what a program can see, ask what only people know. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cronjobs.model import duration_text
 
 Answer = Literal["ok", "to do", "ask"]
 
-MANY_TRIES: Final = 25  # by the default delays: eleven hours
+MANY_TRIES: Final = 25  # with the default delays: eleven hours
 SHOWN: Final = 6
 
 
 @dataclass(frozen=True)
 class ReleaseItem:
-    """``do``: the command, or what else to do about it; None if it is "ok". "ask": only a person knows."""
+    """``do``: the command or instruction that fixes it; None if "ok". "ask": only a person knows the answer."""
 
     item: str
     about: str
@@ -30,9 +30,9 @@ class ReleaseItem:
 
 @dataclass(frozen=True)
 class ReleaseFacts:
-    """What the judgements need. ``findings`` and ``delivered`` None: the database cannot be read.
+    """The facts to judge. ``findings`` and ``delivered`` None: the database is unreadable.
 
-    ``delivered``: channels that have brought an alert to somebody. ``rotations``: files of logrotate that name the log.
+    ``delivered``: channels that have delivered an alert. ``rotations``: logrotate files that name the log.
     """
 
     settings: Settings
@@ -46,7 +46,7 @@ class ReleaseFacts:
 def checklist(
     facts: ReleaseFacts, examined: Sequence[tuple[str, str, Diagnosis]], config: Sequence[str]
 ) -> list[ReleaseItem]:
-    """Every item: *config* is what "check" finds, *examined* what "doctor" does, as name, question and diagnosis."""
+    """Return all items. *config*: the findings of "check"; *examined*: name, question and diagnosis from "doctor"."""
     return [
         _config(config),
         *(item for name, about, diagnosis in examined if (item := _examined(name, about, diagnosis)) is not None),
@@ -63,7 +63,7 @@ def _config(findings: Sequence[str]) -> ReleaseItem:
 
 
 def _examined(name: str, about: str, diagnosis: Diagnosis) -> ReleaseItem | None:
-    """A warning of the doctor's need not keep a release back: whether it may is for a person to say."""
+    """Turn a warning of "doctor" into a question: a person decides whether it blocks the release."""
     match diagnosis.status:
         case "not applicable":
             return None
@@ -129,7 +129,7 @@ def _timeouts(facts: ReleaseFacts) -> ReleaseItem:
 
 
 def _overridden(facts: ReleaseFacts, job_type: str) -> bool:
-    """Whether every schedule of this type has a timeout, and there is one."""
+    """Whether the type has schedules, and all of them have a timeout."""
     found = [each.timeout for each in facts.settings.schedules.values() if each.job == job_type]
     return bool(found) and None not in found
 

@@ -1,4 +1,4 @@
-"""``cronjobs doctor --release``: the checklist before a release, as far as a machine can tick it off."""
+"""``cronjobs doctor --release``: print the release checklist."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from cronjobs.engine.store.alerts import delivered
 
 COLOURS: Final = {"ok": "green", "to do": "red", "ask": "yellow"}
 TEXT: Final = 600
-BY_CHECK: Final = frozenset({"configuration", "handlers", "job types", "timeouts"})  # "check" has found these already
+BY_CHECK: Final = frozenset({"configuration", "handlers", "job types", "timeouts"})  # "check" covers these already
 
 
 def release(source: Source, as_json: bool) -> NoReturn:
-    """Print the list and end the process: 1 if something is to do. Raises ConfigError if no tick could use the file."""
+    """Print the list and exit, with 1 if something is to do. Raises ConfigError if no tick could use the file."""
     settings = load_settings(source, need_database=False)
     known = known_types(settings)
     with users_code():
@@ -58,7 +58,7 @@ def _facts(patient: Patient) -> ReleaseFacts:
             health = look(connection, settings, patient.types)
             channels = delivered(connection)
         times = Times(health.now, settings.timezone)
-        # What is wrong with the file is told above; that nothing ticks here, too.
+        # Faults of the file, and missing ticks here, are reported above.
         wrong = [sentence(each, times) for each in judge(health, settings, but={"config"}) if each.alarm]
         hosts = len(health.ticks)
     rotations = [] if settings.log is None else [str(each) for each in rotations_of(settings.log)]
@@ -66,7 +66,7 @@ def _facts(patient: Patient) -> ReleaseFacts:
 
 
 def _lines(items: Sequence[ReleaseItem], counts: Counter[str]) -> Iterator[str]:
-    """What is to do, then what a person is asked, then what is well."""
+    """Failures first, then questions, then passes."""
     label = max(len(item.item) for item in items)
     indent = " " * (label + 2)
     for answer in ("to do", "ask", "ok"):

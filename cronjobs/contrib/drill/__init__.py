@@ -17,7 +17,7 @@ from cronjobs.contrib.drill.stage import Stage
 
 @dataclass(frozen=True)
 class Drilled:
-    """One form of the drill, played to its end."""
+    """The result of one run of the drill."""
 
     form: Form
     checks: list[Check]
@@ -38,10 +38,10 @@ def drill(
     tell: Callable[[Check], None],
     note: Callable[[str], None],
 ) -> Drilled:
-    """Play one form on the PostgreSQL database at *url*, in a schema of its own, or on a SQLite file (None).
+    """Run one form of the drill in its own schema of the PostgreSQL database at *url*; None: on its own SQLite file.
 
-    *say* is called with progress, *tell* with each check, *note* with what could not be cleaned up, and *keep*, if
-    given, with the stage that is left to look around in. Raises MailServerMissing, SchemaRefusedError or another
+    Calls *say* with progress, *tell* with each check, *note* with what could not be cleaned up, and *keep*, if given,
+    with the stage, which is then left in place. Raises MailServerMissing, SchemaRefusedError or another
     DatabaseError.
     """
     began, planned = SYSTEM.monotonic(), plan(receipts)

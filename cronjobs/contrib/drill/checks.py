@@ -1,4 +1,4 @@
-"""What a drill must show, as pure functions of what was counted; each returns a Check that holds or does not."""
+"""The drill's checks: pure functions of what was counted, each returning a Check."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Final
 from cronjobs.contrib.drill.plan import PASSES_BY_ITSELF, Mishap, Planned, numbers_of
 from cronjobs.contrib.drill.server import ReceivedMail, Try
 
-SLACK_S: Final = 1.0  # the promise: gone by the time-out, the grace period and one more second
-SHORTEST_PAUSE_S: Final = 0.8  # the handler's delay of a second, less its jitter
+SLACK_S: Final = 1.0  # work must stop by timeout + grace + one second
+SHORTEST_PAUSE_S: Final = 0.8  # the handler's retry delay of a second, less its jitter
 
 
 class Form(StrEnum):
-    """How the process is restarted in mid-run."""
+    """How the drill ends a tick in mid-run."""
 
     SIGTERM = "sigterm"
     KILL = "kill"
@@ -26,7 +26,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """``said`` is the finding, good or bad; ``figures`` the same for programs."""
+    """``said``: the result in words; ``figures``: the same for programs."""
 
     name: str
     held: bool
@@ -36,25 +36,25 @@ class Check:
 
 @dataclass(frozen=True)
 class InterruptedSends:
-    """A tick that was ended in mid-run, and what was left when it was gone."""
+    """A tick ended in mid-run, and what it left."""
 
     code: int
     took_s: float  # since the signal
     mails: int
     waiting: int  # jobs
     leases: int
-    unrecorded: int  # mails that are out without a recorded effect
+    unrecorded: int  # mails sent without a recorded effect
 
 
 def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
-    """Whether the tick was ended in mid-run, and left only what this kind of end allows."""
+    """Check that the tick was ended in mid-run and left only what this kind of end allows."""
     in_midrun = seen.mails > 0 and seen.waiting > 0
     if form is Form.SIGTERM:
         clean = seen.code == 128 + signal.SIGTERM and not seen.leases and not seen.unrecorded
         held = in_midrun and clean and seen.took_s <= grace_s + SLACK_S
         how = f"SIGTERM in mid-run: the tick ended with {seen.code} after {seen.took_s:.1f} s"
     else:
-        # Otherwise the kill came at a moment that proves nothing.
+        # Otherwise the kill came too early or late to prove anything.
         held = in_midrun and seen.code == -signal.SIGKILL and seen.leases > 0 and seen.unrecorded > 0
         how = f"kill -9 in mid-run, between the mail server's yes and the record of it: ended with {seen.code}"
     said = (
@@ -66,13 +66,13 @@ def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
 
 @dataclass(frozen=True)
 class Woken:
-    """A runner that was frozen past its lease: its jobs, who took them, and what it did when it woke."""
+    """A runner frozen past its lease: its jobs, how many others took, and what it did when it woke."""
 
     held: int  # jobs, when it was frozen
-    taken: int  # jobs of those that other ticks took while it slept
+    taken: int  # of those: jobs that other ticks took while it was frozen
     code: int
-    changed: int  # rows, by the time it had ended
-    mails: int  # mails, likewise
+    changed: int  # rows it changed after waking
+    mails: int  # mails it sent after waking
 
 
 def woken(seen: Woken) -> Check:
@@ -87,7 +87,7 @@ def woken(seen: Woken) -> Check:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Work that had to be stopped: how long it went on, how long it was allowed to, and the job's status."""
+    """Work that had to be stopped: how long it ran on, the allowed time, and the job's status."""
 
     worked_s: float
     allowed_s: float
@@ -118,9 +118,9 @@ def _is_stopped(seen: Stopped, status: str) -> bool:
 
 
 def retried(planned: Mapping[int, Planned], tries: Sequence[Try], apart: Collection[int]) -> Check:
-    """Whether temporary failures were retried automatically, after a pause, and no more often than needed.
+    """Check that temporary failures were retried, after a delay, and no more often than needed.
 
-    *apart*: receipts to leave out, because a runner died with them.
+    *apart*: receipts to ignore, because their runner died.
     """
     alone = numbers_of(planned, *PASSES_BY_ITSELF) - set(apart)
     of = {receipt: [each for each in tries if each.receipt == receipt] for receipt in sorted(alone)}
@@ -147,10 +147,10 @@ class Dead:
 def listed(
     planned: Mapping[int, Planned], dead: Sequence[Dead], tries: Sequence[Try], lost: Counter[int], open_ends: int
 ) -> Check:
-    """Whether exactly those jobs are dead that need a person, each with its reason, and each tried only once.
+    """Check that exactly the jobs that need a person are dead, each with its reason and after one try.
 
-    *tries* up to then; *lost*: how many attempts at each receipt died with their runner; *open_ends*: how many effects
-    were begun and never recorded.
+    *tries*: so far; *lost*: attempts per receipt that died with their runner; *open_ends*: number of effects begun and
+    never recorded.
     """
     wrong_addresses = numbers_of(planned, Mishap.NO_SUCH_ADDRESS)
     refused = {each.receipt for each in dead if each.error_type == "GiveUp" and "550" in each.error}
@@ -174,12 +174,12 @@ def listed(
 
 @dataclass(frozen=True)
 class SettledEffects:
-    """What the operator did, and the result."""
+    """The operator's actions, and the result."""
 
-    found: int  # mails in doubt that are in the mailbox
+    found: int  # uncertain mails that are in the mailbox
     not_found: int
     retried: int  # jobs
-    dead: int  # jobs that are dead nevertheless
+    dead: int  # jobs that are still dead
 
 
 def repaired(seen: SettledEffects) -> Check:
@@ -204,9 +204,9 @@ def _first(ticks: Sequence[TickEnd], wanted: Sequence[TickEnd]) -> int:
 
 
 def told(ticks: Sequence[TickEnd]) -> Check:
-    """Whether a tick in which a job died reported that, with exit code 1, and all others were silent.
+    """Check that ticks in which a job died said so and exited with 1, and that all others were silent.
 
-    What was reported is not reported again within the hour, so a later tick with exit code 1 is silent, too.
+    The same death is reported only once an hour, so a later tick with exit code 1 may be silent.
     """
     deaths = [tick for tick in ticks if tick.code == 1 and " dead" in tick.err]
     repeated = [tick for tick in ticks[_first(ticks, deaths) :] if tick.code == 1 and not tick.err]

@@ -1,4 +1,4 @@
-"""``cronjobs drill``: the release drill, on a database of the user's."""
+"""``cronjobs drill``: the release drill, on the user's database."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def drill(
 
 
 def _postgresql_url(source: Source) -> str | None:
-    """The user's database, if it is PostgreSQL; None: a SQLite file of the drill's own."""
+    """Return the user's database URL if it is PostgreSQL; None: use a SQLite file of the drill's own."""
     url = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
     named = source.given("config") or os.environ.get("CRONJOBS_CONFIG")
     if url is None and (named or Path("cronjobs.yaml").exists()):
@@ -114,7 +114,7 @@ def _where(url: str | None) -> str:
 
 
 class _Printer:
-    """Prints checks as they are found; on a terminal also what happens between them. With --json nothing."""
+    """Prints checks as they finish, on a terminal also the progress between them; with --json nothing."""
 
     def __init__(self, as_json: bool) -> None:
         self._silent = as_json
@@ -169,7 +169,7 @@ def _as_json(done: Drilled) -> dict[str, Any]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Inside, a signal that ends the command unwinds it, so that everything is cleaned up first."""
+    """Turn terminating signals inside the block into exceptions, so that cleanup runs."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -1,7 +1,7 @@
-"""Handlers of the drill, and an example: how to send an email that must not go out twice.
+"""The drill's handlers, and an example of how to send an email that must not go out twice.
 
-The drill copies this file into its folder. Only the last two handlers, which do what a handler should not do, are for
-the drill alone.
+The drill copies this file into its folder. The last two handlers misbehave on purpose, for the
+drill only.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FOLDER = Path(__file__).parent
 
 @job("drill.receipt", timeout="5s", retry=RetryPolicy(delays=["1s"], max_attempts=20))
 def send_receipt(ctx: Context, receipt: int) -> dict[str, str]:
-    """Send a receipt once, whatever dies: two receipts are worse than one that waits until a person has looked."""
+    """Send a receipt once, whatever crashes: a duplicate is worse than a receipt that waits for a person."""
     with ctx.effect(("receipt", receipt), on_unknown="stop") as effect:
         if not effect.done:
             effect.result = hand_over(receipt_mail(receipt, effect.key), effect, min(PATIENCE_S, ctx.remaining_s))
-    # None: a person found the mail in the mailbox, after an attempt that never got the answer, and settled the effect.
+    # None: an attempt got no answer; a person then found the mail in the mailbox and settled the effect.
     return effect.result or {"answer": "settled by hand"}
 
 
@@ -41,23 +41,23 @@ def receipt_mail(receipt: int, key: str) -> EmailMessage:
     mail["From"] = "shop@drill.example"
     mail["To"] = f"customer-{receipt}@drill.example"
     mail["Subject"] = f"Your receipt {receipt}"
-    # Made from the key, so it is the same in every attempt: by it a person finds the mail in the mailbox, and a mail
-    # server or mail program can recognise a second copy.
+    # Derived from the key, so every attempt has the same: a person can find the mail by it, and mail servers and
+    # clients can detect a duplicate.
     mail["Message-ID"] = f"<{key.replace(':', '.')}@drill.example>"
     mail.set_content(f"Thank you. This is receipt {receipt}.")
     return mail
 
 
 def hand_over(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str, str]:
-    """Send *mail* to the server, and return its answer; for any other end, raise what has to happen next.
+    """Send *mail* and return the server's answer; otherwise raise what has to happen next.
 
-    Before the message itself is sent nothing can have happened, and an answer that refuses it means the same: then
-    ``effect.did_nothing()``, and the next attempt begins from scratch. If it was sent and no answer comes, we cannot
-    know: then the effect stays unknown, and ``on_unknown`` decides.
+    Until the message itself is sent, and if the server refuses it, nothing has happened: call ``effect.did_nothing()``,
+    and the next attempt starts over. If it was sent and no answer came, the effect stays unknown, and ``on_unknown``
+    decides.
     """
     on_its_way = False
     try:
-        # closing(), not quit(): the answer to QUIT comes after the one that matters, and could only spoil it.
+        # closing(), not quit(): an error after the server's acceptance must not change the result.
         with closing(smtplib.SMTP(HOST, PORT, timeout=patience_s)) as server:
             server.ehlo_or_helo_if_needed()
             accepted(server.mail(mail["From"]))
@@ -88,24 +88,24 @@ def text(said: bytes | str) -> str:
     return said.decode(errors="replace") if isinstance(said, bytes) else said
 
 
-# --- what has to be stopped -------------------------------------------------------------------------------------------
+# --- handlers to be stopped -------------------------------------------------------------------------------------------
 
 
 @job("drill.hang", timeout="2s", isolation="process", retry=RetryPolicy(max_attempts=1))
 def hang() -> NoReturn:
-    """Never returns, and ignores SIGTERM."""
+    """Never return, and ignore SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     work_for_ever("hang")
 
 
 @job("drill.endless", timeout="10m")
 def endless() -> NoReturn:
-    """Longer than any tick, so it gets a process of its own; never checks whether it should stop."""
+    """Run longer than any tick, so in its own process; never check whether to stop."""
     work_for_ever("endless")
 
 
 def work_for_ever(name: str) -> NoReturn:
-    """Write a process id, and a sign of life every 50 ms, by which the drill sees when the work really ended."""
+    """Write the pid, then a heartbeat every 50 ms that shows the drill when the work really ended."""
     (FOLDER / f"{name}.pid").write_text(f"{os.getpid()}\n")
     with (FOLDER / f"{name}.alive").open("w") as alive:
         while True:

@@ -1,4 +1,4 @@
-"""Which receipts get into trouble, and what the mail server does to them. Pure."""
+"""Plan which receipts fail and how the mail server makes them fail. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Mishap(StrEnum):
-    """What the mail server does to a receipt."""
+    """How the mail server makes a receipt fail."""
 
     BUSY = "450 at the address"
     BUSY_AFTER_MESSAGE = "451 after the message"
@@ -22,7 +22,7 @@ class Mishap(StrEnum):
 
 @dataclass(frozen=True)
 class Planned:
-    """``times``: so many tries meet the trouble, then all is well; a wrong address stays so until it is corrected."""
+    """``times``: how many tries fail before one succeeds; a wrong address fails until corrected."""
 
     trouble: Mishap
     times: int = 1
@@ -30,7 +30,7 @@ class Planned:
 
 PASSES_BY_ITSELF: Final = frozenset({Mishap.BUSY, Mishap.BUSY_AFTER_MESSAGE, Mishap.HANGS_UP, Mishap.SILENT})
 
-# In this order, and then from the start again: even with few receipts some meet each of the first.
+# Used in this order, cyclically, so that even few receipts cover the first ones.
 MIX: Final = (
     Planned(Mishap.NO_SUCH_ADDRESS),
     Planned(Mishap.BUSY_AFTER_MESSAGE, 2),
@@ -53,12 +53,12 @@ MIX: Final = (
     Planned(Mishap.NO_SUCH_ADDRESS),
     Planned(Mishap.BUSY),
 )
-FORCED_SHARE: Final = 5  # one in so many
-QUIET_START: Final = 0.3  # of the receipts: the first interruption has to come while work goes well
+FORCED_SHARE: Final = 5  # one receipt in this many fails
+QUIET_START: Final = 0.3  # share of receipts at the start that do not fail
 
 
 def plan(receipts: int) -> dict[int, Planned]:
-    """The trouble of each receipt that is made to fail, by its number from 1; the others have none."""
+    """Map the numbers (from 1) of receipts that are to fail to their trouble."""
     forced = receipts // FORCED_SHARE
     first = quiet_start(receipts) + 1
     room = receipts - first + 1
@@ -74,7 +74,7 @@ def numbers_of(planned: Mapping[int, Planned], *troubles: Mishap) -> frozenset[i
 
 
 def meets(planned: Planned | None, tried: int, corrected: bool) -> Mishap | None:
-    """The trouble of a receipt's next try after *tried* with trouble; None: the mail is accepted and answered."""
+    """Return the trouble of a receipt's next try after *tried* failures; None: the mail is accepted and answered."""
     if planned is None:
         return None
     if planned.trouble is Mishap.NO_SUCH_ADDRESS:

@@ -1,4 +1,4 @@
-"""The drill, scene by scene: receipts are sent while runners are killed and frozen, then an operator cleans up."""
+"""The drill's scenes: send receipts while runners are killed and frozen, then clean up as an operator."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from cronjobs.contrib.drill.stage import (
 from cronjobs.engine.store.enqueue import job_status
 
 RECEIPT: Final = "drill.receipt"
-CAUGHT: Final = 2  # mails that are accepted and not answered when a runner is interrupted
-ANSWER_DELAY_S: Final = 0.5  # after SIGTERM: a runner that does not wait for its work is gone by then
-TERM_TO_KILL_S: Final = 2.0  # a process's time from SIGTERM to SIGKILL
+CAUGHT: Final = 2  # accepted, unanswered mails at the moment a runner is interrupted
+ANSWER_DELAY_S: Final = 0.5  # after SIGTERM; a runner that does not wait for its jobs has exited by then
+TERM_TO_KILL_S: Final = 2.0  # time from SIGTERM to SIGKILL
 HANG_TIMEOUTS_S: Final = (2.0, 4.0, 8.0)
-ROUNDS: Final = 5  # of looking, settling and retrying; one is enough, unless a busy machine makes a runner die
+ROUNDS: Final = 5  # rounds of listing, settling, retrying; one suffices unless a busy machine kills a runner
 WAITS: Final = ("queued", "failed", "running")
 
 
 @dataclass
 class Play:
-    """One form of the drill on *stage*; ``say`` is called with progress, ``tell`` with each check."""
+    """One form of the drill on *stage*; calls ``say`` with progress, ``tell`` with each check."""
 
     stage: Stage
     server: MailServer
@@ -53,7 +53,7 @@ class Play:
     undisturbed: list[StagedTick] = field(default_factory=list)
 
     def play(self) -> list[Check]:
-        """Play it to the end; return all findings, good and bad."""
+        """Run all scenes; return all checks."""
         try:
             self.enqueue()
             self.interrupt()
@@ -76,7 +76,7 @@ class Play:
         self.say(f"{self.receipts} receipts enqueued; {len(self.planned)} of them are going to fail")
 
     def interrupt(self) -> None:
-        """End a tick in mid-run, at the worst moment: the mail is out, and its sender has no answer yet."""
+        """End a tick at the worst moment: mails are sent, and their senders have no answer yet."""
         self.server.hold(after=max(1, quiet_start(self.receipts) - WORKERS))
         tick = self._start_and_catch()
         signalled = SYSTEM.monotonic()
@@ -104,7 +104,7 @@ class Play:
         self._note(checks.restarted(self.form, seen, SHUTDOWN_GRACE_S))
 
     def freeze(self) -> tuple[StagedTick, set[int]]:
-        """Stop a runner in the middle of its work, as a paused virtual machine does; return its leased jobs."""
+        """Freeze a runner in mid-work, like a paused virtual machine; return its leased jobs."""
         self.server.hold()
         tick = self._start_and_catch()
         held = self.stage.freeze(tick)
@@ -113,7 +113,7 @@ class Play:
         return tick, held
 
     def stop_work(self) -> None:
-        """A job that hangs, and one that an operator cancels: both must really end, not only in the table."""
+        """Run a job that hangs and one that is cancelled: their code must stop, not only their rows."""
         long_id = self.stage.enqueue("drill.endless")
         self._hang()
         endless = self._pid("endless")
@@ -129,7 +129,7 @@ class Play:
         self._note(checks.cancelled(seen, outlived))
 
     def _hang(self) -> None:
-        """Run the job that hangs; again with more time if its process took all of it to start, on a busy machine."""
+        """Run the hanging job; on a busy machine, whose process took all the time to start, again with more."""
         for timeout_s in HANG_TIMEOUTS_S:
             job_id = self.stage.enqueue("drill.hang", timeout_s=timeout_s)
             self._tick()
@@ -141,7 +141,7 @@ class Play:
         self._note(checks.timed_out(Stopped(worked_s, allowed_s, is_alive(hanging), self._status(job_id))))
 
     def take_over(self, frozen: StagedTick, held: set[int]) -> None:
-        """Other ticks take the frozen runner's jobs; then it is woken, and must not be able to write any more."""
+        """Let other ticks take the frozen runner's jobs, then wake it: it must not write any more."""
 
         def all_taken() -> bool:
             if not self.stage.held_by(frozen):
@@ -159,7 +159,7 @@ class Play:
         self._note(checks.woken(Woken(len(held), taken, code, changed, len(self.server.mailbox) - mails)))
 
     def run_out(self) -> None:
-        """Tick, as cron does every minute, until no receipt waits any more."""
+        """Start ticks, as cron does every minute, until no receipt waits."""
 
         def is_done() -> bool:
             standing = self.stage.look(lambda connection: store.standing(connection, RECEIPT))
@@ -172,12 +172,12 @@ class Play:
         until(is_done, "to run everything that waits", within_s=PATIENCE_S + self.receipts)
 
     def fail_for_now(self) -> None:
-        """Check the retries, before an operator does anything."""
+        """Check the automatic retries before the operator acts."""
         lost = self._lost()
         self._note(checks.retried(self.planned, list(self.server.tries), lost.keys()))
 
     def look_after(self) -> None:
-        """Do what an operator does in the morning: list the dead, find out, correct, retry."""
+        """Do an operator's morning work: list dead jobs, find out why, correct, retry."""
         found = not_found = retried = 0
         dead: list[Dead] = []
         for turn in range(ROUNDS):
@@ -202,7 +202,7 @@ class Play:
         self._note(checks.repaired(SettledEffects(found, not_found, retried, len(dead))))
 
     def count(self) -> None:
-        """The end: what arrived, and that nothing goes on."""
+        """Check what arrived, and that nothing runs on."""
         self.server.release()
         standing = self.stage.look(lambda connection: store.standing(connection, RECEIPT))
         self._note(checks.arrived(self.receipts, list(self.server.mailbox), standing["succeeded"]))
@@ -213,7 +213,7 @@ class Play:
             self._note(checks.stuck(str(error)))
         self._note(checks.left_behind(self.stage.processes()))
 
-    # --- helpers ------------------------------------------------------------------------------------------------------
+    # --- pieces -------------------------------------------------------------------------------------------------------
 
     def _note(self, check: Check) -> None:
         self.found.append(check)
@@ -223,7 +223,7 @@ class Play:
         self.undisturbed.append(self.stage.tick())
 
     def _start_and_catch(self) -> StagedTick:
-        """Start a tick, and return it once some of its mails are accepted and not answered yet."""
+        """Start a tick; return it once some of its mails are accepted and unanswered."""
         tick = self.stage.start()
 
         def is_caught() -> bool:
@@ -247,12 +247,12 @@ class Play:
             return str(job_status(connection, job_id))
 
     def _lost(self) -> Counter[int]:
-        """How many attempts at each receipt died with their runner."""
+        """Count the attempts at each receipt that died with their runner."""
         payloads = self.stage.look(lambda connection: store.lost(connection, RECEIPT))
         return Counter(payload["receipt"] for payload in payloads)
 
     def _pid(self, name: str) -> int:
-        """The process id that a handler wrote; waits for it to start."""
+        """Return the pid that a handler wrote; waits until it has started."""
         file = self._file(f"{name}.alive")
         until(file.exists, f"to begin drill.{name}")
         return int(self._file(f"{name}.pid").read_text())

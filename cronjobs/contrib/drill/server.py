@@ -1,6 +1,6 @@
-"""A real SMTP server in this process, which makes trouble as planned and keeps what it accepted.
+"""A real SMTP server in this process, which fails as planned and keeps the mails it accepted.
 
-It is the drill's judge: what counts is what arrived here, and when; not what a row shows. The only user of aiosmtpd.
+It is the drill's judge: what arrived here counts, not what rows show. The only user of aiosmtpd.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.contrib.drill.plan import Mishap, Planned, meets
 from cronjobs.errors import CronjobsError
 
-PACE_S: Final = 0.01  # how long it takes to accept a message
+PACE_S: Final = 0.01  # seconds it takes to accept a message
 POLL_S: Final = 0.005
 ADDRESS: Final = re.compile(r"customer-([0-9]+)@")
 
@@ -33,7 +33,7 @@ class MailServerMissing(CronjobsError):
 
 @dataclass(frozen=True)
 class Try:
-    """One receipt sent to the server; *at* is the monotonic clock. ``met`` None: accepted, and answered so."""
+    """One receipt sent to the server, *at* a monotonic instant. ``met``: the failure it met; None: accepted."""
 
     receipt: int
     met: Mishap | None
@@ -47,13 +47,13 @@ class ReceivedMail:
 
 
 class MailServer:
-    """``tries`` and ``mailbox`` only grow, in the server's thread; anyone may read them at any time."""
+    """``tries`` and ``mailbox`` are only appended to, by the server's thread; other threads may read them."""
 
     def __init__(self, planned: Mapping[int, Planned]) -> None:
         self.tries: list[Try] = []
         self.mailbox: list[ReceivedMail] = []
-        self.corrected = False  # the wrong addresses
-        self.hold_after: int | None = None  # so many mails; then the answers wait
+        self.corrected = False  # whether the wrong addresses are corrected
+        self.hold_after: int | None = None  # answers wait from this many mails on
         self.waiting_for_answer = 0
         self._planned = planned
         self._tried: Counter[int] = Counter()
@@ -64,14 +64,14 @@ class MailServer:
         return int(self._controller.port)
 
     def copies(self) -> Counter[int]:
-        """How many mails there are of each receipt."""
+        """Count the mails of each receipt."""
         return Counter(mail.receipt for mail in self.mailbox)
 
     def message_ids(self) -> set[str]:
         return {mail.message_id for mail in self.mailbox}
 
     def hold(self, after: int = 0) -> None:
-        """Once there are *after* mails, accept what comes, and keep its sender waiting for the answer."""
+        """From *after* mails on, accept mails but withhold the answers."""
         self.hold_after = after
 
     def release(self) -> None:
@@ -79,7 +79,7 @@ class MailServer:
 
     def __enter__(self) -> MailServer:
         self._controller = _controller(self)
-        # It logs clients that vanish, which the drill makes them do.
+        # It logs clients that vanish, as the drill's do on purpose.
         logging.getLogger("mail.log").setLevel(logging.CRITICAL + 1)
         self._controller.start()
         return self
@@ -90,7 +90,7 @@ class MailServer:
         self.release()
         self._controller.stop()
 
-    # --- what aiosmtpd calls, in its loop's thread --------------------------------------------------------------------
+    # --- callbacks of aiosmtpd, in its loop's thread -----------------------------------------------------------------
 
     async def handle_RCPT(  # noqa: N802
         self, server: Any, _session: Any, envelope: Any, address: str, _options: list[str]
@@ -111,7 +111,7 @@ class MailServer:
                 return self._hang_up(server)
             case Mishap.SILENT as met:
                 self._note(receipt, met)
-                await asyncio.sleep(3600)  # the sender gives up long before, which ends this wait, too
+                await asyncio.sleep(3600)  # the sender gives up long before, which ends this wait
         envelope.rcpt_tos.append(address)
         return "250 2.1.5 OK"
 
@@ -119,7 +119,7 @@ class MailServer:
         await asyncio.sleep(PACE_S)
         message = email.message_from_bytes(envelope.original_content)
         found = ADDRESS.match(envelope.rcpt_tos[0])
-        assert found is not None  # handle_RCPT accepts no other
+        assert found is not None  # handle_RCPT accepts only these
         mail = ReceivedMail(int(found[1]), str(message["Message-ID"]))
         met = self._meets(mail.receipt)
         self._note(mail.receipt, met)
@@ -142,7 +142,7 @@ class MailServer:
         try:
             while self.hold_after is not None:
                 await asyncio.sleep(POLL_S)
-        finally:  # the sender may be killed meanwhile
+        finally:  # the sender may have been killed
             self.waiting_for_answer -= 1
 
     def _meets(self, receipt: int) -> Mishap | None:
@@ -155,11 +155,11 @@ class MailServer:
     @staticmethod
     def _hang_up(server: Any) -> str:
         server.transport.abort()
-        return "421 4.4.2 gone"  # no one reads it
+        return "421 4.4.2 gone"  # nobody reads it
 
 
 def _controller(server: MailServer) -> Any:
-    """A controller of aiosmtpd on a free port of 127.0.0.1. Raises MailServerMissing."""
+    """Make an aiosmtpd controller on a free port of 127.0.0.1. Raises MailServerMissing."""
     try:
         from aiosmtpd.controller import Controller
     except ImportError:

@@ -1,4 +1,4 @@
-"""Builds the stage of a drill, and removes all of it afterwards: folder, schema, processes."""
+"""Build a drill's stage, and remove it afterwards: folder, schema, processes."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class SchemaRefusedError(DatabaseError):
 
 @contextmanager
 def stage(url: str | None, port: int, note: Callable[[str], None]) -> Iterator[Stage]:
-    """A stage on the PostgreSQL database at *url*, in a schema of its own; None: on a SQLite file in its folder.
+    """Yield a stage in its own schema of the PostgreSQL database at *url*; None: on a SQLite file in its folder.
 
-    *port* is the mail server's. All of it is removed afterwards, even after a Ctrl-C, unless the stage's ``keep`` is
-    set; *note* is called with what could not be removed. Raises SchemaRefusedError, or another DatabaseError.
+    *port*: the mail server's. Everything is removed afterwards, even after Ctrl-C, unless the stage's ``keep`` is set;
+    calls *note* with what could not be removed. Raises SchemaRefusedError, or another DatabaseError.
     """
     folder = Path(tempfile.mkdtemp(prefix="cronjobs-drill-"))
     made: Stage | None = None
@@ -78,22 +78,22 @@ def _stage(folder: Path, url: str | None, port: int) -> Stage:
     )
     env = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(folder), MARK_VARIABLE: secrets.token_hex(8)}
     if url is not None:
-        # Never as an argument, which "ps" shows to everyone; the driver's own variables may complete the URL.
+        # Never as an argument: "ps" shows those to everyone. The driver's own variables may complete the URL.
         env |= {URL_VARIABLE: url, **{name: value for name, value in os.environ.items() if name.startswith("PG")}}
     if "PYTHONPATH" in os.environ:
-        env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # the same code as this process's
+        env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # run the same code as this process
     database = Database(parse_url(url or f"sqlite:///{folder / 'drill.db'}", schema), connections=2)
     return Stage(folder, database, schema, env)
 
 
 def _make_tables(made: Stage) -> None:
-    with made.database.read():  # a server that cannot be reached has no schema to drop
+    with made.database.read():  # fail here if the server is unreachable: then there is no schema to drop
         made.may_have_schema = made.schema is not None
     try:
         migrations.upgrade(made.database)
     except DatabaseError as error:
         cause = error.__cause__
-        if isinstance(cause, DBAPIError) and getattr(cause.orig, "sqlstate", None) == "42501":  # no right to do so
+        if isinstance(cause, DBAPIError) and getattr(cause.orig, "sqlstate", None) == "42501":  # insufficient_privilege
             raise SchemaRefusedError(str(made.database.address)) from error
         raise
 
@@ -120,7 +120,7 @@ def _clear(made: Stage, note: Callable[[str], None]) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM are ignored: it takes only seconds, and cleans up on the user's disk and server."""
+    """Ignore Ctrl-C and SIGTERM during cleanup, which takes seconds and frees the user's disk and server."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Where a drill takes place: a folder, tables of its own, and ticks as cron starts them."""
+"""A drill's stage: a folder, its own tables, and ticks started as by cron."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ T = TypeVar("T")
 
 WORKERS: Final = 3
 BUDGET_S: Final = 20
-LEASE_S: Final = 6  # short, as we wait for a frozen runner's to expire; but a busy machine needs some of it
+LEASE_S: Final = 6  # short, as the drill waits for it to expire; but a busy machine needs a few seconds
 SHUTDOWN_GRACE_S: Final = 5
 
 MARK_VARIABLE: Final = "CRONJOBS_DRILL"  # marks every process of this drill, whatever started it
 
 POLL_S: Final = 0.02
-PATIENCE_S: Final = 60.0  # for anything that is bound to happen, on a busy machine
-AT_ONCE_S: Final = 0.5  # an unblocked operation starts within this
+PATIENCE_S: Final = 60.0  # for anything that must happen, even on a busy machine
+AT_ONCE_S: Final = 0.5  # an unblocked operation starts within this time
 
 
 class StuckError(CronjobsError):
-    """Something that the drill waits for did not happen: a finding, not a bug of the drill."""
+    """Something that the drill waited for did not happen: a finding, not a bug of the drill."""
 
 
 def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
@@ -90,8 +90,8 @@ class Stage:
     schema: str | None
     env: dict[str, str]
     ticks: list[StagedTick] = field(default_factory=list)
-    keep: bool = False  # folder and schema, when all is over
-    may_have_schema: bool = False  # on the server, to be dropped
+    keep: bool = False  # keep folder and schema at the end
+    may_have_schema: bool = False  # the server may have a schema to drop
 
     @property
     def config(self) -> Path:
@@ -100,7 +100,7 @@ class Stage:
     # --- ticks and commands -------------------------------------------------------------------------------------------
 
     def start(self) -> StagedTick:
-        """Start a tick as cron does: almost no environment, another folder, no terminal."""
+        """Start a tick as cron does: bare environment, another folder, no terminal."""
         name = f"tick-{len(self.ticks) + 1}"
         with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.err").open("wb") as err:
             process = subprocess.Popen(
@@ -110,7 +110,7 @@ class Stage:
                 stderr=err,
                 cwd="/",
                 env=self.env,
-                start_new_session=True,  # a Ctrl-C in the terminal is for the drill, which ends the ticks
+                start_new_session=True,  # Ctrl-C must reach only the drill, which then ends the ticks
             )
         self.ticks.append(StagedTick(process, self.folder, name))
         return self.ticks[-1]
@@ -121,7 +121,7 @@ class Stage:
         return tick
 
     def command(self, *words: str) -> str:
-        """Run an operator's command; return its output. Raises StuckError when it fails."""
+        """Run an operator's command; return its output. Raises StuckError if it fails."""
         asked = f"cronjobs {shlex.join(words)}"
         try:
             done = subprocess.run(
@@ -155,13 +155,13 @@ class Stage:
             return read(connection)
 
     def enqueue_receipts(self, receipts: int) -> None:
-        """Enqueue as an app does, in one transaction, under the key of the business event."""
+        """Enqueue as an app does: in one transaction, with keys from the business events."""
         with self.database.write() as connection:
             for receipt in range(1, receipts + 1):
                 enqueue(connection, "drill.receipt", {"receipt": receipt}, idempotency_key=("receipt", receipt))
 
     def enqueue(self, job_type: str, *, timeout_s: float | None = None) -> int:
-        """Enqueue a job that goes before all others; *timeout_s* None: its type's."""
+        """Enqueue a job with the best priority; *timeout_s* None: its type's timeout."""
         with self.database.write() as connection:
             job_id = enqueue(connection, job_type, priority=0, timeout=timeout_s).id
         assert job_id is not None  # its queue has no cap
@@ -173,9 +173,9 @@ class Stage:
         return {job_id for job_id, holder in who.items() if holder is not None and holder.pid == tick.process.pid}
 
     def freeze(self, tick: StagedTick) -> set[int]:
-        """SIGSTOP *tick* while it has jobs and no lock of the database; return those jobs.
+        """SIGSTOP *tick* while it has jobs and no database lock; return those jobs.
 
-        A tick that is stopped in the middle of a transaction would block all others, which is another test.
+        A tick stopped in mid-transaction would block all others, which is another test.
         """
         held: set[int] = set()
 
@@ -185,7 +185,7 @@ class Stage:
                 raise StuckError(f"the tick to freeze ended first, with {tick.code}: {tick.err.strip()}")
             tick.send(signal.SIGSTOP)
             if (held := self.held_by(tick)) and self._is_free(held):
-                held = self.held_by(tick)  # the signal may have arrived a moment after the first look
+                held = self.held_by(tick)  # the signal may have arrived after the first look
                 return True
             tick.send(signal.SIGCONT)
             return False
@@ -204,7 +204,7 @@ class Stage:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def processes(self) -> set[int]:
-        """Processes of this drill, found by its mark (on Linux; elsewhere none is found)."""
+        """Find this drill's processes by their mark (on Linux only)."""
         mark = f"{MARK_VARIABLE}={self.env[MARK_VARIABLE]}".encode()
         found = set()
         for folder in Path("/proc").glob("[0-9]*"):
@@ -216,7 +216,7 @@ class Stage:
     def end_everything(self) -> None:
         for tick in self.ticks:
             if tick.code is None:
-                tick.process.kill()  # even if it is frozen
+                tick.process.kill()  # works on a frozen process too
                 tick.process.wait()
 
         def is_over() -> bool:

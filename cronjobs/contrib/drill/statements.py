@@ -1,4 +1,4 @@
-"""What the release drill reads from outside, and the schema that it creates and drops."""
+"""The drill's own statements: reads, and creating and dropping its schema."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cronjobs.engine.store.sql import AMONG_IDS, LOCK, group_value, run
 
 
 def standing(connection: Connection, job_type: str) -> Counter[str]:
-    """How many jobs of a type have which status."""
+    """Count a type's jobs by status."""
     rows = run(connection, f"SELECT status, count(*) AS n FROM {JOBS} WHERE job_type = :t GROUP BY status", t=job_type)
     return Counter({row.status: row.n for row in rows})
 
 
 def has_due(connection: Connection) -> bool:
-    """Whether a tick would find something to do."""
+    """Whether a tick would find work."""
     found = run(
         connection,
         f"""SELECT EXISTS (SELECT 1 FROM {JOBS} WHERE {WAITING} AND run_at <= {NOW})
@@ -30,13 +30,13 @@ def has_due(connection: Connection) -> bool:
 
 
 def leases(connection: Connection) -> dict[int, str]:
-    """Which job is leased by whom (``locked_by``)."""
+    """Map leased jobs to their ``locked_by``."""
     rows = run(connection, f"SELECT id, locked_by FROM {JOBS} WHERE locked_until IS NOT NULL")
     return {row.id: row.locked_by for row in rows}
 
 
 def unlocked(connection: Connection, ids: Collection[int]) -> int:
-    """How many of the jobs have a row that no transaction has locked."""
+    """Count the jobs whose rows no transaction has locked."""
     rows = run(
         connection,
         f"SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} {LOCK}",
@@ -46,12 +46,12 @@ def unlocked(connection: Connection, ids: Collection[int]) -> int:
 
 
 def recorded(connection: Connection) -> set[str]:
-    """The keys of effects whose end is recorded."""
+    """Return the keys of recorded effects."""
     return set(run(connection, f"SELECT key FROM {EFFECTS} WHERE state = 'recorded'").scalars())
 
 
 def lost(connection: Connection, job_type: str) -> list[Any]:
-    """The payloads of the jobs of a type, one for each attempt whose runner died."""
+    """Return a type's payloads, one per attempt whose runner died."""
     rows = run(
         connection,
         f"""SELECT j.payload FROM {JOBS} j JOIN {JOB_RUNS} r ON r.job_id = j.id
@@ -62,7 +62,7 @@ def lost(connection: Connection, job_type: str) -> list[Any]:
 
 
 def everything(connection: Connection) -> set[tuple[Any, ...]]:
-    """All that a runner could write about jobs, to see whether anything changes."""
+    """Return everything a runner could write about jobs, to detect changes."""
     return {
         *_rows(connection, f"SELECT 'job', id, status, attempts, failures, losses, locked_by, run_at FROM {JOBS}"),
         *_rows(connection, f"SELECT 'run', job_id, attempt, outcome, finished_at, error FROM {JOB_RUNS}"),

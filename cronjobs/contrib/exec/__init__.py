@@ -1,3 +1,3 @@
-"""``cronjobs exec``: runs a crontab's line as cron would, and records the run beside it."""
+"""``cronjobs exec``: run a crontab line as cron would, and record the run."""
 
-RECORDED = b"+"  # what the recorder answers when the end is written
+RECORDED = b"+"  # the recorder's answer once the outcome is written

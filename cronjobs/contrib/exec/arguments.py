@@ -1,4 +1,4 @@
-"""The command line of ``cronjobs exec``, read without typer: the command is to start before anything is imported."""
+"""Parse the command line of ``cronjobs exec`` without typer, since the command must start before slow imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FLAGS = ("-v", "--verbose", "-q", "--quiet")
 
 
 class ExecArguments:
-    """What to run, under which name, and where it is recorded."""
+    """What to run, under which name, and where to record it."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -28,24 +28,24 @@ class ExecArguments:
 
     @property
     def argv(self) -> list[str]:
-        """The command as the kernel takes it; a line is run by cron's shell, $SHELL."""
+        """Return the argv to execute; a line is run by cron's shell, $SHELL."""
         if self.line is None:
             return self.words
         return [os.environ.get("SHELL") or "/bin/sh", "-c", self.line]
 
 
 class WrongArguments(Exception):
-    """What is wrong with the command line."""
+    """The command line is invalid; the message says why."""
 
 
 def wants_help(arguments: Sequence[str]) -> bool:
-    """Whether a help text is asked for, which typer prints."""
+    """Whether --help is given, which typer handles."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(word in ("-h", "--help") and (at == 0 or ours[at - 1] != "-c") for at, word in enumerate(ours))
 
 
 def read_arguments(arguments: Sequence[str]) -> ExecArguments:
-    """Read all that stands behind ``cronjobs``. Raises WrongArguments."""
+    """Parse all words after ``cronjobs``. Raises WrongArguments."""
     found = ExecArguments()
     words = iter(arguments)
     seen_exec = False

@@ -1,4 +1,4 @@
-"""``cronjobs exec``: its help. ``exec.start`` runs it, before anything of this is imported."""
+"""The help of ``cronjobs exec``. ``exec.start`` runs the command without importing this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes on what the command writes, at once and each stream to its own, and keeps the last of it."""
+"""Forward the command's stdout and stderr at once, and keep the end of its output."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 import select
 import stat
 
-KEPT = 64 * 1024  # bytes of the tail
-AT_ONCE = 64 * 1024  # what a pipe holds
-NEVER_BLOCKS = 4096  # PIPE_BUF: so much fits where poll(2) says that something does
+KEPT = 64 * 1024  # bytes kept of the output's end
+AT_ONCE = 64 * 1024  # a pipe's capacity
+NEVER_BLOCKS = 4096  # PIPE_BUF: this much can be written when poll(2) reports a pipe writable
 
 
 class OutputTail:
-    """The last bytes of all that is added. ``size``: of all of it."""
+    """Keeps the last bytes added. ``size``: of all bytes added."""
 
     def __init__(self, most: int = KEPT) -> None:
         self.most = most
@@ -34,7 +34,7 @@ class OutputTail:
 
 
 class Stream:
-    """One pipe that the command writes to, and where it goes."""
+    """A pipe that the command writes to, and the descriptor to forward to."""
 
     def __init__(self, source: int, target: int) -> None:
         self.source = source
@@ -45,20 +45,20 @@ class Stream:
         self.most = AT_ONCE if stat.S_ISREG(mode) else NEVER_BLOCKS
 
     def close(self) -> None:
-        """Let the command have its SIGPIPE."""
+        """Close our end, so that the command gets SIGPIPE."""
         if self.open:
             self.open = False
             os.close(self.source)
 
     def read(self) -> bytes | None:
-        """What is there; b"" at the end, None if nothing is."""
+        """Return the available bytes; b"" at EOF, None if there are none now."""
         try:
             return os.read(self.source, AT_ONCE)
         except BlockingIOError:
             return None
 
     def write(self, most: int) -> None:
-        """Write some of what is pending. A full disk loses output and not the command, as far as we can help it."""
+        """Write some pending output. On a full disk drop output rather than fail the command."""
         try:
             self.pending = self.pending[os.write(self.target, self.pending[:most]) :]
         except BlockingIOError:
@@ -71,11 +71,11 @@ class Stream:
 
 
 class Copier:
-    """The command's streams. Where both of ours are one, as under cron, the command gets one, too: order is kept."""
+    """The command's streams. If our two are the same file, as under cron, the command gets one, to keep the order."""
 
     def __init__(self) -> None:
         self.tail = OutputTail()
-        self.wake = os.pipe()  # the numbers of signals that came
+        self.wake = os.pipe()  # receives the numbers of signals
         os.set_blocking(self.wake[0], False)
         self.streams: list[Stream] = []
         writers = [self._pipe(1)]
@@ -84,18 +84,18 @@ class Copier:
 
     def _pipe(self, target: int) -> int:
         source, writer = os.pipe()
-        # Not 0 to 2, by no chance: the caller's closed streams were opened before.
+        # None of these is 0 to 2: the caller's closed streams were reopened before.
         os.set_blocking(source, False)
         self.streams.append(Stream(source, target))
         return writer
 
     def release_writers(self) -> None:
-        """Only the command has them from now on."""
+        """Close our copies: only the command holds them now."""
         for writer in {*self.writers}:
             os.close(writer)
 
     def copy_until_woken(self) -> None:
-        """Pass on output until a signal comes."""
+        """Forward output until a signal arrives."""
         while True:
             poll = select.poll()
             poll.register(self.wake[0], select.POLLIN)
@@ -131,10 +131,10 @@ class Copier:
             stream.write(AT_ONCE)
 
     def take_the_rest(self) -> list[Stream]:
-        """Pass on what the ended command has left in the pipes; return those that other processes still hold."""
+        """Forward what the ended command left in the pipes; return pipes that other processes still hold."""
         for stream in self.streams:
             self._write_all(stream)
-            # One read: a pipe holds no more. What comes after it is from processes that the command left behind.
+            # One read empties the pipe. Later bytes come from background processes of the command.
             if stream.open:
                 data = stream.read()
                 if data:
@@ -156,7 +156,7 @@ class Copier:
 
 
 def _is_over(source: int) -> bool:
-    """Whether nothing is in the pipe and no process holds its other end."""
+    """Whether the pipe is empty and no process holds its write end."""
     poll = select.poll()
     poll.register(source, select.POLLIN)
     found = poll.poll(0)
@@ -164,14 +164,14 @@ def _is_over(source: int) -> bool:
 
 
 def _same(one: int, other: int) -> bool:
-    """Whether two descriptors are one file, pipe or terminal."""
+    """Whether two descriptors refer to the same file, pipe or terminal."""
     try:
         first, second = os.fstat(one), os.fstat(other)
         if (first.st_dev, first.st_ino) != (second.st_dev, second.st_ino):
             return False
         if not stat.S_ISREG(first.st_mode):
             return True
-        # Opened twice, a file has two positions and may have two modes.
+        # A file opened twice has two positions, and perhaps two modes.
         flags = fcntl.fcntl(one, fcntl.F_GETFL) == fcntl.fcntl(other, fcntl.F_GETFL)
         return flags and os.lseek(one, 0, os.SEEK_CUR) == os.lseek(other, 0, os.SEEK_CUR)
     except OSError:
@@ -179,10 +179,10 @@ def _same(one: int, other: int) -> bool:
 
 
 def stay_for_the_others(streams: list[Stream]) -> None:
-    """Leave a process behind that passes on what the command's background processes write, until they close it.
+    """Leave a process that forwards the output of the command's background processes until they close it.
 
-    Without a reader they would die of SIGPIPE at their next word. Whoever waits for our output (cron, a shell's pipe)
-    waits for that of the background, as if exec were not there.
+    Without a reader their next write would kill them with SIGPIPE. A reader of our output (cron, a shell's pipe) waits
+    for theirs too, as it would without exec.
     """
     try:
         if os.fork():
@@ -202,7 +202,7 @@ def stay_for_the_others(streams: list[Stream]) -> None:
 
 
 def signals_as_before() -> None:
-    """In a process that was forked from exec: none of its handlers."""
+    """Reset the signal handlers in a process forked from exec."""
     from _signal import NSIG, SIG_DFL, getsignal, set_wakeup_fd, signal  # type: ignore[import-not-found]
 
     set_wakeup_fd(-1)

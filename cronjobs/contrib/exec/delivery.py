@@ -1,4 +1,4 @@
-"""Brings runs of exec into the database, each once: by exec's recorder, and by a tick what waits in the spool."""
+"""Write exec runs to the database, each once: from exec's recorder, or by a tick from the spool."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from cronjobs.errors import BadValue, DatabaseBusy
 from cronjobs.model import Status
 
 LOCKED_TRIES: Final = 20
-AT_ONCE: Final = 200  # of the spool: a tick has more to do
+AT_ONCE: Final = 200  # spooled runs per tick, which has other work too
 
 
 def begin(database: Database, run: ExecRun) -> None:
-    """Write that it runs."""
+    """Write that the run has begun."""
     row = run.row(due_by(run.name, run.cron))
     with database.write() as connection:
         exec_runs.begin(connection, row)
 
 
 def end(database: Database, run: ExecRun) -> bool:
-    """Write how it ended, unless that is written; return whether it was us. Raises DatabaseError."""
+    """Write the outcome unless already written; return whether we wrote it. Raises DatabaseError."""
     row = run.row(due_by(run.name, run.cron))
     for _ in range(LOCKED_TRIES):
         with database.write() as connection:
@@ -36,16 +36,16 @@ def end(database: Database, run: ExecRun) -> bool:
                 return False
             finish = run.finish(state.id)
             if exec_runs.end(connection, state, row, finish):
-                alerts.look_soon(connection)  # it may be dead, or what was expected, or overlap
+                alerts.look_soon(connection)  # the run may have died, been overdue, or overlap another
                 return True
-        sleep(0.1)  # someone has the row locked
+        sleep(0.1)  # another session has locked the row
     raise DatabaseBusy(str(database.address), LOCKED_TRIES * 0.1)
 
 
 def deliver(database: Database, where: str) -> None:
-    """Write the runs that wait in the spool for this project, so many at a time. Raises DatabaseError.
+    """Write a batch of this project's runs from the spool. Raises DatabaseError.
 
-    A run that the database refuses stops no other: it is put aside, and that is raised, once.
+    A run that the database refuses is set aside, so others go on; its error is raised once.
     """
     refused: BadValue | None = None
     for name in spooled(where)[:AT_ONCE]:

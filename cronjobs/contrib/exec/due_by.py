@@ -1,4 +1,4 @@
-"""When a run should come: by ``--cron``, else by the line of the user's crontab that has its name."""
+"""Find when a run is due: from ``--cron``, else from the user's crontab line with its name."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ LONGEST: Final = 200  # characters of an expression
 
 
 def due_by(name: str, cron: str | None) -> dict[str, str]:
-    """What the row's ``meta`` says of it: "cron", "timezone", "from"; nothing where that is not certain."""
+    """Return "cron", "timezone" and "from" for the row's ``meta``; {} if they are uncertain."""
     zone, told_by = host_timezone(), {}
     if cron is None:
         lines = lines_with(name)
-        if lines is None or len(lines) != 1:  # of two lines with one name neither says when the next run is due
+        if lines is None or len(lines) != 1:  # two lines with one name do not determine when the next run is due
             return {}
         cron, zone, told_by = lines[0].when, _zone_of(lines[0]) or zone, {"from": "crontab"}
     try:
         check(cron)
-    except (CronjobsError, ValueError):  # @reboot, or what only this cron understands
+    except (CronjobsError, ValueError):  # @reboot, or syntax that only this cron understands
         return {}
     return {"cron": cron[:LONGEST], "timezone": zone} | told_by
 
 
 def lines_with(name: str) -> list[CrontabEntry] | None:
-    """The lines of this user's crontab that run exec under that name; None: it cannot be read."""
+    """Return this user's crontab lines that run exec with that name; None: unreadable."""
     try:
         return [line for line in job_lines(program.read()) if exec_name(line) == name]
     except (CrontabError, OSError):
@@ -40,7 +40,7 @@ def lines_with(name: str) -> list[CrontabEntry] | None:
 
 
 def _zone_of(line: CrontabEntry) -> str | None:
-    """CRON_TZ, which only cronie knows."""
+    """Return CRON_TZ, which only cronie supports."""
     zone = dict(line.settings).get("CRON_TZ")
     if zone is None:
         return None

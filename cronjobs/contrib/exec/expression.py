@@ -1,4 +1,4 @@
-"""Whether the expression of ``--cron`` can be read: apart, for exec asks after the command, while its caller waits."""
+"""Validate ``--cron``; a separate module, imported after the command has run."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from cronjobs.engine.crontime import grammar
 
 
 def check(cron: str) -> None:
-    """Raise CronjobsError or ValueError for an expression that does not say when the next run is due."""
+    """Raise CronjobsError or ValueError for an expression that cannot give the next due time."""
     grammar.parse(cron)

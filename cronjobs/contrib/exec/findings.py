@@ -1,4 +1,4 @@
-"""What is wrong with the runs of ``cronjobs exec``, beyond those that are dead."""
+"""Findings about ``cronjobs exec`` runs, other than dead ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exec does beside a tick: it writes the runs that wait in the spool."""
+"""Exec's hook in ticks: write runs from the spool to the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes a run of exec to the database, in a process of its own that nobody has to wait for."""
+"""Write a run of exec to the database, in a process that nobody has to wait for."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cronjobs.contrib.exec.run import ExecRun
 from cronjobs.contrib.exec.target import open_target, target_settings
 from cronjobs.engine.probe.state_files import spool_address
 
-LINGER_S: Final = 20.0  # how long it waits for a command's end; then its memory is worth more
-LONGEST_S: Final = 180  # of its whole life, whatever hangs
+LINGER_S: Final = 20.0  # how long to wait for the command's end; after that, free the memory
+LONGEST_S: Final = 180  # the process's longest life, whatever hangs
 
 
 def record(facts: dict[str, Any], config: str | None, url: str | None, orders: int, reply: int) -> None:
-    """Record the run of *facts*: that it runs, and how it ended if that comes within a while.
+    """Record that the run of *facts* has begun, and its outcome if it ends within LINGER_S.
 
-    The end comes by *orders*; what became of it goes to *reply*. Raises what kept it from being recorded.
+    *orders*: where the outcome is read from; *reply*: where the result is written. Raises what prevented the record.
     """
     signal.alarm(LONGEST_S)
     settings = target_settings(config, url)
@@ -43,6 +43,6 @@ def record(facts: dict[str, Any], config: str | None, url: str | None, orders: i
 
 
 def _is_there(orders: int, within_s: float) -> bool:
-    """Whether the end, or the end of exec itself, is told within so many seconds."""
+    """Wait for the outcome, or for exec's exit; return whether either came in time."""
     ready, _, _ = select.select([orders], [], [], within_s)
     return bool(ready)

@@ -1,8 +1,8 @@
-"""How exec has its run recorded: by a process beside it, and if that takes too long, by a file in the state folder.
+"""Record exec's run: through a recorder process, or if that is too slow, through a file in the state folder.
 
-The recorder is forked once the command runs. It imports what it needs meanwhile, writes the row of a running job, and
-waits for the end for a while; of a longer command the end is written by a second recorder. None of them can change how
-exec ends, and none is waited for longer than ``PATIENCE_S``.
+The recorder is forked once the command runs. It does its imports meanwhile, writes the row of a running job, and waits
+a while for the end. A second recorder writes a longer command's end. No recorder can change how exec ends, and exec
+waits for it no longer than ``PATIENCE_S``.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ PATIENCE_S = 2.0  # after the command's end
 
 
 class Recording:
-    """What is recorded about one run. Never raises."""
+    """The record of one run. Never raises."""
 
     def __init__(self, given: ExecArguments, began: tuple[float, float]) -> None:
         self.began, self.began_mono = began
         self.token = os.urandom(8).hex()
         self.config = config_of(given)
         self.url = given.database_url or os.environ.get("CRONJOBS_DATABASE_URL") or None
-        self.orders: int | None = None  # to the recorder
-        self.reply: int | None = None  # from it
+        self.orders: int | None = None  # pipe to the recorder
+        self.reply: int | None = None  # pipe from the recorder
         self.facts: dict[str, Any] = {
             "token": self.token,
             "name": given.name,
@@ -52,14 +52,14 @@ class Recording:
         }
 
     def begin(self) -> None:
-        """Record that the command runs, while it does."""
+        """Start a recorder while the command runs."""
         try:
             self._start_recorder()
-        except OSError:  # no more processes: perhaps there are when it ends
+        except OSError:  # no processes left; try again when the command ends
             pass
 
     def end(self, status: int, tail: OutputTail, failure: str) -> str | None:
-        """Record how it ended; None if that is done or kept in the spool, else what is in the way."""
+        """Record the outcome; return None if written or spooled, else the reason why not."""
         took = time.monotonic() - self.began_mono
         give_up_at = time.monotonic() + PATIENCE_S
         run = self.facts | {
@@ -72,7 +72,7 @@ class Recording:
         }
         why = ""
         try:
-            for _ in range(2):  # the recorder that waits, else a new one
+            for _ in range(2):  # ask the waiting recorder first, then a new one
                 if self.orders is None:
                     self._start_recorder()
                 why = self._tell_recorder(run, give_up_at) or ""
@@ -94,7 +94,7 @@ class Recording:
 
     def _start_recorder(self) -> None:
         orders_out, orders = os.pipe()
-        try:  # room for all of it: a recorder that is slow gets it even after we have gone
+        try:  # enlarge the pipe, so that a slow recorder gets everything even after we exit
             fcntl.fcntl(orders, fcntl.F_SETPIPE_SZ, 4 * KEPT)
         except (OSError, AttributeError):
             pass
@@ -114,10 +114,10 @@ class Recording:
 
     def _be_the_recorder(self, orders: int, reply: int) -> None:
         try:
-            os.setsid()  # not to be ended together with the command's process group
+            os.setsid()  # do not die with the command's process group
             signals_as_before()
             null = os.open(os.devnull, os.O_RDWR)
-            for descriptor in range(3):  # whoever waits for the end of our output does not wait for us
+            for descriptor in range(3):  # close our output, so that its reader does not wait for the recorder
                 os.dup2(null, descriptor)
             close_all_but([orders, reply])
             from cronjobs.contrib.exec.recorder import record
@@ -132,7 +132,7 @@ class Recording:
             os._exit(0)
 
     def _tell_recorder(self, run: dict[str, Any], give_up_at: float) -> str | None:
-        """Hand *run* over and wait for the answer; None: it is recorded, else why not."""
+        """Send *run* and wait for the answer; return None if recorded, else the reason why not."""
         assert self.orders is not None
         assert self.reply is not None
         unsent = marshal.dumps(run)
@@ -170,7 +170,7 @@ class Recording:
 
 
 def config_of(given: ExecArguments) -> str | None:
-    """The project's file, absolute: --config, else $CRONJOBS_CONFIG, else ./cronjobs.yaml if it is there."""
+    """Return the project's file, absolute: --config, else $CRONJOBS_CONFIG, else ./cronjobs.yaml if it exists."""
     named = given.config or os.environ.get("CRONJOBS_CONFIG") or None
     try:
         folder = os.getcwd()

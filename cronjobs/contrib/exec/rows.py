@@ -1,4 +1,4 @@
-"""The lines that cron runs under ``cronjobs exec``, in the table of schedules that ``status`` shows."""
+"""Rows for crontab lines under ``cronjobs exec`` in the schedules table of ``status``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cronjobs.model import Status
 def rows(
     connection: Connection, now: datetime, limit: int | None, chosen: Callable[[str], bool] = lambda _name: True
 ) -> tuple[list[ScheduleFacts], int]:
-    """The first *limit* names that are *chosen* (None: all), the worst first, then by their next run; how many are."""
+    """Return the first *limit* names (only *chosen*; None: all), worst first, then by next run, and their total."""
     named = (runs for name, runs in exec_runs.latest(connection).items() if chosen(name))
     latest = sorted(named, key=lambda runs: _worst_first(runs[0], now))
     names = [runs[0].job_type for runs in latest[:limit]]

@@ -1,4 +1,4 @@
-"""One run of exec as exec told it: what its row says. Pure, but for the host's clock."""
+"""Turn the facts of one exec run into its row. Pure, except for the host's clock."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cronjobs.model import ExitCodes, Failed, Finished, Job, Lost, Outcome, Retr
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import OUTPUT_LIMIT, clean
 
-LEASE: Final = timedelta(days=1)  # of a run on another host, whose death this one cannot prove
+LEASE: Final = timedelta(days=1)  # for runs whose death this host cannot prove
 LONGEST: Final = timedelta(days=3650)
 POLICY: Final = AttemptPolicy(
     RetryPolicy(max_attempts=1),
     on_lost="dead",
     max_losses=1,
-    runner_s=LONGEST.total_seconds(),  # while it is proven to run it keeps its lease, however long it takes
+    runner_s=LONGEST.total_seconds(),  # a run that provably lives keeps its lease, however long it takes
     lease_s=LEASE.total_seconds(),
 )
 KILLED: Final = "exec was killed, so how the command ended is not known"
@@ -32,7 +32,7 @@ KILLED: Final = "exec was killed, so how the command ended is not known"
 
 @dataclass(frozen=True)
 class ExecRun:
-    """``status`` is a wait status; None: it runs, or exec was killed (``lost``). Instants by the host's clock."""
+    """``status``: a wait status; None: it runs, or exec was killed (``lost``). Instants are from the host's clock."""
 
     token: str
     name: str
@@ -49,7 +49,7 @@ class ExecRun:
 
     @classmethod
     def read(cls, facts: dict[str, Any]) -> ExecRun:
-        """Raises KeyError, TypeError or ValueError for facts that are not ours."""
+        """Parse a spooled run. Raises KeyError, TypeError or ValueError for facts that are not ours."""
         output = facts.get("output", b"")
         return cls(
             token=str(facts["token"]),
@@ -66,7 +66,7 @@ class ExecRun:
         )
 
     def killed(self) -> ExecRun:
-        """The run of an exec that is gone without a word."""
+        """Return the run of an exec that vanished without a record."""
         now = SYSTEM.now().timestamp()
         return replace(self, lost=True, ended=now, took=max(0.0, now - self.began))
 
@@ -79,19 +79,19 @@ class ExecRun:
         return f"{EXEC_PREFIX}{self.name}"
 
     def row(self, more: dict[str, str]) -> ExecRow:
-        """*more*: of when it should have run."""
+        """Return the row of a begun run; *more*: when it was due."""
         host = self.locked_by.partition(":")[0]
         meta = {"host": clean(host), "user": clean(os_user())[:100]} | more
         return ExecRow(self.key, self.job_type, self.locked_by, _since(self.began), LEASE, POLICY, meta, caller())
 
     def finish(self, job_id: int) -> Finish:
-        """The row of its end."""
+        """Return the row's values at the end."""
         now = SYSTEM.now()
         assert self.ended is not None
         text = output_text(self.output, self.output_size)
         job = Job(job_id, self.job_type, {}, attempt=1, locked_by=self.locked_by)
         finished = Finished(job, self._outcome(text), timedelta(seconds=max(0.0, self.took)), output=text)
-        # What is decided does not depend on now: there is no retry.
+        # Without retries the decision does not depend on now.
         return decide_end(
             finished, POLICY.retry, now, ended_ago=_since(self.ended), max_losses=POLICY.most_losses
         ).finish
@@ -110,25 +110,25 @@ class ExecRun:
 
 
 def _since(instant: float) -> timedelta:
-    """How long ago that was; none for years: a host without a clock of its own begins in 1970 after each boot."""
+    """Return the age; zero if it is years: a host without a hardware clock boots in 1970."""
     ago_s = SYSTEM.now().timestamp() - instant
     return timedelta(seconds=ago_s) if 0 < ago_s < LONGEST.total_seconds() else timedelta(0)
 
 
 def lost(job_id: int, job_type: str, locked_by: str, attempt: int, now: datetime) -> Finish:
-    """The end of a run whose exec is gone; the best guess of when it began is what its row says."""
+    """Return the end of a run whose exec vanished; its row has the best guess of the start."""
     job = Job(job_id, job_type, {}, attempt=attempt, locked_by=locked_by)
     decided = decide_end(Finished(job, Lost()), POLICY.retry, now, max_losses=POLICY.most_losses)
     return decided.finish._replace(duration=None)
 
 
 def output_text(tail: bytes, size: int) -> str | None:
-    """The recorded output, without secrets: at most ``OUTPUT_LIMIT`` bytes of its end, whatever the command wrote."""
+    """Return the output to record: secrets masked, at most the last ``OUTPUT_LIMIT`` bytes, any encoding."""
     if size == 0:
         return None
     data = clean(masking.hide(tail.decode(errors="replace"))).encode()
     if size <= len(tail) and len(data) <= OUTPUT_LIMIT:
         return data.decode()
     kept = data[-(OUTPUT_LIMIT - 80) :].decode(errors="ignore")
-    # Once more, with the mark of the cut: what is kept may begin in the middle of a secret.
+    # Mask again with the cut mark: the kept part may begin in mid-secret.
     return masking.hide(f"… {size - min(len(tail), len(kept.encode()))} bytes before this were not kept …\n{kept}")

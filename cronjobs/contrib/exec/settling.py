@@ -1,4 +1,4 @@
-"""What exec leaves to be settled by who comes next: runs whose exec was killed, lines that left the crontab."""
+"""Settle what exec left: runs whose exec was killed, and lines removed from the crontab."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEPT: Final = {
 
 
 def recorded() -> Settings | None:
-    """The settings by which what exec recorded without a project is read; None: it recorded nothing."""
+    """Return settings for what exec recorded without a project; None: it recorded nothing."""
     if not has_runs():
         return None
     settings = no_project()
@@ -39,16 +39,16 @@ def recorded() -> Settings | None:
 
 
 def catch_up(settings: Settings) -> None:
-    """Write what waits, and that killed runs are dead, in the database of no project: no tick does that there."""
+    """Deliver spooled runs and settle killed ones in the user's own database, which has no ticks."""
     with suppress(CronjobsError), closing(open_target(settings)) as database:
         deliver(database, spool_address(None, None))
         settle_lost(database)
 
 
 def tidy(database: Database, *, local: bool) -> None:
-    """Settle the runs of this host whose exec is gone, and forget lines that are gone from the crontab.
+    """Settle this host's runs whose exec was killed, and forget lines removed from the crontab.
 
-    Of the user's own database also prune, as no tick does.
+    Also prunes the user's own database, which has no ticks.
     """
     with suppress(DatabaseBusy):
         settle_lost(database)
@@ -61,7 +61,7 @@ def tidy(database: Database, *, local: bool) -> None:
 
 
 def settle_lost(database: Database) -> int:
-    """Write as dead the runs whose exec was killed on this host, or before its last boot; return how many."""
+    """Mark runs dead whose exec was killed on this host or ran before its last boot; return how many."""
     here = Identity.here()
     with database.read() as connection:
         rows = exec_runs.running_here(connection, here.host)
@@ -75,7 +75,7 @@ def settle_lost(database: Database) -> int:
 
 
 def forget_lines(database: Database) -> None:
-    """Expect no more runs of what this user's crontab on this host no longer has, as far as it had said when."""
+    """Stop expecting runs of lines that this user's crontab here no longer has."""
     host, user = Identity.here().host, os_user()
     with database.read() as connection:
         absent = watch_exec(connection, database_now(connection)).absent

@@ -1,7 +1,7 @@
 """Runs that could not be written to the database, as small files in the state folder until they are delivered.
 
-Imported by exec itself, and by the fast path of an idle tick: nothing of weight. Each file is one run, complete, by its
-token; the database's unique key of that token makes that it is delivered once, whoever delivers it and how often.
+Exec and the idle tick's fast path import this, so it imports nothing heavy. Each file holds one complete run and is
+named by its token. The token is a unique key in the database, so a run is written once, however often it is delivered.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 FOLDER = state_files.SPOOL
 MOST_FILES = 2000
-MOST_BYTES = 16 << 20  # beyond it runs are kept without their output
+MOST_BYTES = 16 << 20  # above this, runs are spooled without output
 
 
 def put(where: str, run: dict[str, Any]) -> str | None:
-    """Keep *run* for the project *where*; None if that worked, else why not."""
+    """Spool *run* for the project *where*; return None, or the reason why not."""
     try:
         _make_spool(state_files.folder_here())
         folder = state_files.open_spool()
@@ -37,7 +37,7 @@ def put(where: str, run: dict[str, Any]) -> str | None:
             run = without_output
         try:
             _write(folder, name, run)
-        except OSError:  # a full disk may have room for the rest
+        except OSError:  # on a full disk the run without output may fit
             _write(folder, name, without_output)
     except OSError as error:
         return f"{state_files.folder_here()}/{FOLDER}: {error.strerror or error}"
@@ -47,7 +47,7 @@ def put(where: str, run: dict[str, Any]) -> str | None:
 
 
 def _size(name: str, folder: int) -> int:
-    """The size of a file; 0 if another exec has renamed it, or a tick has delivered it, since the folder was read."""
+    """Return a file's size; 0 if it was renamed or delivered since the folder was read."""
     try:
         return os.stat(name, dir_fd=folder).st_size
     except OSError:
@@ -61,7 +61,7 @@ def _write(folder: int, name: str, run: dict[str, Any]) -> None:
     try:
         with open(descriptor, "wb", buffering=0) as file:
             left = json.dumps(run).encode()
-            while left:  # the last bytes of a disk are a short write, and no error
+            while left:  # on a nearly full disk, write() is short instead of failing
                 left = left[file.write(left) :]
             os.fsync(descriptor)
         os.rename(f".{name}", name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -71,7 +71,7 @@ def _write(folder: int, name: str, run: dict[str, Any]) -> None:
 
 
 def read(name: str) -> dict[str, Any] | None:
-    """The run in a file; None if it is not ours or unreadable."""
+    """Return the run in a file; None if it is not ours or unreadable."""
     import json
 
     try:
@@ -89,12 +89,12 @@ def read(name: str) -> dict[str, Any] | None:
 
 
 def remove(name: str) -> None:
-    """Forget a file that was delivered."""
+    """Delete a delivered file."""
     _do(lambda folder: os.unlink(name, dir_fd=folder))
 
 
 def put_aside(name: str) -> None:
-    """Keep a file that its database refuses under another name, for people to look at."""
+    """Rename a file that the database refuses, so that someone can look at it."""
     _do(lambda folder: os.rename(name, f"{name}.refused", src_dir_fd=folder, dst_dir_fd=folder))
 
 
@@ -112,7 +112,7 @@ def _do(change: Callable[[int], None]) -> None:
 
 
 def _make_spool(state: str) -> None:
-    """Make the folder in *state*. Raises OSError if others may write there: in /tmp another user may have made it."""
+    """Create the folder in *state*. Raises OSError if others can write to it: in /tmp another user may own it."""
     _make(state)
     folder = state_files.open_folder(state)
     try:

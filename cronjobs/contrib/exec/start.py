@@ -1,7 +1,7 @@
-"""Starts the command first of all, passes on its output and our signals, and ends as it ended.
+"""Start the command before anything else, forward its output and our signals, and exit as it exits.
 
-The recorder, which needs the database and so most of our imports, is a process of its own: whatever becomes of it, the
-command runs and its end is ours. Only modules without weight are imported here; a test lists them.
+The recorder needs the database and most of our imports, so it is a separate process: if it fails, the command runs
+and we exit as it does. This module imports only light modules; a test lists them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 import time
 
-# The C part of the signal module, whose own file imports enum.
+# The C part of the signal module; signal.py itself imports enum.
 from _signal import (  # type: ignore[import-not-found]
     SIG_DFL,
     SIG_IGN,
@@ -48,7 +48,7 @@ NOT_FOUND, NOT_EXECUTABLE, USAGE_ERROR = 127, 126, 2
 
 
 def run(arguments: Sequence[str]) -> NoReturn:
-    """Run the command of this command line, record it, and end as it ended."""
+    """Run the command, record it, and exit as it exits."""
     try:
         given = read_arguments(arguments)
     except WrongArguments as error:
@@ -60,40 +60,40 @@ def run(arguments: Sequence[str]) -> NoReturn:
         supervised = Supervised(given, stdin_closed=0 in closed)
         supervised.prepare()
     except Exception:
-        # No file descriptors, no memory: the command matters more than its record.
+        # Out of descriptors or memory: run the command without a record.
         _become(given, closed)
     supervised.run()
 
 
 class Supervised:
-    """One run of the command. *stdin_closed*: our caller closed it, and it is closed for the command, too."""
+    """One run of the command. *stdin_closed*: our caller closed stdin, so it is closed for the command too."""
 
     def __init__(self, given: ExecArguments, *, stdin_closed: bool) -> None:
         self.given = given
         self.stdin_closed = stdin_closed
         self.child: int | None = None
         self.ended = False
-        self.waiting: list[int] = []  # signals that came before the command ran
+        self.waiting: list[int] = []  # signals that arrived before the command ran
         self.failure = ""
-        self.mask: set[int] = set()  # the signals that our caller blocks, as the command has it
+        self.mask: set[int] = set()  # signals that our caller blocks; the command inherits them
 
     def prepare(self) -> None:
-        """Everything that may fail before the command runs."""
+        """Do everything that may fail before the command starts."""
         self.copier = Copier()
         os.set_blocking(self.copier.wake[1], False)
         set_wakeup_fd(self.copier.wake[1], warn_on_full_buffer=False)
-        # Also where our caller ignores or blocks it: the end would be lost.
+        # Catch SIGCHLD even if our caller ignores or blocks it, or the end is lost.
         signal(SIGCHLD, lambda number, frame: None)
         self.mask = pthread_sigmask(SIG_UNBLOCK, {SIGCHLD})
         for number in FORWARDED:
-            if getsignal(number) != SIG_IGN:  # nohup's stays ignored, for the command, too
+            if getsignal(number) != SIG_IGN:  # keep signals ignored that nohup ignores, for the command too
                 signal(number, self._forward)
 
     def run(self) -> NoReturn:
         began = (time.time(), time.monotonic())
         status = self._start()
         self.copier.release_writers()
-        from cronjobs.contrib.exec.recording import Recording  # not before the command runs
+        from cronjobs.contrib.exec.recording import Recording  # import only after the command has started
 
         recording = Recording(self.given, began)
         if status is None:
@@ -114,7 +114,7 @@ class Supervised:
     # --- the command ------------------------------------------------------------------------------------------------
 
     def _start(self) -> int | None:
-        """Start the command; the wait status that a shell would report if that failed."""
+        """Start the command; if that fails, return the wait status that a shell would report."""
         argv = self.given.argv
         try:
             try:
@@ -122,7 +122,7 @@ class Supervised:
             except OSError as error:
                 if error.errno != errno.ENOEXEC:
                     raise
-                self.child = self._spawn(["/bin/sh", *argv])  # a script without "#!", as in a shell
+                self.child = self._spawn(["/bin/sh", *argv])  # a script without "#!": run it with sh, as a shell does
         except (OSError, ValueError) as error:
             number = getattr(error, "errno", None)
             code = NOT_FOUND if number in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
@@ -149,13 +149,13 @@ class Supervised:
         )
 
     def _wait(self) -> int:
-        """Pass on the output until the command has ended; return its wait status. Its pid is not free yet."""
+        """Forward output until the command ends; return its wait status. Its pid is not reaped yet."""
         assert self.child is not None
         found: Any = None
         while found is None:
             try:
                 self.copier.copy_until_woken()
-            except (MemoryError, OSError):  # go on without what could not be kept
+            except (MemoryError, OSError):  # go on without the tail
                 self.copier.tail.clear()
             found = os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         exited: bool = found.si_code == os.CLD_EXITED
@@ -183,7 +183,7 @@ class Supervised:
 
 
 def _from_the_terminal(number: int) -> bool:
-    """Whether the terminal sent it, to the command as well: it is of our process group."""
+    """Whether the terminal sent the signal to our process group, so the command has it already."""
     if number not in BY_THE_TERMINAL:
         return False
     try:
@@ -199,18 +199,18 @@ def _from_the_terminal(number: int) -> bool:
 
 
 def cron_fault(expression: str) -> str | None:
-    """Why it does not say when the next run is due; for after the command, as it imports how that is read."""
+    """Return why --cron cannot give the next due time. Call after the command: this imports the cron parser."""
     try:
         from cronjobs.contrib.exec.expression import check
 
         check(expression)
-    except Exception as error:  # also of memory or a full disk: whatever it is, the command has its own end
+    except Exception as error:  # including MemoryError and a full disk: nothing may change the command's exit
         return str(error)
     return None
 
 
 def environment() -> dict[bytes, bytes]:
-    """The environment that this process was started with: Python sets LC_CTYPE in its own (PEP 538)."""
+    """Return the environment that this process was started with; Python may have set LC_CTYPE (PEP 538)."""
     try:
         with open("/proc/self/environ", "rb", buffering=0) as file:
             entries = file.readall().split(b"\0")
@@ -225,7 +225,7 @@ def environment() -> dict[bytes, bytes]:
 
 
 def _become(given: ExecArguments, closed: Sequence[int]) -> NoReturn:
-    """Run the command in our place, without the standard streams that our caller *closed*."""
+    """Exec the command in our place, with the standard streams closed that our caller *closed*."""
     for descriptor in closed:
         os.close(descriptor)
     for number in (SIGPIPE, SIGXFSZ):
@@ -239,16 +239,16 @@ def _become(given: ExecArguments, closed: Sequence[int]) -> NoReturn:
 
 
 def _end_as(status: int) -> NoReturn:
-    """End with the command's exit code, or by its signal."""
+    """Exit with the command's exit code, or kill ourselves with its signal."""
     if not os.WIFSIGNALED(status):
         os._exit(os.WEXITSTATUS(status))
     number = os.WTERMSIG(status)
     try:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command's core file is the one that tells something
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dump of ours: the command's is the useful one
         signal(number, SIG_DFL)
-    except Exception:  # SIGKILL has no handler
+    except Exception:  # SIGKILL's handler cannot be set
         pass
     try:
         pthread_sigmask(SIG_UNBLOCK, {number})

@@ -1,4 +1,4 @@
-"""Where the runs of exec are recorded: in the project's database, or without one in the user's state folder."""
+"""Choose where exec records runs: the project's database, or without a project the user's state folder."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cronjobs.errors import SchemaMissing, SchemaTooOld, UsageError
 
 
 def target_settings(config: str | None, url: str | None) -> Settings:
-    """Of the project's file; of no project if there is neither a file nor a URL. Raises ConfigError.
+    """Return the project's settings, or those without a project if there is neither file nor URL. Raises ConfigError.
 
-    From now on this process shows none of their secrets, nor those of the crontab's variables.
+    From here on this process masks their secrets and those in the crontab's variables.
     """
     secrets = masking.named_secrets({**os.environ, "": url or ""})
     masking.remember(secrets)
@@ -34,11 +34,11 @@ def target_settings(config: str | None, url: str | None) -> Settings:
 
 
 def open_target(settings: Settings) -> Database:
-    """The database, with its tables: SQLite's are made or migrated here, PostgreSQL's never."""
+    """Open the database. Creates or migrates SQLite's tables, never PostgreSQL's."""
     address = parse_url(settings.database, settings.schema)
     if settings.without_project:
         _make_state_folder()
-    else:  # in the state folder nothing else would know that there was one
+    else:  # nothing else remembers a database in the state folder
         require_still_there(settings.folder, address)
     database = Database(address, connections=1)
     try:
@@ -52,7 +52,7 @@ def open_target(settings: Settings) -> Database:
 
 
 def _make_state_folder() -> None:
-    """Make the folder of the user's own database, or raise UsageError: in /tmp another user may have made it first."""
+    """Create the user's own folder. Raises UsageError if another user owns it, as can happen in /tmp."""
     folder = folder_here()
     make_folder(Path(folder), 0o700)
     try:

@@ -1,4 +1,4 @@
-"""What exec records without a project: SQLite in the user's state folder. Imports nothing of a database."""
+"""The user's own database, for exec without a project: SQLite in the state folder. Imports no database code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE: Final = "exec.db"  # in the state folder
 
 
 def no_project() -> Settings:
-    """The settings of a user without a project: SQLite in the state folder."""
+    """Return the settings for exec without a project: SQLite in the state folder."""
     folder = Path(folder_here())
     return Settings(
         file=folder / "cronjobs.yaml",
@@ -26,7 +26,7 @@ def no_project() -> Settings:
 
 
 def has_runs() -> bool:
-    """Whether exec has recorded anything in the state folder; what others can write there is not believed."""
+    """Whether exec has recorded anything in the state folder; False if other users can write there."""
     try:
         os.close(open_folder(folder_here()))
     except OSError:

@@ -1,4 +1,4 @@
-"""Runs of exec that did not come, or began while the one before still ran: by the two newest of each name."""
+"""Find exec runs that did not come or that overlapped, from the two newest runs of each name."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cronjobs.engine.store.exec_runs import LatestRun
 class ExecWatch:
     """``absent``: name → when the first run that did not come was due. ``overlapped``: name → when the later one began.
 
-    ``ids``: the newest run of each name, which says when it should run. ``absent_at``: when the first of the others
-    will be absent if its run does not come; None: none is expected. ``unwatched``: there are more names than are
-    looked at.
+    ``ids``: the newest run of each name, which says when the next is due. ``absent_at``: when the first of the other
+    names becomes absent unless its run comes; None: none is expected. ``unwatched``: there are more names than are
+    checked.
     """
 
     absent: Mapping[str, datetime] = field(default_factory=dict)
@@ -36,7 +36,7 @@ def watch_exec(connection: Connection, now: datetime) -> ExecWatch:
 
 
 def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> ExecWatch:
-    """What is wrong with these runs, up to two of each name, the newest first. Pure."""
+    """Judge runs, up to two per name, newest first. Pure."""
     absent, overlapped, ids, limits = {}, {}, {}, []
     for runs in runs_of_names:
         newest, name = runs[0], runs[0].job_type.partition(":")[2]
@@ -52,7 +52,7 @@ def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> E
 
 
 def _overlap(later: LatestRun, earlier: LatestRun) -> bool:
-    """Whether one host began it while it still ran there; elsewhere it is another crontab's."""
+    """Whether the same host began the later run while the earlier one ran; another host has another crontab."""
     if later.meta.get("host") != earlier.meta.get("host"):
         return False
     return earlier.finished_at is None or earlier.finished_at > later.started_at

@@ -1,4 +1,4 @@
-"""``cronjobs crontab wrap|unwrap``: have every line of the user's crontab recorded by exec, or no longer."""
+"""``cronjobs crontab wrap|unwrap``: put exec before the lines of the user's crontab, or remove it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     """
     old = program.read()
     file = project_file(context, config)
-    if file is not None:  # exec runs a line without it, too, but its runs would be shown nowhere
+    if file is not None:  # exec works without the file, but no command would show its runs
         load(file, environ=os.environ, need_database=False)
     new = wrapping.wrap(old, block.shell_words(own_program()), None if file is None else block.shell_words([str(file)]))
     _write(old, new, dry_run)
@@ -64,7 +64,7 @@ def unwrap(dry_run: DryRunOption = False) -> None:
 
 
 def project_file(context: typer.Context, config: Path | None) -> Path | None:
-    """The project's file if there is one: --config, $CRONJOBS_CONFIG, or ./cronjobs.yaml where it exists; absolute."""
+    """Return the project's file, absolute: --config, $CRONJOBS_CONFIG, or an existing ./cronjobs.yaml; else None."""
     named = Source(context, config).given("config") or os.environ.get("CRONJOBS_CONFIG")
     if named is None and not Path("cronjobs.yaml").exists():
         return None
@@ -72,7 +72,7 @@ def project_file(context: typer.Context, config: Path | None) -> Path | None:
 
 
 def own_program() -> list[str]:
-    """The words that run this program: the script beside the interpreter if there is one, which is easier to read."""
+    """Return the words that run cronjobs: the script beside the interpreter if it exists, as it is easier to read."""
     python = program.interpreter()
     script = python.with_name("cronjobs")
     return [str(script)] if os.access(script, os.X_OK) else [str(python), "-P", "-m", "cronjobs"]

@@ -1,7 +1,7 @@
-r"""Puts ``cronjobs exec`` before the commands of a crontab, and takes it away again, byte for byte. Pure.
+r"""Put ``cronjobs exec`` before the commands of a crontab, and remove it again, byte for byte. Pure.
 
-Cron itself goes on to read the line: what follows the first bare "%" stays behind it, and "\%" stays as it is. Within
-single quotes only "'" has to be written differently, and cron's own unescaping does not touch that.
+Cron still parses the line: the input after the first bare "%" stays there, and "\%" stays as it is. Within single
+quotes only "'" needs escaping, which cron's own unescaping does not touch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cronjobs.contrib.exec.arguments import LONGEST_NAME
 from cronjobs.desk.crontab.block import LONGEST_COMMAND
 from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines
 
-_BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)  # up to it; do_command.c
+_BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)  # text before the first bare "%"; do_command.c
 _WORD: Final = r"(?:[^\s'\"\\]|\\.|'[^']*')+"
 _QUOTED: Final = r"'((?:[^']|'\\'')*)'"
 _WRAPPED: Final = re.compile(
@@ -29,7 +29,7 @@ _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "
 
 @dataclass(frozen=True)
 class Change:
-    """A line that is rewritten."""
+    """A line that was rewritten."""
 
     line: CrontabEntry
     name: str
@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True)
 class LineLeftAlone:
-    """A line that stays as it is, and why."""
+    """A line that stays unchanged, and why."""
 
     line: CrontabEntry
     why: str
@@ -54,7 +54,7 @@ class Rewritten:
 
 
 def wrap(crontab: str, program: str, config: str | None) -> Rewritten:
-    """Put exec before each command. *program* and *config* are words for the shell, quoted (``shell_word``)."""
+    """Put exec before each command. *program* and *config* are shell words, already quoted (``shell_word``)."""
     lines = job_lines(crontab)
     taken = {name for line in lines if (name := exec_name(line)) is not None}
     changes, left = [], []
@@ -76,7 +76,7 @@ def wrap(crontab: str, program: str, config: str | None) -> Rewritten:
 
 
 def unwrap(crontab: str) -> Rewritten:
-    """Take away what ``wrap`` wrote; lines that run exec in another form are left."""
+    """Remove what ``wrap`` wrote; leave lines that run exec in another form."""
     changes, left = [], []
     for line in job_lines(crontab):
         if (found := _WRAPPED.fullmatch(line.written)) is not None:
@@ -88,9 +88,9 @@ def unwrap(crontab: str) -> Rewritten:
 
 
 def wrapped(command: str, name: str, program: str, config: str | None) -> str:
-    """*command*, as a crontab has it, behind exec."""
+    """Put exec before *command*, which is in crontab syntax."""
     end = _BARE_PERCENT.match(command)
-    assert end is not None  # it matches the empty text, too
+    assert end is not None  # it also matches the empty string
     line, rest = command[: end.end()], command[end.end() :]
     quoted = "'" + line.replace("'", r"'\''") + "'"
     project = "" if config is None else f" --config {config}"
@@ -124,9 +124,9 @@ _PREFIXES: Final = (
     re.compile(r"(?:cd|test|\[|umask|\.|source|sleep|mkdir|export)\s[^;&|]*(?:&&|\|\||;)\s*"),
     re.compile(r"command\s+-v\s[^;&|]*(?:&&|\|\||;)\s*"),
     re.compile(r"(?:\S*/)?(?:nice|ionice|chrt|timeout|env|sudo|chronic|exec|nohup|setsid|command|time|flock|if)\s+"),
-    re.compile(r"-\S+\s+"),  # an option of one of these
-    re.compile(r"\d+[smhd]?\s+"),  # its number
-    re.compile(r"\S+\.(?:lock|pid)\s+"),  # flock's file
+    re.compile(r"-\S+\s+"),  # an option of such a wrapper program
+    re.compile(r"\d+[smhd]?\s+"),  # its numeric argument
+    re.compile(r"\S+\.(?:lock|pid)\s+"),  # flock's lock file
 )
 _INTERPRETERS: Final = re.compile(r"(?:python|php|perl|ruby|node|java|bash|sh|dash|zsh|ksh|Rscript)[\d.]*")
 _EXTENSION: Final = re.compile(r"\.(?:sh|py|pl|php|rb|js|jar|bash)$")
@@ -134,7 +134,7 @@ _UNNAMED: Final = "line"
 
 
 def name_for(command: str) -> str:
-    """A name by the program that *command* is about, as far as that can be seen."""
+    """Guess a name from the program that *command* runs."""
     rest = command.strip()
     while True:
         shorter = next((rest[m.end() :] for each in _PREFIXES if (m := each.match(rest)) and m.end()), rest)

@@ -1,1 +1,1 @@
-"""Figures for Prometheus and what reads its format."""
+"""Metrics for Prometheus and other readers of its format."""

@@ -1,4 +1,4 @@
-"""``cronjobs metrics``: figures for Prometheus, on stdout."""
+"""``cronjobs metrics``: print metrics for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which metrics there are, and their values: of the whole database, so that no host is named in them."""
+"""All metrics and their values. They cover the whole database, so they have no host label."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cronjobs.engine.tick.not_started import NO_WORKER
 from cronjobs.text import visible
 
 MOST_QUEUES: Final = 200
-SATURATED_WITHIN: Final = timedelta(minutes=10)  # a host that has not ticked for so long is not counted
+SATURATED_WITHIN: Final = timedelta(minutes=10)  # hosts without a tick in this time are not counted
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -54,9 +54,9 @@ class Family:
 
 
 def gather(connection: Connection, limits: Sequence[Limit], workers: int) -> list[Family]:
-    """All of them; *limits* and *workers* are those of the file.
+    """Return all metrics; *limits* and *workers* are from the file.
 
-    What ended comes first: a schedule that is counted there is in the list that is read after it.
+    Reads ended jobs first, so that every schedule counted there is in the list read after it.
     """
     ended = counts.all_that_ended(connection)
     schedules = upcoming_schedules(connection)
@@ -71,7 +71,7 @@ def gather(connection: Connection, limits: Sequence[Limit], workers: int) -> lis
 
 
 def _shown(name: str) -> str:
-    """A name as a label: nothing in it acts on a terminal, and nothing of it is a secret."""
+    """Make a name safe as a label: no control characters, no secrets."""
     return masking.hide(visible(name))
 
 
@@ -129,7 +129,7 @@ def _histogram(name: str, about: str, ended: Sums, kind: str) -> Family:
 
 
 def _longest(ended: Sums, lately: Sums) -> list[Family]:
-    """The names are those of the counters, so that no name comes and goes."""
+    """Use the names that the counters have, so that no series comes and goes."""
     families = []
     for name, about, kind in (
         (
@@ -156,7 +156,7 @@ def _longest(ended: Sums, lately: Sums) -> list[Family]:
 
 
 def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Family]:
-    """By the schedules' ids the first ones, so that none moves to the others later."""
+    """Take the first schedules by id, so that none moves to "others" later."""
     most = MOST_NAMES["occurrences"]
     names = {str(each.id): each.name if place < most else OTHER for place, each in enumerate(schedules)}
     settled: Sums = {}
@@ -195,7 +195,7 @@ class _Queue:
     capacity: int | None = None
     dropped: int = 0
     refused: int = 0
-    listed: bool = False  # it has, or had, a cap
+    listed: bool = False  # it has or had a cap
 
     def absorb(self, other: _Queue) -> None:
         for name in ("waiting", "due", "running", "dropped", "refused"):
@@ -217,7 +217,7 @@ def _queues(connection: Connection) -> list[Family]:
     for row in capped:
         queue = found.setdefault(row.name, _Queue())
         queue.capacity, queue.dropped, queue.refused, queue.listed = row.max_waiting, row.dropped, row.refused, True
-    # Counters must stay where they are: first those of the file, in the order of their names; then the fullest.
+    # Series must not move: first the file's queues by name, then the fullest.
     order = sorted(found, key=lambda name: (not found[name].listed, -found[name].waiting, name))
     order = sorted(order[:MOST_QUEUES]) + order[MOST_QUEUES:]
     shown: dict[str, _Queue] = {}
@@ -263,7 +263,7 @@ def _queues(connection: Connection) -> list[Family]:
 
 
 def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
-    """ "all": of the jobs that a limit counts together; "each": of the key that has the most."""
+    """Count "all" jobs under a limit, or for "each" those of the key that has most."""
     used = Family("cronjobs_limit_used", "gauge", "Running jobs that a limit counts, all, or of the fullest key.")
     capacity = Family("cronjobs_limit_capacity", "gauge", "How many of them may run.")
     running = running_by_key(connection) if limits else {}
@@ -288,12 +288,12 @@ def _ticks(connection: Connection, workers: int) -> list[Family]:
 
 
 def _is_saturated(tick: Row[Any]) -> bool:
-    left = tick.not_started if isinstance(tick.not_started, list) else []  # SQLite takes anything by plain SQL
+    left = tick.not_started if isinstance(tick.not_started, list) else []  # SQLite may hold anything
     return any(isinstance(entry, Mapping) and entry.get("why") == NO_WORKER for entry in left)
 
 
 def _without_repeats(family: Family, choose: Callable[[float, float], float]) -> Family:
-    """Two names may look the same when they are shown; a series has one value."""
+    """Merge names that look the same as labels, since a series has one value."""
     values: dict[Labels, float] = {}
     for sample in family.samples:
         known = values.get(sample.labels)

@@ -1,4 +1,4 @@
-"""What metrics do beside a tick: they write the textfile of ``metrics:``."""
+"""Metrics' hook in ticks: write the textfile of ``metrics:``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cronjobs.contrib.metrics.openmetrics import lines_of
 from cronjobs.engine.tick.extras import Beside, Hook, Over
 from cronjobs.errors import CronjobsError
 
-LEAST_LEFT_S: Final = 3.0  # of the tick, to read all the figures
-STALE: Final = timedelta(seconds=150)  # a tick with so much work that none had time to write does it first
+LEAST_LEFT_S: Final = 3.0  # time left in the tick that reading all values needs
+STALE: Final = timedelta(seconds=150)  # a tick writes an older file before its work
 
 
 class MetricsHook(Hook):
@@ -35,10 +35,10 @@ class MetricsHook(Hook):
         try:
             return abs(timedelta(seconds=self.beside.clock.now().timestamp() - os.lstat(path).st_mtime))
         except OSError:
-            return timedelta(0)  # it never was written, which the end of the tick tries
+            return timedelta(0)  # never written: the end of the tick tries
 
     def _write(self, path: Path) -> None:
-        """Write the textfile if there is time for it. A failure is reported."""
+        """Write the textfile if there is time; report a failure."""
         beside = self.beside
         if not beside.go_on() or beside.deadline - beside.clock.monotonic() < LEAST_LEFT_S:
             return

@@ -1,4 +1,4 @@
-"""The text of metrics, as OpenMetrics has it; Prometheus and node_exporter's textfile collector read it, too."""
+"""Format metrics as OpenMetrics text, which Prometheus and node_exporter's textfile collector can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What metrics read beside the counts: how things stand now."""
+"""The statements of metrics for the present state; counts come from the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TICKS_READ: Final = 1000
 
 @dataclass(frozen=True)
 class DueNext:
-    """A schedule, and when it is due next."""
+    """A schedule, and when it is next due."""
 
     id: int
     name: str
@@ -26,7 +26,7 @@ class DueNext:
 
 
 def upcoming_schedules(connection: Connection) -> list[DueNext]:
-    """All of them, retired ones too, the oldest first."""
+    """Return all schedules, retired ones too, oldest first."""
     rows = run(connection, f"SELECT j.id, j.name, j.status, j.next_at FROM {SCHEDULES} j ORDER BY j.id")
     return [DueNext(row.id, row.name, row.status == "active", row.next_at) for row in rows]
 
@@ -40,18 +40,18 @@ def running_by_queue(connection: Connection) -> dict[str, int]:
 
 
 def queue_rows(connection: Connection) -> Sequence[Row[Any]]:
-    """The queues that have a cap, or had one: name, max_waiting, dropped, refused."""
+    """Return queues that have or had a cap: name, max_waiting, dropped, refused."""
     return run(connection, f"SELECT q.name, q.max_waiting, q.dropped, q.refused FROM {QUEUES} q ORDER BY q.name").all()
 
 
 def last_tick_at(connection: Connection) -> datetime | None:
-    """When the newest tick began, by id: one whose clock was ahead must not be the last for years."""
+    """Return when the newest tick by id began; by time, a tick with a clock years ahead would stay newest."""
     at: datetime | None = run(connection, f"SELECT t.started_at FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").scalar()
     return at
 
 
 def ticks_lately(connection: Connection, within: timedelta) -> list[Row[Any]]:
-    """The last tick of each host that began one within that time, among the newest TICKS_READ."""
+    """Return the last tick of each host within that time, among the newest TICKS_READ."""
     rows = run(
         connection,
         f"SELECT t.host, t.not_started FROM {TICKS} t WHERE t.started_at >= {after_now(':ago_s')} "

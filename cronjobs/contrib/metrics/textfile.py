@@ -1,4 +1,4 @@
-"""Metrics as a file for node_exporter: whole or not at all, and readable by its user."""
+"""Write metrics to a file for node_exporter: atomically, and readable by its user."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ MODE: Final = 0o644
 
 
 class TextfileNotWritten(CronjobsError):
-    """The file stays as it was."""
+    """The textfile could not be written; the old one is unchanged."""
 
 
 def write(path: Path, lines: Iterable[str]) -> None:
-    """Replace *path* by a file of these lines; a link there is replaced, not followed. Raises TextfileNotWritten."""
-    # Not *.prom: node_exporter must not read it. Each process has its own.
+    """Replace *path* with a file of these lines; a symlink is replaced, not followed. Raises TextfileNotWritten."""
+    # Not *.prom, so node_exporter ignores it; one name per process.
     beside = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         require_replaceable(path)
         try:
             with suppress(FileNotFoundError):
-                beside.unlink()  # of a process of this number that was killed
+                beside.unlink()  # left by a killed process with the same pid
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(beside, flags, MODE), "w", encoding="utf-8", errors="backslashreplace") as file:
-                os.fchmod(file.fileno(), MODE)  # whatever cron's umask is
+                os.fchmod(file.fileno(), MODE)  # regardless of cron's umask
                 file.writelines(f"{line}\n" for line in lines)
             beside.replace(path)
         except BaseException:
@@ -37,5 +37,5 @@ def write(path: Path, lines: Iterable[str]) -> None:
                 beside.unlink()
             raise
     except OSError as error:
-        # Without the name of the file beside it, which has a number: it is the same mistake each time.
+        # Omit the temporary file's name, which has the pid, so that repeated errors have the same text.
         raise TextfileNotWritten(f"metrics cannot be written to {path}: {error.strerror or error}") from None

@@ -1,1 +1,1 @@
-"""An old crontab becomes schedules, and is compared with what it did."""
+"""Turn an old crontab into schedules, and compare these with what cron did."""

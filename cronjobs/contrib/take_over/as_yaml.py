@@ -1,4 +1,4 @@
-"""A cronjobs.yaml for the lines that are taken over. Pure."""
+"""Write the cronjobs.yaml for imported crontab lines. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def secrets_of(found: TakenOver) -> Secrets:
-    """What the lines have as secrets; a name that has several values gets several variables."""
+    """Collect the lines' secrets; a name with several values gets several variables."""
     secrets: dict[tuple[str, str], str] = {}
     pairs = dict.fromkeys(pair for each in found.taken for pair in each.env)
     taken = {name for name, _ in pairs}
@@ -60,7 +60,7 @@ def as_env_file(secrets: Secrets) -> str:
 
 
 def _quoted(value: str) -> str:
-    """As ``read_env_file`` reads it."""
+    """Return the env_file's text, in the format of ``read_env_file``."""
     if "'" not in value:
         return f"'{value}'"
     return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
@@ -69,9 +69,9 @@ def _quoted(value: str) -> str:
 def as_yaml(
     found: TakenOver, *, of: str, timezone: str, sender: str, env_file: str | None = None, secrets: Secrets = NONE
 ) -> str:
-    """The text of the file. *of*: which crontab it was; *sender*: from whom alerts come, unless MAILFROM says it.
+    """Return the YAML. *of*: which crontab it comes from; *sender*: the alerts' From address without MAILFROM.
 
-    *env_file* holds the *secrets*; without one the values stand in the text.
+    *env_file* holds the *secrets*; without one the YAML contains the values.
     """
     count = max(1, min(len(found.taken), MOST_LONG_JOBS))
     parts = [_filled(_HEAD, of=one_line(of, 100), timezone=written(timezone), count=str(count))]
@@ -124,7 +124,7 @@ def _filled(text: str, **values: str) -> str:
 
 
 def _keys(taken: TakenLine, secrets: Secrets) -> dict[str, str]:
-    """What the line's command is run with, by the file's keys, as it is written there."""
+    """Return the settings of the line's command: key of the file → YAML text."""
     return {
         "stdin": written(taken.line.stdin, plain=False) if taken.line.stdin else "none",
         "folder": written(taken.folder),
@@ -138,7 +138,7 @@ def _keys(taken: TakenLine, secrets: Secrets) -> dict[str, str]:
 
 
 def _common(lines: Collection[dict[str, str]]) -> dict[str, str]:
-    """What most of the lines have, key by key."""
+    """Return the most common value of each key, for ``defaults:``."""
     return {key: Counter(each[key] for each in lines).most_common(1)[0][0] for key in next(iter(lines))}
 
 

@@ -1,4 +1,4 @@
-"""``cronjobs crontab import|compare``: an existing crontab as a cronjobs.yaml with the same meaning."""
+"""``cronjobs crontab import|compare``: convert a crontab to a cronjobs.yaml, and verify that it means the same."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from cronjobs.errors import ConfigError, UsageError
 from cronjobs.model import in_zone
 from cronjobs.text import one_line, visible
 
-MODE: Final = 0o600  # as the crontab itself: it may hold passwords
-SHOWN: Final = 5  # instants of a difference, as text
-LISTED: Final = 100  # and as JSON
+MODE: Final = 0o600  # like the crontab itself: it may contain passwords
+SHOWN: Final = 5  # instants printed per difference
+LISTED: Final = 100  # the same with --json
 
 
 class WhichCron(StrEnum):
@@ -164,7 +164,7 @@ def _read(file: str | None) -> str:
 
 
 def _write_new(file: Path, text: str, env_file: Path, secrets: str | None) -> None:
-    """Write both where nothing is yet, and see that they can be used."""
+    """Write both files without overwriting any, then check that they load."""
     made: list[Path] = []
     try:
         for path, content in ((env_file, secrets), (file, text)):
@@ -177,7 +177,7 @@ def _write_new(file: Path, text: str, env_file: Path, secrets: str | None) -> No
         for path in made:
             with suppress(OSError):
                 path.unlink()
-        if isinstance(error, ConfigError):  # a cronjobs.py beside it, say
+        if isinstance(error, ConfigError):  # for example a cronjobs.py beside it
             raise CrontabError(f"{error}: nothing was written") from None
         raise
 
@@ -194,7 +194,7 @@ def _new_file(file: Path) -> int:
         raise UsageError(f"--out {one_line(str(file), 200)}: {why}") from None
 
 
-# --- what is said -----------------------------------------------------------------------------------------------------
+# --- messages ---------------------------------------------------------------------------------------------------------
 
 
 def _start(given: str | None, timezone: str) -> datetime:

@@ -1,4 +1,4 @@
-"""A crontab beside the schedules that are to take its place: which stands for which line, where they differ. Pure."""
+"""Compare a crontab with the schedules that replace it: match lines to schedules, find differences. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER_INSTANTS: Final = "they are not due at the same instants"
 
 @dataclass(frozen=True)
 class Pair:
-    """A line and the schedule that stands for it. Not ``same_command``: only its name fits, it runs something else."""
+    """A line and its schedule. ``same_command`` False: only the name matches; the schedule runs something else."""
 
     taken: TakenLine
     schedule: ScheduleSettings | None
@@ -31,7 +31,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class LineDifference:
-    """Where a line and its schedule differ. ``instants``: how often cron starts it there, and how often we do."""
+    """A difference between a line and its schedule. ``instants``: instant → cron's starts and ours."""
 
     taken: TakenLine
     schedule: ScheduleSettings | None
@@ -40,7 +40,7 @@ class LineDifference:
 
 
 def paired(lines: Sequence[TakenLine], settings: Settings) -> list[Pair]:
-    """Each line with its schedule, which stands for no other: of the same command, name and time, if possible."""
+    """Match each line to a schedule of its own, preferring the same command, name and time."""
     free = dict(settings.schedules)
     found: dict[int, Pair] = {}
 
@@ -75,7 +75,7 @@ def paired(lines: Sequence[TakenLine], settings: Settings) -> list[Pair]:
 def differences(
     pairs: Sequence[Pair], timezone: str, after: datetime, until: datetime, cron: Cron
 ) -> list[LineDifference]:
-    """Where cron, in the host's *timezone*, and the schedules differ in (*after*, *until*]."""
+    """Return the differences in (*after*, *until*]; cron uses the host's *timezone*."""
     found = []
     by_cron = starts([pair.taken.cron_line for pair in pairs], timezone, after, until, cron)
     for pair, old in zip(pairs, by_cron, strict=True):
@@ -91,7 +91,7 @@ def differences(
 
 
 def _due(schedule: ScheduleSettings, after: datetime, until: datetime) -> list[datetime]:
-    """When jobs of *schedule* may begin; its ``spread`` delays them."""
+    """Yield when jobs of *schedule* may begin, with the delay of its ``spread``."""
     late = spread_offset(schedule)
     seconds = timing(schedule.cron, schedule.every, schedule.timezone).seconds(after - late, until - late)
     return [datetime.fromtimestamp(second, UTC) + late for second in seconds]

@@ -1,6 +1,6 @@
-"""The five fields of a crontab line as the C code of cron reads them. Pure.
+"""Parse the five fields of a crontab line as cron's C code does. Pure.
 
-It shares nothing with ``crontime``: ``crontab compare`` holds the one against the other.
+It shares no code with ``crontime``, since ``crontab compare`` compares the two.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class BadField(ValueError):
 
 @dataclass(frozen=True)
 class CronFields:
-    """What the fields select. Weekdays from 0, Sunday, to 7, Sunday again: both are there, or neither.
+    """What the fields select. Weekdays run from 0 to 7; both are Sunday, and are set together.
 
-    The flags are set by a "*" at the beginning of a field: MIN_STAR, HR_STAR, DOM_STAR and DOW_STAR in cron.h.
+    A "*" at the beginning of a field sets its flag: MIN_STAR, HR_STAR, DOM_STAR, DOW_STAR in cron.h.
     """
 
     minutes: frozenset[int]
@@ -37,7 +37,7 @@ class CronFields:
 
     @property
     def wild(self) -> bool:
-        """Whether a clock change leaves it alone: it runs by the new time at once."""
+        """Whether the line follows a clock change at once (it has a "*")."""
         return self.minute_star or self.hour_star
 
     def on_day(self, day: int, month: int, weekday: int) -> bool:
@@ -58,7 +58,7 @@ _MONTHS: Final = frozenset(range(1, 13))
 _WEEK: Final = frozenset(range(8))
 _FIRST: Final = frozenset({1})
 _SUNDAY: Final = frozenset({0, 7})
-_NAMES: Final = {  # load_entry in entry.c; that @daily sets no flag makes no difference: all days match
+_NAMES: Final = {  # load_entry in entry.c; @daily sets no day flags there, which is equivalent: all days match
     "@yearly": _at_midnight(_FIRST, _FIRST, _WEEK, weekday_star=True),
     "@annually": _at_midnight(_FIRST, _FIRST, _WEEK, weekday_star=True),
     "@monthly": _at_midnight(_FIRST, _MONTHS, _WEEK, weekday_star=True),
@@ -70,7 +70,7 @@ _NAMES: Final = {  # load_entry in entry.c; that @daily sets no flag makes no di
 
 
 def read_fields(when: str, cron: Cron) -> CronFields:
-    """The fields of *when*, as ``CrontabEntry.when`` has it. Raises BadField as cron would refuse it."""
+    """Parse *when*, in the form of ``CrontabEntry.when``. Raises BadField if cron would refuse it."""
     if when.startswith("@"):
         if when not in _NAMES:
             raise BadField(f'"{when}" is not a name that cron knows')
@@ -93,7 +93,7 @@ def read_fields(when: str, cron: Cron) -> CronFields:
 
 
 def _values(kind: str, word: str, low: int, high: int, names: tuple[str, ...], cron: Cron) -> frozenset[int]:
-    """The values of a list of ranges: get_list in entry.c."""
+    """Parse a list of ranges: get_list in entry.c."""
     found: set[int] = set()
     try:
         for item in word.split(","):
@@ -104,7 +104,7 @@ def _values(kind: str, word: str, low: int, high: int, names: tuple[str, ...], c
 
 
 def _range(item: str, low: int, high: int, names: tuple[str, ...], cron: Cron) -> set[int]:
-    """get_range in entry.c: "*", a number or a range, a step only behind the first and the last."""
+    """get_range in entry.c: "*", a number, or a range; a step may follow "*" or a range."""
     if "~" in item and cron == "cronie":
         raise BadField("a time that cronie chooses at random")
     body, slash, step_text = item.partition("/")

@@ -1,17 +1,17 @@
-"""When cron itself starts each line: its main loop, minute by minute, with what it does about clock changes. Pure.
+"""Simulate when cron itself starts each line: its main loop, minute by minute, with its clock-change rules. Pure.
 
-Written after main() and find_jobs() in cron.c of Debian's cron 3.0pl1-162 and of cronie 1.7. It shares nothing with
-``crontime``: ``crontab compare`` holds the one against the other.
+Written after main() and find_jobs() in cron.c of Debian's cron 3.0pl1-162 and of cronie 1.7. It shares no code
+with ``crontime``, since ``crontab compare`` compares the two.
 
 Cron keeps a virtual time: the minute on the wall, counted from 1970 as if the wall showed UTC. Each minute it compares
 that with the clock:
 
-- a minute later: everything that matches runs. That is all, but for clock changes;
+- a minute later, the normal case: every matching line runs;
 - up to 5 minutes later: each minute in between is run, as if cron had woken up late;
 - up to 3 hours later (summer time begins): lines with a "*" run by the new time, the others for each minute that was
   left out, so a line that matches two of these runs twice. Cron waits for 10 s after each; here all run at once;
 - up to 3 hours earlier (summer time ends): only lines with a "*" run, until the clock is where it was;
-- more than that: the new time is taken as it is, and what was left out does not run.
+- more than that: cron adopts the new time, and skipped minutes do not run.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from cronjobs.desk.crontab.lines import Cron
 _HOURS_3 = 180  # minutes: 3 * MINUTE_COUNT
 _DAY = 1440
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
-_LEAD = 2 * _DAY  # the loop begins so long before the range: a clock change just before it is then known
+_LEAD = 2 * _DAY  # start this much before the range, to know of a clock change just before it
 
 
 @dataclass(frozen=True)
 class TimedLine:
-    """One line's fields. ``timezone``: its CRON_TZ, which only cronie knows; None: there is none, "": an empty one."""
+    """One line's fields. ``timezone``: its CRON_TZ, which only cronie supports; None: not set; "": set empty."""
 
     fields: CronFields
     timezone: str | None = None
@@ -42,7 +42,7 @@ class TimedLine:
 def starts(
     lines: Sequence[TimedLine], timezone: str, after: datetime, until: datetime, cron: Cron
 ) -> list[list[datetime]]:
-    """The minutes in (*after*, *until*] at which cron starts each of *lines*; twice in a minute is there twice."""
+    """Return the minutes in (*after*, *until*] at which cron starts each line; two starts are listed twice."""
     first = _minute(after) + 1
     last = _minute(until)
     found: list[list[datetime]] = [[] for _ in lines]
@@ -59,7 +59,7 @@ def _minute(instant: datetime) -> int:
 
 
 def _bits(hit: int) -> Iterator[int]:
-    """The numbers of the lines in *hit*, in which each line is a bit."""
+    """Return the line numbers whose bits are set in *hit*."""
     while hit:
         low = hit & -hit
         yield low.bit_length() - 1
@@ -67,14 +67,14 @@ def _bits(hit: int) -> Iterator[int]:
 
 
 def _starts(lines: Sequence[TimedLine], zone: _Offsets, first: int, last: int, cron: Cron) -> Iterator[tuple[int, int]]:
-    """main() in cron.c: yield a real minute and the lines started in it, as often as they are."""
+    """main() in cron.c: yield each real minute and the lines started in it, repeated if started twice."""
     find = _Matching(lines).found
     offset = zone.at(first - 1)
-    counted_by = offset  # oldGMToff of cronie: by which offset the virtual time is counted
+    counted_by = offset  # cronie's oldGMToff: the offset that the virtual time uses
     virtual = first - 1 + offset
     summer = zone.is_summer(first - 1)
     for now in range(first, last + 1):
-        # set_time(): cronie looks at the offset only when tm_isdst has changed.
+        # set_time(): cronie re-reads the offset only if tm_isdst has changed.
         if cron == "debian" or summer != (summer := zone.is_summer(now)):
             offset = zone.at(now)
         running = now + offset
@@ -101,7 +101,7 @@ def _starts(lines: Sequence[TimedLine], zone: _Offsets, first: int, last: int, c
 
 
 class _Matching:
-    """Which lines match a minute, each line a bit, so that a minute costs a few operations for all of them."""
+    """Matches minutes for all lines at once with a bit per line, so that a minute costs a few operations."""
 
     def __init__(self, lines: Sequence[TimedLine]) -> None:
         here = [(number, line) for number, line in enumerate(lines) if not line.timezone]
@@ -111,12 +111,12 @@ class _Matching:
         self.elsewhere = [
             (_Offsets(zone), _Table([each for each in elsewhere if each[1].timezone == zone])) for zone in zones
         ]
-        # Cronie leaves lines with a CRON_TZ, also an empty one, alone while the host's clock changes.
+        # Cronie ignores the host's clock changes for lines with a CRON_TZ, even an empty one.
         self.waiting = sum(1 << number for number, line in enumerate(lines) if line.timezone is not None)
         self.wild = sum(1 << number for number, line in enumerate(lines) if line.fields.wild)
 
     def found(self, at: int, wild: bool, fixed: bool, counted_by: int, offset: int) -> int:
-        """find_jobs(): of the lines with a "*", of the others, or of both those that match the wall's minute *at*.
+        """find_jobs(): return the lines with a "*", the others, or both, that match the local minute *at*.
 
         *counted_by*: the offset of *at*; *offset*: that of now.
         """
@@ -144,7 +144,7 @@ class _Table:
         self._day, self._on_day = -1, 0
 
     def matching(self, at: int) -> int:
-        """The lines that match the wall's minute *at*."""
+        """Return the lines that match the local minute *at*."""
         hit = self.minutes[at % 60] & self.hours[at // 60 % 24]
         return hit & self._of_day(at // _DAY) if hit else 0
 
@@ -181,7 +181,7 @@ class _Offsets:
         return self._of(minute)[1]
 
     def _of(self, minute: int) -> tuple[int, bool]:
-        """Asked of the zone once a day, unless the clock changes on that day."""
+        """Query the zone once a day, except on days with a clock change."""
         day = minute // _DAY
         if day not in self._days:
             first, last = self._look(day * _DAY), self._look(day * _DAY + _DAY)

@@ -1,4 +1,4 @@
-"""``cronjobs crontab swap|restore``: lines of the crontab go over to cronjobs, and back to cron."""
+"""``cronjobs crontab swap|restore``: move crontab lines from cron to cronjobs, and back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.text import one_line
 
-EARLY: Final = range(2, 40)  # seconds of a minute: cron has read the crontab by then, and a tick has time enough
+EARLY: Final = range(2, 40)  # seconds of a minute when cron has read the crontab and a tick still has time
 
 
 def swap(
@@ -63,7 +63,7 @@ def swap(
         environment = host.environment(new, wanted.file)
         tick = trial(wanted, environment, force)
         write(old, new)
-        way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"  # from any folder
+        way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"  # works from any folder
         echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; back again: {way_back}")
         tell_tick(tick)
         tell_host(environment, new, wanted)
@@ -96,10 +96,10 @@ def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRun
 
 
 def _early_in_a_minute() -> datetime:
-    """Wait until cron has had its minute and much of it is left; return the minute.
+    """Wait until cron has started its lines for this minute and much of the minute is left; return the minute.
 
-    The first tick takes over from its instant on, cron is left out from its next minute on. Only if no minute begins
-    between the two is nothing run twice, and nothing left out.
+    Schedules start with the first tick; cron stops with its next minute. If a minute began between the two, lines
+    would run twice or not at all.
     """
     if not EARLY.start <= SYSTEM.now().second < EARLY.stop:
         complain("waiting for the next minute to begin, so that nothing runs twice …")

@@ -1,4 +1,4 @@
-"""What becomes of each crontab line as an entry of cronjobs.yaml, with cron's meaning kept. Pure."""
+"""Convert each crontab line to an entry of cronjobs.yaml with the same meaning. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from cronjobs.errors import CronError
 
 @dataclass(frozen=True)
 class TakenLine:
-    """A line and its entry: ``cron`` is due in ``timezone`` when the line's fields match; ``fields`` are as cron reads
-    them. ``inherited`` names the variables that come from cron's own environment (PAM)."""
+    """A line and its entry: ``cron`` is due in ``timezone`` when the line's fields match; ``fields`` as cron parses
+    them. ``inherited``: variables that come from cron's own environment (PAM)."""
 
     line: CrontabEntry
     fields: CronFields
@@ -56,13 +56,13 @@ class TakenOver:
     taken: tuple[TakenLine, ...]
     left: tuple[LeftLine, ...]
     notes: tuple[str, ...]
-    mail_to: tuple[str, ...]  # the addresses of MAILTO above a line that is taken, as alerts take them
+    mail_to: tuple[str, ...]  # MAILTO's addresses above the imported lines, in the form for alerts
     mail_from: str | None = None
 
 
 @dataclass(frozen=True)
 class Importer:
-    """Whose crontab it is and where: its *owner*, the host's *timezone*, which *cron* runs it, and what PAM sets."""
+    """The crontab's context: its *owner*, the host's *timezone*, the kind of *cron*, and PAM's variables."""
 
     owner: pwd.struct_passwd
     timezone: str
@@ -70,7 +70,7 @@ class Importer:
     from_pam: Collection[str] = ()
 
     def take_over(self, crontab: str) -> TakenOver:
-        """Every entry of *crontab*, as an entry of ours or with the reason why it stays."""
+        """Convert every line of *crontab*, or give the reason why it stays."""
         taken: list[TakenLine] = []
         left: list[LeftLine] = []
         names: set[str] = set()
@@ -170,7 +170,7 @@ _ADDRESS: Final = re.compile(r"[!-~]{1,64}@[!-~]{1,255}")
 
 
 def _addresses(taken: list[TakenLine]) -> tuple[tuple[str, ...], list[str]]:
-    """Whom cron mails the output, each once; a local user as user@localhost. And what to say of those that are none."""
+    """Return whom cron mails output (local users as user@localhost), and messages about invalid addresses."""
     found: dict[str, None] = {}
     notes = []
     for mail_to in dict.fromkeys(dict(each.line.settings).get("MAILTO", "") for each in taken):
@@ -187,10 +187,10 @@ def _addresses(taken: list[TakenLine]) -> tuple[tuple[str, ...], list[str]]:
 
 
 def expression(when: str, fields: CronFields) -> str:
-    """An expression of ours that selects what cron reads in *when*: as it is written, if that may be.
+    """Return our expression for the times that cron reads in *when*, unchanged if possible.
 
-    Ours refuses what is likely a mistake, such as "*/90" or "5-3": the same is then written otherwise. Raises CronError
-    where nothing does, or where the line never runs.
+    Our grammar refuses likely mistakes such as "*/90" or "5-3"; these are rewritten. Raises CronError if that is
+    impossible or the line never runs.
     """
     try:
         if _selects(grammar.parse(when), fields):
@@ -221,7 +221,7 @@ def _selects(ours: grammar.CronExpression, theirs: CronFields) -> bool:
 
 
 def _all_days(fields: CronFields) -> bool:
-    """Whether both day fields select every day, so that "and" and "or" are the same."""
+    """Whether both day fields select every day, so that "and" and "or" are equivalent."""
     return len(fields.days) == 31 and len(fields.weekdays) == 8
 
 
@@ -252,7 +252,7 @@ _OPTIONS_WITH_VALUE: Final = frozenset({"-n", "-c", "-u", "-t", "-w", "-d"})
 
 
 def name_of(command: str) -> str:
-    """A name for the schedule, from the program that *command* runs and the first word that it is given."""
+    """Make a schedule's name from the program that *command* runs and its first argument."""
     while found := _LEADING.match(command):
         command = command[found.end() :]
     first = re.split(r"[;&|<>\n]", command, maxsplit=1)[0]

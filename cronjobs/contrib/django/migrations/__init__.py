@@ -1,1 +1,1 @@
-"""One migration for each revision of the tables; ``cronjobs.contrib.django.revisions`` has what they do."""
+"""One migration per revision of the tables; see ``cronjobs.contrib.django.revisions``."""

@@ -1,4 +1,4 @@
-"""``manage.py cronjobs …``: the command line of cronjobs, with Django set up and by its settings."""
+"""``manage.py cronjobs …``: the cronjobs command line with Django set up and its settings applied."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cronjobs.__main__ import main
 from cronjobs.desk.cli.loading import begun_by
 from cronjobs.engine.config.django_project import config_file
 
-DJANGOS: Final = ("--settings", "--pythonpath")  # manage.py has read these
+DJANGOS: Final = ("--settings", "--pythonpath")  # manage.py has already handled these
 ENDS_ITS_PROCESS: Final = ("run-due", "dev", "exec", "web")
 
 
 class CommandLine(BaseCommand):
-    """Every word behind ``cronjobs`` is passed on; the exit code is that of the command."""
+    """Passes all words after ``cronjobs`` on, and exits with the command's code."""
 
     help = "The command line of cronjobs: manage.py cronjobs --help lists its commands."
     requires_system_checks: list[str] = []  # noqa: RUF012 Django's own way to say none
@@ -35,7 +35,7 @@ class CommandLine(BaseCommand):
         parser.add_argument("words", nargs=REMAINDER)
 
     def handle(self, *_: Any, words: list[str], **__: Any) -> None:
-        """For ``call_command("cronjobs", "jobs", "list")``."""
+        """Run a command for ``call_command("cronjobs", "jobs", "list")``."""
         if words[:1] and words[0] in ENDS_ITS_PROCESS:
             raise CommandError(
                 f"cronjobs {words[0]} ends its process: run it as a subprocess (in tests, drain() runs jobs)"
@@ -62,7 +62,7 @@ def _run(words: list[str]) -> None:
 
 
 def _without_djangos(words: Iterable[str]) -> Iterator[str]:
-    """What Django leaves in for its commands to read again."""
+    """Drop the options that Django has already handled."""
     rest = iter(words)
     for word in rest:
         if word == "--":
