@@ -1,8 +1,8 @@
-"""For users' tests (and ours): a context, tables, jobs run in a test's own transaction, and clocks that a test moves.
+"""Test helpers: a handler's context, tables, jobs run in a test's transaction, whole ticks, and settable clocks.
 
-``context`` is for calling one handler without a database. ``create_tables`` and ``drain`` work on a connection of the
-test's, which is rolled back in the end. ``tick`` is a whole tick at any time, on a database of the test's own. Names
-are loaded on first use.
+``context`` is for calling one handler without a database. ``create_tables`` and ``drain`` work on the test's
+connection, which the test rolls back. ``tick`` runs a whole tick at any time, on the test's own database. Names are
+loaded on first use.
 """
 
 from __future__ import annotations

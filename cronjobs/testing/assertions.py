@@ -21,14 +21,14 @@ from cronjobs.model import Status, duration, rough
 from cronjobs.testing.configured import settings_of
 from cronjobs.testing.lending import LentDatabase, require_tables
 
-LOOKED_AT: Final = 10_000  # the newest jobs that are looked at
+LOOKED_AT: Final = 10_000  # the newest jobs that are searched
 LISTED: Final = 10
 UNMET: Final = object()
 
 
 @dataclass(frozen=True)
 class Found:
-    """A job that exists; the fields are the columns of its row."""
+    """An existing job; the fields are the columns of its row."""
 
     id: int
     job_type: str
@@ -63,7 +63,7 @@ class ExpectedJob:
 
     job_type: str
     payload: Mapping[str, Any]
-    options: Mapping[str, Any]  # by the names of Found
+    options: Mapping[str, Any]  # field of Found → expected value
 
     def is_met_by(self, job: Found) -> bool:
         return (
@@ -98,8 +98,8 @@ def assert_enqueued(
     """Assert that *connection* sees a job of *job_type* whose payload has these keys and values; return the matches.
 
     ``assert_enqueued(session, "billing.send_invoice", invoice_id=42)``. A payload key that is also the name of an
-    option goes into *payload*. ``count``: exactly so many; None: at least one. ``delay``: the time from enqueueing to
-    its run_at. ``status``: "queued", "succeeded" …; None: any, so that jobs which have run since count, too.
+    option goes into *payload*. ``count``: exactly this many; None: at least one. ``delay``: the time from enqueueing to
+    its run_at. ``status``: "queued", "succeeded" …; None: any, which includes jobs that have run.
     """
     __tracebackhide__ = True
     given = {
@@ -135,7 +135,7 @@ def assert_not_enqueued(
 
 
 def _as_stored(job_type: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Dates, Decimals and the like that the type's handler takes, as its rows have them."""
+    """Convert dates, Decimals and the like in *payload* to JSON, as the handler's rows store them."""
     registration = registered().get(job_type)
     if registration is None or registration.fault is not None:
         return payload
@@ -144,7 +144,7 @@ def _as_stored(job_type: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _jobs(connection: Target, schema: str | None) -> list[Found]:
-    """The jobs that exist, oldest first."""
+    """Return the existing jobs, oldest first."""
     with LentDatabase(connection, "assert_enqueued()", schema=schema).read() as lent:
         require_tables(lent, "assert_enqueued()")
         rows = list_jobs(lent, Filter(), LOOKED_AT)
@@ -194,8 +194,8 @@ def assert_fires(
 
     *schedule*: a name in *config* (None: cronjobs.yaml), or an expression: "15 2 * * *", "every 10m". *between* and
     *at*: aware datetimes, or ISO text; without an offset they are in the schedule's zone, or in *timezone* (for an
-    expression; None: UTC). ``at``: exactly these, ``[]`` for none; ``count``: so many; neither: at least one. The
-    returned instants are in that zone. It computes from the file alone: no pause, no catch-up.
+    expression; None: UTC). ``at``: exactly these, ``[]`` for none; ``count``: this many; neither: at least one. The
+    returned instants are in that zone. Only the file counts: pauses and catch-up are ignored.
     """
     __tracebackhide__ = True
     from cronjobs.engine.crontime.timing import timing
@@ -222,7 +222,7 @@ def assert_fires(
 def _timing_of(
     schedule: str, config: str | Path | None, timezone: str | None
 ) -> tuple[str | None, timedelta | None, str]:
-    """The schedule's cron expression or interval, and its zone."""
+    """Return the schedule's timing (cron expression or interval) and its zone."""
     if schedule.startswith("every "):
         return None, duration(schedule.removeprefix("every ")), timezone or "UTC"
     if " " in schedule.strip() or schedule.startswith("@"):

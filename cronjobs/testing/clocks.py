@@ -1,4 +1,4 @@
-"""Clocks that a test moves."""
+"""Clocks that a test sets and moves."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from cronjobs.clock import SYSTEM
 
 
 class FakeClock:
-    """A clock that stands still until it is moved, on SQLite and on a real PostgreSQL alike.
+    """A clock that stands still until it is moved; works on SQLite and on PostgreSQL.
 
-    Pass it to ``Database(address, clock=…)``. It starts at *start* (aware), else at the present. Column defaults of the
-    tables do not use it.
+    Pass it to ``Database(address, clock=…)``. It starts at *start* (aware; None: now). Column defaults of the tables
+    do not use it.
     """
 
     def __init__(self, start: datetime | None = None) -> None:
@@ -30,7 +30,7 @@ class FakeClock:
         return self._now
 
     def advance(self, by: timedelta) -> datetime:
-        """Move on by *by* (negative: the wall clock steps back, the monotonic one does not); return the new now."""
+        """Advance by *by* (negative: the wall clock steps back, the monotonic one stays); return the new now."""
         return self.set(self.now() + by)
 
     def set(self, instant: datetime) -> datetime:
@@ -41,7 +41,7 @@ class FakeClock:
 
 
 class TravelClock(FakeClock):
-    """Follows the present until it is moved, and then stands still."""
+    """A clock that shows the real time until it is moved, then stands still."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class TravelClock(FakeClock):
 
 
 class StillClock(FakeClock):
-    """Its monotonic seconds stand still, too: what is left of a time-out is what the test set."""
+    """A clock whose monotonic seconds stand still too, so that a timeout's rest is what the test set."""
 
     def monotonic(self) -> float:
         return self._advanced_s

@@ -26,21 +26,21 @@ def settings_of(config: str | Path | None, imports: Iterable[str] = (), database
     settings = load(Path(config), environ=os.environ, database_url=database_url, need_database=database_url is not None)
     if problems := [each for each in settings.problems if not _goes_out(each.path)]:
         raise ConfigError(problems)
-    # A test must not write the file that production reads, nor wake anybody.
+    # A test must neither write production's files nor send alerts.
     schedules = {name: replace(schedule, ping=None) for name, schedule in settings.schedules.items()}
     run = replace(settings.run, ping=None)
     return replace(settings, metrics=MetricsSettings(), alerts=None, run=run, schedules=schedules, trusted=True)
 
 
 def _goes_out(path: str) -> bool:
-    """Whether that part of the file is only about alerts and pings, whose variables a test does not need."""
+    """Whether this key of the file concerns only alerts and pings, whose variables a test does not need."""
     return path.split(".")[0] == "alerts" or path.endswith(".ping")
 
 
 def handlers_of(settings: Settings) -> JobTypes:
-    """Import the handlers; raises UsageError for a module that fails, where a tick would let its jobs wait.
+    """Import the handlers. Raises UsageError if a module fails to import; a tick would let its jobs wait.
 
-    A test needs no cluster: handlers with an executor run here.
+    Handlers with an executor run in this process: a test needs no cluster.
     """
     found = job_types.load(settings)
     if found.faults:

@@ -1,4 +1,4 @@
-"""``drain``: runs due jobs inside a test's own transaction, with a tick's loop and one worker.
+"""``drain``: run due jobs inside a test's own transaction, with a tick's loop and one worker.
 
 Unlike in a tick, the connection is the test's, the worker is the test's own thread, and each job runs in a savepoint.
 Claims, retry policies, outcomes and history are the tick's own code.
@@ -28,13 +28,13 @@ from cronjobs.testing.one_here import WORKER, OneHere
 from cronjobs.testing.outside import refuse_jobs_from_outside
 from cronjobs.testing.ran import EventCollector, JobFailed, Ran, ran_by
 
-MOST_JOBS: Final = 1000  # after so many, a job must be enqueueing itself
+MOST_JOBS: Final = 1000  # with more, a job is probably enqueueing itself
 NO_LIMIT: Final = timedelta(days=31)  # no job is too long for a test
 
 
 @dataclass(frozen=True)
 class Drained(EventCollector):
-    """What ``drain`` did: ``ran``, in order. ``unresolved``: due jobs by type that is not registered here."""
+    """What ``drain`` did. ``ran``: attempts in order. ``unresolved``: unregistered type → number of due jobs."""
 
     ran: tuple[Ran, ...] = ()
     unresolved: Mapping[str, int] = field(default_factory=dict)
@@ -57,14 +57,14 @@ def drain(
     """Run every job that is due on *connection*, including uncommitted ones, in this thread; never commits.
 
     *connection*: what ``enqueue`` accepts, in the test's transaction. Each job runs in a savepoint, which is kept when
-    it succeeds; its end and its history are written as a tick does. Jobs that these jobs enqueue run as well, if they
-    are due; retries do not. ``at``: as if it were then (aware); *clock*: by that clock. ``config``: the cronjobs.yaml
-    whose ``imports`` and ``job_types`` count; None: ``imports``, and whatever ``@job`` has registered. ``queue``,
-    ``only`` (a job type) and ``limit`` restrict it. ``raise_errors``: raise the exception of the first handler that
-    failed, after all is written. ``outside``: also run jobs that were committed before this process began, which the
-    tests did not make; else they are a UsageError, and nothing runs. Time-outs of threads and ``isolation: process`` do
-    not apply. Raises UsageError if the handlers cannot be imported, if a handler ends the transaction, and after 1,000
-    jobs without a ``limit``.
+    it succeeds; its outcome and history are written as by a tick. Jobs that these jobs enqueue run as well, if they are
+    due; retries do not. ``at``: pretend that it is this time (aware); *clock*: use this clock. ``config``: the
+    cronjobs.yaml whose ``imports`` and ``job_types`` count; None: ``imports``, and whatever ``@job`` has registered.
+    ``queue``, ``only`` (a job type) and ``limit`` restrict it. ``raise_errors``: raise the exception of the first
+    handler that failed, after everything is written. ``outside``: also run jobs that were committed before this process
+    began, which the tests did not make; without it such jobs raise UsageError, and nothing runs. Timeouts of threads
+    and ``isolation: process`` do not apply. Raises UsageError if the handlers cannot be imported, if a handler ends the
+    transaction, and after 1,000 jobs without a ``limit``.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     settings = settings_of(config, imports)

@@ -1,4 +1,4 @@
-"""A pytest fixture in one line: all of ``cronjobs.testing``, bound to the test's connection or database."""
+"""A one-line pytest fixture: all of ``cronjobs.testing``, bound to the test's connection or database."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class Jobs:
-    """The fixture's value; each method is the function of the same name, without its connection.
+    """The fixture's value; each method is the function of the same name with the connection filled in.
 
-    ``clock`` follows the present until it is moved, by the test or by ``at=…``; then it stands still.
+    ``clock`` shows the real time until the test or ``at=…`` moves it; then it stands still.
     """
 
     def __init__(

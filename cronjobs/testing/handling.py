@@ -43,16 +43,16 @@ class Unknown(Enum):
     UNKNOWN = "begun once, and no end of it is recorded"
 
 
-UNKNOWN: Final = Unknown.UNKNOWN  # an effect or step that was begun, and whose end is unknown
+UNKNOWN: Final = Unknown.UNKNOWN  # an effect or step that was begun and never recorded
 
 EffectKey = str | tuple[object, ...]
 
 
 class FakeContext(Context):
-    """A Context without a database, which records what the handler did with it.
+    """A Context without a database that records what the handler did.
 
-    ``effects``: what is recorded now, by key (a step's is "job:1:step:render"); ``UNKNOWN`` for what was only begun.
-    ``reported``: what it said by ``progress()``, in order, each (done, of, note).
+    ``effects``: key → recorded result (a step's key is "job:1:step:render"); ``UNKNOWN`` if only begun.
+    ``reported``: its ``progress()`` calls in order, each (done, of, note).
     ``succeeded``: whether the handler ended the job by ``transaction()`` or ``finish()``; ``result``: its result.
     """
 
@@ -91,8 +91,8 @@ def context(
 ) -> FakeContext:
     """Make a ``ctx`` for calling a handler in a unit test: ``send_invoice(context(tries=3), invoice_id=7)``.
 
-    Each argument is the field of that name. ``remaining`` is what is left of the time-out; it stands still, and 0 means
-    it is over. ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are what
+    Each argument is the field of that name. ``remaining``: what is left of the timeout; it stands still; 0: time is
+    up. ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are what
     earlier attempts left: key or name → the result, or ``UNKNOWN`` for one that was begun and never recorded; others
     were never begun. ``connection``: what ``ctx.transaction()`` yields, in a savepoint; None: using it raises
     UsageError. The instants are aware; ``started_at`` and
@@ -131,7 +131,7 @@ def context(
         report=lambda told, _at: reported.append(told),
     )
     made.reported = reported
-    made.scheduled_for = scheduled_for  # in the zone that the test gave it
+    made.scheduled_for = scheduled_for  # keep the test's zone
     made._ledger = _MemoryLedger(Lease(job_id, attempt, "test"), made.log)
     for key, value in (effects or {}).items():
         made._ledger.remember(effect_key(key), value)
@@ -148,7 +148,7 @@ def context(
 
 
 class _MemoryLedger(Ledger):
-    """The effects of one attempt, and of those before it, in memory; it decides as the real ledger does."""
+    """An in-memory ledger of this and earlier attempts' effects; it decides as the real one does."""
 
     def __init__(self, lease: Lease, log: Logger) -> None:
         self.log = log
@@ -158,7 +158,7 @@ class _MemoryLedger(Ledger):
         self._open = set()
 
     def remember(self, key: str, value: Any) -> None:
-        """Record what an earlier attempt left of *key*."""
+        """Record the effect that an earlier attempt left under *key*."""
         begun = value is UNKNOWN
         state = "begun" if begun else "recorded"
         earlier = self.lease.attempt - 1
@@ -189,7 +189,7 @@ class _MemoryLedger(Ledger):
 
 
 class _MemoryEnding(OwnTransaction):
-    """The end of a job that is in no table: it only notes that it was written."""
+    """A job's own ending without a table: only notes that the job ended."""
 
     def finish(self, target: Target, result: Any) -> None:
         self.refuse_if_over("ctx.finish()")

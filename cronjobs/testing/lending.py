@@ -1,6 +1,6 @@
-"""A test's own connection and its open transaction, as the ``Database`` that our code reads and writes through.
+"""Present a test's own connection and open transaction as the ``Database`` that our code uses.
 
-Nothing here commits: what is a transaction elsewhere is a savepoint in the test's one.
+Nothing here commits: our transactions become savepoints in the test's transaction.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from cronjobs.errors import BadValue, UsageError
 
 
 class Savepoint:
-    """A part of the test's transaction."""
+    """A savepoint in the test's transaction."""
 
     def __init__(self, of: Connection | Session) -> None:
         self._savepoint = of.begin_nested()
 
     def flush(self) -> None:
-        """Send what an ORM still holds back; it may fail as a COMMIT may."""
+        """Flush the ORM's pending changes; this may fail as a COMMIT may."""
 
     def commit(self) -> None:
         self._savepoint.commit()
@@ -40,19 +40,19 @@ class Savepoint:
 
 
 class Lender:
-    """What a test gave us: an SQLAlchemy connection for its transaction, and savepoints that its owner knows of."""
+    """The test's connection as an SQLAlchemy connection, with savepoints made through its owner (session, Django)."""
 
     def __init__(self, connection: Callable[[], Connection], savepoint: Callable[[], Savepoint], what: str) -> None:
         self._connection, self.savepoint, self._what = connection, savepoint, what
 
     def connection(self) -> Connection:
-        """The connection, in an open transaction. Raises UsageError where each statement would commit itself."""
+        """Return the connection in an open transaction. Raises UsageError for autocommit connections."""
         connection = self._connection()
         if not _is_open(connection):
-            connection.exec_driver_sql("SELECT 1").close()  # whatever begins with the first statement begins
+            connection.exec_driver_sql("SELECT 1").close()  # start a transaction that begins with the first statement
         if not _is_open(connection):
             raw: Any = connection.connection.driver_connection
-            # Python's sqlite3 begins with the first INSERT, and a savepoint outside of a transaction commits.
+            # Python's sqlite3 begins only at the first INSERT, and releasing a savepoint outside a transaction commits.
             if connection.dialect.name != "sqlite" or raw.isolation_level is None:
                 raise UsageError(
                     f"{self._what} works in the test's own transaction, and this connection commits by itself"
@@ -62,22 +62,22 @@ class Lender:
 
 
 def ended_since(connection: Connection, transaction: object) -> bool:
-    """Whether *transaction*, which was open on *connection*, is not any more."""
+    """Whether *transaction* is no longer the open one on *connection*."""
     return connection.closed or connection.get_transaction() is not transaction or not _is_open(connection)
 
 
 def _is_open(connection: Connection) -> bool:
-    """Whether the driver says that a transaction is open; True where it does not say."""
+    """Whether the driver reports an open transaction; True if it cannot tell."""
     return has_open_transaction(connection.connection.driver_connection) is not False
 
 
 def lend(target: Any, what: str) -> Lender:
-    """Take what ``enqueue`` takes; *what* was called is for errors. Raises TypeError for the rest."""
+    """Wrap whatever ``enqueue`` accepts; *what*: the called function, for errors. Raises TypeError for others."""
     if isinstance(target, Connection):
         return Lender(lambda: target, lambda: Savepoint(target), what)
     if isinstance(target, Session):
         return Lender(target.connection, lambda: _OfSession(target), what)
-    if hasattr(target, "get_bind") and callable(target):  # a scoped session
+    if hasattr(target, "get_bind") and callable(target):  # Session or scoped_session
         return lend(target(), what)
     if is_django(target):
         if not target.in_atomic_block:
@@ -90,12 +90,12 @@ def lend(target: Any, what: str) -> Lender:
 
 
 class _OfSession(Savepoint):
-    """A savepoint that the session knows of: what is rolled back is forgotten by its objects, too."""
+    """A savepoint made through the session, so that a rollback also resets its objects."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._session = session
-        session.connection()  # now, not with the session's next statement: the handler may have a session of its own
+        session.connection()  # begin now: the handler may use another session
 
     def flush(self) -> None:
         self._session.flush()
@@ -109,12 +109,12 @@ class _OfSession(Savepoint):
             super().rollback()
 
     def _is_there(self) -> bool:
-        """False: the handler has committed it, or rolled it back."""
+        """Return False if the handler has committed it or rolled it back."""
         return self._session.get_nested_transaction() is self._savepoint
 
 
 class _OfDjango(Savepoint):
-    """A savepoint that Django knows of, so that its ``on_commit`` and ``needs_rollback`` are right."""
+    """A savepoint made through Django, so that ``on_commit`` and ``needs_rollback`` work."""
 
     def __init__(self, alias: str) -> None:
         from django.db import transaction  # type: ignore[import-untyped]
@@ -131,15 +131,15 @@ class _OfDjango(Savepoint):
         self._block.__exit__(None, None, None)
 
 
-# --- as our code wants it ---------------------------------------------------------------------------------------------
+# --- for our own code -------------------------------------------------------------------------------------------------
 
 
 class LentConnection(WrappedConnection):
-    """A connection for our statements: with our clock and schema, which are no business of its owner's statements."""
+    """A connection for our statements: applies our clock and schema without affecting the owner's statements."""
 
     def __init__(self, connection: Connection, clock: Clock, schema: str | None) -> None:
         super().__init__(connection, schema, cronjobs_clock=clock)
-        self.written: list[tuple[Executable, Any]] | None = None  # not None: what is executed is noted here
+        self.written: list[tuple[Executable, Any]] | None = None  # a list: record executed statements in it
 
     def execute(
         self, statement: Executable, parameters: Any = None, *, execution_options: Mapping[str, Any] | None = None
@@ -157,7 +157,7 @@ class LentDatabase(Database):
     def __init__(self, target: Any, what: str, *, schema: str | None = None, clock: Clock = SYSTEM) -> None:
         self._what, self._schema, self.clock = what, schema, clock
         self.lender = None if target is None else lend(target, what)
-        self.written: list[tuple[Executable, Any]] = []  # by transactions of their own, since it was last emptied
+        self.written: list[tuple[Executable, Any]] = []  # statements of our separate transactions, since last cleared
 
     def _lender(self) -> Lender:
         if self.lender is None:
@@ -190,7 +190,7 @@ class LentDatabase(Database):
         self.written += lent.written
 
     def write_again(self, written: Sequence[tuple[Executable, Any]]) -> None:
-        """Do once more what was committed by itself, after the savepoint around it was rolled back."""
+        """Repeat separately committed statements after the savepoint around them was rolled back."""
         with self.write() as connection:
             for statement, parameters in written:
                 connection.execute(statement, parameters)
@@ -205,10 +205,10 @@ class LentDatabase(Database):
         return cast("Connection", LentConnection(connection, self.clock, self._schema))
 
     def close(self) -> None:
-        """The connection stays its owner's."""
+        """Do nothing: the connection's owner closes it."""
 
 
 def require_tables(connection: Connection, what: str) -> None:
-    """Raise UsageError where our tables are missing; the transaction is usable after it."""
+    """Raise UsageError if our tables are missing; the transaction stays usable."""
     if not has_table(connection, meta.name):
         raise UsageError(f"{what} finds no tables of cronjobs on this connection: create_tables(connection) makes them")

@@ -1,4 +1,4 @@
-"""The one worker of ``drain``: the test's own thread, with a savepoint around each job."""
+"""The only worker of ``drain``: the test's own thread, with a savepoint around each job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORKER: Final = "drain"
 
 
 class _Ends(queue.SimpleQueue["Ended | None"]):
-    """The loop's queue of ends, which does the work when the loop waits on it."""
+    """The loop's queue of outcomes; it runs the next job when the loop waits on it."""
 
     def __init__(self, run: Callable[[Attempt], Ended]) -> None:
         self.waiting: deque[Attempt] = deque()
@@ -48,7 +48,7 @@ class _Ends(queue.SimpleQueue["Ended | None"]):
 
 
 class OneHere(Workers):
-    """One worker, in the thread that waits for the ends, with a savepoint around each attempt.
+    """One worker, in the thread that waits for outcomes, with a savepoint around each attempt.
 
     ``raised``: the exceptions of handlers that are ``noting``, in order.
     """
@@ -75,14 +75,14 @@ class OneHere(Workers):
 
     def _attempt(self, attempt: Attempt) -> Ended:
         attempt.worker, attempt.started = WORKER, self.clock.monotonic()
-        attempt.in_child_process = False  # a process of its own would not see uncommitted rows
+        attempt.in_child_process = False  # a child process would not see uncommitted rows
         database, raised_before = self._database, len(self.raised)
         database.written.clear()
         lender = database.lender
         assert lender is not None
         connection = lender.connection()
         transaction, savepoint = connection.get_transaction(), lender.savepoint()
-        # A copy: handlers see what the test has set, such as a session, and leave nothing to the next one.
+        # Copy the context: handlers see what the test set, such as a session, and leak nothing to the next one.
         finished = copy_context().run(run_attempt, attempt, self.around, self.clock)
         error = next(reversed(self.raised[raised_before:]), None)
         try:
@@ -96,12 +96,12 @@ class OneHere(Workers):
         return Ended(attempt, finished, self.clock.monotonic())
 
     def _end(self, attempt: Attempt, finished: Finished, savepoint: Savepoint) -> Finished:
-        """Keep what the handler did if it succeeded, or ended its job itself; else only what we wrote beside it."""
+        """Keep the handler's writes if it succeeded or ended its job itself; otherwise keep only ours."""
         keep = isinstance(finished.outcome, Succeeded) or self._ended_itself(attempt)
         if keep:
             try:
                 savepoint.flush()
-            except SQLAlchemyError as error:  # the handler's own COMMIT would have failed
+            except SQLAlchemyError as error:  # the app's COMMIT would have failed
                 self.raised.append(error)
                 keep, finished = False, finished._replace(outcome=outcome_of(error, attempt, self.clock))
         if keep:
@@ -116,13 +116,13 @@ class OneHere(Workers):
         try:
             with self._database.read() as connection:
                 return not is_held(connection, attempt.lease)
-        except SQLAlchemyError:  # the handler's last statement failed: only a rollback helps
+        except SQLAlchemyError:  # after the handler's failed statement only a rollback works
             return False
 
     # --- the handlers -------------------------------------------------------------------------------------------------
 
     def noting(self, job_types: JobTypes) -> JobTypes:
-        """The same with handlers whose exceptions are kept in ``raised``, since an outcome keeps only the message."""
+        """Wrap handlers to keep their exceptions in ``raised``: an outcome has only the message."""
         return replace(job_types, types={name: self._noting(job_type) for name, job_type in job_types.types.items()})
 
     def _noting(self, job_type: JobType) -> JobType:
@@ -148,7 +148,7 @@ class OneHere(Workers):
         try:
             yield
         except BaseException as error:
-            if not isinstance(error, Snooze):  # the job comes back later, and nothing went wrong
+            if not isinstance(error, Snooze):  # not a failure: the job runs again later
                 self.raised.append(error)
             raise
 
@@ -160,5 +160,5 @@ _ENDED: Final = (
 
 
 def _is_the_tests(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, ``pytest.fail()`` or the like, which must not end as a job's failure."""
+    """Whether it is Ctrl-C, ``pytest.fail()`` or the like, which must not become a job's failure."""
     return not isinstance(error, Exception | SystemExit | GeneratorExit | asyncio.CancelledError)

@@ -1,4 +1,4 @@
-"""Jobs of a database that the tests did not make: ``drain`` runs none of these, since their handlers are real."""
+"""Find jobs that the tests did not create: ``drain`` runs none of them, for that would do real work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMED: Final = 3
 MOST: Final = 1000
 _LOADED_AT: Final = SYSTEM.monotonic()
 
-# By the real clock, also where a test has stopped it.
+# Use the real clock even if a test has stopped ours.
 _PROCESS_BEGAN: Final = either(
     postgresql="statement_timestamp() - make_interval(secs => :age_s)",
     sqlite="(CAST(strftime('%s', 'now') AS integer) - :age_s) * 1000000",
@@ -47,8 +47,7 @@ _COMMITTED: Final = """
 def refuse_jobs_from_outside(connection: Connection, known: Collection[str], queue: str | None) -> None:
     """Raise UsageError if ``drain`` would run jobs that were committed before this process began.
 
-    In a database of the tests' own there are none. What the tests, or the app that they call, commit later counts as
-    theirs.
+    The tests' own database has none. Jobs that the tests or their app commit later count as the tests' own.
     """
     age_s = max(process_age(), SYSTEM.monotonic() - _LOADED_AT)
     order = " ORDER BY j.id LIMIT :most"
@@ -59,7 +58,7 @@ def refuse_jobs_from_outside(connection: Connection, known: Collection[str], que
     else:
         where = next((row.file for row in run(connection, "PRAGMA database_list") if row.name == "main"), "")
         if not where:
-            return  # in memory: nobody else's
+            return  # in memory: only ours
         found = run(connection, _OLDER + order, **given).all()
         committed = _committed(where, [row.id for row in found])
         found = [row for row in found if row.id in committed]
@@ -68,14 +67,14 @@ def refuse_jobs_from_outside(connection: Connection, known: Collection[str], que
 
 
 def _committed(file: str, ids: Iterable[int]) -> set[int]:
-    """Those of *ids* that another connection sees; all, if none can look now."""
+    """Return those of *ids* that another connection sees; all of them if none can look now."""
     wanted = set(ids)
     if not wanted:
         return wanted
     try:
         with closing(sqlite3.connect(f"file:{quote(str(Path(file)))}?mode=ro", uri=True, timeout=1)) as other:
             if not other.execute("SELECT 1 FROM sqlite_master WHERE name = 'cronjobs_jobs'").fetchall():
-                return set()  # the tables themselves are the test's
+                return set()  # the test created the tables, so the jobs too
             rows = other.execute(
                 "SELECT id FROM cronjobs_jobs WHERE id IN (SELECT value FROM json_each(?))",
                 [json.dumps(sorted(wanted))],

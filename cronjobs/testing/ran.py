@@ -1,4 +1,4 @@
-"""What a test gets to know about the jobs that ran, from the events of the tick's own code."""
+"""Collect the attempts that ran, from the tick's events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDS: Final = {
 
 
 class JobFailed(CronjobsError):
-    """A job failed in ``drain(raise_errors=True)``, but not by an exception of its handler."""
+    """A job failed in ``drain(raise_errors=True)`` without an exception from its handler."""
 
     def __init__(self, ran: Ran) -> None:
         super().__init__(f"job {ran.job_id} ({ran.job_type}) {ran.became}: {ran.error}")
@@ -43,7 +43,7 @@ class Ran:
 
 
 class EventCollector:
-    """Attempts in the order in which they ended."""
+    """Collects attempts in the order in which they ended."""
 
     ran: tuple[Ran, ...]
 
@@ -53,7 +53,7 @@ class EventCollector:
 
     @property
     def failed(self) -> list[Ran]:
-        """Those that will be retried."""
+        """The attempts that will be retried."""
         return self.that("failed")
 
     @property

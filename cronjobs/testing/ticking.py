@@ -1,4 +1,4 @@
-"""``tick``: a whole tick inside the test's process, at any time, on a real database of the test's own."""
+"""``tick``: run a whole tick in the test's process, at any time, on the test's own database."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from cronjobs.testing.ran import EventCollector, Ran, ran_by
 class Ticked(EventCollector):
     """What a tick did.
 
-    ``ran``: in the order of their ends. ``occurrences``: how many, by outcome (enqueued, skipped, missed, coalesced).
-    ``unresolved``: due jobs by type that is not registered. ``ended``: why the tick ended.
+    ``ran``: attempts in the order they ended. ``occurrences``: outcome (enqueued, skipped, missed, coalesced) → number.
+    ``unresolved``: unregistered type → number of due jobs. ``ended``: why the tick ended.
     """
 
     ran: tuple[Ran, ...] = ()
@@ -48,13 +48,13 @@ def tick(
     at: datetime | None = None,
     clock: Clock | None = None,
 ) -> Ticked:
-    """Run one tick as cron would start it, *at* that time (aware; None: now), on what is committed there; and commit.
+    """Run one tick as cron would, *at* a time (aware; None: now), on committed rows; it commits.
 
     *database_url* must be given, whatever *config* names: a tick in the future runs everything that waits. Missing
-    tables are created. Schedules fire and jobs run, in threads, with their time-outs and processes. A schedule never
-    fires for the time before a tick first saw it: tick once, then later. *clock*: by that clock instead of *at*.
-    *config*, *imports*: as for ``drain``. Raises what would end a tick: ConfigError, DatabaseError; and UsageError for
-    handlers that cannot be imported.
+    tables are created. Schedules fire and jobs run, in threads, with their timeouts and processes. A schedule never
+    fires for the time before a tick first saw it: tick once, then later. *clock*: use this clock instead of *at*.
+    *config*, *imports*: as for ``drain``. Raises ConfigError or DatabaseError, which would end a tick, and UsageError
+    if handlers cannot be imported.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     if isinstance(database_url, Engine):
@@ -91,7 +91,7 @@ def tick(
 
 
 class _InHere(Tick):
-    """A tick that leaves the process's signals to the test runner: Ctrl-C ends the tests."""
+    """A tick that installs no signal handlers, so that Ctrl-C ends the tests."""
 
     def _listen(self) -> dict[signal.Signals, Any]:
         return {}
