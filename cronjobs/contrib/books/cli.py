@@ -27,11 +27,11 @@ def books(
     source: Source,
     since: Annotated[
         str,
-        typer.Option("--from", metavar="T", help="The first instant: 2026-03-01, 2026-03-01T08:00, or 7d (ago)."),
+        typer.Option("--from", metavar="T", help="The start of the period: 2026-03-01, 2026-03-01T08:00, or 7d (ago)."),
     ] = "7d",
     until: Annotated[
         str | None,
-        typer.Option("--to", metavar="T", show_default=False, help="The first instant after it. Default: now."),
+        typer.Option("--to", metavar="T", show_default=False, help="The end of the period, exclusive. Default: now."),
     ] = None,
     schedule: Annotated[
         str | None,
@@ -39,16 +39,16 @@ def books(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check each schedule's due occurrences, by its definitions, against the ledger and the jobs.
+    """Check that every occurrence that was due ran, or is accounted for, per schedule and day.
 
     Due = ran + failed + skipped + missed + coalesced + open, per schedule and day of the schedule's time zone. What was
-    due is computed from the definitions that were in force at the time, independently of the ledger. "failed" jobs
-    are dead or cancelled; "open" is what waits or runs now, or what no tick has settled yet. Days on which all that was
-    due ran are one line.
+    due is computed from the definitions in force at the time, and compared with the ledger and the jobs. "failed" jobs
+    are dead or cancelled; "open" ones wait or run now, or no tick has settled them yet. Consecutive days on which
+    everything ran are one line.
 
     --json prints one object: from, to, balanced, days (an object per schedule and day), total, differences, notes. Exit
-    code 1: something was due and is not accounted for, or the other way round. What is older than the retention is
-    not judged, and noted.
+    code 1: an occurrence is not accounted for, or a row has no occurrence. Rows older than the retention are not
+    judged; a note says so.
     """
     with jobs_database(source, only_database=True) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)

@@ -47,9 +47,9 @@ def drill(
         typer.Option("--form", metavar="FORM", help=f"How the process is restarted in mid-run: {', '.join(Forms)}."),
     ] = Forms.BOTH,
     receipts: Annotated[
-        int, typer.Option(metavar="N", min=20, max=10_000, help="Jobs; one in five is made to fail.")
+        int, typer.Option(metavar="N", min=20, max=10_000, help="How many jobs; one in five fails on purpose.")
     ] = 100,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep folder and tables, so that you can look around.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder and the tables for inspection.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Rehearse a release: kill and freeze runners, make the mail server fail, check that each receipt arrives once.

@@ -36,14 +36,14 @@ def ack(
     ] = None,
     span: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long: 8h, 3d.")] = A_WEEK,
     why: WhyOption = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the ack back.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Withdraw the ack: the finding is an alarm again.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Acknowledge a finding for its present rows and severity; without FINDING, list the findings.
 
-    It is no alarm while the ack lasts, and is shown as acknowledged. A new row behind it (another dead job, another
-    schedule) or a worse severity opens it again at once. Nothing is changed but that: retry, dismiss or mend what is
-    behind it.
+    While the ack lasts, the finding raises no alarm and is shown as acknowledged. A new row behind it (another dead
+    job, another schedule) or a worse severity ends the ack at once. An ack fixes nothing: retry or dismiss the jobs,
+    or fix the cause.
     """
     with our_database(source, without_project=True) as (settings, database):
         if remove:

@@ -40,7 +40,7 @@ def audit(
         ),
     ] = None,
     actor: Annotated[
-        str | None, typer.Option(metavar="NAME", show_default=False, help="Only what this one did.")
+        str | None, typer.Option(metavar="NAME", show_default=False, help="Only what this user did.")
     ] = None,
     action: Annotated[
         str | None,
@@ -51,14 +51,14 @@ def audit(
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1_000_000, help="Only the newest so many entries.")
+        int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most this many entries, the newest.")
     ] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """List who did what, newest last: cancels, retries, pauses, and the files that each host applied.
+    """List who did what, in order of time: cancels, retries, pauses, and the files that each host applied.
 
-    Who enqueued a job is not here but on the job (enqueued_by). --json prints one array, an object per entry with the
-    table's columns as keys.
+    Who enqueued a job is not listed: the job itself has it (enqueued_by). --json prints one array, an object per
+    entry with the table's columns as keys.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         begin = None if since is None else since_instant(since, times.now, times.timezone)

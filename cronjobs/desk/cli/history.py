@@ -158,19 +158,19 @@ def history(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List what happened, oldest first: "what happened last night?".
+    """List what happened, in order of time: failures, outages, pauses, deploys; successes are counted.
 
-    First what broke, each in a line: jobs that died, attempts that failed, timed out, were lost, interrupted or
-    cancelled, occurrences that were missed, or that a wrong clock ran early; without --outcome, who cancelled, retried,
-    dismissed, released or rescheduled jobs, and who triggered or backfilled a schedule; and, also without --type, the
-    times in which no tick reached the database, clocks that were set back, pauses, and deploys: files that were
-    applied, and other code on a host. If there are more than --limit, those with the same error are one line. Then,
-    counted by schedule and job type: what succeeded, was snoozed, skipped or coalesced. The first line counts all; what
-    is left out is counted on stderr. Errors in full, tracebacks and outputs: "cronjobs jobs show ID".
+    First what went wrong, a line each: jobs that died; attempts that failed, timed out, were lost, interrupted or
+    cancelled; occurrences that were missed, or that a wrong clock ran early. Without --outcome, also who cancelled,
+    retried, dismissed, released or rescheduled jobs, and who triggered or backfilled a schedule. Without --outcome and
+    --type, also times without ticks, clocks that were set back, pauses, and deploys: a file was applied, or a host ran
+    other code. If there are more than --limit, entries with the same error share a line. Then the counts, by schedule
+    and job type, of what succeeded, was snoozed, skipped or coalesced. The first line counts everything; what is left
+    out is counted on stderr. For whole errors, tracebacks and outputs: "cronjobs jobs show ID".
 
-    --json has an object for each, with its kind: attempt, death, occurrence, gap, clock, pause, deploy or act; of the
-    first three the columns of their tables, but that the outcome of an occurrence is what became of it at its time. If
-    there are more than --limit, it has what broke, then the newest of the others.
+    --json prints an object for each, with its kind: attempt, death, occurrence, gap, clock, pause, deploy or act. The
+    first three have the columns of their tables; the outcome of an occurrence is what became of it at its time. If
+    there are more than --limit, it has what went wrong, then the newest of the others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None

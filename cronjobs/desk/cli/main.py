@@ -33,7 +33,7 @@ class Root(LazyGroup):
         ),
         "history": CommandRow(
             "history:history",
-            'List what happened, oldest first: "what happened last night?".',
+            "List what happened, in order of time: failures, outages, pauses, deploys; successes are counted.",
             DAILY,
             "For example: cronjobs history --since 12h --schedule nightly-report",
         ),
@@ -65,13 +65,13 @@ class Root(LazyGroup):
         ),
         "audit": CommandRow(
             "audit:audit",
-            "List who did what, newest last: cancels, retries, pauses, and the files that each host applied.",
+            "List who did what, in order of time: cancels, retries, pauses, and the files that each host applied.",
             DAILY,
             "For example: cronjobs audit --since 7d --subject nightly-report",
         ),
         "books": CommandRow(
             "cronjobs.contrib.books.cli:books",
-            "Check each schedule's due occurrences, by its definitions, against the ledger and the jobs.",
+            "Check that every occurrence that was due ran, or is accounted for, per schedule and day.",
             DAILY,
             "For example: cronjobs books --from 2026-03-01 --to 2026-04-01",
         ),
@@ -240,7 +240,9 @@ def root(
         ),
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="In run-due: print only errors.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     pass
 

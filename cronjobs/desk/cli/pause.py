@@ -32,7 +32,7 @@ from cronjobs.engine.tick.log import Log
 from cronjobs.errors import UsageError
 
 SkipOption = Annotated[
-    bool, typer.Option("--skip", help="With --all or a schedule: skip for good the occurrences due meanwhile.")
+    bool, typer.Option("--skip", help="With --all or a schedule: record occurrences due meanwhile as skipped.")
 ]
 
 
@@ -46,7 +46,8 @@ def pause(
         typer.Option(metavar="TIME", help="End the pause at this time: 2026-11-20T09:00.", show_default=False),
     ] = None,
     span: Annotated[
-        str | None, typer.Option("--for", metavar="DURATION", help="Ends by itself: 1h.", show_default=False)
+        str | None,
+        typer.Option("--for", metavar="DURATION", help="End the pause after this: 1h.", show_default=False),
     ] = None,
     why: WhyOption = None,
     skip: SkipOption = False,

@@ -41,8 +41,8 @@ def resume(
 ) -> None:
     """End one pause: of --all, of a queue, or of a schedule; other pauses stay.
 
-    Jobs that waited run with the next tick. catch_up now decides about the occurrences that were held back; each is
-    listed with what becomes of it. Prints the pauses still in force.
+    The next tick runs the jobs that waited. Each schedule's catch_up decides about the occurrences that were held back;
+    the command prints what becomes of them, then the pauses still in force.
     """
     scope, name = target(everything, queue, schedule)
     with our_database(source) as (settings, database):
