@@ -88,7 +88,7 @@ def _findings(facts: ReleaseFacts) -> ReleaseItem:
 
 
 def _names(facts: ReleaseFacts) -> ReleaseItem:
-    about = "Would a copy of this database, restored elsewhere, keep still?"
+    about = "Would a copy of this database stay idle when restored elsewhere?"
     project, environment = facts.settings.project, facts.settings.environment
     if project and environment:
         return ReleaseItem("names", about, "ok", f"project {project}, environment {environment}")
@@ -112,7 +112,7 @@ def _timezone(facts: ReleaseFacts) -> ReleaseItem:
 
 
 def _timeouts(facts: ReleaseFacts) -> ReleaseItem:
-    about = "Has each kind of job a time limit that fits it?"
+    about = "Does each job type have a suitable time limit?"
     silent = [
         name for name, each in facts.types.types.items() if not each.timeout_declared and not _overridden(facts, name)
     ]
@@ -154,7 +154,7 @@ def _concurrency(facts: ReleaseFacts) -> ReleaseItem:
 
 
 def _lost(facts: ReleaseFacts) -> ReleaseItem:
-    about = "May each job run again when its runner died?"
+    about = "May each job run again if its runner dies?"
     again = [name for name, each in facts.types.types.items() if _runs_again(each)]
     if not again:
         return ReleaseItem("lost runs", about, "ok", "on_lost: dead, so a person looks first")
@@ -173,21 +173,21 @@ def _runs_again(job_type: JobType) -> bool:
 
 
 def _log(facts: ReleaseFacts) -> ReleaseItem:
-    about = "Does a log say id, attempt, duration and reason of each job?"
+    about = "Does a log record the id, attempt, duration and reason of each job?"
     if facts.settings.log is None:
         return ReleaseItem("log", about, "to do", "there is no log", "write log: cronjobs.log in the file")
     if not facts.rotations:
-        text = f"{facts.settings.log}: no file in /etc/logrotate.d names it, so it may grow for ever"
+        text = f"{facts.settings.log}: no file in /etc/logrotate.d names it, so it may grow forever"
         return ReleaseItem("log", about, "ask", text, "examples/deploy/logrotate")
     return ReleaseItem("log", about, "ok", f"{facts.settings.log}, rotated by {listed(facts.rotations)}")
 
 
 def _alerts(facts: ReleaseFacts) -> ReleaseItem:
-    about = "Is somebody told when a job dies?"
+    about = "Does someone get an alert when a job dies?"
     alerts = facts.settings.alerts
     if alerts is None or not alerts.channels:
         do = "alerts: in the file, see docs/how-to/alerts.md"
-        return ReleaseItem("alerts", about, "to do", "no alert is sent: who does not look hears of nothing", do)
+        return ReleaseItem("alerts", about, "to do", "no alerts are sent: failures show only to those who look", do)
     untried = sorted(set(alerts.channels) - set(facts.delivered or ()))
     if untried:
         text = f"nothing has ever been delivered by {_names_of(untried)}"
@@ -196,7 +196,7 @@ def _alerts(facts: ReleaseFacts) -> ReleaseItem:
 
 
 def _silence(facts: ReleaseFacts) -> ReleaseItem:
-    about = "Is somebody told when nothing ticks?"
+    about = "Does someone get an alert when ticks stop?"
     if facts.settings.run.ping:
         return ReleaseItem("silence", about, "ok", "ticks ping a service elsewhere: run.ping")
     text = "no tick is left to say so: does your app ask cronjobs.health(), or a monitor cronjobs check --live?"
@@ -238,7 +238,7 @@ JUDGED: Final[tuple[Callable[[ReleaseFacts], ReleaseItem], ...]] = (
 def _questions() -> Iterator[ReleaseItem]:
     asked = {
         "backup": (
-            "Was a backup of this database ever restored, and looked at?",
+            "Has a backup of this database been restored and checked?",
             "docs/how-to/operating.md#back-up-and-restore",
         ),
         "rehearsal": ("Has this release been rehearsed: runners killed, mails counted?", "cronjobs drill"),
@@ -247,11 +247,11 @@ def _questions() -> Iterator[ReleaseItem]:
             'cronjobs pause --all --wait 60s --why deploy; "cronjobs resume --all" after it',
         ),
         "roll-back": (
-            "Do waiting jobs suit the code before, too, if you go back?",
+            "Can the previous code run the waiting jobs if you roll back?",
             "docs/how-to/operating.md#upgrade-and-go-back",
         ),
         "secrets": (
-            "Does no payload hold what only some may read? Every role that reads jobs sees it.",
+            "Are payloads free of confidential data? Every role that reads jobs sees them.",
             "docs/explanation/security.md",
         ),
         "on call": (

@@ -128,7 +128,7 @@ def retried(planned: Mapping[int, Planned], tries: Sequence[Try], apart: Collect
     wrong = [receipt for receipt, each in of.items() if len(each) != planned[receipt].times + 1 or each[-1].met]
     shortest = min(pauses, default=0.0)
     said = (
-        f"failed for now, and sent later by themselves: {len(of)}, after {len(pauses)} refusals in all; shortest pause "
+        f"failed temporarily, retried automatically: {len(of)}, after {len(pauses)} refusals in all; shortest pause "
         f"before the next try: {shortest:.1f} s" + (f"; not so: {_some(wrong)}" if wrong else "")
     )
     figures = {"receipts": len(of), "refused": len(pauses), "shortest_pause_s": round(shortest, 2), "wrong": wrong}
@@ -160,11 +160,11 @@ def listed(
     missing = sorted(wrong_addresses - refused - unknown)
     others = sorted({each.receipt for each in dead} - unknown - (refused & wrong_addresses))
     said = (
-        f"dead, each listed with its reason: refused for good (550), not tried again: {len(refused)}; stopped, since "
+        f"dead, each listed with its reason: refused permanently (550), not retried: {len(refused)}; stopped, since "
         f"nobody knew whether the mail was out: {len(unknown)}"
-        + (f"; tried again all the same: {_some(twice)}" if twice else "")
+        + (f"; retried nevertheless: {_some(twice)}" if twice else "")
         + (f"; not listed: {_some(missing)}" if missing else "")
-        + (f"; dead for no such reason: {_some(others)}" if others else "")
+        + (f"; dead for another reason: {_some(others)}" if others else "")
     )
     unanswered = numbers_of(planned, Mishap.KEPT_UNANSWERED, Mishap.LOST_UNANSWERED)
     held = not (twice or missing or others) and unknown >= unanswered and len(unknown) == open_ends
@@ -212,7 +212,7 @@ def told(ticks: Sequence[TickEnd]) -> Check:
     repeated = [tick for tick in ticks[_first(ticks, deaths) :] if tick.code == 1 and not tick.err]
     silent = [tick for tick in ticks if tick.code == 0 and not tick.err]
     wrong = [tick for tick in ticks if tick not in (*deaths, *repeated, *silent) or tick.out]
-    said = f"cron's mail: ticks that told of deaths, with exit code 1: {len(deaths)}; silent, with 0: {len(silent)}"
+    said = f"cron's mail: ticks that reported deaths, with exit code 1: {len(deaths)}; silent, with 0: {len(silent)}"
     if repeated:
         said += f"; silent, with 1, as the cause had been reported: {len(repeated)}"
     if wrong:

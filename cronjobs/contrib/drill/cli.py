@@ -141,7 +141,7 @@ class _Printer:
             self.line("    export DATABASE_URL=…    # the database of the drill; it is written nowhere")
         for look in ("status", "jobs list", "effects list"):
             self.line(f"    cronjobs {look} --config {config}")
-        self.line(f"    rm -r {shlex.quote(str(stage.folder))}    # when you have seen enough")
+        self.line(f"    rm -r {shlex.quote(str(stage.folder))}    # when you are done")
         if stage.schema is not None:
             self.line(f"    psql \"$DATABASE_URL\" -c 'DROP SCHEMA {stage.schema} CASCADE'")
 
@@ -155,7 +155,7 @@ def _conclude(drilled: list[Drilled], keep: bool) -> None:
         return
     echo(coloured(f"\n{missed} of {counted(len(checks), 'check')} did not hold ({took:.0f} s)", "red"))
     if not keep:
-        echo("  again, and everything left there to look at: cronjobs drill --keep")
+        echo("  to run it again and keep everything for inspection: cronjobs drill --keep")
 
 
 def _as_json(done: Drilled) -> dict[str, Any]:

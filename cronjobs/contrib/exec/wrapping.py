@@ -99,7 +99,7 @@ def wrapped(command: str, name: str, program: str, config: str | None) -> str:
 
 def _why_left(line: CrontabEntry) -> str | None:
     if line.when.lower() == "@reboot":
-        return "it runs when the host starts, which is no time that could be missed"
+        return "it runs at boot, so it has no due time"
     shell = dict(line.settings).get("SHELL", "/bin/sh")
     if shell.rpartition("/")[2] not in _SHELLS:
         return f"SHELL={shell}: exec's quoting is for the shells of the Bourne family"

@@ -68,7 +68,7 @@ def swap(
         tell_tick(tick)
         tell_host(environment, new, wanted)
         if _minute(SYSTEM.now()) != minute:
-            complain("the trial went on into another minute: what was due there may have run twice")
+            complain("the trial ran into the next minute: lines due in it may have run twice")
     for pair in pairs:
         if not pair.same_command:
             _tell_line(pair.taken.line.number, "no schedule runs it", pair.taken.line.text)

@@ -401,7 +401,7 @@ FAILS: dict[str, Check] = {
     "listed: a stopped effect without its job": listed(open_ends=2),
     "listed: dead for another reason": listed([*DEAD, Dead(1, "RetryLater", "450")]),
     "listed: the wrong one": listed([*DEAD, Dead(1, "GiveUp", "550")]),
-    "listed: tried again all the same": listed(tries=[*TRIES, TRIES[1]]),
+    "listed: retried nevertheless": listed(tries=[*TRIES, TRIES[1]]),
     "repaired: dead again": checks.repaired(replace(SETTLED, dead=1)),
     "repaired: nothing to do": checks.repaired(replace(SETTLED, retried=0)),
     "told: not with the exit code": checks.told([TOLD[0], replace(TOLD[0], code=0)]),

@@ -39,7 +39,7 @@ def test_each_line_gets_a_name_and_keeps_its_fields_and_its_input() -> None:
         *("poll", "run-parts", "run-parts-2", "pg_dump", "mail", "clearsessions", "sync", "echo")
     ]
     assert [(each.line.command, each.why) for each in done.left] == [
-        ("/srv/app/start", "it runs when the host starts, which is no time that could be missed")
+        ("/srv/app/start", "it runs at boot, so it has no due time")
     ]
     before, after = CRONTAB.split("\n"), done.text.split("\n")
     same = [line for line, new in zip(before, after, strict=True) if line == new]
@@ -98,7 +98,7 @@ def test_a_real_shell_passes_the_line_to_exec(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("@reboot x", "it runs when the host starts"),
+        ("@reboot x", "it runs at boot"),
         ("SHELL=/usr/bin/fish\n@daily x", "SHELL=/usr/bin/fish: exec's quoting is for the shells of the Bourne family"),
         ("* * * * * " + "x" * 950, "cron takes 998"),
     ],
