@@ -116,7 +116,7 @@ def assert_enqueued(
     jobs = _jobs(connection, schema)
     met = [job for job in jobs if wanted.is_met_by(job)]
     if (count is None and not met) or (count is not None and len(met) != count):
-        raise AssertionError(_told(wanted, count, met, jobs))
+        raise AssertionError(_failure_text(wanted, count, met, jobs))
     return met
 
 
@@ -161,7 +161,7 @@ def _holds(there: Any, wanted: Mapping[str, Any]) -> bool:
     )
 
 
-def _told(wanted: ExpectedJob, count: int | None, met: list[Found], jobs: list[Found]) -> str:
+def _failure_text(wanted: ExpectedJob, count: int | None, met: list[Found], jobs: list[Found]) -> str:
     if count is None:
         lines = [f"no job was enqueued as {wanted}"]
     else:

@@ -83,7 +83,7 @@ def message(
         key=lambda alert: (alert.state.over, ranks.index(alert.episode.severity), alert.episode.began_at),
     )
     causes = tuple(_of_cause(cause, settings, now) for cause in why[:CAUSES])
-    told = [_told(alert, jobs.get(alert.episode.id, []), settings) for alert in ordered[:MOST]]
+    told = [_reported(alert, jobs.get(alert.episode.id, []), settings) for alert in ordered[:MOST]]
     told = [
         replace(each, causes=causes, more_causes=len(why) - len(causes)) if _counts_dead(each) else each
         for each in told
@@ -100,7 +100,7 @@ def message(
     )
 
 
-def _told(alert: DueAlert, jobs: Sequence[FailedJob], settings: Settings) -> Told:
+def _reported(alert: DueAlert, jobs: Sequence[FailedJob], settings: Settings) -> Told:
     episode = alert.episode
     return Told(
         episode.finding,

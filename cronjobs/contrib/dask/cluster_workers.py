@@ -119,7 +119,7 @@ class ClusterWorkers(Workers):
         self._over: list[tuple[FarAttempt, GuardReport]] = []  # reported; tokens not deleted yet
         self._differs: dict[str, tuple[float, float]] = {}  # job type → when workers first and last refused it
         self._looked_at = self._tried_at = self._asked_at = -1e9
-        self._connecting = self._was_up = self._told_away = self._left = False
+        self._connecting = self._was_up = self._reported_away = self._left = False
 
     # --- what the loop calls ------------------------------------------------------------------------------------------
 
@@ -198,8 +198,8 @@ class ClusterWorkers(Workers):
                     far.attempt.reporting.say(told, self.clock.monotonic())
             case Connected(error):
                 self._connecting = False
-                if error is not None and not self._told_away:
-                    self._told_away = True
+                if error is not None and not self._reported_away:
+                    self._reported_away = True
                     self._emit(events.cluster_away(self.executor.name, self.executor.dask, error))
             case None:
                 pass
@@ -230,8 +230,8 @@ class ClusterWorkers(Workers):
         up, now = self.cluster.up, self.clock.monotonic()
         if up != self._was_up:
             self._was_up = up
-            if up and self._told_away:
-                self._told_away = False
+            if up and self._reported_away:
+                self._reported_away = False
                 self._emit(events.cluster_back(self.executor.name, self.executor.dask))
             if not up:
                 for far in self._far.values():

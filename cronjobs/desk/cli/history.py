@@ -378,7 +378,7 @@ def _lines(lines_of: Sequence[Sequence[Entry]], times: Times) -> list[str]:
             day = f"{local:%Y-%m-%d}"
             lines += ["", coloured(f"{local:%A} {day}", "bright_black")]
         beside = LocalTimes(when(entries[0]), times.timezone)  # the date printed above
-        text = _told(entries[0], beside)
+        text = _entry_text(entries[0], beside)
         if len(entries) > 1:
             text = f"{sum(map(number_of, entries)):,} alike until {beside.clock(when(entries[-1]))}, the first: {text}"
         lines += _in_columns(beside.clock(when(entries[0])), outcome_of(entries[0]), text)
@@ -422,7 +422,7 @@ def _error(entry: Entry) -> str:
     return f": {said}" if said else ""
 
 
-def _jobs_told(entry: Entry) -> str:
+def _jobs_text(entry: Entry) -> str:
     """ "mail.send #17 of nightly", "275 jobs of mail.send"."""
     of = f" of {name_text(entry['schedule'])}" if entry["schedule"] else ""
     if entry["job_id"] is not None:
@@ -441,7 +441,7 @@ def _reason(text: str, times: LocalTimes) -> str:
     return safe(on_the_clock("; ".join(each for each in (before, by and f"later run by a {by}") if each), times), 200)
 
 
-def _told(entry: Entry, times: LocalTimes) -> str:
+def _entry_text(entry: Entry, times: LocalTimes) -> str:
     match entry["kind"]:
         case "attempt" | "death" as kind:
             of = f" of {name_text(entry['schedule'])}" if entry["schedule"] else ""
@@ -469,7 +469,7 @@ def _told(entry: Entry, times: LocalTimes) -> str:
             by, why = safe(entry["by"], 80) or "somebody", f": {safe(entry['why'], 200)}" if entry["why"] else ""
             lasted = entry["finished_at"] - entry["started_at"] >= SECOND
             until = f" until {times.clock(entry['finished_at'])}" if lasted else ""
-            return f"{_jobs_told(entry)} by {by}{until}{why}"
+            return f"{_jobs_text(entry)} by {by}{until}{why}"
         case "clock":
             ahead, back = entry["finished_at"], entry["started_at"]
             span = f"{times.clock(back)} and {LocalTimes(back, times.timezone).clock(ahead)}"

@@ -29,7 +29,7 @@ class Told(NamedTuple):
 
 def told_by_extras(connection: Connection, settings: Settings, now: datetime) -> Told:
     """Return the findings of our extras and of those that the file names."""
-    all_told = [Told(list(_not_installed(settings)))]
+    by_extra = [Told(list(_not_installed(settings)))]
     if settings.extras:
         prepare_imports(settings)
     for module in (*doors.FINDINGS, *settings.extras):
@@ -37,16 +37,16 @@ def told_by_extras(connection: Connection, settings: Settings, now: datetime) ->
             there = import_module(module) if module in settings.extras else if_installed(module)
             if (found := getattr(there, "found", None)) is not None:
                 with connection.begin_nested():
-                    all_told.append(Told(*found(connection, settings, now)))
+                    by_extra.append(Told(*found(connection, settings, now)))
         except DatabaseError:
             raise
         except (Exception, SystemExit) as error:
             if is_lost(error):
                 raise
             text = f"{module} cannot report its findings: {type(error).__name__}: {error}"
-            all_told.append(Told([Finding("extra", text, subject=module)]))
-    again = [told.again_at for told in all_told if told.again_at is not None]
-    return Told([finding for told in all_told for finding in told.findings], min(again, default=None))
+            by_extra.append(Told([Finding("extra", text, subject=module)]))
+    again = [told.again_at for told in by_extra if told.again_at is not None]
+    return Told([finding for told in by_extra for finding in told.findings], min(again, default=None))
 
 
 def _not_installed(settings: Settings) -> Iterator[Finding]:
