@@ -91,7 +91,7 @@ __all__ = [
     "wait_async",
 ]
 
-_HOMES = {  # the others are errors
+_HOMES = {  # other names raise AttributeError
     "Context": "engine.jobs.context",
     "Effect": "engine.jobs.effects",
     "Enqueued": "engine.jobs.enqueue",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import Protocol
 
-from cronjobs.engine.probe.here import process_age as process_age  # by the kernel, which no one sets
+from cronjobs.engine.probe.here import process_age as process_age  # by the kernel, whose clock nobody sets
 
 
 class Clock(Protocol):
@@ -21,14 +21,14 @@ class Clock(Protocol):
 
     @property
     def stands_at(self) -> datetime | None:
-        """What the database takes for its now, in tests that travel in time; None: what its own clock shows."""
+        """The database's now in tests that move time. None: its own clock."""
 
 
 class SystemClock:
     """Its functions are bound as defaults, where no patch reaches them.
 
-    A handler may leave a clock that stands still (freezegun, a mock) in ``time`` and in every module that has a part of
-    it. The tick would then never reach its deadline.
+    A handler may leave a frozen clock (freezegun, a mock) in ``time`` and in every module that imported from it. The
+    tick would then never reach its deadline.
     """
 
     def now(self, _now: Callable[[tzinfo], datetime] = datetime.now) -> datetime:
@@ -46,5 +46,5 @@ SYSTEM: Clock = SystemClock()
 
 
 def sleep(seconds: float) -> None:
-    """Wait without doing anything; only for polls between tries, never for timing."""
-    time.sleep(seconds)  # gevent's, where it has taken over: the only thread must not stand still
+    """Wait without doing anything. Only for polls between tries, never for timing."""
+    time.sleep(seconds)  # gevent's, if it has patched time: the only thread must not block

@@ -1,4 +1,4 @@
-"""Every error of cronjobs: a class takes facts and writes the sentence: what, where, what to do."""
+"""Every error of cronjobs. A class takes facts and writes the sentence: what, where, what to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CronjobsError(Exception):
 
     @property
     def lines(self) -> list[str]:
-        """What to print, line by line; names from outside that the message quotes never begin a line of their own."""
+        """What to print, line by line. Outside names that the message quotes never begin a line of their own."""
         return [one_line(str(self), MESSAGE_LIMIT)]
 
 
@@ -91,7 +91,7 @@ class ForeignDatabase(CronjobsError):
 
 
 class MovedDatabase(ForeignDatabase):
-    """ "db copy" has taken the database elsewhere, or is doing so: nothing in it is claimed here any more."""
+    """ "db copy" has moved the database elsewhere, or is doing so. Nothing in it is claimed here any more."""
 
     def __init__(self, where: str) -> None:
         CronjobsError.__init__(
@@ -103,7 +103,7 @@ class MovedDatabase(ForeignDatabase):
 
 
 class OtherProject(ForeignDatabase):
-    """ "check --against" was given the database of another project, whose payloads are not for this code."""
+    """ "check --against" got the database of another project, whose payloads are not for this code."""
 
     def __init__(self, *, theirs: str, ours: str) -> None:
         CronjobsError.__init__(
@@ -114,10 +114,10 @@ class OtherProject(ForeignDatabase):
 
 
 class DatabaseError(CronjobsError):
-    """The database cannot be used now; the message never contains a password.
+    """The database cannot be used now. The message never contains a password.
 
-    ``kind``: what stays the same while it lasts, for those whose message has words of the server, a name of one of its
-    files, a PID, or how long we waited; None: the message stays the same.
+    ``kind``: what stays the same during the outage, for messages that contain the server's words, a file name, a PID or
+    a waiting time; None: the message itself stays the same.
     """
 
     exit_code = 4
@@ -130,7 +130,7 @@ class DatabaseError(CronjobsError):
 
 
 class ForkedCopy(CronjobsError):
-    """A process that a handler forked uses something of its parent's."""
+    """A process that a handler forked used something that belongs to its parent."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -140,13 +140,13 @@ class ForkedCopy(CronjobsError):
 
 
 class BadValue(DatabaseError):
-    """The database refused a value (not the statement, not the connection), perhaps of a single row in a batch."""
+    """The database refused a value (not the statement, not the connection), perhaps in a single row of a batch."""
 
     kind = "refuses a value"
 
 
 class TransientTrouble(DatabaseError):
-    """It passes by itself (a restart, a lock, a deadlock): the same may work in a moment."""
+    """An error that passes by itself (a restart, a lock, a deadlock): the same call may work in a moment."""
 
 
 class DatabaseUnreachable(TransientTrouble):
@@ -157,18 +157,18 @@ class DatabaseUnreachable(TransientTrouble):
 
 
 class DatabaseNotReady(DatabaseUnreachable):
-    """A server is there, but accepts no connections now: it starts, it stops, or all connections are taken."""
+    """The server exists but accepts no connections now: it is starting, stopping, or has none left."""
 
 
 class CommitUnknown(DatabaseUnreachable):
-    """COMMIT was sent and its reply was lost, and we could not find out what became of it."""
+    """COMMIT was sent, its reply was lost, and we could not find out what became of it."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(url, f"{reason}: connection lost during COMMIT; check whether the change was saved")
 
 
 class CommitUnconfirmed(CommitUnknown):
-    """COMMIT took effect on the primary, and no synchronous standby has confirmed it: a failover may lose it."""
+    """COMMIT took effect on the primary, but no synchronous standby has confirmed it: a failover may lose it."""
 
     kind = "no standby confirms"
 
@@ -198,7 +198,7 @@ class TurnTaken(DatabaseBusy):
 
 
 class JobHeld(TransientTrouble):
-    """Another transaction has locked the job that is to be replaced, cancelled or moved. Nothing was written."""
+    """Another transaction has locked the job that was to be replaced, cancelled or moved. Nothing was written."""
 
     def __init__(self, key: str | None, job_id: int | None) -> None:
         if key is None:
@@ -211,14 +211,14 @@ class JobHeld(TransientTrouble):
 
 
 class NoSuchJob(CronjobsError, LookupError):
-    """There is no such job, or no longer: it may have been pruned."""
+    """The job does not exist. It may have been pruned."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} does not exist (any more)")
 
 
 class JobNotWaiting(CronjobsError):
-    """The job runs, or has ended, so it cannot be due at another time. ``status``: which of these."""
+    """The job is running or has ended, so it cannot become due at another time. ``status``: its status."""
 
     def __init__(self, name: str, status: str) -> None:
         super().__init__(f"{name} is {status}: only a waiting job can be rescheduled. Nothing was written")
@@ -258,7 +258,7 @@ class QueueFull(CronjobsError):
         )
 
     def after(self, waited: str) -> QueueFull:
-        """The same, with how long the caller waited in vain."""
+        """The same error, with how long the caller waited in vain."""
         return QueueFull(self.queue, self.max_waiting, self.on_full, wanted=self.wanted, room=self.room, waited=waited)
 
 
@@ -270,7 +270,7 @@ class DatabaseFull(DatabaseError):
 
 
 class TemporaryFolderFull(DatabaseFull):
-    """The disk of a SQLite file has room; the folder where SQLite writes temporary files has none."""
+    """The SQLite file's disk has room, but the folder for SQLite's temporary files has none."""
 
     kind = "its temporary folder has no room left"
 
@@ -284,7 +284,7 @@ class TemporaryFolderFull(DatabaseFull):
 
 
 class DatabaseReadOnly(DatabaseError):
-    """*remedy* is an instruction what to change."""
+    """*remedy* says what to change."""
 
     kind = "cannot be written to"
 
@@ -313,14 +313,14 @@ class DatabaseVanished(DatabaseError):
 
 
 class ServerTooOld(DatabaseError):
-    """A PostgreSQL that lacks a feature which every tick needs."""
+    """PostgreSQL is too old: it lacks a feature that every tick needs."""
 
     def __init__(self, url: str, version: int) -> None:
         super().__init__(f"database {url} is PostgreSQL {version}: cronjobs needs 14 or later")
 
 
 class NoEncoding(DatabaseError):
-    """A PostgreSQL database in SQL_ASCII: it keeps bytes, and nothing says which characters they are."""
+    """The PostgreSQL database is in SQL_ASCII: it stores bytes, and nothing says which characters they are."""
 
     def __init__(self, url: str) -> None:
         super().__init__(
@@ -330,7 +330,7 @@ class NoEncoding(DatabaseError):
 
 
 class SqliteTooOld(DatabaseError):
-    """The SQLite library of this Python lacks what every statement of ours needs."""
+    """This Python's SQLite is too old: it lacks what every statement of ours needs."""
 
     def __init__(self, url: str, version: str) -> None:
         super().__init__(
@@ -345,14 +345,14 @@ class DriverMissing(DatabaseError):
 
 
 class SchemaMissing(DatabaseError):
-    """The database has none of our tables; *command* makes them."""
+    """The database has none of our tables. *command* creates them."""
 
     def __init__(self, url: str, command: str = '"cronjobs db upgrade"') -> None:
         super().__init__(f"database {url} has no cronjobs tables: run {command}")
 
 
 class SchemaNotUpgraded(DatabaseError):
-    """Tables of a version before 0.2.0, which no later one reads or migrates."""
+    """The tables are from a version before 0.2.0, which no later version reads or migrates."""
 
     def __init__(self, found: str) -> None:
         super().__init__(
@@ -392,11 +392,11 @@ class PayloadError(CronjobsError, ValueError):
 
 
 class LeaseLost(CronjobsError):
-    """The lease of this attempt was taken over or expired; nothing that it writes counts any more."""
+    """The lease of this attempt was taken over or expired. Nothing that it writes counts any more."""
 
 
 class TransactionTooLong(CronjobsError):
-    """A handler's ``ctx.transaction()`` on SQLite reached its limit and was rolled back; nothing of it is written."""
+    """A handler's ``ctx.transaction()`` on SQLite reached its limit and was rolled back. Nothing of it is written."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(
@@ -406,7 +406,7 @@ class TransactionTooLong(CronjobsError):
 
 
 class TransactionBroken(CronjobsError):
-    """A handler ended the transaction of ``ctx.transaction()`` itself, past all refusals: the job is dead at once."""
+    """A handler ended the transaction of ``ctx.transaction()`` itself, past every refusal. The job is dead at once."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -417,14 +417,14 @@ class TransactionBroken(CronjobsError):
 
 
 class TransactionLeftOpen(CronjobsError):
-    """A handler returned with an open transaction on Django's connection, outside ``atomic``: a failure like others."""
+    """A handler returned with an open transaction on Django's connection, outside ``atomic``: an ordinary failure."""
 
     def __init__(self) -> None:
         super().__init__("the handler left a transaction open; its writes were rolled back")
 
 
 class EffectUnknown(CronjobsError):
-    """Raised by ``ctx.effect(…, on_unknown="stop")`` if it is unknown whether it was done: the job is dead at once."""
+    """Raised by ``ctx.effect(…, on_unknown="stop")`` if nobody knows whether it was done: the job is dead at once."""
 
     def __init__(self, key: str) -> None:
         super().__init__(
@@ -435,7 +435,7 @@ class EffectUnknown(CronjobsError):
 
 
 class EffectNotRecorded(DatabaseError):
-    """The body of an effect ran, but the database did not accept its record: the effect is unknown now."""
+    """The body of an effect ran, but the database did not accept its record. The effect is unknown now."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the effect {key} was done but could not be recorded, so it is now unknown: {reason}")

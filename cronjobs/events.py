@@ -22,8 +22,9 @@ VALUE_LIMIT: Final = 500  # characters of one fact in a line
 
 
 class Event(NamedTuple):
-    """A constant *name* and its facts. ``told``: print it on a terminal. ``cause``: what cron's mail compares, else
-    the line.
+    """A constant *name* and its facts.
+
+    ``told``: print it on a terminal. ``cause``: what cron's mail compares, else the line.
     """
 
     name: str
@@ -42,17 +43,17 @@ def job_claimed(job: Job) -> Event:
 
 
 def job_started(job: Job, worker: str) -> Event:
-    """Told by the worker's own thread."""
+    """Emitted by the worker's own thread."""
     return Event("job.started", _of(job, worker), told=False)
 
 
 def job_progress(job: Job, worker: str, progress: str) -> Event:
-    """For a person who watches, at most every few seconds; the log has the job's beginning and its end."""
+    """For a person who watches, at most every few seconds. The log has the job's beginning and its end."""
     return Event("job.progress", _of(job, worker, progress=progress))
 
 
 def job_released(job: Job) -> Event:
-    """Claimed ahead and released before it started: no slot would have been free soon, or the tick ends."""
+    """Claimed ahead and released before it started: no slot would have been free soon, or the tick is ending."""
     return Event("job.released", _of(job, ""), told=False)
 
 
@@ -160,7 +161,7 @@ def supervisor_ended(executor: str, why: str) -> Event:
 
 
 def cluster_away(executor: str, address: str, why: str) -> Event:
-    """Nothing is claimed for it meanwhile; what runs there goes on as long as its permits are confirmed."""
+    """Nothing is claimed for it meanwhile. What runs there goes on as long as its permits are confirmed."""
     return Event(
         "executor.away", {"executor": executor, "error": f"the scheduler {address} cannot be reached: {why}"}, ERROR
     )
@@ -218,7 +219,7 @@ def jobs_taken_back(jobs: int) -> Event:
 
 
 def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Event:
-    """Mailed, once: these are not run again automatically."""
+    """Mailed once: these do not run again by themselves."""
     due = ", ".join(instant.isoformat(timespec="minutes") for instant in instants[:5])
     more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
     why = f"a clock that was ahead ran what is due {due}{more} too early, and it does not run again by itself: "
@@ -227,7 +228,7 @@ def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Ev
 
 
 def held_back(schedule: str, held: int, first: datetime, last: datetime, by: str) -> Event:
-    """A pause is over, and what it held back is settled now."""
+    """A pause has ended, and what it held back is settled now."""
     span = {"from": first.isoformat(), "to": last.isoformat()}
     return Event("schedule.held_back", {"schedule": schedule, "held_back": held} | span | {"reason": by})
 
@@ -256,13 +257,13 @@ def fault(where: str, what: str) -> Event:
 
 
 def fault_of_ours(error: BaseException, where: str) -> Event:
-    """An unexpected error: nothing more is claimed, and what runs goes on to its end."""
+    """An unexpected error: nothing more is claimed, and running attempts go on to their end."""
     what = f"an internal error in cronjobs {__version__}, {type(error).__name__}: {error}"
     return Event("tick.fault", {"error": what, "where": where}, ERROR)
 
 
 def traceback_of_ours() -> Event:
-    """The traceback of the fault that was reported before it, for the log."""
+    """The traceback of the fault reported before, for the log."""
     return Event("tick.traceback", told=False)
 
 
@@ -272,7 +273,7 @@ def clock_skew(seconds: float) -> Event:
 
 
 def tick_not_started(error: str) -> Event:
-    """A tick that ends before it starts: because of its file, its database, or that database's owner."""
+    """A tick that ends before it starts, because of its file, its database, or that database's owner."""
     return Event("tick.not_started", {"error": error}, ERROR)
 
 
@@ -303,7 +304,7 @@ def pruning_put_off(error: str) -> Event:
 
 
 def extra_failed(extra: str, error: str) -> Event:
-    """Mailed, but no fault of the tick: its jobs ran."""
+    """Mailed, but not a fault of the tick: its jobs ran."""
     return Event("extra.failed", {"extra": extra, "error": error}, ERROR, cause=f"extra.failed {extra}")
 
 
@@ -314,7 +315,7 @@ def extra_left_behind(extra: str, after_s: float) -> Event:
 
 
 def metrics_not_written(error: str) -> Event:
-    """Mailed, but no fault of the tick: its jobs ran."""
+    """Mailed, but not a fault of the tick: its jobs ran."""
     return Event("metrics.not_written", {"error": error}, ERROR)
 
 
@@ -323,12 +324,12 @@ def alert_sent(channel: str, findings: int) -> Event:
 
 
 def alert_not_sent(channel: str, findings: int, error: str) -> Event:
-    """Mailed, but no fault of the tick. The message is kept, and tried again."""
+    """Mailed, but not a fault of the tick. The message is kept and tried again."""
     return Event("alert.not_sent", {"channel": channel, "findings": findings, "error": error}, ERROR)
 
 
 def alerts_failed(error: str) -> Event:
-    """Findings could not be judged, or the database not be asked; the next tick tries again."""
+    """Findings could not be judged, or the database could not be asked. The next tick tries again."""
     return Event("alert.failed", {"error": error}, WARNING)
 
 
@@ -337,7 +338,7 @@ def ping_not_sent(what: str, error: str) -> Event:
 
 
 def left_behind(processes: list[str]) -> Event:
-    """We cannot know what a thread started: processes that still run when the tick ends are reported only."""
+    """We cannot know what a thread started, so processes that still run when the tick ends are only reported."""
     why = "a handler thread started them and they are still running; isolation: process would end them"
     return Event("tick.left_behind", {"processes": processes, "error": why}, WARNING)
 
@@ -436,7 +437,7 @@ def death_line(event: Event, config: Path) -> str:
 
 
 def death_cause(event: Event) -> str:
-    """What deaths of one cause have in common, in a line."""
+    """What deaths of one cause share, in one line."""
     from cronjobs.engine.rules.causes import cause_of
 
     facts = event.facts

@@ -1,12 +1,12 @@
-"""Whether this process is importing handlers, when a wrong argument of a decorator stops only its own job type."""
+"""Whether this process is importing handlers; then a wrong argument of a decorator stops only its own job type."""
 
 from __future__ import annotations
 
 
 class Loading:
-    """While a tick or a command loads handlers, a wrong argument of ``@job`` or its RetryPolicy is its type's fault.
+    """While a tick or a command loads handlers, a wrong argument of ``@job`` or its RetryPolicy is a fault of its type.
 
-    Elsewhere it is raised, for whoever writes the handler; that would stop the module's other handlers.
+    Elsewhere it is raised, for the handler's author; raising it here would stop the module's other handlers.
     """
 
     depth = 0

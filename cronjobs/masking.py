@@ -1,7 +1,7 @@
 """Which values are secrets, and how to mask them.
 
-Attempts are masked in ``execution.handler``, what is shown in ``command.printing``, ``cli.output`` and ``tick.log``.
-Masked is what is *stored as text* (errors, tracebacks, output) and whatever is *shown* (terminal, mail, log, JSON).
+Attempts are masked in ``execution.handler``, output in ``command.printing``, ``cli.output`` and ``tick.log``.
+Everything *stored as text* (errors, tracebacks, output) and everything *shown* (terminal, mail, log, JSON) is masked.
 Payloads, results and effects are stored unmasked, because handlers need them.
 """
 
@@ -18,8 +18,8 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 from cronjobs.text import one_line, visible
 
 SHORTEST: Final = 8  # characters; masking shorter values would make other text unreadable
-SHORTEST_PASSWORD: Final = 4  # inside a URL it can be nothing else
-SHORTEST_PART: Final = 4  # of a secret that was cut; three characters tell nothing, and begin many words
+SHORTEST_PASSWORD: Final = 4  # between a URL's : and @ it can be nothing else
+SHORTEST_PART: Final = 4  # of a cut secret; three characters reveal nothing, and begin many words
 MASK: Final = "***"
 _OF_A_WORD: Final = re.compile(r"[A-Za-z?&]")
 
@@ -28,28 +28,29 @@ _SECRET_NAME: Final = re.compile(
     r"|(?:^|_)(?:PASS|PWD|KEYS?|AUTH|DSN|SESSION|SESSIONID|PAT|SALT|PIN|SK)(?:_|$)",
     re.IGNORECASE,
 )
-# What is told about a secret is none: SESSION_COOKIE_NAME, JWT_ALGORITHM. What a desktop sets is none either.
+# These names describe a secret without being one: SESSION_COOKIE_NAME, JWT_ALGORITHM. Nor is what a desktop sets.
 _ABOUT_A_SECRET: Final = re.compile(
     r"(?:COOKIE|SESSION|JWT|SALT|HMAC|PIN)\w*_(?:NAME|AGE|DOMAIN|PATH|ENGINE|ALGORITHM|TTL|TYPE|SECURE|HTTPONLY"
     r"|SAMESITE|LENGTH|ID)$|^(?:XDG|DBUS|DESKTOP|GNOME|KDE)_",
     re.IGNORECASE,
 )
 _NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # paths that every shell sets
-# Of a scheme no more is looked at than 31 characters: without a limit a megabyte of letters takes minutes.
+# Look at no more than 31 characters of a scheme: without a limit a megabyte of letters takes minutes.
 _BEFORE_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:""")
 _WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
 # Not across a path, which may contain an @; nor the example in our own messages, user:password@host.
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
-# A web server's URL names no user alone: before its @ is a token. "ssh://git@host" and a database's user are none.
+# A web server's URL never names a user alone: what stands before its @ is a token. In "ssh://git@host", and for a
+# database's user, it is not.
 _TOKEN_OF_HOST: Final = re.compile(r"""https?://([^:/@?#\s"']+)@""")
 # The marks that all our cuts leave: those of text.one_line, text.CappedText and exec's output. What they leave of a
-# secret is masked here, since somebody would forget to mask before he cuts at the next place.
+# secret is masked here, because somebody would forget to mask before the next cut.
 _CUT: Final = re.compile(r"\n?…")
 _LEFT_OUT_BEFORE: Final = re.compile(r" (?:left out|not kept) …\n")
 _CUT_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"'…]*:(?!\d{0,5}\n?…)([^/?#\s"'@…]+)\n?…""")
 _PASSWORD_LEFT: Final = re.compile(r""" (?:left out|not kept) …\n([^\s"'/@…]+)@""")
 _OPTION: Final = re.compile(r"""[?&]([\w.-]{1,60})=([^&#\s"']+)""")
-# Of a database's URL. What else stands there is a misspelt password as likely as not.
+# Of a database's URL. Anything else there may well be a misspelt password.
 _PUBLIC_OPTIONS: Final = re.compile(
     r"host|hostaddr|port|dbname|user|schema|ssl|sslmode|ssl(?:root)?cert|sslkey|sslcrl|passfile|service|connect_timeout"
     r"|application_name|fallback_application_name|target_session_attrs|load_balance_hosts|keepalives\w*|client_encoding"
@@ -71,7 +72,10 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret_option(name: str) -> bool:
-    """Whether an option of this *name* in a URL holds one; a mere ``?key=`` is a key of whatever is looked up."""
+    """Whether an option of this *name* in a URL holds a secret.
+
+    A mere ``?key=`` is the key of whatever is looked up.
+    """
     return name.lower() not in ("key", "keys") and is_secret_name(name.replace("-", "_"))
 
 
@@ -101,7 +105,7 @@ def url_passwords(text: str) -> set[str]:
 
 
 def option_secrets(url: str) -> set[str]:
-    """What stands in the options of a database's *url* and is not known to be harmless, as written and decoded."""
+    """Values in the options of a database's *url* that are not known to be harmless, as written and decoded."""
     found: set[str] = set()
     for name, written in _OPTION.findall(url):
         value = unquote_plus(written)
@@ -112,9 +116,9 @@ def option_secrets(url: str) -> set[str]:
 
 
 def _before_an_at(text: str) -> Iterator[str]:
-    """Up to the last @ before a space or a quote, since people forget to escape an @ in the password.
+    """Up to the last @ before a space or a quote, because people forget to escape an @ in the password.
 
-    Each part is read once: one expression for all of it would read on to the end from every scheme, and find no @.
+    Each part is read once: a single expression would read on to the end from every scheme, and find no @.
     """
     for part in _WITHOUT_SPACES.finditer(text):
         end = text.rfind("@", *part.span())
@@ -129,16 +133,16 @@ def long_enough(values: Iterable[str]) -> set[str]:
 
 
 def mask(text: str, secrets: Collection[str]) -> str:
-    """*text* with each of *secrets* replaced by ``***``, even where it is escaped; passwords in URLs, too."""
+    """*text* with each of *secrets* replaced by ``***``, even where it is escaped, and without passwords in URLs."""
     if secrets and text:
         text = _without_parts(_pattern(_forms_in(text, secrets)).sub(MASK, text), frozenset(secrets))
     return mask_urls(text) if "://" in text or "?" in text or "&" in text else text
 
 
 def safe_until(text: str, secrets: Collection[str]) -> int:
-    """How much of a growing *text* can be masked by itself: none of its secrets, and no word, goes on behind that.
+    """How much of a growing *text* can be masked by itself, because no secret and no word continues behind that point.
 
-    Of a secret whose end is not there yet the beginning would be shown.
+    Otherwise the beginning of a secret would be shown before its end arrives.
     """
     until = min((_begins_in(text, form) for form in _all_forms(frozenset(secrets))), default=len(text))
     whole = [each.span() for each in _pattern(_forms_in(text, secrets)).finditer(text)] if secrets else []
@@ -151,7 +155,7 @@ def safe_until(text: str, secrets: Collection[str]) -> int:
 
 
 def _begins_in(text: str, form: str) -> int:
-    """Where *text* ends with a beginning of *form*; its length: nowhere."""
+    """Where *text* ends with a beginning of *form*; its length if nowhere."""
     at = text.find(form[0], max(0, len(text) - len(form) + 1))
     while at >= 0 and not form.startswith(text[at:]):
         at = text.find(form[0], at + 1)
@@ -159,14 +163,14 @@ def _begins_in(text: str, form: str) -> int:
 
 
 def _before_a_word(text: str, until: int) -> int:
-    """Where the word begins in whose middle *until* is: it may be a URL."""
+    """Where the word begins that contains *until*: it may be a URL."""
     begins = max(text.rfind(character, 0, until) for character in " \t\r\n\"'") + 1
-    # Dots that count up are no word: no URL, and no option of one, begins so.
+    # Dots that count up are no word: no URL, and no option of one, begins with them.
     return begins if _OF_A_WORD.search(text, begins, until) else until
 
 
 def longest_form(secrets: Collection[str]) -> int:
-    """How many characters the longest of *secrets* takes; 0: there are none."""
+    """The length of the longest of *secrets*; 0: there are none."""
     return max(map(len, _all_forms(frozenset(secrets))), default=0)
 
 
@@ -188,9 +192,9 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _without_parts(text: str, secrets: frozenset[str]) -> str:
-    """*text* without what its cuts left of a secret: a beginning before the mark of a cut, an end behind it.
+    """*text* without the rests of secrets that its cuts left: a beginning before the mark of a cut, an end after it.
 
-    No part reaches over two marks, so that each character is looked at once.
+    No rest spans two marks, so each character is looked at once.
     """
     if "…" not in text:
         return text
@@ -239,7 +243,7 @@ def _by_end(secrets: frozenset[str]) -> dict[str, list[str]]:
 
 
 def _forms_in(text: str, secrets: Collection[str]) -> frozenset[str]:
-    """Which spellings are in *text*: mostly none. An expression of all of them takes 20 ms to compile."""
+    """Which spellings occur in *text*: mostly none. Compiling one expression for all of them takes 20 ms."""
     return frozenset(form for form in _all_forms(frozenset(secrets)) if form in text)
 
 
@@ -257,7 +261,7 @@ def _all_forms(secrets: frozenset[str]) -> frozenset[str]:
 def _forms(secret: str) -> frozenset[str]:
     """How *secret* may appear in a text: as it is or in a usual spelling, in one line, or line by line (a private key).
 
-    Spelt for JSON, by Python's ``repr``, for a URL, and in base64 wherever in the encoded bytes it stands.
+    Spellings: JSON, Python's ``repr``, URL-encoded, and base64 at any position in the encoded bytes.
     """
     if not secret:
         return frozenset()
@@ -268,7 +272,7 @@ def _forms(secret: str) -> frozenset[str]:
         "".join(ascii(each)[1:-1] if each not in _QUOTES else each for each in secret),
         "".join(repr(bytes([each]))[2:-1] if chr(each) not in _QUOTES else chr(each) for each in data),
     ):
-        spelt |= {written, written.replace("'", "\\'")}  # which depends on the other quotes in the text around it
+        spelt |= {written, written.replace("'", "\\'")}  # repr depends on the other quotes in the text around it
     for safe in ("", "/", _LEFT_BY_REQUESTS):
         spelt |= {quote(data, safe), quote_plus(data, safe)}
     spelt |= {_ESCAPE_IN_URL.sub(lambda match: match[0].lower(), each) for each in spelt if "%" in each}
@@ -286,7 +290,10 @@ def _bytes_of(secret: str) -> bytes:
 
 
 def _in_base64(data: bytes) -> Iterator[str]:
-    """The characters that *data* alone decides, after any number of other bytes; to the end, if it is the end."""
+    """The base64 characters that *data* alone decides, after any number of other bytes.
+
+    up to the end, if it is the end.
+    """
     for before in range(3):
         encoded = b64encode(b"\0" * before + data).decode()
         first, bits = (0, 2, 3)[before], 8 * (before + len(data))
@@ -296,7 +303,7 @@ def _in_base64(data: bytes) -> Iterator[str]:
 
 
 def without(value: Any, keys: Collection[str]) -> Any:
-    """*value*, JSON, with ``***`` in place of whatever stands under one of *keys*, at any depth."""
+    """*value*, JSON, with ``***`` in place of everything under one of *keys*, at any depth."""
     if not keys:
         return value
     match value:
@@ -310,7 +317,7 @@ def without(value: Any, keys: Collection[str]) -> Any:
 def values_under(value: Any, keys: Collection[str]) -> set[str]:
     """What ``without`` hides of *value*, as texts: a sentence about it must not repeat them either."""
     found: set[str] = set()
-    todo = [(value, False)]  # no recursion: anybody's payload may be nested so deeply that it would fail
+    todo = [(value, False)]  # no recursion: anybody's payload may be nested too deeply for it
     while todo:
         each, hidden = todo.pop()
         match each:
@@ -340,7 +347,10 @@ def keys_holding(value: Any, secrets: Collection[str]) -> set[str]:
 
 
 def as_meta(keys: Collection[str]) -> dict[str, str]:
-    """What a job's meta says of these *keys* of its payload: what they hold is shown nowhere, once rotated either."""
+    """What a job's meta records about these *keys* of its payload:
+
+    their values are never shown, even after a rotation.
+    """
     return {_SECRET_KEYS: json.dumps(sorted(keys))} if keys else {}
 
 
@@ -359,7 +369,7 @@ _remembered: frozenset[str] = frozenset()
 
 
 def remember(secrets: Collection[str]) -> None:
-    """Make ``hide`` mask these secrets, which the loaded configuration names, from now on."""
+    """Make ``hide`` mask these secrets of the loaded configuration from now on."""
     global _remembered
     _remembered = frozenset(secrets)
 
@@ -382,5 +392,8 @@ def hide_in(value: Any) -> Any:
 
 
 def hidden_json(value: Any, indent: int | None = None) -> str:
-    """*value* as JSON for people, without secrets; they are masked first, as JSON spells what is in it once more."""
+    """*value* as JSON for people, without secrets.
+
+    They are masked first, because JSON escapes its strings once more.
+    """
     return json.dumps(hide_in(value), ensure_ascii=False, indent=indent, default=str)

@@ -57,7 +57,8 @@ class _PolicyClass(type):
             except (TypeError, ValueError) as error:
                 if not Loading.depth:
                     raise
-                return type.__call__(WrongPolicy, fault=str(error))  # @job refuses it; its module's other handlers load
+                # @job refuses it; the other handlers of its module load
+                return type.__call__(WrongPolicy, fault=str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class RetryPolicy(metaclass=_PolicyClass):
 
 @dataclass(frozen=True, slots=True)
 class WrongPolicy(RetryPolicy):
-    """What ``RetryPolicy(…)`` with a wrong argument makes while handlers are being loaded (see ``Loading``)."""
+    """What ``RetryPolicy(…)`` returns for a wrong argument while handlers are being loaded (see ``Loading``)."""
 
     fault: str = ""
 
@@ -120,7 +121,7 @@ KIND_RULE: Final = "a kind of failure: write ValueError, billing.CardDeclined, e
 
 
 def kind_name(kind: type) -> str:
-    """The kind's name of a failure by an exception of class *kind*: "ValueError", "billing.errors.CardDeclined"."""
+    """The name of a failure by an exception of class *kind*: "ValueError", "billing.errors.CardDeclined"."""
     builtin = kind.__module__ in ("builtins", "__main__")
     return kind.__qualname__ if builtin else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -152,7 +153,7 @@ Durable = Literal["group", "each"]
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """What ``@job`` and an entry of ``job_types:`` can both say of a job type; None: not said there."""
+    """What both ``@job`` and an entry of ``job_types:`` can set. None: not set there."""
 
     timeout: timedelta | None = None
     isolation: Isolation | None = None  # of handlers; a command always has a process
@@ -165,13 +166,16 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExitCodes:
-    """What exit statuses mean. One in neither set, such as 75 (EX_TEMPFAIL), fails and is retried by the policy."""
+    """What exit statuses mean.
+
+    A status in neither set, such as 75 (EX_TEMPFAIL), fails and is retried by the policy.
+    """
 
     success: frozenset[int] = frozenset({0})
     permanent: frozenset[int] = frozenset({65, 78})  # EX_DATAERR, EX_CONFIG: sysexits(3)
 
 
-# Nouns of which each job of a drain has one are NamedTuples: to make a frozen dataclass takes several times as long.
+# Types of which a drain makes one per job are NamedTuples: making a frozen dataclass takes several times as long.
 class Job(NamedTuple):
     """One row of cronjobs_jobs as a claim returns it. ``attempt`` with ``locked_by`` is the fence."""
 
@@ -194,11 +198,11 @@ class Job(NamedTuple):
     schedule: str | None = None
     scheduled_for: datetime | None = None
     stands_for: int = 1
-    timezone: str = "UTC"  # of its schedule
+    timezone: str = "UTC"  # of the job's schedule
     created_at: datetime | None = None
     started_at: datetime | None = None
-    next_occurrence: datetime | None = None  # of its schedule; a retry never waits beyond it
-    retry_until: str | None = None  # of its schedule; "next_occurrence": then it gives up instead
+    next_occurrence: datetime | None = None  # of the job's schedule; a retry never waits beyond it
+    retry_until: str | None = None  # of the job's schedule; "next_occurrence": give up instead of retrying beyond it
 
     @property
     def gives_up_at(self) -> datetime | None:
@@ -240,14 +244,14 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The runner died, or its lease expired, while it had the job."""
+    """The runner died, or its lease expired, while it held the job."""
 
     error: str = "the runner died or lost its lease"
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Shutdown came first; the job is not charged. ``by_hand``: a person stopped it, and sees that."""
+    """Shutdown came first. The job is not charged. ``by_hand``: a person stopped it, and knows."""
 
     error: str = "interrupted by shutdown"
     by_hand: bool = False
@@ -291,7 +295,7 @@ OUTCOME_WORDS: Final[dict[type, str]] = {
 class Transition(NamedTuple):
     """What one statement writes: the job's next state and counters. ``run_at`` None: unchanged.
 
-    ``permanent``: dead because of the kind of failure, not for want of tries. ``why``: dead for another reason.
+    ``permanent``: dead because of the kind of failure, although tries are left. ``why``: dead for another reason.
     """
 
     status: Status
@@ -305,9 +309,9 @@ class Transition(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """An attempt that ended in this process, as the worker gives it to the loop.
+    """An attempt that ended in this process, as the worker hands it to the loop.
 
-    ``duration`` is how long the handler ran; ``output`` what it printed and logged, already capped.
+    ``duration``: how long the handler ran. ``output``: what it printed and logged, already capped.
     """
 
     job: Job
@@ -383,15 +387,16 @@ def duration_text(value: timedelta) -> str:
     return text + f"{rest / 1000:g}s" if rest or not text else text
 
 
-MOST_SECONDS: Final = 1e11  # what plain SQL may write into a row, and a timedelta does not hold
+MOST_SECONDS: Final = 1e11  # plain SQL may write more into a row than a timedelta can hold
 
 
 def seconds_text(seconds: float) -> str:
-    """The same for a row's number of seconds, which plain SQL can make any: "10m", "1e+300s", "nans"."""
+    """The same for a row's number of seconds, which plain SQL can make anything: "10m", "1e+300s", "nans"."""
     return duration_text(timedelta(seconds=seconds)) if abs(seconds) <= MOST_SECONDS else f"{seconds:g}s"
 
 
-_STEPS: Final = ((1, 0.001), (10, 0.1), (600, 1), (36_000, 60), (864_000, 3600))  # below so many seconds: to so many
+# (below so many seconds, rounded to so many)
+_STEPS: Final = ((1, 0.001), (10, 0.1), (600, 1), (36_000, 60), (864_000, 3600))
 
 
 def rough(span: timedelta) -> str:

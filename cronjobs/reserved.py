@@ -1,3 +1,3 @@
-"""Names of job types that nobody may enqueue or define: runs of ``cronjobs exec`` bear them."""
+"""Names of job types that nobody may enqueue or define, because runs of ``cronjobs exec`` have them."""
 
 EXEC_PREFIX = "exec:"

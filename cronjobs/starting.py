@@ -1,11 +1,12 @@
-"""Less garbage collection while a process starts: nearly all that imports allocate stays for good."""
+"""Collects less garbage while a process starts: nearly all that imports allocate stays for good."""
 
 from __future__ import annotations
 
 import gc
 
-OBJECTS = 300_000  # between two collections while it starts: none, as a tick with work leaves 100,000 by then
-WORKING = 10_000  # while it works: each job of a drain leaves some thirty objects until its end is written
+# allocations between two collections while it starts: in effect none, as a tick with work leaves 100,000 by then
+OBJECTS = 300_000
+WORKING = 10_000  # while it works: each job of a drain keeps some thirty objects until its end is written
 
 _usual: tuple[int, int, int] | None = None
 
@@ -19,9 +20,9 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Collect nearly as usual, and nothing of what is there now; to be called before code of the user's is imported."""
+    """Collect nearly as usual again, but nothing that exists now. Call it before user code is imported."""
     global _usual
     if _usual is not None:
         gc.freeze()
-        gc.set_threshold(_usual[0] and max(WORKING, _usual[0]), *_usual[1:])  # 0: never, as somebody wants it
+        gc.set_threshold(_usual[0] and max(WORKING, _usual[0]), *_usual[1:])  # 0: somebody has switched collection off
         _usual = None

@@ -32,7 +32,7 @@ class BrokenText(str):
 
 
 def decoded(raw: bytes | bytearray | memoryview) -> str:
-    """A row's text. SQLite keeps whatever bytes a program wrote."""
+    """A row's text. SQLite keeps any bytes that a program wrote."""
     try:
         return str(raw, "utf-8")
     except UnicodeDecodeError:
@@ -61,7 +61,7 @@ def clean(text: str) -> str:
 
 
 def cap(text: str, limit_bytes: int) -> str:
-    """Return *text*, cleaned, in at most *limit_bytes* of UTF-8: head, a line about what was left out, and tail."""
+    """Return *text*, cleaned, in at most *limit_bytes* of UTF-8: head, a line that counts what was cut, and tail."""
     capped = CappedText(limit_bytes)
     capped.write(text)
     return capped.text() or ""
@@ -98,8 +98,8 @@ class CappedText:
         self._limit = limit
         self._head_size = max(0, limit - _MARKER_ROOM) // 2
         self._head = bytearray()
-        self._tail = bytearray()  # what came after the head; at most twice what is kept of it
-        self._size = 0  # of everything that was written or skipped
+        self._tail = bytearray()  # what came after the head; at most twice what is stored of it
+        self._size = 0  # of everything written or skipped
         self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
@@ -116,23 +116,23 @@ class CappedText:
         return len(text)
 
     def skip(self, count: int) -> None:
-        """Leave out *count* bytes that the caller never had in memory; all later text is tail."""
+        """Count *count* bytes that the caller never had in memory as cut. All later text is tail."""
         with self._lock:
             self._size += count
             self._tail.clear()
 
     def since(self, position: int, most: int) -> tuple[int, str]:
-        """What was written after the first *position* bytes, and where it begins: later, if not all of it is there.
+        """What was written after the first *position* bytes, and where it begins: later, if some is gone.
 
         At most the last *most* bytes.
         """
         with self._lock:
             size = self._size
             whole = len(self._head) + len(self._tail) == size
-            # As little as is needed: a loop with leases to renew waits for this lock, and so does whoever prints.
+            # Do little under this lock: a loop with leases to renew waits for it, and so does every print.
             count = max(0, min(size - position, most, size if whole else len(self._tail)))
             data = bytes(self._tail[-count:]) if count <= len(self._tail) else bytes(self._head + self._tail)
-        text = data[len(data) - count :].decode(errors="ignore")  # a character that was cut in two is dropped
+        text = data[len(data) - count :].decode(errors="ignore")  # drops a character that was cut in two
         return size - len(text.encode()), text
 
     def text(self) -> str | None:
@@ -153,8 +153,8 @@ class CappedText:
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The word of *known* that was probably meant; *cutoff*: how similar it has to be, at most 1."""
-    import difflib  # only for a mistake: a tick is none
+    """The word of *known* that was probably meant; *cutoff*: the least similarity, at most 1."""
+    import difflib  # only for a mistake: most ticks have none
 
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=cutoff)

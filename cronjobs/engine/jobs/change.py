@@ -27,7 +27,7 @@ def cancel(
     reason: str | None = None,
     schema: str | None = None,
 ) -> Status | None:
-    """Cancel a job in *target*'s transaction, which is the caller's to commit.
+    """Cancel a job in *target*'s transaction; the caller commits it.
 
     A waiting job is cancelled at once. A running one is asked to stop, at its runner's next heartbeat. If no attempt of
     it has ever begun, its key is free again: the next ``enqueue`` with it makes a new job.
@@ -44,7 +44,7 @@ def cancel(
         an end before, which stays as it is. None: there is no such job (any more).
 
     Raises:
-        UsageError: neither or both of *id* and *idempotency_key* are given, or one makes no sense.
+        UsageError: neither or both of *id* and *idempotency_key* are given, or one of them is invalid.
         JobHeld: another open transaction has the job locked; nothing was changed.
         SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
 
@@ -64,7 +64,7 @@ def reschedule(
     reason: str | None = None,
     schema: str | None = None,
 ) -> Status:
-    """Let a waiting job be due at another time, in *target*'s transaction, which is the caller's to commit.
+    """Change when a waiting job is due, in *target*'s transaction; the caller commits it.
 
     A failed job that waits for its retry can be moved, too; its tries stay as they are. So can a schedule's job: while
     it waits, ``overlap`` counts it as busy.
@@ -85,7 +85,7 @@ def reschedule(
         JobNotWaiting: it runs or has ended, so it cannot be moved; ``status`` says which.
         NoSuchJob: there is no such job (any more).
         JobHeld: another open transaction has the job locked; nothing was changed.
-        UsageError: an argument makes no sense.
+        UsageError: an argument is invalid.
         SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
 
     The transaction stays usable after each of these.

@@ -130,7 +130,7 @@ def enqueue(
     schema: str | None = None,
     wait: Span | None = None,
 ) -> Enqueued:
-    """Write a job in *target*'s transaction, which is the caller's to commit.
+    """Write a job in *target*'s transaction; the caller commits it.
 
     Args:
         target: an SQLAlchemy Connection or Session, a connection of psycopg 3 or sqlite3, or ``django.db.connection``.
@@ -159,7 +159,7 @@ def enqueue(
 
     Raises:
         PayloadError: the payload or meta cannot be stored, or does not fit the handler.
-        UsageError: another argument makes no sense.
+        UsageError: another argument is invalid.
         QueueFull: the queue holds as many jobs as the file allows, and the file says to refuse more.
         QueueHeld: another open transaction holds the queue's count.
         JobHeld: the job to replace is locked by another session.

@@ -97,7 +97,7 @@ def find(
         The job, or None if there is none (any more).
 
     Raises:
-        UsageError: neither or both of *id* and *idempotency_key* are given, or one makes no sense.
+        UsageError: neither or both of *id* and *idempotency_key* are given, or one of them is invalid.
         DatabaseError: this role of the database may not read jobs.
         SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
 
@@ -130,7 +130,7 @@ def wait(
     Raises:
         TimeoutError: it has not ended; the message says where it is. The job goes on.
         NoSuchJob: there is no such job (any more).
-        UsageError: an argument makes no sense.
+        UsageError: an argument is invalid.
         DatabaseError: as ``find``.
     """
     refuse_async(engine, "wait", "wait_async")
