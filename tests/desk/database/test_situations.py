@@ -28,7 +28,8 @@ from cronjobs import Snooze, cancel
 from cronjobs.desk.insight.finding import WELL
 from cronjobs.engine.database import tables
 from cronjobs.engine.rules.ending import running_row
-from cronjobs.engine.store import claims, leases
+from cronjobs.engine.store import claims, leases, operating
+from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.errors import EffectUnknown
 from cronjobs.model import TimedOut
 
@@ -97,6 +98,24 @@ def test_everything_is_paused_for_three_days(world: World, monkeypatch: pytest.M
     assert "It is held back: everything has been paused by ada since 2026-03-03 01:58:10, until someone" in told
     assert found(world) == {"pause:all": "everything is paused by ada: it holds back s"}
     assert alarm(world) == 1
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_pause_and_after_it(world: World, monkeypatch: pytest.MonkeyPatch, skip: bool) -> None:
+    world.file(**MINUTELY)
+    world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
+    brake(world, "pause", "s", *(["--skip"] if skip else []), monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:04:10"))
+    held = {"pause:schedule/s": "schedule s is paused by ada: it holds back s"}
+    assert found(world) == ({} if skip else held)
+    assert alarm(world) == (0 if skip else 1)
+    brake(world, "resume", "s", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T02:05:10"))
+    told = world.ask("s", "--at", "02:00")
+    assert told.verdict == ("paused" if skip else "coalesced")
+    was = "the schedule was paused by ada from 01:58:00 to 02:04:10"
+    assert (f"It was skipped, as {was}." if skip else f"It was held back: {was}.") in told
+    assert is_well(world)
 
 
 def test_a_schedule_paused_with_skip_in_a_paused_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,6 +328,21 @@ def test_a_long_job_that_runs_within_its_lease(world: World) -> None:
     assert is_well(world)
 
 
+def test_a_long_job_for_which_no_place_is_free(world: World) -> None:
+    world.file("run: {budget: 40s}\n")
+    world.tick()
+    job_id = put(world.database, job_type="t.work", timeout_s=3600.0)
+    for minute in (1, 2, 3):
+        world.go(utc(f"2026-03-02T08:0{minute}:10"))
+        no_room(world)
+    left(world, "long jobs")
+    told = world.ask(str(job_id))
+    assert "no place for a long job was free there (run.long_jobs)" in told
+    assert "a host runs at most 4 of these at once (run.long_jobs)" in told
+    taken = "all places for long jobs are taken (run.long_jobs)"
+    assert found(world) == {"late": f"1 job has been due for more than 2m and could run: {taken}"}
+
+
 def test_a_stopped_tick_and_the_next_one(world: World) -> None:
     world.file()
     world.tick()
@@ -415,6 +449,21 @@ def test_a_database_that_was_foreign_and_is_adopted(world: World) -> None:
     assert told.verdict == "coalesced"
     assert "No tick reached the database between 01:58:10 and 02:09:10." in told
     assert is_well(world)
+
+
+def test_a_file_that_was_rolled_back_while_a_job_of_the_newer_code_waits(world: World) -> None:
+    world.file('job_types: {t.newer: {command: ["true"], timeout: 1s}}\n')
+    put(world.database, job_type="t.newer")
+    world.tick(utc("2026-03-03T01:55:00"))
+    job_id = put(world.database, job_type="t.newer")
+    world.file()
+    world.ticks(utc("2026-03-03T01:56:00"), utc("2026-03-03T01:58:00"))
+    assert 'no host could run type "t.newer" since 01:56:00 (the last that could began at 01:55:00 on alpha)' in (
+        world.ask(str(job_id))
+    )
+    said = 'no host that ticks has a handler or command "t.newer"'
+    assert found(world) == {"unresolved:t.newer": f"1 due job waits: {said}"}
+    assert alarm(world) == 1
 
 
 def test_a_schedule_of_other_environments_is_no_trouble(world: World) -> None:
@@ -787,6 +836,48 @@ def test_a_job_that_is_running_and_asked_to_stop(world: World, monkeypatch: pyte
     assert is_well(world)
 
 
+def test_a_cancel_that_its_handler_did_not_hear(world: World) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work")
+
+    def deaf() -> None:
+        world.clock.advance(timedelta(seconds=5))
+        with world.database.write() as connection:
+            operating.cancel(connection, [job_id], OperatorAction("cancel", "ada", "alpha", "stop it"))
+        world.clock.advance(timedelta(seconds=5))
+
+    world.plan = [deaf]
+    world.tick(utc("2026-03-02T08:01:10"))
+    told = world.ask(str(job_id))
+    assert "It was asked to stop by ada at 08:01:15 (why: stop it): no effect, as attempt 1 did not stop." in told
+    assert "Attempt 1 succeeded at 08:01:20" in told
+    assert is_well(world)
+
+
+def test_deaths_that_are_acknowledged_for_eight_hours(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file("defaults: {retry: {max_attempts: 1}}\n")
+
+    def dies(at: str) -> str:
+        job_id = put(world.database, job_type="t.work", run_at=utc(at))
+        world.plan = [fail()]
+        world.tick(utc(at))
+        return str(job_id)
+
+    world.tick(utc("2026-03-02T08:00:10"))
+    first = dies("2026-03-02T08:01:10")
+    brake(world, "ack", "dead", "--for", "8h", "--why", "on it", monkeypatch=monkeypatch)
+    assert (alarm(world), "acknowledged by ada" in status(world)) == (0, True)
+    second = dies("2026-03-02T09:01:10")
+    assert (alarm(world), found(world)) == (1, {"dead": "2 dead jobs that nobody has retried or dismissed"})
+    brake(world, "jobs", "dismiss", second, monkeypatch=monkeypatch)
+    assert "and was dismissed" in world.ask(second)
+    assert "and was dismissed" not in world.ask(first)
+    assert alarm(world) == 0
+    world.tick(utc("2026-03-02T16:02:10"))
+    assert (alarm(world), found(world)) == (1, ONE_DEAD)
+
+
 def test_a_job_that_died_in_the_night(world: World) -> None:
     a_night(world, max_attempts="1")
     world.plan = [fail()]
@@ -939,6 +1030,20 @@ def test_a_pruned_job_and_a_number_of_nothing(world: World) -> None:
     assert "the highest id" in world.say("4711").err
     assert f"Job {job_id} succeeded at 08:01:10; its attempts are pruned." in world.ask(str(job_id))
     assert "--key" in world.say("invoice:42").err
+    assert is_well(world)
+
+
+def test_an_occurrence_whose_job_is_pruned(world: World) -> None:
+    world.file("retention: {succeeded: 1d}\n", s='cron: "0 9 * * *"')
+    world.tick()
+    world.tick(utc("2026-03-02T09:00:10"))
+    for day in range(3, 6):
+        world.tick(utc(f"2026-03-0{day}T09:00:10"))
+    told = world.ask("s", "--at", "2026-03-02T09:00")
+    assert told.steady[1:] == [
+        "A tick of host alpha made job 1 for it, 10s late.",
+        "Its row is gone (succeeded jobs are kept 1d): how it ended is no longer recorded.",
+    ]
     assert is_well(world)
 
 
