@@ -14,7 +14,7 @@ class Clock(Protocol):
     """The system's source of time. Tests pass one that they move themselves."""
 
     def now(self) -> datetime:
-        """The host's wall clock, aware, UTC. On PostgreSQL it decides nothing; the database's clock does."""
+        """The host's wall clock, aware, UTC. On PostgreSQL nothing depends on it: the database's clock decides."""
 
     def monotonic(self) -> float:
         """Seconds from an arbitrary start; never steps back."""

@@ -238,7 +238,9 @@ def schedule_broken(schedule: str, reason: str) -> Event:
 
 
 def schedules_left() -> Event:
-    why = "half the tick's time was up with schedules still due: the next tick continues with the longest due"
+    why = (
+        "half of the tick's time was used and some schedules are still due: the next tick starts with those due longest"
+    )
     return Event("schedules.left", {"error": why}, WARNING)
 
 

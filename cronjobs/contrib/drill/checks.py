@@ -97,7 +97,7 @@ class Stopped:
 
 def timed_out(seen: Stopped) -> Check:
     said = (
-        f"a job that hangs and ignores SIGTERM: it worked for {seen.worked_s:.1f} s of at most {seen.allowed_s:g}, "
+        f"a job that hangs and ignores SIGTERM: it ran for {seen.worked_s:.1f} s of {seen.allowed_s:g} allowed, "
         f"its process is {'still there' if seen.alive else 'gone'}, the job is {seen.status}"
     )
     return Check("deadline", _is_stopped(seen, "dead"), said, vars(seen) | {"worked_s": round(seen.worked_s, 2)})

@@ -84,7 +84,7 @@ class Copier:
 
     def _pipe(self, target: int) -> int:
         source, writer = os.pipe()
-        # None of these is 0 to 2: the caller's closed streams were reopened before.
+        # Neither descriptor can be 0, 1 or 2: streams that the caller had closed were reopened earlier.
         os.set_blocking(source, False)
         self.streams.append(Stream(source, target))
         return writer

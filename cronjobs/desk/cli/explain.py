@@ -88,7 +88,7 @@ def explain(
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=10_000, help="In a list, only the newest so many.")
+        int, typer.Option(metavar="N", min=1, max=10_000, help="In a list, show at most the N newest.")
     ] = 1000,
     as_json: JsonOption = False,
 ) -> None:

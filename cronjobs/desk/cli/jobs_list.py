@@ -235,8 +235,8 @@ def next_step(
         case Status.DEAD if unsettled is not None:
             settle = f'"{settling(unsettled)}" (or not-done)'
             return (
-                "is dead: an effect of it was begun, and its end never recorded. Find out whether it happened, and "
-                f'record it: {settle}; then "cronjobs jobs retry {job["id"]}"'
+                "is dead: it began an effect whose outcome was never recorded. Find out whether it happened, and "
+                f'record that: {settle}; then "cronjobs jobs retry {job["id"]}"'
             )
         case Status.DEAD:
             error = safe(job["last_error"], 120)

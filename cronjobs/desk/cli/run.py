@@ -139,8 +139,8 @@ def _became(done: RunResult) -> str:
         case Status.FAILED:
             return f"failed in {took}: {error}; a tick retries it in {wait}"
         case Status.DEAD:
-            why = "for good" if decided.transition.permanent else "it has no more tries"
-            return f'failed in {took} and is dead, {why}: {error}. Once fixed: "cronjobs jobs retry {done.job.id}"'
+            why = "the error is permanent" if decided.transition.permanent else "no tries are left"
+            return f'failed in {took} and is dead ({why}): {error}. Once fixed: "cronjobs jobs retry {done.job.id}"'
         case Status.QUEUED if isinstance(outcome, Snoozed):
             return f"snoozed: a tick runs it in {wait}"
         case Status.QUEUED:

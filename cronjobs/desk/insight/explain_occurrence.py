@@ -137,7 +137,10 @@ def _it(facts: OccurrenceFacts) -> str:
 def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     future = facts.first_for > facts.around.now
     by = _by_definition(facts.definition, times, facts.last_for)
-    if facts.existence in ("not_yet", "retired"):  # with a row nevertheless: a backfill reached back further
+    if facts.existence in (
+        "not_yet",
+        "retired",
+    ):  # yet with a ledger row: a backfill reached back to before the schedule existed
         gone = "did not exist yet" if facts.existence == "not_yet" else "was retired"
         sentences = [f"{name(facts.schedule)} {gone} at {times.with_utc(facts.last_for)}."]
     elif facts.count == 1:

@@ -1,4 +1,4 @@
-"""Parse instants as users type them."""
+"""Parse instants in the formats that users type."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) 
         if entry.leftovers != "end":
             found["leftovers"] = "this is for an entry with a command: a handler ends its own processes"
         if entry.max_memory is not None and entry.isolation == "thread":
-            found["max_memory"] = "a thread has no memory limit of its own: write isolation: process"
+            found["max_memory"] = "a thread cannot have a memory limit of its own; write isolation: process"
     elif both := sorted({*(entry.success_exit_codes or (0,))} & {*entry.retry_exit_codes}):
         found.setdefault("retry_exit_codes", f"{both[0]} means success: write it in one of the two lists only")
     return found

@@ -22,7 +22,7 @@ lasts so many milliseconds. Reports are lines of tab-separated fields: ``failed 
 ``started PID``; ``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED tells whether it was signalled before;
 ``left NAME…``, which could not be killed. Then the stream ends.
 
-Without Linux there is no subreaper and no PDEATHSIG: there the command's process group is killed. Every import here
+Other systems have neither a subreaper nor PDEATHSIG: there the command's process group is killed. Every import here
 delays every command, so no typing (4 ms), pathlib or socket.
 """
 

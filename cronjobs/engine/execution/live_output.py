@@ -23,7 +23,7 @@ class Live(io.TextIOBase):
     def __init__(self, outside: Any) -> None:
         self.outside = outside
         self.sink: CappedText | None = None
-        self.before: Callable[[str], None] | None = None  # called with each text before it is shown
+        self.before: Callable[[str], None] | None = None  # called with each piece of text before it is shown
 
     def write(self, text: str) -> int:
         if self.sink is not None:

@@ -33,7 +33,7 @@ async def run_sync_of(target: Any, called: str) -> AsyncIterator[RunSync]:
     else:
         raise TypeError(
             f"{called}() takes an SQLAlchemy AsyncConnection, AsyncSession or AsyncEngine, not "
-            f"{type(target).__name__}: use {called.removesuffix('_async')}() for what is not async"
+            f"{type(target).__name__}: use {called.removesuffix('_async')}() for sync connections and sessions"
         )
 
 

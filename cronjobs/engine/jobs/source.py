@@ -16,7 +16,7 @@ _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 
 
 def source_hash(settings: Settings) -> str:
-    """The same for hosts that would run the same code, whatever they are called; another one after each deploy.
+    """A hash of the source: equal on all hosts with the same code, and different after each deploy.
 
     The user's code is the packages of the handlers, and what lies in the file's folder or on its import path. Of
     libraries only our own version counts.

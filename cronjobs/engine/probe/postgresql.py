@@ -119,7 +119,7 @@ class ServerSession:
         return rows[0]
 
     def _result(self, give_up_at: float) -> int | None:
-        """The next result. None: there is no more. With a frozen server PQgetResult would wait for ever."""
+        """Return the next result, or None at the end. Poll first: on a frozen server PQgetResult would block."""
         while self._pq.PQisBusy(self._connection):
             waiting = select.poll()
             waiting.register(self._pq.PQsocket(self._connection), select.POLLIN)

@@ -118,7 +118,7 @@ def tick_options(arguments: Sequence[str]) -> TickOptions | None:
 
 
 def _value(option: Option, words: Iterator[str]) -> Any:
-    """True for a flag, else the value, taken from *words*. None: typer may refuse it, or read it differently."""
+    """Return True for a flag, else its value, taken from *words*; None: leave it to typer."""
     if option.read is None:
         return True
     text = next(words, "")

@@ -18,7 +18,7 @@ PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)  # pauses while an enqueuer has
 
 
 def chunks(items: Sequence[T], weigh: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:
-    """Split *items* into what one transaction takes; *weigh* returns how many jobs and bytes an item makes."""
+    """Split *items* into chunks for one transaction each; *weigh* returns how many jobs and bytes an item makes."""
     chunk: list[T] = []
     jobs = size = 0
     for item in items:

@@ -46,7 +46,7 @@ def definition(schedule: ScheduleSettings) -> dict[str, Any]:
 
 
 def schedule_from_definition(name: str, stored: object) -> ScheduleSettings:
-    """The schedule from which ``definition`` made *stored*.
+    """Rebuild a schedule from *stored*: the inverse of ``definition``.
 
     Another version may have written it: unknown keys are ignored, and defaults replace values that this version cannot
     hold. Raises ValueError if it is not a JSON object.

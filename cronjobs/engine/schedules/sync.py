@@ -106,7 +106,7 @@ def sync(
 
 @dataclass
 class Applying:
-    """Applies one file. ``left``: names of what was not done in the last round.
+    """Applies one file. ``left``: schedules and queues that the latest round did not get to.
 
     ``stopped``: time is up, or another sync is running. ``refused``: schedules that the database refuses.
     """

@@ -171,7 +171,7 @@ def test_a_failure_shows_its_traceback_and_is_not_tried_again(project: Project) 
     done = project.run("run", "t.fail")
     assert (done.code, done.out) == (1, "before\n")
     assert 'raise RuntimeError("no luck")\nRuntimeError: no luck\njob 1 failed in ' in done.err
-    assert done.err.endswith('is dead, it has no more tries: no luck. Once fixed: "cronjobs jobs retry 1"\n')
+    assert done.err.endswith('is dead (no tries are left): no luck. Once fixed: "cronjobs jobs retry 1"\n')
     [job] = project.jobs()
     assert (job["status"], job["failures"], job["max_attempts"], job["error_type"]) == ("dead", 1, 1, "RuntimeError")
     [attempt] = project.rows("job_runs")

@@ -220,7 +220,7 @@ job_types: {a: {max_memory: 512, isolation: process}}
 job_types: {a: {max_memory: 15MiB, command: [ls]}}
     2:29: job_types.a.max_memory: "15MiB" is not in 16MiB–16TiB
 job_types: {a: {max_memory: 1GiB, isolation: thread}}
-    2:29: job_types.a.max_memory: a thread has no memory limit of its own: write isolation: process
+    2:29: job_types.a.max_memory: a thread cannot have a memory limit of its own; write isolation: process
 job_types: {a: {on_shutdown: cancel}}
     2:30: job_types.a.on_shutdown: "cancel" is not one of release, drop
 job_types: {a: {durable: yes}}
