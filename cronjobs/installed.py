@@ -9,7 +9,7 @@ from cronjobs.errors import CronjobsError
 
 
 def if_installed(module: str) -> ModuleType | None:
-    """The module; None: this installation does not have it, or not the folder it is in."""
+    """The module, or None if this installation does not have it, or not the folder it is in."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

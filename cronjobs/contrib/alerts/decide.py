@@ -162,7 +162,7 @@ def is_unheard(state: AlertState) -> bool:
 
 
 def after_sending(alert: DueAlert, now: datetime) -> datetime | None:
-    """Return when to repeat a message just sent; None: it said that the finding is over."""
+    """Return when to repeat a message just sent, or None if it said that the finding is over."""
     if alert.state.over:
         return None
     return now + silence(now - (alert.state.first_at or now))
@@ -206,7 +206,7 @@ def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: b
 
 
 def _grace_ends(stored: StoredSchedule, now: datetime) -> datetime | None:
-    """Return when the grace of the present or next occurrence ends; None: the schedule has no grace."""
+    """Return when the grace of the present or next occurrence ends, or None if the schedule has no grace."""
     try:
         schedule = schedule_from_definition(stored.name, stored.definition)
         if schedule.grace is None or stored.status != "active":

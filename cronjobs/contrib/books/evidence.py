@@ -197,7 +197,7 @@ def _span(detail: Any) -> tuple[datetime, datetime] | None:
 
 
 def _unsettled_because(connection: Connection, settings: Settings) -> str:
-    """Return why ticks settle no schedule at all; None: they do."""
+    """Return why ticks settle no schedule at all, or None if they do."""
     newest = explaining.newest_tick(connection)
     off = newest is not None and newest.schedules_on == 0
     if off and not status_facts.fired_lately(connection, silence_after(settings.run.every)):

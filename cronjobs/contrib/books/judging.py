@@ -212,7 +212,7 @@ class _Bookkeeper:
             self._check_range(entry, low, high)
 
     def _made(self, entry: Entry, low: int) -> str | None:
-        """Return the result of an occurrence's job; None: the job is missing, a difference."""
+        """Return the result of an occurrence's job, or None if the job is missing, a difference."""
         if entry.job in OF_JOB:
             return OF_JOB[entry.job]
         at = _instant(entry.last)

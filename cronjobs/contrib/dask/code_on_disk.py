@@ -34,7 +34,7 @@ class CodeOnDisk:
 
 
 def _mark(file: str) -> Mark | None:
-    """Return values that change when the file is rewritten or replaced; None: it does not exist."""
+    """Return values that change when the file is rewritten or replaced, or None if it does not exist."""
     try:
         found = os.stat(file)  # noqa: PTH116 relative to the original working directory
     except OSError:

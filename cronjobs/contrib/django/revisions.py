@@ -87,7 +87,7 @@ class ToRevision(Operation):
 
 
 def _revision(connection: Any, cursor: Any) -> str | None:
-    """Return the tables' revision; None: there are no tables."""
+    """Return the tables' revision, or None if there are no tables."""
     if VERSION_TABLE not in connection.introspection.table_names(cursor):
         return None
     cursor.execute(f"SELECT max(version_num) FROM {VERSION_TABLE}")  # noqa: S608 a name of ours

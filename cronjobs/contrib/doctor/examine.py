@@ -94,7 +94,7 @@ def _one(check: Examination, patient: Patient) -> Diagnosis:
 
 
 def _cannot(needs: Needs, patient: Patient) -> str | None:
-    """Return why a check with this need does not apply; None: it does."""
+    """Return why a check with this need does not apply, or None if it does."""
     if needs == "settings" and (patient.settings is None or patient.unusable):
         return "it needs the configuration, which cannot be used"
     if needs in ("database", "tables", "postgresql", "sqlite"):

@@ -30,7 +30,7 @@ KEPT: Final = {
 
 
 def recorded() -> Settings | None:
-    """Return settings for what exec recorded without a project; None: it recorded nothing."""
+    """Return settings for what exec recorded without a project, or None if it recorded nothing."""
     if not has_runs():
         return None
     settings = no_project()

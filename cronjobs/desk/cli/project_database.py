@@ -26,7 +26,7 @@ from cronjobs.engine.store.sql import database_now
 
 
 def missing_file(settings: Settings) -> Address | None:
-    """Return the SQLite file if it never existed, since opening would create it; None: it exists.
+    """Return the SQLite file if it never existed, since opening would create it, or None if it exists.
 
     Raises DatabaseVanished if it existed before.
     """

@@ -148,7 +148,7 @@ class FoundBlock:
 
 
 def find(crontab: str, config: Path) -> FoundBlock | None:
-    """Return the block of *config*; None: there is none.
+    """Return the block of *config*, or None if there is none.
 
     Raises BlockBroken unless there is one begin and one end, with no other configuration's mark in between.
     """

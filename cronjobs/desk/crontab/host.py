@@ -163,7 +163,7 @@ def _report(out: bytes) -> dict[str, Any]:
 
 
 def mail_program(root: Path = Path("/")) -> Path | None:
-    """Return the mail program that cron uses; None: there is none, and cron drops output.
+    """Return the mail program that cron uses, or None if there is none, and cron drops output.
 
     Debian's cron and cronie call /usr/sbin/sendmail by that path; one elsewhere on PATH does not help them.
     """

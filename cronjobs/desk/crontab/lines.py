@@ -63,7 +63,7 @@ def job_lines(crontab: str) -> list[CrontabEntry]:
 
 
 def exec_name(line: CrontabEntry) -> str | None:
-    """Return the name that the line passes to ``cronjobs exec``; None: it runs something else."""
+    """Return the name that the line passes to ``cronjobs exec``, or None if it runs something else."""
     found = _EXEC.search(line.written)
     return None if found is None else found["name"]
 

@@ -111,7 +111,7 @@ def _app_folder(folder: Path, app: str) -> str | None:
 
 
 def app_package(folder: Path, django: DjangoProject | None) -> AppPackage | None:
-    """Return the app's package; None: there is none, or it is unclear which one."""
+    """Return the app's package, or None if there is none, or it is unclear which one."""
     if django is not None and django.app is not None:
         return _package(folder, "", django.app)
     named = [django.settings.partition(".")[0]] if django else []

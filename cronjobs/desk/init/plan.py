@@ -91,7 +91,7 @@ class InitPlan:
 
 
 def next_question(around: Surroundings, chosen: Choices) -> Question | None:
-    """Return the next question; None: none is left."""
+    """Return the next question, or None if none is left."""
     database = _app_database(around)
     if chosen.app_database is None and database is not None:
         return Question("app_database", f"Keep the jobs in the app's own database ({database.remark})?")

@@ -416,7 +416,7 @@ def _asked_for(row: Any) -> bool:
 
 
 def renaming(settings: Settings, stored: StoredSchedule) -> str | None:
-    """Return the new name that the file here gives to an active schedule; None: it is not renamed."""
+    """Return the new name that the file here gives to an active schedule, or None if it is not renamed."""
     if stored.status != "active" or stored.name in settings.schedules:
         return None
     return next((name for name, each in settings.schedules.items() if each.renamed_from == stored.name), None)

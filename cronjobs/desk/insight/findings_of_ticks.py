@@ -141,7 +141,7 @@ def _config(
 
 
 def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Mapping[str, Any]]) -> datetime | None:
-    """Return since when ticks record this fault; None: none of the last ticks did."""
+    """Return since when ticks record this fault, or None if none of the last ticks did."""
     fault = as_noted(where, what)
     began = [health.watch.misconfigured.get(tick["host"]) for tick in at_work if fault in recorded_faults(tick).items()]
     return min((at for at in began if at is not None), default=None)

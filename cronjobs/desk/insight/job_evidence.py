@@ -82,7 +82,7 @@ def tick_facts(row: Any) -> TickFacts:
 
 
 def settler_of(connection: Connection, row: Any) -> TickFacts | None:
-    """Return the tick that settled a ledger row; None: an operator did, or the tick's row is pruned."""
+    """Return the tick that settled a ledger row, or None if an operator did, or the tick's row is pruned."""
     if row.tick is None:
         return None
     found = explaining.ticks_of(connection, {row.tick}).get(row.tick)

@@ -58,7 +58,7 @@ def out_of_reach(connection: Connection, late: Sequence[LateJobs], now: datetime
 
 
 def options_against(tick: Any, place: Mapping[str, Any]) -> str | None:
-    """Return the tick's options that exclude a job, as typed; None: none do. *place*: as for ``reason_for``."""
+    """Return the tick's options that exclude a job, as typed, or None if none do. *place*: as for ``reason_for``."""
     options = tick.did.get("options") if isinstance(tick.did, dict) else None
     if not isinstance(options, dict):
         return None

@@ -79,7 +79,7 @@ def not_run(
 
 
 def covered_by_hand(connection: Connection, stored: StoredSchedule, now: datetime) -> datetime | None:
-    """Return until when a run triggered by hand makes up for occurrences; None: there is no such run."""
+    """Return until when a run triggered by hand makes up for occurrences, or None if there is no such run."""
     return covered_by(store.triggered(connection, stored.name), now, _of(stored, {})[1])
 
 

@@ -140,7 +140,7 @@ def _is_dead(job: JobNow | None) -> bool:
 
 
 def _unknown(jobs: tuple[JobNow, ...], health: Health) -> str | None:
-    """Return the unknown type that one of these jobs waits for; None: there is none."""
+    """Return the unknown type that one of these jobs waits for, or None if there is none."""
     waits = (job.job_type for job in jobs if job.waiting and job.run_at <= health.now)
     return next((job_type for job_type in waits if job_type in health.unresolved), None)
 
@@ -208,7 +208,7 @@ def behind(health: Health, every: timedelta) -> dict[str, datetime]:
 
 
 def _could_fire_since(schedule: StoredSchedule) -> datetime | None:
-    """Return since when its next occurrence is due and not held back; None: it is paused now."""
+    """Return since when its next occurrence is due and not held back, or None if it is paused now."""
     ends = [pause.until for pause in schedule.pauses if pause.until and not pause.skip]
     return max([schedule.next_at, *ends]) if schedule.next_at else None
 

@@ -74,12 +74,12 @@ class ScheduleFacts:
 
     @property
     def median(self) -> timedelta | None:
-        """The median duration; None: fewer than ENOUGH runs succeeded."""
+        """The median duration, or None if fewer than ENOUGH runs succeeded."""
         return middle(self.durations) if len(self.durations) >= ENOUGH else None
 
     @property
     def p95(self) -> timedelta | None:
-        """The 95th percentile of durations; None: fewer than ENOUGH runs succeeded."""
+        """The 95th percentile of durations, or None if fewer than ENOUGH runs succeeded."""
         return p95(self.durations) if len(self.durations) >= ENOUGH else None
 
     @property

@@ -218,7 +218,7 @@ def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mappi
 
 
 def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], latest: datetime) -> datetime | None:
-    """Since when two hosts have had the different files that they have now; None: they began after *latest*.
+    """Since when two hosts have had the different files that they have now, or None if they began after *latest*.
 
     Then they are hosts in place of others whose files differed before.
     """

@@ -65,7 +65,7 @@ def guarded(command: Callable[[], object]) -> None:
 
 
 def _odd_value() -> DatabaseError | None:
-    """What another program wrote into SQLite where our code does not expect it. None: the error is ours."""
+    """What another program wrote into SQLite where our code does not expect it, or None if the error is ours."""
     address = circumstances.database
     if address is None or not address.is_sqlite:
         return None

@@ -61,7 +61,7 @@ def alias(settings: Any) -> str:
 
 
 def config_file(settings: Any) -> Path | None:
-    """The configuration file that Django's *settings* name. None: they name none."""
+    """The configuration file that Django's *settings* name, or None if they name none."""
     found = said(settings).get("config") or getattr(settings, "CRONJOBS_CONFIG", None)
     return None if found is None else Path(found)
 

@@ -58,7 +58,7 @@ class CronExpression:
 
     @property
     def day_remark(self) -> str | None:
-        """What surprises people about two day fields that are both written; None: they are not."""
+        """What surprises people about two day fields that are both written, or None if they are not."""
         words = NAMES.get(self.source.strip(), self.source).split()
         if self.both_days_must_match or len(self.days) == 31 or len(self.weekdays) == 7:
             return None

@@ -34,7 +34,7 @@ def _asked(connection: Connection) -> str:
 
 @lru_cache(maxsize=16)
 def _codec(encoding: str) -> str | None:
-    """Python's name of an encoding smaller than Unicode. None: it holds all that we write, or is unknown."""
+    """Python's name of an encoding smaller than Unicode, or None if it holds all that we write, or is unknown."""
     if encoding == UTF8:
         return None
     name = re.sub(r"^WIN(?=\d)", "cp", encoding).replace("KOI8", "KOI8-").lower()

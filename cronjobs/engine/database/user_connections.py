@@ -169,7 +169,7 @@ def plain_connection(target: Any, schema: str | None = None) -> PlainConnection 
 
 
 def has_open_transaction(raw: Any) -> bool | None:
-    """Whether a transaction is open on a driver's connection. None: the driver does not say, or it is broken."""
+    """Whether a transaction is open on a driver's connection, or None if the driver does not say, or it is broken."""
     try:
         if (found := getattr(raw, "in_transaction", None)) is not None:  # sqlite3
             return bool(found)

@@ -169,7 +169,7 @@ class Attempt:
         return self.started + (self.timeout + slack).total_seconds()
 
     def refusal(self) -> Outcome | None:
-        """The failure if the row itself is unusable, which plain SQL can make it. None: it can run."""
+        """The failure if the row itself is unusable, which plain SQL can make it, or None if it can run."""
         fault = payload_fault(self.job.payload)
         if fault:
             return Failed(fault, "PayloadError", permanent=True)

@@ -137,7 +137,7 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def read_outcome(descriptor: int) -> Outcome | None:
-    """The outcome that the child wrote. None: it did not finish, or was killed while it wrote."""
+    """The outcome that the child wrote, or None if it did not finish, or was killed while it wrote."""
     text = os.pread(descriptor, max(0, os.fstat(descriptor).st_size - REASON_ROOM), REASON_ROOM)
     return outcome_from(text) if text.endswith(b"\n") else None
 

@@ -43,7 +43,7 @@ _of_threads: WeakKeyDictionary[threading.Thread, _Sink] = WeakKeyDictionary()
 
 
 def _sink() -> _Sink | None:
-    """The sink of the attempt that this thread or task works for. None: it works for none."""
+    """The sink of the attempt that this thread or task works for, or None if it works for none."""
     sink = _current.get()
     return sink if sink is not None else _of_threads.get(threading.current_thread())
 

@@ -31,7 +31,7 @@ class State:
         self.folder = folder or state_folder()
 
     def read(self, name: str) -> str | None:
-        """The file's content. None: it does not exist, or is not safe to read."""
+        """The file's content, or None if it does not exist, or is not safe to read."""
         content = self.read_bytes(name)
         return None if content is None else content.decode(errors="replace")
 

@@ -94,7 +94,7 @@ class OwnTransaction:
             raise UsageError(f"{what} after the job's success was written: it could no longer be recorded")
 
     def not_committed(self) -> Failed | None:
-        """The outcome of a handler that returned without committing its success; None: it did not call ``finish``.
+        """The outcome of a handler that returned without committing its success, or None if it did not call ``finish``.
 
         If it was committed, the row shows that, and the fence keeps this outcome from being written.
         """

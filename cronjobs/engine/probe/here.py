@@ -9,7 +9,7 @@ UNKNOWN = "-"
 
 
 def read(path: str) -> str | None:
-    """The text of a file in /proc. None: it cannot be read."""
+    """The text of a file in /proc, or None if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read().decode(errors="replace")
@@ -35,7 +35,7 @@ def pid_namespace() -> str:
 
 
 def process_started(pid: int) -> str | None:
-    """The kernel's start time of *pid* as an opaque token. None: it is gone (a zombie counts as gone).
+    """The kernel's start time of *pid* as an opaque token, or None if it is gone (a zombie counts as gone).
 
     With the boot id it identifies a process for ever, while a bare pid is reused.
     """

@@ -85,7 +85,7 @@ def open_folder(path: str) -> int:
 
 
 def read_file(folder: int, name: str) -> bytes | None:
-    """The content of one file of an open folder. None: it is no regular file of ours. Raises OSError."""
+    """The content of one file of an open folder, or None if it is no regular file of ours. Raises OSError."""
     # NONBLOCK: otherwise open() would wait on a FIFO.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with open(descriptor, "rb", buffering=0) as file:

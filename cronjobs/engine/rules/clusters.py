@@ -22,7 +22,7 @@ class Versions(NamedTuple):
 
 
 def difference(claimed: Versions, here: Versions) -> str | None:
-    """How the worker's versions differ from those of the host that claimed the job. None: they agree."""
+    """How the worker's versions differ from those of the host that claimed the job, or None if they agree."""
     pairs = zip(("cronjobs", "Python"), claimed, here, strict=True)
     found = [f"{what} {there} and not {wanted}" for what, wanted, there in pairs if there != wanted]
     return f"it has {' and '.join(found)} as the host that claims the jobs" if found else None

@@ -109,7 +109,7 @@ def closed(limits: Sequence[Limit]) -> tuple[Limit, ...]:
 
 
 def reached(limits: Sequence[Limit], running: Mapping[str, int], key: str | None) -> Limit | None:
-    """The limit that a job of *key* waits for while *running* jobs (by key) run. None: it may start."""
+    """The limit that a job of *key* waits for while *running* jobs (by key) run, or None if it may start."""
     return None if key is None else _Slots(limits, running).reached(key)
 
 

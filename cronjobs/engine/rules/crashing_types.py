@@ -90,7 +90,7 @@ def ends_needed(suspected: bool) -> int:
 
 
 def is_crash(outcome: Outcome) -> bool | None:
-    """Whether this end of a child process would have crashed a tick. None: it proves nothing.
+    """Whether this end of a child process would have crashed a tick, or None if it proves nothing.
 
     A timeout proves nothing: code that keeps the GIL for ever ends a tick, code that merely sleeps does not.
     """

@@ -110,7 +110,7 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
 
 
 def as_stopped(outcome: Outcome, reason: str | None, *, process: bool, late: TimedOut | None) -> Outcome:
-    """The outcome that counts, given why the attempt had been asked to stop. None: it had not been.
+    """The outcome that counts, given why the attempt had been asked to stop, or None if it had not been.
 
     *process*: it ran in a process of its own. *late*: it was recorded as timed out while it still ran. A result counts
     in any case.

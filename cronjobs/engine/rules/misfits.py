@@ -35,7 +35,7 @@ class Refusals:
     ticked: frozenset[str] = frozenset()
 
     def end(self, now: datetime) -> str | None:
-        """Why the job is dead. None: it keeps waiting."""
+        """Why the job is dead, or None if it keeps waiting."""
         if now - self.since >= MOST:
             return OUTLIVED
         if now - self.since >= LEAST and self.ticked <= self.refused:

@@ -143,7 +143,7 @@ QUIET: Final = timedelta(minutes=2)  # reports travel with renewals, so each is 
 
 
 def time_left(reported: Reported, started_at: datetime, now: datetime, quiet: timedelta = QUIET) -> timedelta | None:
-    """How long the rest will take at the pace so far. None: no honest estimate exists.
+    """How long the rest will take at the pace so far, or None if no honest estimate exists.
 
     There is none without a total, or before a twentieth of it and 20 s have passed in this attempt (an attempt that
     continues another has its own pace), or if the last report is older than *quiet* and than a quarter of that time.

@@ -72,7 +72,7 @@ class AttemptPolicy:
 
 
 def read_policy(value: Any) -> AttemptPolicy | None:
-    """The policy that the claim wrote. None: it is unreadable, because plain SQL wrote the row."""
+    """The policy that the claim wrote, or None if it is unreadable, because plain SQL wrote the row."""
     if not isinstance(value, dict):
         return None
     try:
@@ -101,7 +101,7 @@ def read_policy(value: Any) -> AttemptPolicy | None:
 
 
 def seconds(value: Any) -> float | None:
-    """A number of seconds from a row that plain SQL may have written. None: it is no number."""
+    """A number of seconds from a row that plain SQL may have written, or None if it is no number."""
     try:
         read = float(value)
     except (TypeError, ValueError, OverflowError):

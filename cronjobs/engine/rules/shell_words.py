@@ -15,7 +15,7 @@ _PLAIN: Final = re.compile(r"[\w./=+-]+", re.ASCII)
 
 
 def shell_word(arguments: Sequence[str]) -> str | None:
-    """The first argument that was meant for a shell. None: there is none."""
+    """The first argument that was meant for a shell, or None if there is none."""
     return next((each for each in arguments[1:] if _OPERATOR.fullmatch(each)), None)
 
 

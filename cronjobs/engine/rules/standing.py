@@ -144,7 +144,7 @@ def standing(
 def _why(
     row: Happened, head: JobNow | None, now: datetime, grace: timedelta
 ) -> tuple[Why, JobNow | None] | tuple[None, None]:
-    """Why the occurrences of *row* did not run, and the job that shows it. None: the row is as it may be."""
+    """Why the occurrences of *row* did not run, and the job that shows it, or None if the row is as it may be."""
     if row.outcome == "missed" or row.ran_early:
         return "missed", None
     if row.outcome == "skipped" and row.job_id is None:
@@ -163,7 +163,7 @@ def waited_for(job: JobNow, head: JobNow | None) -> JobNow:
 
 
 def covered_by(triggered: Sequence[ByHand], now: datetime, grace: timedelta) -> datetime | None:
-    """Up to which instant a run by hand stands for what was due. None: no such run does.
+    """Up to which instant a run by hand stands for what was due, or None if no such run does.
 
     Asking for the run is not enough: like any other run, it counts by what became of its job.
     """
@@ -178,7 +178,7 @@ def _stands(job: JobNow | None, now: datetime, grace: timedelta) -> bool:
 
 
 def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:
-    """Why a job that was due a *grace* ago does not count as a run, nor as one to wait for. None: it counts."""
+    """Why a job that was due a *grace* ago does not count as a run, nor as one to wait for, or None if it counts."""
     match job.status:
         case "running":
             return None if _within_its_time(job, now) else "overruns"

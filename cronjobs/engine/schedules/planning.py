@@ -204,7 +204,7 @@ class _Span:
 
 
 def occurrences(when: Timing, after: datetime, until: datetime) -> Range | None:
-    """The occurrences in (*after*, *until*]. None: there are none."""
+    """The occurrences in (*after*, *until*], or None if there are none."""
     from cronjobs.engine.crontime.timing import count_between
 
     count, first, last = count_between(when, after, until)

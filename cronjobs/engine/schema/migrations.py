@@ -94,7 +94,7 @@ def upgrade(database: Database) -> tuple[str | None, str]:
 
 
 def current(database: Database) -> str | None:
-    """The revision of the database. None: it has no tables of ours."""
+    """The revision of the database, or None if it has no tables of ours."""
     with database.read() as connection:
         return _revision(connection)
 

@@ -36,7 +36,7 @@ def deaths_until(connection: Connection, until: datetime, most: int) -> Sequence
 
 
 def file_changed_at(connection: Connection) -> datetime | None:
-    """When the file in force replaced another one. None: the audit trail knows no earlier file."""
+    """When the file in force replaced another one, or None if the audit trail knows no earlier file."""
     # "+ 0" makes the planner use the index on action instead of reading back through every row since.
     last = f"(SELECT l.subject FROM {AUDIT} l WHERE l.action = 'sync' ORDER BY l.id + 0 DESC LIMIT 1)"
     other = f"(SELECT max(o.id + 0) FROM {AUDIT} o WHERE o.action = 'sync' AND o.subject <> {last})"

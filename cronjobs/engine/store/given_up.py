@@ -66,7 +66,7 @@ def given_up(connection: Connection, kind: str) -> GivenUp | None:
 
 
 def pruned_dead(connection: Connection, job_id: int) -> datetime | None:
-    """When retention removed this dead job while it was still open. None: no entry names it."""
+    """When retention removed this dead job while it was still open, or None if no entry names it."""
     rows = run(
         connection,
         f"SELECT a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.actor = :by ORDER BY a.id DESC LIMIT :most",

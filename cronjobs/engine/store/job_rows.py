@@ -88,7 +88,7 @@ def job_from(row: Sequence[Any]) -> Job:
 
 
 def _fault(name: str, value: Any) -> BadJson | None:
-    """Why a job with this *value* must not run, because we cannot know what was meant. None: it may run."""
+    """Why a job with this *value* must not run, because we cannot know what was meant, or None if it may run."""
     if isinstance(value, BrokenText):
         return BadJson(NOT_UTF8, name)
     if value == UNREAD:

@@ -78,7 +78,7 @@ def types_recorded_at(connection: Connection) -> datetime | None:
 
 
 def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
-    """The job types that some host may still run, as ticks of the last *within* recorded them. None: no tick has.
+    """The job types that some host may still run, as ticks of the last *within* recorded them, or None if no tick has.
 
     For claims and schedules: a tick that began before a deploy may still run jobs of types that are gone.
 

@@ -59,7 +59,7 @@ def known_misfits(connection: Connection, ids: Collection[int]) -> dict[int, Ref
 
 
 def versions_that_tick(connection: Connection) -> dict[str, frozenset[str] | None]:
-    """The versions that ticked lately, with the job types they know. None: the code of a tick is unknown.
+    """The versions that ticked lately, with the job types they know, or None if the code of a tick is unknown.
 
     A tick that loaded no handlers counts as its host's last version.
     """

@@ -16,7 +16,7 @@ _WORDS: Final = {"blob": "bytes", "text": "text", "real": "a fraction", "integer
 
 
 def odd_value(database: Database) -> DatabaseError | None:
-    """The first value that does not fit its column, as an error that says where. None: there is none."""
+    """The first value that does not fit its column, as an error that says where, or None if there is none."""
     if not database.is_sqlite:
         return None
     try:

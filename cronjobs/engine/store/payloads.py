@@ -61,7 +61,7 @@ def last_id(connection: Connection) -> int:
 
 
 def chunk_after(connection: Connection, after: int, last: int) -> Chunk | None:
-    """The next payloads with ids above *after*, up to *last*. None: there are no more."""
+    """The next payloads with ids above *after*, up to *last*, or None if there are no more."""
     first = run(
         connection, f"SELECT min(j.id) FROM {JOBS} j WHERE j.id > :after AND j.id <= :last", after=after, last=last
     ).scalar()

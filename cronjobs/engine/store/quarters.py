@@ -167,7 +167,7 @@ def _at(quarter: int) -> datetime:
 
 
 def next_open_hour(connection: Connection, now: datetime) -> datetime | None:
-    """The first ended hour in which something was due and that is not closed. None: there is none."""
+    """The first ended hour in which something was due and that is not closed, or None if there is none."""
     oldest = _at(number_of(now - timedelta(hours=24)) // IN_AN_HOUR * IN_AN_HOUR)
     marked: datetime | None = run(
         connection,

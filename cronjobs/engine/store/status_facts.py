@@ -193,7 +193,7 @@ def retrying(connection: Connection) -> frozenset[int]:
 
 
 def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | None:
-    """The newest occurrence whose run succeeded, among the schedule's last OCCURRENCES_READ. None: none did.
+    """The newest occurrence whose run succeeded, among the schedule's last OCCURRENCES_READ, or None if none did.
 
     Leaves out what a wrong clock ran early.
     """
@@ -247,7 +247,7 @@ def last_fired_at(connection: Connection) -> datetime | None:
 
 
 def recorded_since(connection: Connection, host: str, *names: str) -> datetime | None:
-    """Since when every tick of this host has recorded one of these *names*. None: the last tick did not."""
+    """Since when every tick of this host has recorded one of these *names*, or None if the last tick did not."""
     since = None
     rows = run(
         connection,
@@ -263,7 +263,7 @@ def recorded_since(connection: Connection, host: str, *names: str) -> datetime |
 
 
 def carried_since(connection: Connection, host: str, fingerprint: str) -> datetime | None:
-    """Since when all ticks of this host have had this file; None: the last one did not."""
+    """Since when all ticks of this host have had this file, or None if the last one did not."""
     since = None
     rows = run(
         connection,

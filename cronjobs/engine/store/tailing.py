@@ -16,7 +16,7 @@ JOB_PROGRESS: Final = if_not_too_large("j.progress")
 
 
 def job_row(connection: Connection, job_id: int) -> Row[Any] | None:
-    """A job's state, and what its running attempt has reported. None: there is no such job."""
+    """A job's state, and what its running attempt has reported, or None if there is no such job."""
     return run(
         connection,
         f"""

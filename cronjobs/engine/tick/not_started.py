@@ -168,7 +168,7 @@ def entry_for(
 
 
 def in_words(entry: Mapping[str, Any]) -> str | None:
-    """The sentence of an entry; None: it lacks a fact."""
+    """The sentence of an entry, or None if it lacks a fact."""
     try:
         spans = {name: rough(timedelta(seconds=value)) for name, value in entry.items() if name.endswith("_s")}
         stop = f", with {spans['stop_s']} to stop its process," if "stop_s" in spans else ""

@@ -190,7 +190,7 @@ class ClaimPlanner:
         return expected is not None and fits(_whole_time(job_type, expected), remaining)
 
     def long_admission(self) -> ClaimFilter | None:
-        """The filter for jobs that are too long for any tick; None: this tick may not start any."""
+        """The filter for jobs that are too long for any tick, or None if this tick may not start any."""
         longest, known = self.longest, self._known()
         if not self.settings.run.long_jobs or self.left() <= 0:
             return None

@@ -119,7 +119,7 @@ class Work:
                 return watched(connection), signs_of_death(connection, self.tick.settings.run.budget)
 
     def _overran(self) -> Collection[str] | None:
-        """The job types that experience was wrong about within a day; None: the database does not say."""
+        """The job types that experience was wrong about within a day, or None if the database does not say."""
         try:
             with self.tick.database.read() as connection:
                 return overran_lately(connection)
