@@ -264,7 +264,7 @@ def _host(holder: str | None) -> str:
 
 
 def job_life(connection: Connection, job_id: int, settings: Settings, types: Callable[[], JobTypes]) -> JobLife | None:
-    """Return the facts about one job; None if neither the jobs nor the ledger have it."""
+    """Return the facts about one job; None if neither the jobs nor the ledger has it."""
     around = surroundings(connection, settings)
     job = job_facts(connection, [job_id], settings, types, around, explaining.pause_rows(connection)).get(job_id)
     rows = explaining.rows_naming(connection, [job_id])

@@ -39,12 +39,12 @@ class FoundJob:
     """A job as it was when ``find`` or ``wait`` looked. Instants are aware, in UTC.
 
     ``status``: queued, running, succeeded, failed (it will be retried), dead or cancelled. ``result``: what the handler
-    returned; also None if the job has not succeeded. ``progress``: what the running attempt reported, as ``done``,
-    ``of`` (None: unknown total) and ``note``. ``next_try``: when it is due while it waits, else None. ``attempts``: how
-    often a runner has claimed it. ``failures``: how many of these count against ``max_attempts``. ``max_attempts`` is
-    None if the enqueue left it to the job type, which only runners know, and the job is not running now. Parts of
-    ``payload``, ``meta`` and ``result`` that cannot be read are None. Once the job is pruned but for its key,
-    ``payload`` is {} and ``result`` None.
+    returned; None if the job has not succeeded. ``progress``: what the running attempt reported, as ``done``, ``of``
+    (None: unknown total) and ``note``. ``next_try``: when it is due while it waits, else None. ``attempts``: how often
+    a runner has claimed it. ``failures``: how many of these count against ``max_attempts``. ``max_attempts`` is None if
+    the enqueue left it to the job type, which only runners know, and the job is not running now. Parts of ``payload``,
+    ``meta`` and ``result`` that cannot be read are None. Once the job is pruned but for its key, ``payload`` is {} and
+    ``result`` None.
     """
 
     id: int

@@ -315,8 +315,8 @@ def job(
 ) -> Register:
     """Register the decorated function as the handler of job type *name*.
 
-    The function can be called as before, and enqueues itself by ``.enqueue``, ``.enqueue_async`` and ``.options`` (see
-    JobFunction).
+    You can still call the function directly. To enqueue it, use its ``.enqueue``, ``.enqueue_async`` and ``.options``
+    (see JobFunction).
 
     ``timeout``: "20s", seconds or timedelta; None: min(30s, budget / 3). A timeout above ``run.budget`` less 5 s makes
     a long job, which gets a process of its own. ``retry`` None: the configuration's defaults. ``isolation``: "thread"

@@ -1,8 +1,8 @@
 """Undoes what a clock that was ahead did too early, after it moved a schedule's watermark into the future.
 
 A job made for an instant still to come is cancelled if it has not started, and made again when its time comes. One that
-has started stays the occurrence's only job: its ledger row records that, and the tick reports it once. Rows that only
-record something are deleted, and occurrences that have passed by now are decided again.
+has started stays the occurrence's only job: its ledger row records that, and the tick reports it once. Ledger rows
+without a job are deleted, and occurrences that are past by the right clock are decided again.
 """
 
 from __future__ import annotations

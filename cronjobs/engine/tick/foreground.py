@@ -235,7 +235,7 @@ class Foreground:
         return finished._replace(outcome=self._by_a_person(finished.outcome), output=text)
 
     def _by_a_person(self, outcome: Outcome) -> Outcome:
-        """What *outcome* counts as, since a person may have stopped it, and sees what becomes of it."""
+        """Return the outcome to record in place of *outcome*: a person watches this run, and may have stopped it."""
         self._was_stopped = self._is_stop(outcome)
         if self._was_stopped:
             number = signal.Signals(self._signal or signal.SIGINT)
