@@ -235,7 +235,7 @@ def test_an_unknown_effect_is_settled_before_its_job_is_retried(world: World, ke
     ]
     told = world.cronjobs("jobs", "show", "1", "--json").json["next"]
     assert told.endswith(
-        f'Find out whether it happened, and record it: "{settle}" (or not-done); then "cronjobs jobs retry 1"'
+        f'Find out whether it happened, and record that: "{settle}" (or not-done); then "cronjobs jobs retry 1"'
     )
 
     assert world.cronjobs(*shlex.split(settle)[1:]).code == 0
