@@ -292,7 +292,7 @@ def _bytes_of(secret: str) -> bytes:
 def _in_base64(data: bytes) -> Iterator[str]:
     """The base64 characters that *data* alone decides, after any number of other bytes.
 
-    up to the end, if it is the end.
+    Up to the end, if *data* is the end.
     """
     for before in range(3):
         encoded = b64encode(b"\0" * before + data).decode()
@@ -347,9 +347,9 @@ def keys_holding(value: Any, secrets: Collection[str]) -> set[str]:
 
 
 def as_meta(keys: Collection[str]) -> dict[str, str]:
-    """What a job's meta records about these *keys* of its payload:
+    """What a job's meta records about these *keys* of its payload.
 
-    their values are never shown, even after a rotation.
+    Their values are never shown, even after a rotation.
     """
     return {_SECRET_KEYS: json.dumps(sorted(keys))} if keys else {}
 

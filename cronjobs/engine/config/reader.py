@@ -1,6 +1,4 @@
-"""The reading of one configuration file:
-
-its problems so far, where each value stands, and which values came from outside.
+"""The reading of one configuration file: its problems, the place of each value, and values from outside.
 
 Messages quote what is written in the file, ``${NAME}`` included, and never what a variable held.
 """

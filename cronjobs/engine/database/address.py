@@ -89,9 +89,9 @@ def parse_url(text: str, schema: str | None = None) -> Address:
 
 
 def _escaped_userinfo(text: str) -> str:
-    """Escape each @ in a password, which people forget:
+    """Escape each @ in a password, which people forget.
 
-    otherwise the rest of the password would be read as the host.
+    Otherwise the rest of the password would be read as the host.
     """
     scheme, separator, rest = text.partition("://")
     end = next((place for place, character in enumerate(rest) if character in "/?#"), len(rest))

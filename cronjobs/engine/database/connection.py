@@ -135,7 +135,7 @@ class Database(OutOfReach):
     def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
         """A write transaction for user code that has *remaining_s* left.
 
-        yields a check to call before its last statements.
+        Yields a check to call before its last statements.
 
         The connection is like one of the user's own: our schema is not put before table names (``with_tables`` does
         that), and the session keeps its time zone. On SQLite it is rolled back after 2 s: TransactionTooLong.
@@ -317,7 +317,7 @@ def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:
 def _create_private(file: Path, address: Address) -> None:
     """Create the file with mode 0600, before SQLite creates it with cron's umask.
 
-    its -wal and -shm get the same mode.
+    SQLite gives its -wal and -shm files the same mode.
     """
     if not file.parent.is_dir():
         raise DatabaseError(f"database {address} cannot be made: there is no folder {file.parent}")

@@ -1,6 +1,6 @@
-"""The user's own connection, with as much of SQLAlchemy's interface as ``run`` uses:
+"""The user's own connection, as much like SQLAlchemy's as ``run`` needs.
 
-the same statements for every driver.
+So the same statements serve every driver.
 """
 
 from __future__ import annotations

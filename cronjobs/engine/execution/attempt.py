@@ -279,9 +279,9 @@ class InFlight:
             self.held[job_id].leased_at = sent
 
     def first_leased(self, *, working: bool = False) -> float:
-        """When the lease that ends first was last extended:
+        """When the lease that ends first was last extended.
 
-        of all, or of those that have not ended. Infinity: there is none.
+        Of all leases, or of those whose attempt has not ended. Infinity: there is none.
         """
         # A copy: the signal handler may call this while the loop changes the dict.
         attempts = list(self.held.values())

@@ -14,9 +14,9 @@ from cronjobs.text import CappedText
 
 @dataclass(frozen=True)
 class Command:
-    """What to run:
+    """What to run, and how it may be stopped.
 
-    ``env`` is the whole environment, ``stdin`` what it reads (b"": /dev/null), ``grace`` from TERM to KILL.
+    ``env``: the whole environment. ``stdin``: what it reads (b"": /dev/null). ``grace``: from TERM to KILL.
 
     ``shutdown_grace``: the same when the runner shuts down; None: ``grace``. ``max_memory``: bytes for each of its
     processes; None: no limit. ``keep_open``: descriptors that it inherits. ``term_alone``: SIGTERM goes only to the

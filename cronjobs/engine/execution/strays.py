@@ -23,9 +23,9 @@ OURS: Final = (
 
 
 def keep_orphans(on: bool = True) -> None:
-    """Become the parent of processes that handlers daemonise (PR_SET_CHILD_SUBREAPER):
+    """Become the parent of processes that handlers daemonise, so that a tick can name them at its end.
 
-    a tick then names them at its end.
+    By PR_SET_CHILD_SUBREAPER.
 
     Not *on*: stop being it, in a process that lives on after a tick.
     """

@@ -61,9 +61,9 @@ def replace_by_nothing(descriptor: int) -> None:
 
 
 def keep_streams_from_copies() -> None:
-    """In copies, detach standard output and error:
+    """Detach standard output and error in copies of this process.
 
-    they are cron's pipe, and cron waits for every process that has it open.
+    They are cron's pipe, and cron waits for every process that has it open.
     """
     for number in (1, 2):
         with suppress(OSError):

@@ -244,10 +244,7 @@ class Context:
 
 
 def not_committed(ctx: Context) -> Outcome | None:
-    """The outcome if the handler left the job's success to a transaction of the user's, and that did not commit.
-
-    else None.
-    """
+    """The outcome if the handler left the success to a transaction of its own that did not commit; else None."""
     return None if ctx._ending is None else ctx._ending.not_committed()
 
 

@@ -221,9 +221,9 @@ class Ledger:
         least_s: float,
         worth: Callable[[DatabaseError], bool] = lambda error: not isinstance(error, BadValue),
     ) -> T:
-        """Commit what *write* does, which must be safe to repeat.
+        """Commit what *write* does, and retry while the job has time, at least for *least_s*.
 
-        retry while the job has time, at least for *least_s*.
+        *write* must be safe to repeat.
         """
         give_up_at = self.clock.monotonic() + min(MOST_PATIENCE_S, max(least_s, self.remaining_s()))
 

@@ -410,7 +410,7 @@ def _write(writing: Writing, connection: Connection) -> None:
 def connection_of(target: Any, schema: str | None = None, what: str = "enqueue") -> Connection:
     """The connection on which ``run`` executes statements, for anything that ``enqueue`` accepts.
 
-    else raises TypeError.
+    Raises TypeError for anything else.
 
     *what*: the function that was called, for the message.
     """

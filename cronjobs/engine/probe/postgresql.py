@@ -30,9 +30,9 @@ ASK = (
 
 
 def bound(sql: str, facts: Mapping[str, object], literal: Callable[[str], str]) -> str:
-    """*sql* with its ``:name`` parameters as literals:
+    """*sql* with its ``:name`` parameters as literals.
 
-    a simple query may contain several statements in one round trip.
+    A simple query may contain several statements in one round trip.
     """
     first, *pieces = sql.split(":")
     found = [first]

@@ -38,9 +38,9 @@ class Limit:
 
 
 def in_the_past(reached: str) -> str:
-    """The sentence of ``Limit.reached`` in the past tense:
+    """The sentence of ``Limit.reached`` in the past tense.
 
-    a tick recorded it, and the limit may have changed or have room now.
+    A tick recorded it, and the limit may have changed or have room now.
     """
     if reached.endswith(_IS_BAD):
         return reached.removesuffix(_IS_BAD) + " of the file was bad, so none of its jobs began"

@@ -66,7 +66,7 @@ class Finish(NamedTuple):
     def columns(ends: Sequence[Finish]) -> list[Sequence[Any]]:
         """The values of these ends, field by field in their order, with the lease's three values first.
 
-        spans in seconds.
+        Spans are in seconds.
         """
         lease, status, failures, losses, interruptions, outcome, run_at, ended_ago, duration, *texts = zip(
             *ends, strict=True

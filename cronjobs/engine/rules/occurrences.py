@@ -63,9 +63,7 @@ def ledger_reason(policy: str, *, paused: bool = False) -> str:
 
 
 def not_made_up_reason(into: datetime, settled: str | None) -> str:
-    """Why ``catch_up:
-
-    latest`` makes up for nothing by the run for *into*, which was *settled* earlier with that reason.
+    """Why ``catch_up: latest`` does not count the run for *into*, which was *settled* earlier with that reason.
 
     A clock was ahead and ran it early, or somebody wrote the ledger.
     """

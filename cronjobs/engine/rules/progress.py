@@ -116,9 +116,9 @@ def _readable(value: Any) -> float | None:
 
 
 def in_words(told: HowFar) -> str:
-    """ "37 of 120 (30 %):
+    """ "37 of 120 (30 %): Berlin", "1,200 done"; "" if nothing was reported.
 
-    Berlin", "1,200 done", "" if nothing was reported. A note may contain anything: show it safely.
+    A note may contain anything, so show it safely.
     """
     if told.done is None:
         return ""

@@ -245,9 +245,9 @@ def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
 
 
 def spread_offset(schedule: ScheduleSettings) -> timedelta:
-    """The schedule's own share of its ``spread``:
+    """The schedule's own share of its ``spread``.
 
-    the same each time and on each host, and evenly distributed over names.
+    It is the same each time and on each host, and evenly distributed over names.
     """
     if schedule.spread is None:
         return timedelta(0)

@@ -1,4 +1,4 @@
-"""Makes sure that a database has our tables:
+"""Makes sure that a database has our tables.
 
 SQLite's are created on first use, PostgreSQL's by "cronjobs db upgrade".
 """

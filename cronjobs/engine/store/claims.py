@@ -143,10 +143,7 @@ class ClaimFilter:
 
 
 class Claim(NamedTuple):
-    """What was leased:
-
-    the database's now, and the jobs in the order to run them. ``more_due``: there may be more due jobs.
-    """
+    """The database's now, and the leased jobs in the order to run them. ``more_due``: there may be more due jobs."""
 
     now: datetime
     jobs: list[Job]

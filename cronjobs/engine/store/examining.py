@@ -22,9 +22,9 @@ TICKS_LOOKED_AT: Final = 120
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """``pooled``:
+    """What the server says about itself.
 
-    a pooler sits between us and the server, because it reported another process number than the server's.
+    ``pooled``: a pooler sits between us and the server, because it reported another process number than the server's.
     """
 
     version: int  # 170002

@@ -1,6 +1,6 @@
-"""Runs of ``cronjobs exec``:
+"""Runs of ``cronjobs exec``, one row per run, identified by its token.
 
-one row per run, identified by its token. No tick makes these rows, and none may claim them.
+No tick makes these rows, and none may claim them.
 """
 
 from __future__ import annotations

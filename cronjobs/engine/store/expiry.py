@@ -109,9 +109,9 @@ def expired_leases(
 
 
 def _with_a_fence(connection: Connection, job: Job) -> Job:
-    """*job*, whose row is locked, with a ``locked_by`` that can be compared:
+    """*job*, whose row is locked, with a ``locked_by`` that can be compared.
 
-    plain SQL may have written any bytes there.
+    Plain SQL may have written any bytes there.
     """
     if isinstance(job.locked_by, BrokenText):
         clean = str(job.locked_by)

@@ -438,9 +438,9 @@ def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
 
 
 def settle(connection: Connection, finishes: Sequence[Finish], written: Written) -> Written:
-    """Correct *written* from the history:
+    """Correct *written* from the history.
 
-    a COMMIT whose reply was lost, or the attempt itself, may have written an end.
+    A COMMIT whose reply was lost, or the attempt itself, may have written an end.
 
     If an attempt ended its job in its own transaction, its later output and error are added to the history.
     """

@@ -120,9 +120,9 @@ _BY_QUEUE: Final = f"""
 
 
 class WaitingQueue(NamedTuple):
-    """What waits in a queue:
+    """The waiting jobs of a queue.
 
-    how many jobs, how many failed, how many are due, and the oldest ``run_at`` of the due ones.
+    How many there are, how many failed, how many are due, and the oldest ``run_at`` of the due ones.
     """
 
     queue: str
@@ -447,9 +447,9 @@ def choose(connection: Connection, wanted: Filter, statuses: Collection[Status])
 def error_groups(
     connection: Connection, wanted: Filter, statuses: Collection[Status], limit: int, newest: int | None = None
 ) -> Iterator[Row[Any]]:
-    """Jobs grouped by type and by kind and text of their last error, most frequent first:
+    """Jobs grouped by type and by kind and text of their last error, most frequent first.
 
-    count, first and last time, one id.
+    Of each group: its count, its first and last time, and one id.
 
     At most *limit* rows; ``all_jobs``: how many jobs there are in all. *newest*: read only the last so many that came
     into each status; None: all.

@@ -12,9 +12,9 @@ from cronjobs.engine.store.sql import run
 
 
 class Gap(NamedTuple):
-    """``highest``:
+    """The facts about a job number without a job.
 
-    the highest number ever given; None: this role may not see it. ``highest_here``: the highest of a job.
+    ``highest``: the highest number ever given; None: this role may not see it. ``highest_here``: the highest of a job.
 
     ``in_ledger``: the ledger names it, so it was a job. ``made_after``: when the job with the next lower number was
     made; None: there is none.

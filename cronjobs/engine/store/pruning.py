@@ -255,9 +255,9 @@ _JOB_STAYS: Final = f"""j.status <> 'succeeded' AND NOT (j.finished_at IS NOT NU
 
 
 def past_jobs(connection: Connection, status: str, before: datetime, keys: datetime) -> dict[str, Past]:
-    """What pruning would delete of the jobs in *status*:
+    """What pruning would delete of the jobs in *status*.
 
-    jobs, attempts, and what is left of jobs that keep their key.
+    Jobs, attempts, and what is left of jobs that keep their key.
     """
     limits = {"status": status, "before": before, "keys": min(keys, before)}
     found = {}
@@ -323,9 +323,9 @@ def _past(connection: Connection, what: str, **limits: Any) -> Past:
 
 
 def prune_from(connection: Connection) -> dict[str, datetime]:
-    """By status, the instant before which only stripped jobs are left:
+    """By status, the instant before which only stripped jobs are left.
 
-    there may be a million, and none need be read.
+    There may be a million of them, and none need be read.
     """
     stored = connection.execute(select(meta.c.prune_from).where(meta.c.id == 1)).scalar()
     found = {}

@@ -39,7 +39,7 @@ def only_reading(connection: Connection, *, lent: bool = False) -> Iterator[None
 
 @contextmanager
 def _interrupted_after(limit_s: float, raw: Any) -> Iterator[None]:
-    """In a thread:
+    """Interrupt the statement in a thread.
 
     SQLite would call a Python progress handler while it holds the connection's mutex, which can freeze other threads.
     """

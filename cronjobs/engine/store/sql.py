@@ -155,9 +155,9 @@ def shaped_rows(
     varying: tuple[str, ...],
     as_json: Collection[str] = (),
 ) -> str:
-    """SQL for rows of *columns*:
+    """SQL for rows of *columns*.
 
-    a *bound* column is one parameter, a *varying* one comes from JSON, and the rest is NULL.
+    A *bound* column is one parameter, a *varying* one comes from JSON, and the rest is NULL.
     """
     values = dict.fromkeys(columns, "NULL")
     if postgresql:

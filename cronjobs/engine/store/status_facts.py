@@ -289,9 +289,9 @@ class Killed:
 
 
 def killed_lately(connection: Connection, within: timedelta, longest: timedelta, least: int) -> dict[str, Killed]:
-    """By host.
+    """The killed ticks of each host that has *least* or more of them.
 
-    A tick that began more than *longest* ago has ended, or was killed. Hosts with *least* or more such ticks.
+    A tick that began more than *longest* ago has ended, or was killed.
     """
     rows = run(
         connection,

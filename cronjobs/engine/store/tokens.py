@@ -75,9 +75,10 @@ def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
 
 
 class Closed(NamedTuple):
-    """``over``:
+    """What became of attempts whose tokens were taken back.
 
-    the jobs whose attempt nobody can begin or continue any more; ``unbegun``: those of them that nobody began.
+    ``over``: the jobs whose attempt nobody can begin or continue any more. ``unbegun``: those of them that nobody
+    began.
     """
 
     over: frozenset[int]

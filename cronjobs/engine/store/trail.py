@@ -46,7 +46,7 @@ def entries(connection: Connection, wanted: TrailFilter, limit: int) -> Sequence
 def _about(connection: Connection, subject: str) -> ColumnElement[bool]:
     """SQL for entries about *subject*, also written "job 17" or "queue mail".
 
-    of a job, also those in a batch with others.
+    For a job also those in a batch with others.
     """
     named = audit.c.subject.in_([subject, *(f"{kind} {subject}" for kind in KINDS)])
     number = subject.removeprefix("job ")
