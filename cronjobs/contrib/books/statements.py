@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Row
 
 from cronjobs.engine.probe.sql_text import JOBS, OCCURRENCES, TICKS, either, shifted
-from cronjobs.engine.rules.occurrences import BACKFILLED, RAN_EARLY, ran_early
+from cronjobs.engine.rules.occurrences import BACKFILLED, RAN_EARLY, only_ran_early
 from cronjobs.engine.store.sql import run
 
 FIRST_S, LAST_S = (
@@ -130,7 +130,7 @@ def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end:
         begin=begin,
         end=end,
     )
-    return [row.last_for for row in rows if row.status in ("succeeded", None) and ran_early(row.reason, row.attempts)]
+    return [row.last_for for row in rows if only_ran_early(row.reason, row.status, row.attempts)]
 
 
 def unnamed_jobs(connection: Connection, begin: datetime, end: datetime, most: int) -> Iterator[UnnamedJob]:

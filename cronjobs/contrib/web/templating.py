@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from cronjobs import masking
 from cronjobs.contrib.web.lines import beside
 from cronjobs.desk.insight import saying
-from cronjobs.engine.rules.error_groups import class_and_text, says_class
+from cronjobs.engine.rules.error_groups import class_and_text
 from cronjobs.model import rough, seconds_text
 from cronjobs.text import decoded, visible
 
@@ -36,7 +36,7 @@ def environment() -> Environment:
     words: list[Callable[..., object]] = [
         *(saying.counted, saying.died_lost, saying.host_of, saying.key_told, saying.ordinal, saying.ran_for),
         *(saying.safe, saying.status_word, saying.took, saying.tries, rough, seconds_text, beside),
-        *(class_and_text, says_class),
+        class_and_text,
     ]
     made.globals |= {word.__name__: word for word in words}
     return made

@@ -39,6 +39,11 @@ def ran_early(reason: str | None, attempts: int | None) -> bool:
     return attempts is None or not early.isdecimal() or attempts <= int(early)
 
 
+def only_ran_early(reason: str | None, status: str | None, attempts: int | None) -> bool:
+    """Whether its one success was early, as ``ran_early``; *status* of its job; None: pruned, so it ended long ago."""
+    return status in ("succeeded", None) and ran_early(reason, attempts)
+
+
 def early_words(reason: str) -> str:
     """The reason of what ran early, for people: without the attempt up to which it holds."""
     return reason.rpartition(UP_TO_ATTEMPT)[0] or reason

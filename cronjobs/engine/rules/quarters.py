@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from cronjobs.engine.rules.occurrences import ran_early
+from cronjobs.engine.rules.occurrences import only_ran_early
 
 QUARTER: Final = timedelta(minutes=15)
 HOUR: Final = timedelta(hours=1)
@@ -66,7 +66,7 @@ class Became(NamedTuple):
     def letter(self) -> str:
         if self.outcome != "enqueued":
             return _OF_LEDGER.get(self.outcome, "m")
-        if self.status in ("succeeded", None) and ran_early(self.early, self.attempts):
+        if only_ran_early(self.early, self.status, self.attempts):
             return EARLY
         return _OF_JOB.get(self.status or "", "s")  # a job that no longer exists ended long ago
 

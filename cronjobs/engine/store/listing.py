@@ -23,7 +23,6 @@ from sqlalchemy import (
     Select,
     Text,
     and_,
-    case,
     cast,
     func,
     literal_column,
@@ -618,22 +617,19 @@ def not_run_since(
 
     ``outcome`` is the column, "early", or what it was before a backfill ran the occurrence.
     """
-    column, reason = occurrences.c.outcome, occurrences.c.reason
-    at_its_time = case(
-        *((and_(column == "enqueued", reason.like(text_)), became) for became, text_ in _LATER_OR_EARLIER.items()),
-        else_=column,
-    )
-    others = [each for each in occurrences.c if each is not column]
+    rows = occurrences.alias("c")
+    at_its_time: ColumnElement[str] = literal_column(_AT_ITS_TIME, Text)
+    others = [each for each in rows.c if each.name != "outcome"]
     query = (
         select(*others, at_its_time.label("outcome"), schedules.c.name.label("schedule"))
-        .join(schedules, schedules.c.id == occurrences.c.schedule_id)
-        .where(occurrences.c.last_for >= since, at_its_time.in_(list(outcomes)))
-        .order_by(occurrences.c.last_for.desc(), occurrences.c.schedule_id.desc())
+        .join(schedules, schedules.c.id == rows.c.schedule_id)
+        .where(rows.c.last_for >= since, at_its_time.in_(list(outcomes)))
+        .order_by(rows.c.last_for.desc(), rows.c.schedule_id.desc())
         .limit(limit)
     )
     if schedule_ids is not None:
-        query = query.where(occurrences.c.schedule_id.in_(list(schedule_ids)))
-    return connection.execute(_before(query, occurrences.c.last_for, until)).all()
+        query = query.where(rows.c.schedule_id.in_(list(schedule_ids)))
+    return connection.execute(_before(query, rows.c.last_for, until)).all()
 
 
 def newest_begin(connection: Connection, kind: str, most: int, since: datetime, until: datetime | None) -> datetime:

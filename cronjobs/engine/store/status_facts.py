@@ -5,7 +5,7 @@ Every statement uses an index and reads a bounded number of rows, however many j
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -248,23 +248,17 @@ def last_fired_at(connection: Connection) -> datetime | None:
 
 def recorded_since(connection: Connection, host: str, *names: str) -> datetime | None:
     """Since when every tick of this host has recorded one of these *names*, or None if the last tick did not."""
-    since = None
     rows = run(
         connection,
         f"SELECT t.started_at, t.did FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",
         host=host,
         most=TICKS_READ,
     )
-    for row in rows:
-        if not isinstance(row.did, Mapping) or row.did.keys().isdisjoint(names):
-            break
-        since = row.started_at
-    return since
+    return _since(rows, lambda tick: isinstance(tick.did, Mapping) and not tick.did.keys().isdisjoint(names))
 
 
 def carried_since(connection: Connection, host: str, fingerprint: str) -> datetime | None:
     """Since when all ticks of this host have had this file, or None if the last one did not."""
-    since = None
     rows = run(
         connection,
         f"SELECT t.started_at, t.fingerprint FROM {TICKS} t WHERE t.host = :host AND t.fingerprint IS NOT NULL "
@@ -272,10 +266,16 @@ def carried_since(connection: Connection, host: str, fingerprint: str) -> dateti
         host=host,
         most=TICKS_READ,
     )
-    for row in rows:
-        if row.fingerprint != fingerprint:
+    return _since(rows, lambda tick: tick.fingerprint == fingerprint)
+
+
+def _since(ticks: Iterable[Any], holds: Callable[[Any], bool]) -> datetime | None:
+    """Since when something holds of every one of *ticks*, newest first, or None if it does not hold of the first."""
+    since = None
+    for tick in ticks:
+        if not holds(tick):
             break
-        since = row.started_at
+        since = tick.started_at
     return since
 
 

@@ -236,9 +236,8 @@ def test_after_a_day_it_is_dead_though_no_tick_may_claim_it(fleet: Fleet, tick: 
     assert "no code has accepted it for 24 hours" in " ".join(explain_job(life).sentences)
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # SQLite locks no single row
 def test_a_row_that_somebody_has_locked_keeps_no_tick_waiting(fleet: Fleet) -> None:
-    if fleet.database.is_sqlite:
-        pytest.skip("SQLite locks no single row: who writes has the whole database")
     first, second = fleet.add(), fleet.add()
     fleet.tick("alpha", OLD)
     fleet.clock.advance(DAY + MINUTE)

@@ -18,7 +18,7 @@ from cronjobs.desk.insight.explain_facts import Explanation
 from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
 from cronjobs.desk.insight.saying import safe, status_word
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.rules.occurrences import ran_early
+from cronjobs.engine.rules.occurrences import only_ran_early
 from cronjobs.engine.store.quarters import strips
 from cronjobs.masking import hidden_json
 from cronjobs.model import Status, duration_text
@@ -70,9 +70,8 @@ def badge(told: Explanation) -> tuple[str, str]:
     if told.verdict != "enqueued":
         return told.verdict, told.verdict
     ledger = facts.get("ledger") or {}
-    attempts = job.get("attempt") if isinstance(job, Mapping) else None
-    succeeded = not isinstance(job, Mapping) or job["status"] == Status.SUCCEEDED
-    if succeeded and ran_early(ledger.get("reason"), attempts):
+    status, attempts = (job["status"], job.get("attempt")) if isinstance(job, Mapping) else (None, None)
+    if only_ran_early(ledger.get("reason"), status, attempts):
         return "ran early", "early"
     if not isinstance(job, Mapping):
         return ("dead, and pruned", "dead") if facts.get("pruned_dead") else ("done, and pruned", "gone")
