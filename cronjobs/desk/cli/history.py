@@ -44,8 +44,8 @@ from cronjobs.desk.insight.shortened_history import (
     Tally,
     acts_on_jobs,
     each_alone,
+    merge_backfills,
     number_of,
-    of_one_backfill,
     outcome_of,
     story,
     totals,
@@ -193,7 +193,7 @@ def history(
             entries += _acts(connection, asked, times.now)
         if outcome is None:
             entries += _acts_on_jobs(connection, asked, times)
-    told = each_alone(entries, tallies, limit) if alone else story(of_one_backfill(entries), tallies, limit)
+    told = each_alone(entries, tallies, limit) if alone else story(merge_backfills(entries), tallies, limit)
     if as_json:
         write([json_text([entry for [entry] in told.lines])])
     else:
@@ -278,7 +278,7 @@ def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime
 
 
 def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
-    """The clock of ticks was set back: from ``finished_at`` to ``started_at``, so that this time was there twice."""
+    """Return where the clock of ticks was set back: the time from ``started_at`` to ``finished_at`` came twice."""
     return [
         {"kind": "clock", "started_at": row.started_at, "finished_at": row.finished_at}
         for row in listing.clocks_set_back(connection, asked.begin, FUTURE_WATERMARK)
@@ -432,7 +432,7 @@ def _jobs_text(entry: Entry) -> str:
 
 
 def _reason(text: str, times: LocalTimes) -> str:
-    """Why there was no run of its own; of what ran early, how; of a backfill, why not at its time, and by whom."""
+    """Say why an occurrence had no run of its own, or how it ran early, or who ran it later by a backfill and why."""
     if text.startswith(RAN_EARLY):
         return safe(on_the_clock(early_words(text).removeprefix("ran early "), times), 200)
     by, _, before = text.partition(BEFORE) if text.startswith(BACKFILLED) else ("", "", text)

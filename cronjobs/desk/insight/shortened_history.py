@@ -114,8 +114,8 @@ def acts_on_jobs(
     return [entry for entry, _ in found]
 
 
-def of_one_backfill(entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    """*entries*, where occurrences of a schedule that one backfill ran, each a row of its own since, are one again."""
+def merge_backfills(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """Merge the occurrences of a schedule that one backfill ran, each a row of its own, into one entry."""
     found: list[dict[str, Any]] = []
     last: dict[Hashable, dict[str, Any]] = {}
     for entry in sorted(entries, key=when):
