@@ -72,10 +72,9 @@ class Project:
             (self.folder / "handlers.py").write_text(handlers)
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return forked.start(
-            [*CRONJOBS, *arguments], cwd=self.folder, env=BARE | dict(env or {}), text=True, **(pipes | options)
-        )
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        given: dict[str, Any] = {"cwd": self.folder, "text": True} | pipes | options
+        return forked.start([*CRONJOBS, *arguments], env=BARE | dict(env or {}), **given)
 
     def run(self, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None, **options: Any) -> Answer:
         """As a process of its own, in cron's environment."""

@@ -18,6 +18,7 @@ from cronjobs.desk.cli.run_target import CannotTell, job_of
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.config import trust
+from cronjobs.engine.config.import_path import enter_folder
 from cronjobs.engine.execution.foreground_claim import CannotRun, UnknownType, begin_existing, begin_new
 from cronjobs.engine.execution.live_output import Streams, live_streams
 from cronjobs.engine.host.identity import Identity
@@ -66,6 +67,7 @@ def run(
         hushed = quiet or source.given("quiet")
         say: Callable[[str], None] = (lambda _: None) if hushed else streams.say
         trust.require(settings, os.environ, programs=True)
+        enter_folder(settings)
         known = job_types.load(settings)
         locked_by, claimed = str(Identity.here()), database.clock.monotonic()
         with signals_wait():

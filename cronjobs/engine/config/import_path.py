@@ -14,6 +14,7 @@ from typing import Final
 import cronjobs
 from cronjobs.engine.config import trust
 from cronjobs.engine.config.settings import Settings
+from cronjobs.errors import ConfigError, Problem
 
 
 def prepare_imports(settings: Settings) -> None:
@@ -29,6 +30,18 @@ def prepare_imports(settings: Settings) -> None:
     for folder in (*reversed(settings.python_path), settings.folder):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
+
+
+def enter_folder(settings: Settings) -> None:
+    """Make the file's folder the working directory, so that a relative path in user code counts from the file.
+
+    A command that runs handlers calls this once it has read the paths of its own command line. Raises ConfigError.
+    """
+    try:
+        os.chdir(settings.folder)
+    except OSError as error:
+        what = f"the folder {settings.folder} cannot be entered: {error.strerror or error}"
+        raise ConfigError([Problem(str(settings.file), 0, 0, "", what)]) from None
 
 
 class _Watched:

@@ -15,6 +15,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.engine.command import fault, leaving
 from cronjobs.engine.command.database import ready_database
 from cronjobs.engine.command.printing import echo_json, is_terminal
+from cronjobs.engine.config.import_path import enter_folder
 from cronjobs.engine.execution.output import divert_logging, divert_streams
 from cronjobs.engine.host.forks import keep_streams_from_copies
 from cronjobs.engine.host.identity import Identity
@@ -59,6 +60,8 @@ def run_tick(given: TickOptions) -> NoReturn:
             keep_streams_from_copies()
         divert_streams()
         divert_logging()
+        spool = given.spool  # named as on the command line, so before the folder changes
+        enter_folder(settings)
         tick = Tick(
             settings=settings,
             database=database,
@@ -76,7 +79,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             code_at_fault=mail.code_at_fault(),
             fire_schedules=fires,
             start=armed.start,
-            spool=given.spool,
+            spool=spool,
         )
         result = tick.run()
     except CronjobsError as error:

@@ -148,6 +148,18 @@ def test_a_run_of_a_schedule_pings_and_one_of_a_type_does_not(lite: Project) -> 
         assert b"never" in web.got[3][1]
 
 
+def test_it_works_in_the_files_folder_as_a_tick_does(lite: Project, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (lite.folder / "handlers.py").write_text(
+        (lite.folder / "handlers.py").read_text() + "\n@job('t.where')\ndef where(ctx): return os.getcwd()\n"
+    )
+    (elsewhere / "payload.json").write_text("{}")
+    words = ["run", "--config", str(lite.folder / "cronjobs.yaml"), "t.where", "--payload", "@payload.json"]
+    assert lite.run(*words, cwd=elsewhere).code == 0
+    assert [job["result"] for job in lite.jobs()] == [str(lite.folder)]
+
+
 # --- how it ends ------------------------------------------------------------------------------------------------------
 
 
