@@ -10,7 +10,7 @@ from typing import Final
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.doctor.host_verdicts import CronLine, MailSetUp, StateFolder, Volume
 from cronjobs.contrib.doctor.mounts import filesystem_of
-from cronjobs.desk.crontab import block, host, program
+from cronjobs.desk.crontab import block, doubled, host, program
 from cronjobs.desk.init.app_alembic import env_files
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
@@ -28,8 +28,11 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
     try:
         text = program.read()
         found = block.find(text, file)
+        both = {} if settings is None else doubled.doubled(text, settings)
+        twice = doubled.sentence(both) if both else ""
         if found is None:
-            return CronLine("missing", f"the crontab of {host.user().pw_name} has no line of {file}", daemon)
+            said = f"the crontab of {host.user().pw_name} has no line of {file}"
+            return CronLine("missing", said, daemon, twice=twice)
         if settings is None:
             same = block.command(file, program.interpreter()) in found.text
         else:
@@ -40,7 +43,7 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
     except CronjobsError as error:
         return CronLine("unknown", str(error), daemon)
     said = "has exactly this line" if same else "has a line for this file that differs from what this version writes"
-    return CronLine("same" if same else "differs", f"the crontab {said}", daemon, block.same_file(text, file))
+    return CronLine("same" if same else "differs", f"the crontab {said}", daemon, block.same_file(text, file), twice)
 
 
 def cron_mail(file: Path, settings: Settings | None, root: Path) -> MailSetUp:

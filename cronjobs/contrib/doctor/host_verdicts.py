@@ -80,6 +80,7 @@ class CronLine:
     said: str
     daemon: bool | None
     others: Sequence[str] = ()  # blocks of the same file under other paths
+    twice: str = ""  # which of its lines cron runs although schedules of the file have them
 
 
 def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
@@ -88,7 +89,11 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
         return not_applicable(found.said) if ticks else warning(found.said, "cronjobs crontab show prints the line")
     if found.state == "broken":
         return problem(found.said, "crontab -e, then cronjobs crontab install")
+    if found.twice and (ticks or found.state != "missing"):
+        return problem(f"{found.twice}, and ticks run them, too", "cronjobs crontab swap hands them over")
     if found.state == "missing":
+        if found.twice:
+            return not_applicable(f"{found.twice}; cronjobs crontab swap would hand them over to ticks")
         if ticks:
             return not_applicable("your crontab has no line for this file; something else starts ticks on this host")
         if ticks is None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from cronjobs.contrib.take_over.minute_loop import starts
 from cronjobs.contrib.take_over.taking_over import TakenLine
+from cronjobs.desk.crontab.doubled import runs_line
 from cronjobs.desk.crontab.lines import Cron
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.crontime.timing import timing
@@ -45,8 +46,7 @@ def paired(lines: Sequence[TakenLine], settings: Settings) -> list[Pair]:
     found: dict[int, Pair] = {}
 
     def runs_it(line: TakenLine, schedule: ScheduleSettings) -> bool:
-        job_type = settings.job_types.get(schedule.job)
-        return job_type is not None and (job_type.command, job_type.stdin) == (line.command, line.line.stdin)
+        return runs_line(settings.job_types.get(schedule.job), line.line)
 
     def is_called_so(line: TakenLine, schedule: ScheduleSettings) -> bool:
         return schedule.name == line.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from typing import Final
 
@@ -26,7 +25,6 @@ from cronjobs.desk.cli.options import ConfigOption
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import host, program, swapping
 from cronjobs.engine.command.printing import complain, echo
-from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.text import one_line
 
@@ -48,8 +46,7 @@ def swap(
     wanted = CrontabArgs.of(context, config)
     old = program.read()
     found = taken_over(old, host_timezone(), cron)
-    settings = configuration.load(wanted.file, environ=os.environ, need_database=False)
-    pairs = paired(found.taken, settings)
+    pairs = paired(found.taken, wanted.settings)
     numbers = [pair.taken.line.number for pair in pairs if pair.same_command]
     if not numbers:
         raise crontab.CrontabError(

@@ -14,9 +14,10 @@ import typer
 from cronjobs.desk.cli.commands import CommandRow, Commands, LazyGroup
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.desk.crontab import block as crontab
-from cronjobs.desk.crontab import host, program, swapping
+from cronjobs.desk.crontab import doubled, host, program, swapping
 from cronjobs.engine.command.printing import coloured, complain, echo
 from cronjobs.engine.config import load as configuration
+from cronjobs.engine.config.settings import Settings
 from cronjobs.text import one_line
 
 
@@ -64,6 +65,9 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would 
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Install the line even if the test tick in cron's environment fails.")
 ]
+AnywayOption = Annotated[
+    bool, typer.Option("--force", help="Install the line even if the test tick fails, or lines would run twice.")
+]
 
 
 def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -83,16 +87,22 @@ def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOptio
 
 
 def install(
-    context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False, force: ForceOption = False
+    context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False, force: AnywayOption = False
 ) -> None:
     """Put the line into your crontab, after a test tick in cron's bare environment succeeds.
 
     The tick is real: it runs what is due, and shows which database cron will reach. If it fails, nothing is installed,
     and the exit code is the tick's. The line is in a block marked with the configuration's path: installing again
-    replaces it, several projects can share a crontab, and no other line is touched.
+    replaces it, several projects can share a crontab, and no other line is touched. It installs nothing if cron itself
+    runs a command that a schedule of the file has, as after restore: both would run it.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()
+    if twice := doubled.doubled(old, wanted.settings):
+        say = f'{doubled.sentence(twice)}, and ticks would run each again: "cronjobs crontab swap" hands them over'
+        if not force and crontab.find(old, wanted.file) is None:
+            raise crontab.CrontabError(f"{say} (--force installs all the same)")
+        complain(say)
     new = crontab.install(old, wanted.block, wanted.file)
     if dry_run:
         echo_dry_run(old, new)
@@ -139,19 +149,23 @@ class CrontabArgs:
     interpreter: Path
     line: str
     block: str
-    tick_limit: timedelta
+    settings: Settings
+
+    @property
+    def tick_limit(self) -> timedelta:
+        return self.settings.run.budget + timedelta(seconds=15)  # a tick ends itself a second after its budget
 
     @classmethod
     def of(cls, context: typer.Context, config: Path | None) -> CrontabArgs:
         file = config_file(context, config)
-        run = configuration.load(file, environ=os.environ, need_database=False).run
+        settings = configuration.load(file, environ=os.environ, need_database=False)
         python = program.interpreter()
         return cls(
             file=file,
             interpreter=python,
-            line=f"{crontab.when(run.every)} {crontab.command(file, python)}",
-            block=crontab.block(file, python, every=run.every),
-            tick_limit=run.budget + timedelta(seconds=15),  # a tick ends itself a second after its budget
+            line=f"{crontab.when(settings.run.every)} {crontab.command(file, python)}",
+            block=crontab.block(file, python, every=settings.run.every),
+            settings=settings,
         )
 
 
@@ -174,6 +188,10 @@ class CrontabState:
             return cls("broken", str(error))
         except program.CrontabMissing as error:
             return cls("unknown", str(error))
+        twice = doubled.doubled(text, wanted.settings)
+        if found is None and twice:
+            sentence = f'{doubled.sentence(twice)}: "cronjobs crontab swap" hands them over and installs this'
+            return cls("missing", sentence, None, text)
         if found is None:
             return cls("missing", f'the crontab of {owner} does not have it: "cronjobs crontab install"', None, text)
         if crontab.install(text, wanted.block, wanted.file) == text:

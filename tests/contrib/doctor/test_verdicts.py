@@ -19,6 +19,7 @@ from cronjobs.engine.store.examining import HeldRights, ServerFacts, SqliteFile,
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 LINE = host.CronLine("same", "the crontab has exactly this line", True)
+BOTH = "cron itself runs line 3 (backup) of your crontab"
 FIRED = host.Fired("web1", NOW, MINUTE, 3 * MINUTE, NOW - MINUTE)
 MAIL = host.MailSetUp("/usr/sbin/sendmail", "ada", logs=True)
 STATE = host.StateFolder("/home/ada/.local/state/cronjobs", True, None, "ext4")
@@ -67,6 +68,10 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("problem", host.crontab(replace(LINE, state="missing"), ticks=False), "nothing starts ticks"),
     ("warning", host.crontab(replace(LINE, state="missing"), ticks=None), ""),
     ("not applicable", host.crontab(replace(LINE, state="missing"), ticks=True), "something else starts ticks"),
+    ("problem", host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=True), "and ticks run them, too"),
+    ("problem", host.crontab(replace(LINE, twice=BOTH), ticks=False), "and ticks run them, too"),
+    ("not applicable", host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=False), BOTH),
+    ("not applicable", host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=None), BOTH),
     ("problem", host.crontab(replace(LINE, state="broken"), ticks=True), ""),
     ("not applicable", host.crontab(replace(LINE, state="unknown"), ticks=True), ""),
     ("warning", host.crontab(replace(LINE, state="unknown"), ticks=False), ""),

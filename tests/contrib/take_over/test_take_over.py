@@ -483,6 +483,27 @@ def test_swap_replaces_the_imported_lines_in_one_write_and_restore_puts_them_bac
     assert "nothing to restore" in cron_host.cli("restore").stdout
 
 
+def test_install_refuses_while_cron_runs_what_a_schedule_runs(cron_host: Host) -> None:
+    old = "SHELL=/bin/bash\n15 2 * * *\tbackup\n@reboot up\n@hourly tidy\n5 5 * * * joe%hello\n"
+    imported(cron_host, old)
+    twice = "cron itself runs line 2 (backup), line 4 (tidy) and line 5 (joe) of your crontab"
+    assert twice in cron_host.cli("show").stderr
+    result = cron_host.cli("install")
+    assert isinstance(result.exception, block.CrontabError)
+    assert f"{twice}, and ticks would run each again" in str(result.exception)
+    assert cron_host.crontab == old
+    others = old.replace("/bin/bash", "/bin/dash").replace("@hourly", "# @hourly").replace("hello", "good day")
+    cron_host.has(others)
+    assert cron_host.cli("install").exit_code == 0  # cron runs other commands now
+    cron_host.has(old + cron_host.block)
+    again = cron_host.cli("install")
+    assert again.exit_code == 0
+    assert twice in again.stderr
+    cron_host.has(old)
+    assert cron_host.cli("install", "--force").exit_code == 0
+    assert cron_host.crontab == old + cron_host.block
+
+
 def test_remove_says_that_lines_which_swap_took_are_run_by_nobody_now(cron_host: Host) -> None:
     imported(cron_host, "@daily a\n")
     swapped(cron_host)
