@@ -46,7 +46,7 @@ def test_wrap_writes_what_the_page_shows_and_unwrap_what_it_was(
 def test_the_lines_of_the_crontab_are_what_exec_reads() -> None:
     after = PAGE.block("crontab", "cronjobs exec")
     names = [lines.exec_name(line) for line in lines.job_lines(after)]
-    assert names == ["pg_dump", "fetch"]
+    assert names == ["pg_dump-app", "fetch"]
     for form in ("cronjobs exec NAME -c 'LINE'", "cronjobs exec NAME -- PROGRAM ARGUMENT…"):
         assert f"`{form}`" in PAGE.text
         assert read_arguments(form.replace("'", "").split()[1:]).name == "NAME"

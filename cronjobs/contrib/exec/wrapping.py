@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from cronjobs.contrib.exec.arguments import LONGEST_NAME
 from cronjobs.desk.crontab.block import LONGEST_COMMAND
 from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines
+from cronjobs.desk.crontab.naming import name_of, unused
 
 _BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)  # text before the first bare "%"; do_command.c
 _WORD: Final = r"(?:[^\s'\"\\]|\\.|'[^']*')+"
@@ -64,7 +64,7 @@ def wrap(crontab: str, program: str, config: str | None) -> Rewritten:
         if (why := _why_left(line)) is not None:
             left.append(LineLeftAlone(line, why))
             continue
-        name = _free(name_for(line.written), taken)
+        name = unused(name_of(line.command), taken)
         command = wrapped(line.written, name, program, config)
         if (size := len(os.fsencode(command))) > LONGEST_COMMAND:
             why = f"with exec before it, it would be {size} bytes long, and cron takes {LONGEST_COMMAND}"
@@ -113,49 +113,3 @@ def _with(crontab: str, changes: list[Change]) -> str:
     for change in changes:
         lines[change.line.number - 1] = change.line.text.removesuffix(change.line.written) + change.command
     return "\n".join(lines)
-
-
-# --- names ------------------------------------------------------------------------------------------------------------
-
-_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=(?:'[^']*'|\"[^\"]*\"|[^\s;&|'\"])*\s+")
-_PREFIXES: Final = (
-    re.compile(r"[({!]\s*"),
-    _ASSIGNMENT,
-    re.compile(r"(?:cd|test|\[|umask|\.|source|sleep|mkdir|export)\s[^;&|]*(?:&&|\|\||;)\s*"),
-    re.compile(r"command\s+-v\s[^;&|]*(?:&&|\|\||;)\s*"),
-    re.compile(r"(?:\S*/)?(?:nice|ionice|chrt|timeout|env|sudo|chronic|exec|nohup|setsid|command|time|flock|if)\s+"),
-    re.compile(r"-\S+\s+"),  # an option of such a wrapper program
-    re.compile(r"\d+[smhd]?\s+"),  # its numeric argument
-    re.compile(r"\S+\.(?:lock|pid)\s+"),  # flock's lock file
-)
-_INTERPRETERS: Final = re.compile(r"(?:python|php|perl|ruby|node|java|bash|sh|dash|zsh|ksh|Rscript)[\d.]*")
-_EXTENSION: Final = re.compile(r"\.(?:sh|py|pl|php|rb|js|jar|bash)$")
-_UNNAMED: Final = "line"
-
-
-def name_for(command: str) -> str:
-    """Guess a name from the program that *command* runs."""
-    rest = command.strip()
-    while True:
-        shorter = next((rest[m.end() :] for each in _PREFIXES if (m := each.match(rest)) and m.end()), rest)
-        if shorter == rest or not shorter:
-            break
-        rest = shorter
-    words = re.findall(r"[^\s;&|<>()'\"`$%\\]+", rest)
-    word = words[0] if words else _UNNAMED
-    if _INTERPRETERS.fullmatch(word.rpartition("/")[2]):
-        scripts = [each for each in words[1:] if not each.startswith("-")]
-        word = scripts[0] if scripts else word
-        if word.endswith("manage.py") and len(scripts) > 1:
-            word = scripts[1]
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", _EXTENSION.sub("", word.rstrip("/").rpartition("/")[2]))
-    return name.strip("-.")[: LONGEST_NAME - 10] or _UNNAMED
-
-
-def _free(name: str, taken: set[str]) -> str:
-    if name not in taken:
-        return name
-    number = 2
-    while f"{name}-{number}" in taken:
-        number += 1
-    return f"{name}-{number}"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pwd
 import re
-import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Final
 
 from cronjobs.contrib.take_over.fields_of_old_cron import BadField, CronFields, read_fields
 from cronjobs.contrib.take_over.minute_loop import TimedLine
 from cronjobs.desk.crontab.host import environment_of
 from cronjobs.desk.crontab.lines import Cron, CrontabEntry, NoEntry, read
+from cronjobs.desk.crontab.naming import name_of, unused
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.writing import can_hold
 from cronjobs.engine.crontime import grammar
@@ -124,7 +123,7 @@ class Importer:
         return TakenLine(
             line=entry,
             fields=fields,
-            name=_unused(name_of(entry.command), names),
+            name=unused(name_of(entry.command), names),
             cron=cron,
             timezone=zone or self.timezone,
             command=(env["SHELL"], "-c", entry.command),
@@ -236,50 +235,3 @@ def _word(values: frozenset[int], low: int, high: int, star: bool) -> str:
     if values == frozenset(range(low, high + 1)):
         return f"{low}-{high}"
     return ",".join(str(value) for value in sorted(values))
-
-
-# --- the name ---------------------------------------------------------------------------------------------------------
-
-_LEADING: Final = re.compile(
-    r"""\s*(?:cd\s+\S+\s*(?:&&|;)|(?:test|\[)\s[^&|;]*(?:&&|\|\||;)|[A-Za-z_]\w*=(?:"[^"]*"|'[^']*'|\S*)\s|[(!{]\s*)"""
-)
-_RUNNERS: Final = frozenset(
-    {"command", "chronic", "env", "exec", "flock", "ionice", "nice", "nohup"}
-    | {"setsid", "sudo", "systemd-cat", "time", "timeout"}
-)
-_INTERPRETERS: Final = re.compile(r"(?:ba|da|z|k)?sh|python[0-9.]*|php[0-9.]*|perl|ruby|node|run-parts")
-_OPTIONS_WITH_VALUE: Final = frozenset({"-n", "-c", "-u", "-t", "-w", "-d"})
-
-
-def name_of(command: str) -> str:
-    """Make a schedule's name from the program that *command* runs and its first argument."""
-    while found := _LEADING.match(command):
-        command = command[found.end() :]
-    first = re.split(r"[;&|<>\n]", command, maxsplit=1)[0]
-    try:
-        words = shlex.split(first)
-    except ValueError:
-        words = first.split()
-    while words and PurePath(words[0]).name in _RUNNERS:
-        words = words[1:]
-        while words and (words[0].startswith("-") or re.fullmatch(r"[0-9.]+[smhd]?|/\S*lock\S*", words[0])):
-            words = words[2 if words[0] in _OPTIONS_WITH_VALUE else 1 :]
-    parts = [PurePath(words[0]).name if words else ""]
-    operands = [word for word in words[1:] if not word.startswith("-")]
-    if operands and _INTERPRETERS.fullmatch(parts[0]):
-        script = PurePath(operands[0]).name
-        parts = [parts[0], script] if parts[0] == "run-parts" else [script]
-        operands = operands[1:]
-    parts[-1] = re.sub(r"\.(py|php|pl|rb|js|sh|bash)$", "", parts[-1])
-    if operands and re.fullmatch(r"[a-z][a-z0-9:_-]{1,30}", operands[0]):
-        parts.append(operands[0])
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(parts)).strip("-.")[:60]
-    return name or "line"
-
-
-def _unused(name: str, names: Collection[str]) -> str:
-    number, found = 1, name
-    while found in names:
-        number += 1
-        found = f"{name}-{number}"
-    return found

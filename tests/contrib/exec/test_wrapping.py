@@ -36,7 +36,8 @@ PATH=/usr/local/bin:/usr/bin:/bin
 def test_each_line_gets_a_name_and_keeps_its_fields_and_its_input() -> None:
     done = wrapping.wrap(CRONTAB, PROGRAM, "/srv/app/cronjobs.yaml")
     assert [change.name for change in done.changes] == [
-        *("poll", "run-parts", "run-parts-2", "pg_dump", "mail", "clearsessions", "sync", "echo")
+        *("poll", "run-parts-cron.hourly", "run-parts-cron.daily", "pg_dump-app", "mail"),
+        *("manage-clearsessions", "sync", "echo"),
     ]
     assert [(each.line.command, each.why) for each in done.left] == [
         ("/srv/app/start", "it runs at boot, so it has no due time")
@@ -110,7 +111,7 @@ def test_what_cannot_be_wrapped_is_left_and_named(line: str, why: str) -> None:
 
 
 def test_the_longest_line_that_cron_takes_is_wrapped() -> None:
-    room = block.LONGEST_COMMAND - len(wrapping.wrapped("", "x" * 90, PROGRAM, None))
+    room = block.LONGEST_COMMAND - len(wrapping.wrapped("", "x" * 60, PROGRAM, None))
     assert wrapping.wrap(f"* * * * * {'x' * room}", PROGRAM, None).changes
     assert wrapping.wrap(f"* * * * * {'x' * (room + 1)}", PROGRAM, None).left
 
@@ -120,8 +121,8 @@ def test_lines_of_ours_and_of_others_named_alike_are_told_apart() -> None:
     text = f"{ours}* * * * * cronjobs --config x exec mine --cron '* * * * *' -- true\n"
     text += "0 * * * * kubectl -n cronjobs exec a\n"
     done = wrapping.wrap(text, PROGRAM, None)
-    assert [change.name for change in done.changes] == ["kubectl"]
-    assert [lines.exec_name(line) for line in lines.job_lines(done.text)] == ["mine", "kubectl"]
+    assert [change.name for change in done.changes] == ["kubectl-cronjobs"]
+    assert [lines.exec_name(line) for line in lines.job_lines(done.text)] == ["mine", "kubectl-cronjobs"]
     assert [lines.exec_name(each.line) for each in wrapping.unwrap(done.text).left] == ["mine"]
 
 

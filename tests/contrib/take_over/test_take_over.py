@@ -24,9 +24,10 @@ from typer.testing import Result
 from cronjobs.contrib.take_over import swap_cli
 from cronjobs.contrib.take_over.as_yaml import as_yaml
 from cronjobs.contrib.take_over.comparing import paired
-from cronjobs.contrib.take_over.taking_over import Importer, TakenLine, TakenOver, name_of
+from cronjobs.contrib.take_over.taking_over import Importer, TakenLine, TakenOver
 from cronjobs.desk.crontab import block, host, swapping
 from cronjobs.desk.crontab.lines import Cron
+from cronjobs.desk.crontab.naming import name_of
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
@@ -143,6 +144,9 @@ def test_an_expression_that_ours_refuses_is_written_otherwise(when: str, cron: C
         ("flock -n /tmp/lock /usr/local/bin/sync.sh", "sync"),
         ("'unclosed quote", "unclosed-quote"),
         ("!!!", "line"),
+        ("export A=1; umask 077; if true; then backup; fi", "backup"),
+        ("command -v tidy >/dev/null && . ./env.sh; tidy all", "tidy-all"),
+        ("java -jar /opt/report.jar", "report"),
     ],
 )
 def test_a_schedule_is_named_after_the_program_that_the_line_runs(command: str, name: str) -> None:
