@@ -183,8 +183,8 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
     over = sum(before.finished_at is not None and after.started_at < before.finished_at for before, after in pairs)
     if close >= max(OFTEN, len(pairs) // 4):
         return warning(
-            f"{close} of the last {len(ordered)} ticks began right after another: two lines start them, or two "
-            "containers have one host name. Each job still runs once",
+            f"{close} of the last {len(ordered)} ticks began right after another: two lines start them, two "
+            "containers have one host name, or somebody runs them by hand. Each job still runs once",
             "look into all crontabs, /etc/cron.d and systemd timers of this host",
         )
     if over >= OFTEN:

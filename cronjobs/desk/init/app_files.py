@@ -144,7 +144,10 @@ def _has_python(folder: Path) -> bool:
 
 
 def dependencies(folder: Path) -> frozenset[str]:
-    """Return the distributions that the app requires, names normalized as on PyPI."""
+    """Return the distributions that the app requires, names normalized as on PyPI.
+
+    If no file lists them, they are the modules that the app's files import.
+    """
     project = _pyproject(folder)
     lines = [*_texts(_at(project, "project", "dependencies"))]
     for groups in (_at(project, "project", "optional-dependencies"), _at(project, "dependency-groups")):
@@ -158,10 +161,18 @@ def dependencies(folder: Path) -> frozenset[str]:
     lines += _setup_cfg(folder, "options", "install_requires").splitlines()
     for file in (*sorted(folder.glob("requirements*.txt")), *sorted(folder.glob("requirements/*.txt"))):
         lines += read_text(file).splitlines()
-    names = (_REQUIREMENT.match(line) for line in lines)
-    return frozenset(re.sub(r"[-_.]+", "-", name[1]).lower() for name in names if name)
+    names = [found[1] for line in lines if (found := _REQUIREMENT.match(line))] or _imported(folder)
+    return frozenset(re.sub(r"[-_.]+", "-", name).lower() for name in names)
 
 
+def _imported(folder: Path) -> list[str]:
+    """Return the modules imported by files in *folder* and in the folders right below it."""
+    folders = [folder, *(folder / name for name in names_in(folder) if name.isidentifier() and name not in NOT_THE_APP)]
+    files = [each / name for each in folders for name in names_in(each) if name.endswith(".py")]
+    return [name for file in files[:200] for name in _IMPORT.findall(read_text(file))]
+
+
+_IMPORT: Final = re.compile(r"^(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 

@@ -38,7 +38,8 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
         contents[file.absolute()] = content
         text = decode(content)
     except FileNotFoundError:
-        return None, [problem('there is no such file: run "cronjobs init" to write one, or name yours with --config')]
+        how = 'run "cronjobs init" to write one, or name yours with --config or $CRONJOBS_CONFIG'
+        return None, [problem(f"there is no such file: {how}")]
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         return None, [problem(f"the file cannot be read: {getattr(error, 'strerror', None) or 'invalid file name'}")]
     if not isinstance(text, str):

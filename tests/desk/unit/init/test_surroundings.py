@@ -74,6 +74,8 @@ def test_of_several_packages_it_is_the_one_that_is_named(tmp_path: Path, names: 
         {"pyproject.toml": '[dependency-groups]\nweb = ["fastapi", {include-group = "x"}]\n'},
         {"pyproject.toml": '[tool.poetry.dependencies]\npython = "^3.11"\nfastapi = {version = "*"}\n'},
         {"Pipfile": '[packages]\nfastapi = "*"\n'},
+        {"main.py": "import os\nfrom fastapi import FastAPI\n", ".env": "", "requirements.txt": "# none yet\n"},
+        {"shop/web.py": "import fastapi.testclient\n"},
         {"setup.cfg": "[options]\ninstall_requires =\n    fastapi>=0.1\n    flask_sqlalchemy\n"},
     ],
 )
