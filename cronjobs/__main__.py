@@ -61,7 +61,10 @@ def _load(arguments: list[str]) -> Callable[[], object]:
 
 
 def _exec(arguments: list[str]) -> Callable[[], object] | None:
-    """What runs the command at once; None: help is asked for, or there is no such extra, and typer says so."""
+    """Return the function that runs the command at once, or None if typer must answer:
+
+    help is asked for, or the extra is not installed.
+    """
     try:
         from cronjobs.contrib.exec.arguments import wants_help
     except ModuleNotFoundError:

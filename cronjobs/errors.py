@@ -21,7 +21,7 @@ class CronjobsError(Exception):
 
     @property
     def lines(self) -> list[str]:
-        """What to print, line by line. Outside names that the message quotes never begin a line of their own."""
+        """Return what to print, line by line. Outside names that the message quotes never begin a line of their own."""
         return [one_line(str(self), MESSAGE_LIMIT)]
 
 
@@ -65,7 +65,10 @@ def shown_path(path: str) -> str:
 
 
 class ConfigError(CronjobsError):
-    """The configuration cannot be used at all: nothing runs, nothing is retired. Has every problem found."""
+    """The configuration cannot be used at all:
+
+    nothing runs, nothing is retired. ``problems`` lists every problem that was found.
+    """
 
     exit_code = 3
 
@@ -117,7 +120,7 @@ class DatabaseError(CronjobsError):
     """The database cannot be used now. The message never contains a password.
 
     ``kind``: what stays the same during the outage, for messages that contain the server's words, a file name, a PID or
-    a waiting time; None: the message itself stays the same.
+    a waiting time. If None, the message itself stays the same.
     """
 
     exit_code = 4
@@ -125,7 +128,7 @@ class DatabaseError(CronjobsError):
 
     @property
     def cause(self) -> str:
-        """What cron's mail compares: one outage is one cause."""
+        """Return what cron's mail compares: one outage is one cause."""
         return str(self) if self.kind is None else f"database: {self.kind}"
 
 

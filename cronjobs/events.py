@@ -161,7 +161,10 @@ def supervisor_ended(executor: str, why: str) -> Event:
 
 
 def cluster_away(executor: str, address: str, why: str) -> Event:
-    """Nothing is claimed for it meanwhile. What runs there goes on as long as its permits are confirmed."""
+    """While a cluster is away, nothing is claimed for it.
+
+    Jobs that run there go on as long as their permits are confirmed.
+    """
     return Event(
         "executor.away", {"executor": executor, "error": f"the scheduler {address} cannot be reached: {why}"}, ERROR
     )
@@ -439,7 +442,7 @@ def death_line(event: Event, config: Path) -> str:
 
 
 def death_cause(event: Event) -> str:
-    """What deaths of one cause share, in one line."""
+    """Return the cause of a death in one line; deaths of one cause have the same line."""
     from cronjobs.engine.rules.causes import cause_of
 
     facts = event.facts

@@ -1,4 +1,4 @@
-"""What an extra of your own is made of: a module with ``found()``, with a ``hook``, or with both.
+"""The parts of an extra of your own: a module with ``found()``, with a ``hook``, or with both.
 
 ``extras:`` in cronjobs.yaml names it; see docs/how-to/alerts.md#an-extra-of-your-own.
 """

@@ -1,4 +1,4 @@
-"""What stands above the engine, by the names of its modules: an installation may lack some of it."""
+"""Import what stands above the engine, by the names of its modules. An installation may lack some of it."""
 
 from __future__ import annotations
 

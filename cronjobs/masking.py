@@ -128,7 +128,7 @@ def _before_an_at(text: str) -> Iterator[str]:
 
 
 def long_enough(values: Iterable[str]) -> set[str]:
-    """Those values that can be masked without making other text unreadable."""
+    """Return the values that can be masked without making other text unreadable."""
     return {value for value in values if len(value.strip()) >= SHORTEST}
 
 
@@ -155,7 +155,7 @@ def safe_until(text: str, secrets: Collection[str]) -> int:
 
 
 def _begins_in(text: str, form: str) -> int:
-    """Where *text* ends with a beginning of *form*; its length if nowhere."""
+    """Return where *text* ends with a beginning of *form*; its length if nowhere."""
     at = text.find(form[0], max(0, len(text) - len(form) + 1))
     while at >= 0 and not form.startswith(text[at:]):
         at = text.find(form[0], at + 1)
@@ -163,14 +163,14 @@ def _begins_in(text: str, form: str) -> int:
 
 
 def _before_a_word(text: str, until: int) -> int:
-    """Where the word begins that contains *until*: it may be a URL."""
+    """Return where the word begins that contains *until*: it may be a URL."""
     begins = max(text.rfind(character, 0, until) for character in " \t\r\n\"'") + 1
     # Dots that count up are no word: no URL, and no option of one, begins with them.
     return begins if _OF_A_WORD.search(text, begins, until) else until
 
 
 def longest_form(secrets: Collection[str]) -> int:
-    """The length of the longest of *secrets*; 0: there are none."""
+    """The length of the longest of *secrets*, or 0 if there are none."""
     return max(map(len, _all_forms(frozenset(secrets))), default=0)
 
 
@@ -243,7 +243,10 @@ def _by_end(secrets: frozenset[str]) -> dict[str, list[str]]:
 
 
 def _forms_in(text: str, secrets: Collection[str]) -> frozenset[str]:
-    """Which spellings occur in *text*: mostly none. Compiling one expression for all of them takes 20 ms."""
+    """Return the spellings that occur in *text*, mostly none.
+
+    Compiling one expression for all spellings takes 20 ms.
+    """
     return frozenset(form for form in _all_forms(frozenset(secrets)) if form in text)
 
 
@@ -259,7 +262,9 @@ def _all_forms(secrets: frozenset[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def _forms(secret: str) -> frozenset[str]:
-    """How *secret* may appear in a text: as it is or in a usual spelling, in one line, or line by line (a private key).
+    """Return the spellings of *secret* in a text.
+
+    It may appear as it is or in a usual spelling, in one line, or line by line (a private key).
 
     Spellings: JSON, Python's ``repr``, URL-encoded, and base64 at any position in the encoded bytes.
     """
@@ -315,7 +320,7 @@ def without(value: Any, keys: Collection[str]) -> Any:
 
 
 def values_under(value: Any, keys: Collection[str]) -> set[str]:
-    """What ``without`` hides of *value*, as texts: a sentence about it must not repeat them either."""
+    """Return what ``without`` hides of *value*, as texts: a sentence about it must not repeat them either."""
     found: set[str] = set()
     todo = [(value, False)]  # no recursion: anybody's payload may be nested too deeply for it
     while todo:
@@ -347,7 +352,7 @@ def keys_holding(value: Any, secrets: Collection[str]) -> set[str]:
 
 
 def as_meta(keys: Collection[str]) -> dict[str, str]:
-    """What a job's meta records about these *keys* of its payload.
+    """Return what a job's meta records about these *keys* of its payload.
 
     Their values are never shown, even after a rotation.
     """

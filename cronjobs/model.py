@@ -69,8 +69,8 @@ class RetryPolicy(metaclass=_PolicyClass):
     by ±``jitter`` (0.2 = ±20 %). ``max_attempts`` counts charged failures; the job is dead when it is reached.
     Durations are timedeltas, or text such as "90s", "5m", "2h".
 
-    ``give_up_on``: failures of these kinds are permanent. ``retry_on``: failures of all other kinds are permanent;
-    None: it makes none permanent. Kinds are exception classes, which include their subclasses, or names: "ValueError",
+    ``give_up_on``: failures of these kinds are permanent. ``retry_on``: failures of all other kinds are permanent. If
+    None, it makes none permanent. Kinds are exception classes, which include their subclasses, or names: "ValueError",
     "billing.CardDeclined" or its end "CardDeclined", "exit-3" and "SIGKILL" of commands, "TimedOut". Kept as names.
     """
 
@@ -111,7 +111,7 @@ class RetryPolicy(metaclass=_PolicyClass):
 
 @dataclass(frozen=True, slots=True)
 class WrongPolicy(RetryPolicy):
-    """What ``RetryPolicy(…)`` returns for a wrong argument while handlers are being loaded (see ``Loading``)."""
+    """The result of ``RetryPolicy(…)`` for a wrong argument while handlers are being loaded (see ``Loading``)."""
 
     fault: str = ""
 
@@ -153,7 +153,7 @@ Durable = Literal["group", "each"]
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """What both ``@job`` and an entry of ``job_types:`` can set. None: not set there."""
+    """The options that both ``@job`` and an entry of ``job_types:`` can set. None means not set there."""
 
     timeout: timedelta | None = None
     isolation: Isolation | None = None  # of handlers; a command always has a process
@@ -166,7 +166,7 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExitCodes:
-    """What exit statuses mean.
+    """The meaning of exit statuses.
 
     A status in neither set, such as 75 (EX_TEMPFAIL), fails and is retried by the policy.
     """
@@ -293,7 +293,7 @@ OUTCOME_WORDS: Final[dict[type, str]] = {
 
 
 class Transition(NamedTuple):
-    """What one statement writes: the job's next state and counters. ``run_at`` None: unchanged.
+    """The row that one statement writes: the job's next state and counters. If ``run_at`` is None, it stays unchanged.
 
     ``permanent``: dead because of the kind of failure, although tries are left. ``why``: dead for another reason.
     """

@@ -122,7 +122,7 @@ class CappedText:
             self._tail.clear()
 
     def since(self, position: int, most: int) -> tuple[int, str]:
-        """What was written after the first *position* bytes, and where it begins: later, if some is gone.
+        """Return the text after the first *position* bytes, and where it begins, which is later if some is gone.
 
         At most the last *most* bytes.
         """

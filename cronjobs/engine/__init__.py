@@ -1,4 +1,4 @@
-"""What a tick needs from cron's wake-up to its exit, and what an app calls.
+"""The code that a tick runs from cron's wake-up to its exit, and the calls that an app uses.
 
 It imports nothing of the desk, and calls extras through doors.
 """

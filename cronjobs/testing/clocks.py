@@ -10,8 +10,8 @@ from cronjobs.clock import SYSTEM
 class FakeClock:
     """A clock that stands still until it is moved; works on SQLite and on PostgreSQL.
 
-    Pass it to ``Database(address, clock=…)``. It starts at *start* (aware; None: now). Column defaults of the tables
-    do not use it.
+    Pass it to ``Database(address, clock=…)``. It starts at *start*, a timezone-aware datetime; by default it starts
+    now. Column defaults of the tables do not use it.
     """
 
     def __init__(self, start: datetime | None = None) -> None:

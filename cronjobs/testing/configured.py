@@ -15,7 +15,10 @@ from cronjobs.errors import ConfigError, UsageError
 
 
 def settings_of(config: str | Path | None, imports: Iterable[str] = (), database_url: str | None = None) -> Settings:
-    """Read *config*; None: the defaults. Raises ConfigError even for mistakes that would only disable an entry."""
+    """Read *config*, or return the defaults if it is None.
+
+    Raises ConfigError even for mistakes that would only disable an entry.
+    """
     if config is None:
         file = Path("cronjobs.yaml").absolute()
         return Settings(

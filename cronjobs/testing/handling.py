@@ -91,12 +91,12 @@ def context(
 ) -> FakeContext:
     """Make a ``ctx`` for calling a handler in a unit test: ``send_invoice(context(tries=3), invoice_id=7)``.
 
-    Each argument is the field of that name. ``remaining``: what is left of the timeout; it stands still; 0: time is
-    up. ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are what
-    earlier attempts left: key or name → the result, or ``UNKNOWN`` for one that was begun and never recorded; others
-    were never begun. ``connection``: what ``ctx.transaction()`` yields, in a savepoint; None: using it raises
-    UsageError. The instants are aware; ``started_at`` and
-    ``enqueued_at`` None: now, by *clock*. Raises UsageError for an invalid field.
+    Each argument is the field of that name. ``remaining``: the rest of the timeout, which stands still. With 0, time is
+    up. ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are what earlier
+    attempts left: key or name → the result, or ``UNKNOWN`` for one that was begun and never recorded; others were never
+    begun. ``connection``: what ``ctx.transaction()`` yields, in a savepoint. Without it, using it raises UsageError.
+    The instants are timezone-aware. ``started_at`` and ``enqueued_at`` are by default now, by *clock*. Raises
+    UsageError for an invalid field.
     """
     clock = clock or StillClock()
     for name, instant in (("scheduled_for", scheduled_for), ("started_at", started_at), ("enqueued_at", enqueued_at)):

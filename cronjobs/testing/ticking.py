@@ -28,7 +28,7 @@ from cronjobs.testing.ran import EventCollector, Ran, ran_by
 
 @dataclass(frozen=True)
 class Ticked(EventCollector):
-    """What a tick did.
+    """The result of a tick.
 
     ``ran``: attempts in the order they ended. ``occurrences``: outcome (enqueued, skipped, missed, coalesced) → number.
     ``unresolved``: unregistered type → number of due jobs. ``ended``: why the tick ended.
@@ -48,7 +48,9 @@ def tick(
     at: datetime | None = None,
     clock: Clock | None = None,
 ) -> Ticked:
-    """Run one tick as cron would, *at* a time (aware; None: now), on committed rows; it commits.
+    """Run one tick as cron would, at the time *at* (timezone-aware; default: now).
+
+    It sees only committed rows, and commits its own changes.
 
     *database_url* must be given, whatever *config* names: a tick in the future runs everything that waits. Missing
     tables are created. Schedules fire and jobs run as under cron: in threads or in processes of their own, with their

@@ -58,7 +58,7 @@ def merged(found: Iterable[Finding], host: str) -> list[Finding]:
 
 
 def host_of(finding: Finding) -> str:
-    """Return the only host that can end the finding; "": any host."""
+    """Return the only host that can end the finding, or "" if any host can."""
     return finding.subject if finding.kind == OF_ONE_HOST else ""
 
 
@@ -152,7 +152,7 @@ def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_of
 
 
 def over_at(state: AlertState, now: datetime) -> datetime | None:
-    """Return when to send "it is over": now if the channel got or is getting the finding; None: never."""
+    """Return when to send "it is over": now if the channel got or is getting the finding, else None."""
     return now if state.sent or state.locked_until is not None else None
 
 

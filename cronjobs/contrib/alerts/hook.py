@@ -111,7 +111,7 @@ hook = AlertHook
 def is_overdue(look_at: datetime | None, last_tick_at: datetime | None, now: datetime, every: timedelta) -> bool:
     """Whether ticks have come without time to look. After an outage work comes first: it resolves most findings.
 
-    *look_at* None: no tick has looked yet; *last_tick_at* None: this is the first tick.
+    If *look_at* is None, no tick has looked yet. If *last_tick_at* is None, this is the first tick.
     """
     if last_tick_at is None or now - last_tick_at > OVERDUE_TICKS * every:
         return False

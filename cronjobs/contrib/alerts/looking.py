@@ -34,7 +34,7 @@ PATIENCE_S: Final = 2.0  # wait for SQLite's write lock
 
 @dataclass(frozen=True)
 class Alerting:
-    """What a look needs from its host; ``me`` names the tick, as ``locked_by`` does."""
+    """The context in which findings are looked for. ``me`` names the tick, as ``locked_by`` does."""
 
     settings: Settings
     database: Database
@@ -51,8 +51,8 @@ class Alerting:
     def look(self, types: JobTypes | None, *, anyway: bool) -> bool:
         """Look if due, or *anyway*; return whether this process looked. Raises DatabaseError.
 
-        *types*: this host's job types; None: handlers are not loaded, and unless a recent tick recorded its types, the
-        look is left to a tick that loads them.
+        *types*: this host's job types, or None if handlers are not loaded. Then, unless a recent tick recorded its
+        types, the look is left to a tick that loads them.
         """
         with self.database.read() as connection:
             if types is None and runnable_types(connection, remembered(self.settings.run.every)) is None:

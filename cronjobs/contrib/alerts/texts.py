@@ -27,7 +27,7 @@ SUBJECT: Final = 180
 
 @dataclass(frozen=True)
 class Told:
-    """A finding in a message, masked. ``ended_at`` None: it lasts."""
+    """A finding in a message, masked. ``ended_at`` is None while it lasts."""
 
     finding: str
     kind: str

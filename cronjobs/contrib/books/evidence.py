@@ -206,7 +206,7 @@ def _unsettled_because(connection: Connection, settings: Settings) -> str:
 
 
 def _open_because(stored: StoredSchedule, settings: Settings) -> str | None:
-    """Return why this schedule stays unsettled; None: no reason of its own."""
+    """Return why this schedule stays unsettled, or None if it has no reason of its own."""
     if stored.paused is not None:
         return stored.paused
     if stored.name in settings.disabled_schedules:

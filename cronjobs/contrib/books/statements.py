@@ -92,7 +92,7 @@ class Entry(NamedTuple):
     """A ledger row: *number* occurrences, ``first`` and ``last`` in microseconds since 1970.
 
     ``by``: "backfill" or "early" (a wrong clock made its job), from the reason. ``job``: the status of the job that it
-    made, "other" if that job is of another occurrence; None: there is none.
+    made, "other" if that job is of another occurrence, or None if it made none.
     """
 
     first: int
@@ -153,7 +153,7 @@ def oldest_succeeded(connection: Connection) -> datetime | None:
 def clock_set_back(connection: Connection, begin: datetime, at: datetime) -> datetime | None:
     """Return since when (not before *begin*) time was repeated before *at*: ticks show that the clock was set back.
 
-    *at* itself if the clock had been ahead of it, by at most ten minutes, and was set back; None: neither.
+    *at* itself if the clock had been ahead of it, by at most ten minutes, and was set back. None if neither holds.
     """
     began: datetime | None = run(connection, _LIVED_AGAIN, begin=begin, at=at).scalar()
     if began is not None:

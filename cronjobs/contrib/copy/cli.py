@@ -109,7 +109,7 @@ def copy(
 
 
 def _upgrade(typed: str | None) -> str:
-    """Return the command that creates the new database's tables; *typed*: its URL; None: the configured one."""
+    """Return the command that creates the new database's tables; *typed*: its URL, or None for the configured one."""
     if typed is None:
         return "cronjobs db upgrade"
     if "${" not in typed:

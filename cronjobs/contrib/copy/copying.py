@@ -40,7 +40,7 @@ class CopyRefused(CronjobsError):
 class CopyMark:
     """The new side's audit entry of a copy: the source, how far it was read, and what was here then.
 
-    ``here`` None: this side has been used on its own.
+    ``here`` is None if this side has been used on its own.
     """
 
     id: int
@@ -76,7 +76,7 @@ def copy(
 ) -> CopyReport:
     """Copy everything from *source* to *target*; an earlier copy there is brought up to date.
 
-    *wait*: how long to wait for running jobs on the old side; None: refuse while any job runs. Raises CopyRefused,
+    *wait*: how long to wait for running jobs on the old side. With None, refuse while any job runs. Raises CopyRefused,
     ForeignDatabase or DatabaseError.
 
     Only one side is ever open. On an error before COMMIT, the new side gets nothing, and the old one is reopened if

@@ -66,7 +66,7 @@ class StopAsked(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """An attempt to connect ended; ``error`` None: connected."""
+    """An attempt to connect has ended. If ``error`` is None, it succeeded."""
 
     error: str | None
 
@@ -133,7 +133,7 @@ class ClusterWorkers(Workers):
         return True
 
     def take_back(self) -> list[Attempt]:
-        """Return None: attempts that have not begun end through their tokens, see ``StopAsked``."""
+        """Return None, because attempts that have not begun end through their tokens, see ``StopAsked``."""
         return []
 
     def leave(self) -> None:

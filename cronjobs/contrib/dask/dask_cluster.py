@@ -25,7 +25,7 @@ RESULT_WITHIN_S: Final = 5.0  # wait this long for a worker's result; the databa
 
 
 class TaskEnd(NamedTuple):
-    """A task ended. ``report``: the guard's return value; None: there is none, for the reason ``why``.
+    """A task ended. ``report``: the guard's return value, or None if there is none for the reason ``why``.
 
     ``differs``: the worker has other code.
     """
@@ -138,7 +138,7 @@ class DaskCluster:
             _quietly(client.close, timeout=1)
 
     def _preferred(self) -> list[str] | None:
-        """Return the workers to submit to; None: any."""
+        """Return the workers to submit to, or None for any."""
         if not self._avoided:
             return None
         heard = {address: worker["last_seen"] for address, worker in self.workers().items()}

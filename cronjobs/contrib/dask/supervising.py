@@ -87,7 +87,7 @@ class Supervisor:
 
 @dataclass(frozen=True)
 class SupervisorSetting:
-    """What a supervisor needs, once its file is read and its handlers are imported."""
+    """A supervisor's settings and job types, after its file is read and its handlers are imported."""
 
     settings: Settings
     executor: ExecutorSettings

@@ -137,7 +137,7 @@ class Progressed(NamedTuple):
 
 
 def news(facts: Any) -> Begun | Progressed | None:
-    """Parse a guard's news; None: not ours, for anyone can write to a topic."""
+    """Parse a guard's news. Return None for a message that is not ours, because anyone can write to a topic."""
     try:
         kind, *values = facts
         return Begun(*values) if kind == "begun" else Progressed(*values)

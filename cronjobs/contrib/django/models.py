@@ -127,7 +127,7 @@ class ScheduleModel(models.Model):
 
 
 class OccurrenceModel(models.Model):
-    """What became of occurrences of a schedule: a row covers ``count`` of them."""
+    """The outcome of a schedule's occurrences. A row covers ``count`` of them."""
 
     pk = models.CompositePrimaryKey("schedule_id", "last_for")
     schedule = models.ForeignKey(ScheduleModel, models.DO_NOTHING, related_name="occurrences", db_constraint=False)

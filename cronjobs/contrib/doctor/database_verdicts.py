@@ -190,7 +190,7 @@ _RIGHT: Final = re.compile(r"([A-Z]+)(?: \(([^)]*)\))?")
 class RoleRights:
     """A role, its purpose, the rights it should have (relation → "SELECT, UPDATE (reason)"), and those it has.
 
-    ``wanted`` None: PUBLIC, which should have no rights.
+    ``wanted`` is None for PUBLIC, which should have no rights.
     """
 
     role: str
@@ -234,7 +234,7 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
 
 
 def version(server: ServerFacts | None, sqlite: tuple[int, ...], python: tuple[int, ...]) -> Diagnosis:
-    """*server*: PostgreSQL's version; None: the database is SQLite."""
+    """*server*: PostgreSQL's version, or None on SQLite."""
     with_python = f"Python {'.'.join(map(str, python[:3]))}"
     if server is None:
         name = f"SQLite {'.'.join(map(str, sqlite))}"

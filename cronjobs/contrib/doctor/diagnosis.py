@@ -12,7 +12,7 @@ SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``text``: what was found and what it means. ``fix``: what to do; None: nothing."""
+    """``text``: what was found and what it means. ``fix``: what to do, or None if there is nothing to do."""
 
     status: Grade
     text: str

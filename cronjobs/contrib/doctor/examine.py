@@ -30,7 +30,9 @@ Needs = Literal["nothing", "settings", "database", "tables", "postgresql", "sqli
 
 @dataclass(frozen=True)
 class Patient:
-    """What to examine. ``settings`` None: ``unusable`` says why; ``database`` None: ``unreachable`` says why.
+    """The host, file and database to examine.
+
+    If ``settings`` is None, ``unusable`` says why; if ``database`` is None, ``unreachable`` says why.
 
     ``tables``: whether this version can use them. ``root``: of the file system.
     """
@@ -77,7 +79,7 @@ class Examination:
 
 
 def examine(patient: Patient, checks: Sequence[Examination] | None = None) -> list[tuple[Examination, Diagnosis]]:
-    """Run *checks* (None: all). A check that crashes reports that; the others go on."""
+    """Run *checks*, or all of them for None. A check that crashes reports that; the others go on."""
     return [(check, _one(check, patient)) for check in (CHECKS if checks is None else checks)]
 
 

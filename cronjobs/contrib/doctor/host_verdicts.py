@@ -74,7 +74,7 @@ def timeouts(never: Sequence[str]) -> Diagnosis:
 
 @dataclass(frozen=True)
 class CronLine:
-    """``state``: as in ``cronjobs crontab show``. ``daemon``: whether one runs; None: unknown."""
+    """``state``: as in ``cronjobs crontab show``. ``daemon``: whether a cron daemon runs, or None if unknown."""
 
     state: Literal["same", "differs", "missing", "broken", "unknown"]
     said: str
@@ -84,7 +84,7 @@ class CronLine:
 
 
 def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
-    """*ticks*: whether this host ticks steadily, whatever starts the ticks; None: unknown."""
+    """*ticks*: whether this host ticks steadily, whatever starts the ticks, or None if unknown."""
     if found.state == "unknown":
         return not_applicable(found.said) if ticks else warning(found.said, "cronjobs crontab show prints the line")
     if found.state == "broken":
@@ -143,7 +143,7 @@ def firing(found: Fired) -> Diagnosis:
 
 @dataclass(frozen=True)
 class MailSetUp:
-    """``mailto``: who gets cron's mail, "" for nobody; None: the crontab is unknown."""
+    """``mailto``: who gets cron's mail, "" for nobody, or None if the crontab is unknown."""
 
     program: str | None
     mailto: str | None
@@ -167,7 +167,7 @@ def mail(found: MailSetUp) -> Diagnosis:
 
 @dataclass(frozen=True)
 class TickSpan:
-    """A tick of this host; ``finished_at`` None: it still runs, or was killed."""
+    """A tick of this host. ``finished_at`` is None if it still runs or was killed."""
 
     started_at: datetime
     finished_at: datetime | None

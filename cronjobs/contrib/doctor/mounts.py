@@ -10,7 +10,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def filesystem_of(path: Path, root: Path = Path("/")) -> str | None:
-    """Return "ext4", "nfs4", "tmpfs" …; None: unknown (no /proc)."""
+    """Return "ext4", "nfs4", "tmpfs" …, or None if unknown (no /proc)."""
     try:
         table = (root / "proc/self/mountinfo").read_text(errors="surrogateescape")
     except OSError:

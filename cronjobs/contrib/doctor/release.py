@@ -30,7 +30,7 @@ class ReleaseItem:
 
 @dataclass(frozen=True)
 class ReleaseFacts:
-    """The facts to judge. ``findings`` and ``delivered`` None: the database is unreadable.
+    """The facts to judge. ``findings`` and ``delivered`` are None if the database is unreadable.
 
     ``delivered``: channels that have delivered an alert. ``rotations``: logrotate files that name the log.
     """

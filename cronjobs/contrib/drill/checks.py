@@ -18,7 +18,7 @@ SHORTEST_PAUSE_S: Final = 0.8  # the handler's retry delay of a second, less its
 
 
 class Form(StrEnum):
-    """How the drill ends a tick in mid-run."""
+    """The ways in which the drill ends a tick in mid-run."""
 
     SIGTERM = "sigterm"
     KILL = "kill"
@@ -192,7 +192,7 @@ def repaired(seen: SettledEffects) -> Check:
 
 @dataclass(frozen=True)
 class TickEnd:
-    """How an undisturbed tick ended."""
+    """The end of a tick that nobody disturbed."""
 
     code: int | None
     out: str

@@ -100,7 +100,7 @@ def drill(
 
 
 def _postgresql_url(source: Source) -> str | None:
-    """Return the user's database URL if it is PostgreSQL; None: use a SQLite file of the drill's own."""
+    """Return the user's database URL if it is PostgreSQL. Return None to use a SQLite file of the drill's own."""
     url = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
     named = source.given("config") or os.environ.get("CRONJOBS_CONFIG")
     if url is None and (named or Path("cronjobs.yaml").exists()):

@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Mishap(StrEnum):
-    """How the mail server makes a receipt fail."""
+    """The ways in which the mail server makes a receipt fail."""
 
     BUSY = "450 at the address"
     BUSY_AFTER_MESSAGE = "451 after the message"

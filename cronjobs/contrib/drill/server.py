@@ -33,7 +33,10 @@ class MailServerMissing(CronjobsError):
 
 @dataclass(frozen=True)
 class Try:
-    """One receipt sent to the server, *at* a monotonic instant. ``met``: the failure it met; None: accepted."""
+    """One receipt sent to the server, *at* a monotonic instant.
+
+    ``met``: the failure it met, or None if it was accepted.
+    """
 
     receipt: int
     met: Mishap | None

@@ -161,7 +161,7 @@ class Stage:
                 enqueue(connection, "drill.receipt", {"receipt": receipt}, idempotency_key=("receipt", receipt))
 
     def enqueue(self, job_type: str, *, timeout_s: float | None = None) -> int:
-        """Enqueue a job with the best priority; *timeout_s* None: its type's timeout."""
+        """Enqueue a job with the best priority. If *timeout_s* is None, its type's timeout holds."""
         with self.database.write() as connection:
             job_id = enqueue(connection, job_type, priority=0, timeout=timeout_s).id
         assert job_id is not None  # its queue has no cap

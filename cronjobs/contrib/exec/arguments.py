@@ -16,7 +16,7 @@ _FLAGS = ("-v", "--verbose", "-q", "--quiet")
 
 
 class ExecArguments:
-    """What to run, under which name, and where to record it."""
+    """The command to run, the name of its runs, and the project that records them."""
 
     def __init__(self) -> None:
         self.name = ""

@@ -32,7 +32,7 @@ def due_by(name: str, cron: str | None) -> dict[str, str]:
 
 
 def lines_with(name: str) -> list[CrontabEntry] | None:
-    """Return this user's crontab lines that run exec with that name; None: unreadable."""
+    """Return this user's crontab lines that run exec with that name, or None if the crontab is unreadable."""
     try:
         return [line for line in job_lines(program.read()) if exec_name(line) == name]
     except (CrontabError, OSError):

@@ -32,7 +32,10 @@ KILLED: Final = "exec was killed, so how the command ended is not known"
 
 @dataclass(frozen=True)
 class ExecRun:
-    """``status``: a wait status; None: it runs, or exec was killed (``lost``). Instants are from the host's clock."""
+    """``status``:
+
+    a wait status, or None if it runs or exec was killed (``lost``). Instants are from the host's clock.
+    """
 
     token: str
     name: str

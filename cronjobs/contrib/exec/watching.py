@@ -18,7 +18,7 @@ class ExecWatch:
     """``absent``: name → when the first run that did not come was due. ``overlapped``: name → when the later one began.
 
     ``ids``: the newest run of each name, which says when the next is due. ``absent_at``: when the first of the other
-    names becomes absent unless its run comes; None: none is expected. ``unwatched``: there are more names than are
+    names becomes absent unless its run comes, or None if none is expected. ``unwatched``: there are more names than are
     checked.
     """
 

@@ -32,7 +32,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class LineDifference:
-    """A difference between a line and its schedule. ``instants``: instant → cron's starts and ours."""
+    """A difference between a line and its schedule.
+
+    ``instants``: (instant, number of starts under cron, number under cronjobs) wherever the two differ.
+    """
 
     taken: TakenLine
     schedule: ScheduleSettings | None

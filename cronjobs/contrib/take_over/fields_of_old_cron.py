@@ -20,7 +20,9 @@ class BadField(ValueError):
 
 @dataclass(frozen=True)
 class CronFields:
-    """What the fields select. Weekdays run from 0 to 7; both are Sunday, and are set together.
+    """The minutes, hours and days that the fields select.
+
+    Weekdays run from 0 to 7: 0 and 7 are Sunday, and are set together.
 
     A "*" at the beginning of a field sets its flag: MIN_STAR, HR_STAR, DOM_STAR, DOW_STAR in cron.h.
     """

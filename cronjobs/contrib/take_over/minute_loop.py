@@ -33,7 +33,10 @@ _LEAD = 2 * _DAY  # start this much before the range, to know of a clock change 
 
 @dataclass(frozen=True)
 class TimedLine:
-    """One line's fields. ``timezone``: its CRON_TZ, which only cronie supports; None: not set; "": set empty."""
+    """One line's fields.
+
+    ``timezone``: its CRON_TZ, which only cronie supports. None means not set, and "" set empty.
+    """
 
     fields: CronFields
     timezone: str | None = None

@@ -1,4 +1,4 @@
-"""What the forms of the pages do: the same as the commands, and in the audit trail with who it was."""
+"""The actions of the pages' forms. They do what the commands do, and the audit trail names the visitor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ACK_FOR: Final = {"8h": timedelta(hours=8), "1d": timedelta(days=1), "7d": timed
 
 @dataclass(frozen=True)
 class Done:
-    """Where to look at it now; ``said`` is a word of ``view.SAID``."""
+    """The page to show after an action. ``said`` is a key of ``view.SAID``."""
 
     path: str
     said: str

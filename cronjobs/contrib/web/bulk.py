@@ -47,14 +47,17 @@ MEANS: Final = {
 
 
 def verbs_for(wanted: Filter) -> list[str]:
-    """What can be done to jobs of a filter, as far as its status says."""
+    """Return the actions that jobs with the filter's status allow."""
     status = Status.DEAD if wanted.cause is not None else wanted.status
     return [verb for verb in CHANGES if status is None or status in TAKES[verb]]
 
 
 @dataclass(frozen=True)
 class Step:
-    """Where a change of many stands: *below* which id it goes on. What it has done is in the database."""
+    """The state of a change of many jobs:
+
+    it goes on with ids below *below*. The audit trail records what it has done.
+    """
 
     verb: str
     typed: str

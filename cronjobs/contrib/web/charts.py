@@ -1,4 +1,4 @@
-"""What ended and how long it had waited, by hour or by day: bars for the eye, and the same as a table. Pure."""
+"""Charts of what ended and how long it had waited, by hour or by day, each also as a table. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Bar:
 
     @property
     def waited(self) -> timedelta | None:
-        """On average; None: nothing began."""
+        """The average, or None if nothing began."""
         return timedelta(microseconds=self.micros / self.timed) if self.timed else None
 
     def add(self, row: HourSum) -> None:
@@ -150,7 +150,7 @@ def _rect(kind: str, number: int, count: int, value: float, most: float, below: 
 
 
 def axis(found: Sequence[Bar], span: str) -> list[tuple[float, str]]:
-    """Which bars are named below, and where they begin."""
+    """Return the labels below the bars, each with the place where its bar begins."""
     step, cut = (6, 0) if span == "24h" else (7, len("2026-"))
     return [(_round(100 * place / len(found)), found[place].name[cut:]) for place in range(0, len(found), step)]
 

@@ -43,7 +43,7 @@ def beside(text: str | None) -> str:
 
 
 def errors_of(facts: Mapping[str, Any]) -> Sequence[str | None]:
-    """Those that the sentences about an occurrence may quote; *facts* as explain has them."""
+    """Return the errors that the sentences about an occurrence may quote. *facts* is explain's JSON."""
     job = facts.get("job")
     if not isinstance(job, Mapping):
         return ()

@@ -1,4 +1,4 @@
-"""What is said where the extra is not installed."""
+"""The message that the commands print if the web extra is not installed."""
 
 from __future__ import annotations
 

@@ -38,10 +38,10 @@ def app(
 ) -> Mounted:
     """The pages as one WSGI callable, to be mounted at any path: it honours SCRIPT_NAME.
 
-    *connect*: ``engine.connect`` of the app's SQLAlchemy engine; None: the database of the configuration. *viewer* gets
-    the WSGI environment and returns the name of the user, or None for nobody; without it nobody sees anything.
-    *may_act* says whether this one may act, too; without it nobody may. *config*: cronjobs.yaml; None:
-    $CRONJOBS_CONFIG, else ./cronjobs.yaml. It is read at the first request; until then nothing is opened.
+    *connect*: ``engine.connect`` of the app's SQLAlchemy engine. Without it, the pages use the configured database.
+    *viewer* gets the WSGI environment and returns the name of the user, or None for nobody; without it nobody sees
+    anything. *may_act* says whether this one may act, too; without it nobody may. *config*: the path of cronjobs.yaml.
+    None means $CRONJOBS_CONFIG, else ./cronjobs.yaml. It is read at the first request; until then nothing is opened.
     """
     return Mounted(connect, ByApp(viewer, may_act), None if config is None else Path(config))
 

@@ -1,4 +1,4 @@
-"""How far running jobs have come, for a bar with words beside it, and when they are through at that pace. Pure."""
+"""The progress of running jobs, as a bar with words beside it, and when they will be done at that pace. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cronjobs.engine.rules.progress import in_words, reported_of, time_left
 
 @dataclass(frozen=True)
 class Progress:
-    """``of`` None: nobody knows of how many, so that there is no bar. ``end_at`` None: nobody could honestly tell."""
+    """If ``of`` is None, the total is unknown, and there is no bar. ``end_at`` is None if no estimate is honest."""
 
     words: str
     done: float
@@ -22,7 +22,10 @@ class Progress:
 
 
 def progress_of(column: Any, started_at: datetime | None, now: datetime) -> Progress | None:
-    """What a running attempt has reported, by the row's *column*; None: nothing. Its end is never before *now*."""
+    """Return the progress in the row's *column*, or None if the attempt has reported none.
+
+    Its end is never before *now*.
+    """
     reported = reported_of(column)
     if reported is None or reported.progress.done is None:
         return None

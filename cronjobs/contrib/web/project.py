@@ -1,4 +1,4 @@
-"""What the pages are about: the configuration as it is now, the job types, and short ways into the database."""
+"""The project that the pages show: its present configuration, its job types, and its database."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class PageRequest(Request):
 
     @property
     def asked_host(self) -> str:
-        """What the Host header says, and nothing in its place."""
+        """Return the Host header, or "" if there is none."""
         return self.header("Host").lower()
 
     def is_of(self, origin: str) -> bool:

@@ -1,4 +1,7 @@
-"""Who may see the pages, and who may act: by the link that ``cronjobs web`` prints, or as an app's own code says."""
+"""Decide who may see the pages and who may act:
+
+whoever has the link of ``cronjobs web``, or whomever an app's code names.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +115,10 @@ class ByLink:
 
 @dataclass(frozen=True)
 class ByApp:
-    """Mounted in an app, which knows its users. ``viewer``: the user's name; None: this one may not see anything."""
+    """Mounted in an app, which knows its users.
+
+    ``viewer``: the user's name, or None for somebody who may see nothing.
+    """
 
     viewer: Viewer | None
     may_act: MayAct | None = None

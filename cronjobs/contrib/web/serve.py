@@ -144,7 +144,7 @@ class Server(TcpWSGIServer):
 
 
 class Told(logging.Handler):
-    """What waitress logs, as one line: an error, but no address, which may hold what is nobody's business."""
+    """Print an error that waitress logs as one line, without the address, which may hold private data."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None

@@ -1,4 +1,4 @@
-"""What all pages share: addresses, who looks, and the words of what a form has done."""
+"""The parts that all pages share: addresses, the visitor, and the messages after an action."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def address(base: str, path: str, /, **query: object) -> str:
 
 @dataclass(frozen=True)
 class View:
-    """How one page is made. ``visitor`` None: it is a file that stands alone, without links and forms."""
+    """The request that one page answers.
+
+    If ``visitor`` is None, the page is a file of its own, without links and forms.
+    """
 
     settings: Settings
     times: Times

@@ -57,8 +57,8 @@ def audit(
 ) -> None:
     """List who did what, in order of time: cancels, retries, pauses, and the files that each host applied.
 
-    Who enqueued a job is not listed: the job itself has it (enqueued_by). --json prints one array, an object per
-    entry with the table's columns as keys.
+    The list does not show who enqueued a job: the job's enqueued_by does. --json prints one array, an object per entry
+    with the table's columns as keys.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         begin = None if since is None else since_instant(since, times.now, times.timezone)

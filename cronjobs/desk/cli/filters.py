@@ -75,7 +75,7 @@ CauseOption = Annotated[
 
 @dataclass(frozen=True)
 class Filters:
-    """The options as typed; None: not given."""
+    """The options as typed, None for those not given."""
 
     job_type: TypeOption = None
     status: StatusOption = None

@@ -79,7 +79,7 @@ _OF_ATTEMPTS: Final = frozenset(OUTCOME_WORDS.values())
 
 @dataclass(frozen=True)
 class _Asked:
-    """``end`` None: now."""
+    """If ``end`` is None, the range ends now."""
 
     begin: datetime
     end: datetime | None
@@ -92,7 +92,7 @@ class _Asked:
         return {"names": self.names, "job_type": self.job_type}
 
     def schedule_ids(self, connection: Connection) -> list[int] | None:
-        """Return ids of schedules with that name or job type; None: all."""
+        """Return ids of schedules with that name or job type, or None for all."""
         if self.names is None and self.job_type is None:
             return None
         return [

@@ -223,7 +223,7 @@ def show(
 def next_step(
     job: Mapping[str, Any], times: Times, *, known: bool, paused: str | None, unsettled: str | None = None
 ) -> str:
-    """What happens to *job* next, in one sentence.
+    """Say in one sentence what happens to *job* next.
 
     ``known``: its type is registered here; ``paused``: what pauses it; ``unsettled``: the effect that killed it.
     """

@@ -39,10 +39,10 @@ def tail(
 ) -> None:
     """Print the output of a job's attempt so far; with -f, follow it until it ends.
 
-    Of an attempt that runs it is the last 4 KiB, of one that has ended all that is stored. What it prints and its
-    progress are written with each renewal of its lease, so they are seen some seconds later (a quarter of run.lease).
-    With -f each line appears once, and where more was printed between two renewals than they carry, it says how much
-    was left out; on a terminal the progress is shown below. A job that waits is waited for with -f. Ctrl-C leaves it.
+    A running attempt has the last 4 KiB of its output, an ended one all that is stored. Its runner writes output and
+    progress when it renews the lease, so you see them some seconds later (a quarter of run.lease). With -f each line
+    appears once, and where more was printed between two renewals than they carry, it says how much was left out; on a
+    terminal the progress is shown below. A job that waits is waited for with -f. Ctrl-C leaves it.
 
     Exit codes: 0 it succeeded (without -f also: it runs or waits), 1 it failed or was cancelled, 4 database, 130
     Ctrl-C.
@@ -64,7 +64,10 @@ def tail(
 
 @dataclass
 class _Follower:
-    """Follows one job, attempt by attempt. ``attempt``: the one whose output is being printed; None: none yet."""
+    """Follows one job, attempt by attempt.
+
+    ``attempt``: the one whose output is being printed, or None if none has begun.
+    """
 
     database: Database
     job_id: int

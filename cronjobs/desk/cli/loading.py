@@ -18,7 +18,7 @@ from cronjobs.installed import if_installed
 def load_settings(
     source: Source, need_database: bool = True, *, only_database: bool = False, without_project: bool | None = None
 ) -> Settings:
-    """*without_project*: fall back to what exec recorded in the state folder; None: only for reading commands."""
+    """*without_project*: fall back to what exec recorded in the state folder. With None, only reading commands do."""
     config, url = source.given("config"), source.given("database_url")
     falls_back = only_database and need_database if without_project is None else without_project
     if falls_back and not names_project(config, url) and (there := if_installed(doors.WITHOUT_PROJECT)) is not None:

@@ -38,7 +38,7 @@ MARKED: Final = 60  # characters of an expression that are shown around a mistak
 
 @dataclass(frozen=True)
 class Upcoming:
-    """What to look up: a schedule of the file, or an expression, which has no name."""
+    """The schedule to look up: one of the file, or an expression, which has no name."""
 
     name: str | None
     timing: Timing

@@ -26,7 +26,10 @@ SHOWN: Final = 20
 
 @dataclass(frozen=True)
 class Still:
-    """What still runs in the scope of a pause. ``claims``: transactions begun before the pause and not committed."""
+    """The work that still runs in the scope of a pause.
+
+    ``claims`` counts transactions that began before the pause and have not committed.
+    """
 
     jobs: Sequence[Any]
     more: bool
@@ -47,7 +50,9 @@ class Still:
 
 
 def wait_until_quiet(database: Database, timezone: str, queue: str | None, span: timedelta, undo: str) -> None:
-    """Return once no job of *queue* (None: any) is leased. After *span* or Ctrl-C, report and raise typer.Exit.
+    """Return once no job of *queue* is leased, or of any queue if that is None.
+
+    After *span* or Ctrl-C, report and raise typer.Exit.
 
     The pause is already committed; *undo* is the command that ends it.
     """

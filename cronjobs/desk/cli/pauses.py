@@ -1,4 +1,4 @@
-"""What ``pause`` and ``resume`` share: the target, the audit entry, the list of pauses in force."""
+"""The parts that ``pause`` and ``resume`` share: the target, the audit entry, the list of pauses in force."""
 
 from __future__ import annotations
 

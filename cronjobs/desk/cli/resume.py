@@ -61,7 +61,10 @@ def resume(
 
 
 def _settle_held(database: Database, settings: Settings, held: Mapping[str, Range], name: str | None) -> list[str]:
-    """Settle the released occurrences; return a line per schedule (*name* None: each that had some)."""
+    """Settle the released occurrences.
+
+    return a line per schedule. If *name* is None, these are all schedules that had some.
+    """
     log, events = Log(settings.log), []
 
     def emit(event: Event) -> None:

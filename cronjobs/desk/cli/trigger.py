@@ -142,7 +142,7 @@ def _tell(filling: fill.Filling, timezone: str, *, dry_run: bool) -> None:
 def _leave(settings: Settings | None, defined: ScheduleSettings, waits: str, undo: str) -> NoReturn:
     """Warn if no handler here fits the enqueued jobs, then exit even if the user's modules left threads running.
 
-    *settings* None: import nothing.
+    If *settings* is None, nothing is imported.
     """
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
         sys.stdout.flush()  # print it before any user code runs

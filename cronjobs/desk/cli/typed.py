@@ -130,7 +130,7 @@ def _in_zone(naive: datetime, zone: str, shown: str) -> datetime:
 def of_day(text: str, now: datetime) -> datetime | None:
     """Read "02:15" as the last one before *now* (naive local time), "yesterday 02:15" as yesterday's.
 
-    None: *text* is no time of day. Raises ValueError for an impossible one, such as 25:00.
+    Returns None if *text* is no time of day. Raises ValueError for an impossible one, such as 25:00.
     """
     found = _OF_DAY.fullmatch(text.strip().lower())
     if found is None:

@@ -1,4 +1,4 @@
-"""What cron does on this host: whose crontab it runs, in which environment, and a trial tick there."""
+"""Facts about cron on this host: whose crontab it runs and in which environment; and a trial tick there."""
 
 from __future__ import annotations
 
@@ -96,7 +96,10 @@ def _lines(file: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class BareTick:
-    """The result of a tick in cron's environment. ``database``: the URL it reached, without a password; None: none."""
+    """The result of a tick in cron's environment.
+
+    ``database``: the URL it reached, without a password, or None if it reached none.
+    """
 
     code: int  # 128 + n if a signal ended it, as a shell reports it
     database: str | None
@@ -174,7 +177,10 @@ def mail_program(root: Path = Path("/")) -> Path | None:
 
 
 def daemon_runs(root: Path = Path("/")) -> bool | None:
-    """Whether a cron daemon runs here; None: unknown (no /proc, or it hides other users' processes)."""
+    """Return whether a cron daemon runs here, or None if unknown:
+
+    without /proc, or if it hides other users' processes.
+    """
     if not (root / "proc/1").is_dir():
         return None
     for file in (root / "proc").glob("[0-9]*/comm"):

@@ -29,8 +29,9 @@ _EXEC: Final = re.compile(
 class CrontabEntry:
     r"""A line that runs a command. ``when``: the five fields, or the @ name, as written but for blanks between them.
 
-    ``written``: all that follows them, "%" and "\%" not yet interpreted. ``stdin``: what cron writes to the command's
-    standard input; "": it is empty. ``settings``: from the lines above. ``comments``: the comment lines directly above.
+    ``written``: all that follows them, "%" and "\%" not yet interpreted. ``stdin``: the text that cron writes to the
+    command's standard input, or "" for none. ``settings``: from the lines above. ``comments``: the comment lines
+    directly above.
     """
 
     number: int

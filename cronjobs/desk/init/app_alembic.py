@@ -54,7 +54,7 @@ def env_files(folder: Path) -> list[EnvFile]:
 
 
 def unfiltered(folder: Path, *, schema: str | None) -> str | None:
-    """Return what is wrong with env.py files near *folder* and what to do; None: nothing.
+    """Return what is wrong with env.py files near *folder* and what to do, or None if nothing is.
 
     *schema*: our tables' own schema, if any; autogenerate reads it only with include_schemas.
     """
@@ -83,10 +83,10 @@ def filters(source: str) -> bool:
 
 
 def with_filter(source: str) -> str | None:
-    """Add our filter to each ``context.configure(…)``; None: not a template of alembic or Flask-Migrate.
+    """Add our filter to each ``context.configure(…)``. Return None if it is no template of alembic or Flask-Migrate.
 
-    Edits only unambiguous code: ``from alembic import context`` at the top, calls that name their
-    ``target_metadata``, pass nothing by ``**`` but Flask-Migrate's ``configure_args``, and have no filter yet.
+    Edits only unambiguous code: ``from alembic import context`` at the top, calls that name their ``target_metadata``,
+    pass nothing by ``**`` but Flask-Migrate's ``configure_args``, and have no filter yet.
     """
     tree = _parsed(source)
     if tree is None or "include_object" in source or "include_name" in source:

@@ -46,7 +46,7 @@ class AppPackage:
 class DjangoProject:
     """``settings``: the module that manage.py names. ``sqlite``: the database file beside manage.py, if they use one.
 
-    ``app``: the folder of the first INSTALLED_APPS entry inside this project; None: there is none.
+    ``app``: the folder of the first INSTALLED_APPS entry inside this project, or None.
     """
 
     settings: str
@@ -102,7 +102,7 @@ def _installed_apps(settings: str) -> Iterator[str]:
 
 
 def _app_folder(folder: Path, app: str) -> str | None:
-    """Return the folder of an app listed as "shop" or "shop.apps.ShopConfig"; None: not in *folder*."""
+    """Return the folder of an app listed as "shop" or "shop.apps.ShopConfig", or None if it is not in *folder*."""
     parts = app.split(".")
     if not all(part.isidentifier() for part in parts):
         return None

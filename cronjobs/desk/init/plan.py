@@ -27,7 +27,7 @@ ChoiceName = Literal["app_database", "in_package", "filter_alembic"]
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user chose; None: not asked yet."""
+    """The user's choices. None means that the question was not asked yet."""
 
     app_database: bool | None = None
     in_package: bool | None = None

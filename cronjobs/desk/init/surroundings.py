@@ -51,7 +51,7 @@ class DatabaseVariable:
 
 @dataclass(frozen=True)
 class DotEnv:
-    """``problem``: why the file cannot be an ``env_file``; None: it can."""
+    """``problem``: why the file cannot be an ``env_file``, or None if it can."""
 
     urls: tuple[DatabaseVariable, ...] = ()
     problem: str | None = None
@@ -59,7 +59,7 @@ class DotEnv:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """``unignored``: patterns of LEFT_BEHIND that git does not ignore; None: not in a repository."""
+    """``unignored``: patterns of LEFT_BEHIND that git does not ignore, or None outside a repository."""
 
     project: str
     timezone: str

@@ -60,8 +60,8 @@ class HealthCheck:
 def health(connection: Any = None, *, config: str | Path | None = None, database_url: str | None = None) -> HealthCheck:
     """Judge the whole system in a few indexed reads: do ticks come, is anything late, dead, failing or held back?
 
-    *connection*: an SQLAlchemy Connection, Session or Engine; it is only read. None: the database is found as
-    ``connect`` finds it, from *config* or *database_url*. *config* also brings the file's ``run.every``, lease and
+    *connection*: an SQLAlchemy Connection, Session or Engine; it is only read. If None, the database is located the way
+    ``connect`` does it: from *config* or *database_url*. *config* also brings the file's ``run.every``, lease and
     limits; without a file these are the defaults. Raises SchemaMissing, SchemaTooOld or DatabaseError.
     """
     settings = Settings(file=NO_FILE, folder=Path(), database=database_url or "", broken=True)

@@ -55,7 +55,7 @@ class Checked:
 def check(
     settings: Settings, known: JobTypes | None, *, file: str, environ: Mapping[str, str], now: datetime
 ) -> Checked:
-    """Check a parsed configuration; *known* None: the handlers were not imported.
+    """Check a parsed configuration. If *known* is None, the handlers were not imported.
 
     *file* is the name to print; *environ*: this shell's, to report what cron's lacks. Problems from reading the file
     come first.

@@ -31,7 +31,7 @@ _GOOD_ITEMS: Final = ("imports", "python_path", "extras", "around")
 
 
 class Setting(NamedTuple):
-    """One key and its value as YAML text. None: no value, and ``where`` says what that means.
+    """One key and its value as YAML text. None if there is no value; ``where`` says what that means.
 
     ``where``: file:line, and the variables that the value uses. ``is_written``: not a default.
     """
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What overrides the file: command-line options and the environment."""
+    """The command-line options and environment variables that override the file."""
 
     config: Path | None
     database_url: str | None

@@ -31,7 +31,7 @@ _EARLY: Final = timedelta(minutes=1)  # tolerated difference between the host's 
 
 
 def next_due(run: LatestRun) -> datetime | None:
-    """Return when the run after this one was or is due; None: unknown."""
+    """Return when the run after this one was or is due, or None if unknown."""
     when = _timing(run)
     return None if when is None else next_after(when, run.started_at)
 

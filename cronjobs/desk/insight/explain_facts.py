@@ -27,7 +27,7 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class DefinitionFacts:
-    """A schedule's definition; ``applied`` None: the audit trail does not show since when."""
+    """A schedule's definition. ``applied`` is None if the audit trail does not show since when."""
 
     timing: str  # "15 2 * * *", "every 10m"
     timezone: str
@@ -69,7 +69,10 @@ class LedgerFacts:
 
 @dataclass(frozen=True)
 class PauseFacts:
-    """A past or present pause. ``ended_at``: resumed, or expired; None: in force, until ``until`` or a resume."""
+    """A past or present pause.
+
+    ``ended_at``: when it was resumed or expired. None while it is in force, until ``until`` or a resume.
+    """
 
     scope: str  # all, queue, schedule
     name: str
@@ -127,8 +130,8 @@ class Turn:
 class TypeFacts:
     """Whether some host can run a job type, according to the types that ticks recorded.
 
-    ``known`` None: no tick recorded it. ``last``: the newest tick that could run it; ``since``: when the first tick
-    that could not began after it. ``not_loaded``: modules that the newest ticks failed to import.
+    ``known`` is None if no tick recorded it. ``last``: the newest tick that could run it; ``since``: when the first
+    tick that could not began after it. ``not_loaded``: modules that the newest ticks failed to import.
     """
 
     name: str
@@ -150,7 +153,7 @@ class Excluded:
 
 @dataclass(frozen=True)
 class Triggered:
-    """A job of the schedule, triggered by hand. ``status`` None: its row is gone."""
+    """A job of the schedule, triggered by hand. ``status`` is None if its row is gone."""
 
     job_id: int
     at: datetime
@@ -234,7 +237,7 @@ class Standing:
 class OccurrenceFacts:
     """Facts about the occurrences from ``first_for`` to ``last_for`` (one instant if ``count`` is 1).
 
-    ``due`` False: the schedule has no occurrence there. ``ledger`` None: no row shows what became of it.
+    ``due`` False: the schedule has no occurrence there. ``ledger`` is None if no row shows what became of it.
     """
 
     schedule: str

@@ -45,7 +45,7 @@ class Ack:
 class Covered:
     """A finding that another one reports too: its key, and which of its ``rows``; (): all.
 
-    ``until``: only if the finding began by then; None: whenever it began.
+    ``until``: only if the finding began by then. With None, it does not matter when it began.
     """
 
     key: str

@@ -21,7 +21,7 @@ from cronjobs.installed import if_installed
 
 
 class Told(NamedTuple):
-    """An extra's findings. ``again_at``: when passing time alone may add one; None: never."""
+    """An extra's findings. ``again_at``: when passing time alone may add one, or None if never."""
 
     findings: Sequence[Finding] = ()
     again_at: datetime | None = None

@@ -219,7 +219,7 @@ def _held_by_limits(tick: Mapping[str, Any], wheres: Collection[str]) -> int:
 
 
 def _names_limit(where: str, prefix: str) -> bool:
-    """Whether a fault closes the limit of this prefix; "": all limits, because none could be parsed."""
+    """Return whether a fault closes the limit of this prefix. "" stands for all limits if none could be parsed."""
     return f"{where}.".startswith(f"limits.{prefix}." if prefix else "limits.")
 
 

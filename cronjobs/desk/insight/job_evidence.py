@@ -344,7 +344,7 @@ def _with_acts(connection: Connection, job: JobFacts) -> JobFacts:
 
 
 def _moved(detail: Any) -> tuple[datetime, datetime] | None:
-    """Return the old and new time of a reschedule; None: no reschedule, or another program wrote the row."""
+    """Return the old and new time of a reschedule, or None if it is none, or another program wrote the row."""
     if not isinstance(detail, dict):
         return None
     try:

@@ -19,7 +19,10 @@ TYPES_DATED: Final = 20  # each costs a query on ticks
 
 @dataclass(frozen=True)
 class JudgedTypes:
-    """Which job types can run: ``ticks``, those that recent ticks recorded, last at ``at``; None: none recorded."""
+    """The job types that can run.
+
+    ``ticks``: those that recent ticks recorded, the last one at ``at``, or None if no tick recorded any.
+    """
 
     here: Collection[str]
     ticks: Collection[str] | None

@@ -28,7 +28,10 @@ JOBS_SHOWN: Final = 50
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a tick would do. ``jobs``: the first JOBS_SHOWN of ``due``; id None: the tick would create the job."""
+    """The work that a tick would find.
+
+    ``jobs``: the first JOBS_SHOWN of ``due``. A job without an id is one that the tick would create.
+    """
 
     now: datetime
     expired: int
@@ -78,7 +81,7 @@ def look(
 def _with_limits(
     jobs: Sequence[dict[str, Any]], limits: Sequence[Limit], running: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Pair each job with the limit that it would wait for, in words; None: it may start at once."""
+    """Pair each job with the limit that it would wait for, in words, or with None if it may start at once."""
     candidates = [Candidate(place, job["concurrency_key"]) for place, job in enumerate(jobs)]
     chosen = choose(candidates, limits, running, before=0, free=len(jobs))
     found = []

@@ -35,7 +35,7 @@ def queue_trends(connection: Connection, health: Health, among: Collection[str] 
 
 
 def trend_of(due: int, change: int | None, span: timedelta) -> str:
-    """Describe a change; less than a twentieth counts as none. *change* None: unknown."""
+    """Describe a change; less than a twentieth counts as none. If *change* is None, it is unknown."""
     if change is None:
         return ""
     if abs(change) * 20 < due or not change:

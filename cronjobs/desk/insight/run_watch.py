@@ -84,14 +84,14 @@ def covered_by_hand(connection: Connection, stored: StoredSchedule, now: datetim
 
 
 def as_ledger_row(schedule_id: int, run: ByHand) -> Happened | None:
-    """Return a run triggered by hand as a ledger row; None: its job was pruned."""
+    """Return a run triggered by hand as a ledger row, or None if its job was pruned."""
     if run.job is None:
         return None
     return Happened(schedule_id, run.at, run.at, "enqueued", None, run.at, run.job.id, run.job)
 
 
 def ran_by_hand(connection: Connection, schedule: str) -> datetime | None:
-    """Return when the newest run by hand was triggered that succeeded or whose job was pruned; None: there is none."""
+    """Return when the newest run by hand was triggered that succeeded or whose job was pruned, or None."""
     triggered = store.triggered(connection, schedule)
     return max((each.at for each in triggered if each.job is None or each.job.status == "succeeded"), default=None)
 

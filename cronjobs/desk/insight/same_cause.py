@@ -30,7 +30,7 @@ _OF_MODULES: Final = ("module ", "setup ")  # prefixes that jobs.job_types gives
 
 @dataclass(frozen=True)
 class SameCause:
-    """What other findings already report: for each, the schedules or types.
+    """The schedules and job types that other findings already report.
 
     ``late``, ``failing`` and ``types``: covered by the finding ``dead``: schedules past their grace, failing schedules,
     failing job types. ``hosts``: host ("": this one) → types that are unknown because it cannot import a module or use

@@ -89,7 +89,7 @@ class LocalTimes:
 
 
 class Times(LocalTimes):
-    """Format instants relative to *now*, the database's."""
+    """Format instants relative to the database's *now*."""
 
     @property
     def now(self) -> datetime:

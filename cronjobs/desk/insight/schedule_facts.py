@@ -50,7 +50,8 @@ class ScheduleFacts:
 
     ``triggered``: the newest run triggered by hand; ``runs`` do not include it.
 
-    ``status``: active, retired, or "run by cron"; ``next_at`` None: never, or unknown for a line of cron.
+    ``status``: active, retired, or "run by cron"; ``next_at`` is None if it is never due, or unknown for a line of
+    cron.
     """
 
     id: int

@@ -28,7 +28,7 @@ JUST_BEFORE: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class Name:
-    """A schedule's name from ``since`` until before ``until``; None: unlimited."""
+    """A schedule's name from ``since`` until before ``until``. None means no limit."""
 
     name: str
     since: datetime | None
@@ -212,7 +212,7 @@ def pause_from(row: Any) -> PauseFacts:
 
 
 def ends_at(pause: PauseFacts) -> datetime | None:
-    """Return when the pause ended or will expire; None: unknown."""
+    """Return when the pause ended or will expire, or None if unknown."""
     return min((end for end in (pause.until, pause.ended_at) if end is not None), default=None)
 
 

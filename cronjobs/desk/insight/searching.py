@@ -37,7 +37,7 @@ class SearchError(UsageError):
 
 @dataclass(frozen=True)
 class Search:
-    """The words as typed; None: not given. ``type`` and ``error`` match parts of a job's."""
+    """The words as typed, None for those not given. ``type`` and ``error`` match parts of a job's."""
 
     type: str | None = None
     status: str | None = None

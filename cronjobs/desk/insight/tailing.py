@@ -10,14 +10,14 @@ _LEFT_OUT: Final = re.compile(r"\n… ([\d,]+) bytes left out …\n")  # as text
 
 
 class TailPart(NamedTuple):
-    """The number of missing bytes to report (0: none), then the text to print."""
+    """The number of missing bytes to report, which may be 0, then the text to print."""
 
     left_out: int
     text: str
 
 
 class Tail:
-    """How far one attempt's output has been printed.
+    """The position up to which one attempt's output has been printed.
 
     Positions count bytes of the masked output. Masking may have shortened an unseen part, so they can be off; the last
     printed text is therefore searched for in the stored output.

@@ -180,7 +180,7 @@ def what_waits(
         records = _records(at_work)
         kept = {each: max(behind.get(each[:2], 0), _waited_for_others(each, records)) for each in late}
         late = [each._replace(late=each.late - kept[each]) for each in late]
-        resumed = resumed_lately(connection, limit)  # jobs could not run until their pause ended
+        resumed = resumed_lately(connection, limit)  # jobs in these queues are late only because the queue was paused
         late = [each for each in late if each.late > 0 and not {each.queue, ""} & resumed]
         read = {(each.queue, each.job_type) for each in due.groups}
         found.more_late = max(0, due.late - sum(count for place, count in behind.items() if place not in read))

@@ -102,7 +102,10 @@ def silent_hosts(
 
 @dataclass(frozen=True)
 class WithoutRun:
-    """A schedule past its grace. ``since``: when the grace ended; None: unknown. ``job_id``: the occurrence's job."""
+    """A schedule past its grace.
+
+    ``since``: when the grace ended, or None if unknown. ``job_id``: the occurrence's job.
+    """
 
     why: str
     since: datetime | None = None
@@ -251,7 +254,7 @@ _BECAME: Final = {"queued": "waits", "failed": "waits for another try", "running
 
 
 def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) -> WithoutRun | None:
-    """Return the facts if a schedule with a ``grace`` has not run for its last occurrence in time; None: it has."""
+    """Return the facts if a schedule with a ``grace`` has not run for its last occurrence in time, else None."""
     if isinstance(stored.definition, dict) and "grace_s" not in stored.definition:
         return None
     try:

@@ -21,7 +21,7 @@ ASKED_AT_ONCE: Final = 200  # schedules; each takes 100 ledger rows of memory
 
 
 def schedules_shown(connection: Connection, health: Health, every: timedelta, limit: int | None) -> list[ScheduleFacts]:
-    """Return the first *limit* active schedules (None: all) with their facts, worst first."""
+    """Return the first *limit* active schedules, or all for None, with their facts, worst first."""
     ids = worst_first(connection, health, every, limit)
     found: dict[int, ScheduleFacts] = {}
     for first in range(0, len(ids), ASKED_AT_ONCE):
@@ -41,7 +41,7 @@ def run_by_cron(
 
 
 def worst_first(connection: Connection, health: Health, every: timedelta, limit: int | None) -> list[int]:
-    """Return the ids of the first *limit* active schedules (None: all), worst first, then by next run."""
+    """Return the ids of the first *limit* active schedules, or of all for None, worst first, then by next run."""
     ids = badly_off(health.watch, health.now, quiet_after(every))[:limit]
     if limit is None or len(ids) < limit:
         ids = list(dict.fromkeys([*ids, *next_due(connection, limit)]))[:limit]

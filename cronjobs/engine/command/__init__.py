@@ -1,1 +1,1 @@
-"""What every command shares: its settings and database, its output, its faults, and how its process ends."""
+"""The parts that every command shares: settings, database, output, faults, and the end of the process."""

@@ -34,7 +34,7 @@ TRACEBACK_LINES: Final = 200  # of an endless recursion, head and tail
 
 @dataclass
 class Circumstances:
-    """What is known about the running command. ``mailed_for``: the configuration of a tick that nobody watches.
+    """Facts about the running command. ``mailed_for``: the configuration of a tick that nobody watches.
 
     ``database``: the last one that it opened.
     """
@@ -65,7 +65,7 @@ def guarded(command: Callable[[], object]) -> None:
 
 
 def _odd_value() -> DatabaseError | None:
-    """What another program wrote into SQLite where our code does not expect it, or None if the error is ours."""
+    """Return the database error for a value that another program wrote into SQLite, or None if the error is ours."""
     address = circumstances.database
     if address is None or not address.is_sqlite:
         return None

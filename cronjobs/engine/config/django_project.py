@@ -1,4 +1,4 @@
-"""What a Django project configures about its jobs: ``database: django`` in the file, ``CRONJOBS`` in Django's settings.
+"""The configuration by a Django project: ``database: django`` in the file, ``CRONJOBS`` in Django's settings.
 
 Django is imported when the file asks for it, or used where it is set up already.
 """

@@ -322,7 +322,7 @@ def command(reading: Reading, node: Node, path: str) -> tuple[str, ...]:
 
 @taken_as("text, or none", schema_parts.TEXT)
 def standard_input(reading: Reading, node: Node, path: str) -> str:
-    """What a command reads from standard input; "", or none without quotes: nothing."""
+    """Return the text for a command's standard input. "", or none without quotes, means empty input."""
     if isinstance(node, Scalar) and node.plain and node.text == "none":
         return ""
     return reading.text(node, secret=True)

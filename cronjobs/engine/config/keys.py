@@ -150,7 +150,7 @@ METRICS: Final[Keys] = {
 
 
 class Defaults(NamedTuple):
-    """What ``defaults:`` says. ``commands``, ``schedules``: entries inherit these.
+    """The values of ``defaults:``. ``commands``, ``schedules``: entries inherit these.
 
     ``bad``: the keys that cannot be read, so that nobody knows what an entry means.
     """

@@ -50,7 +50,7 @@ def load(
     need_database: bool = True,
     only_database: bool = False,
 ) -> Settings:
-    """Read the configuration *file*; None: $CRONJOBS_CONFIG, else ./cronjobs.yaml.
+    """Read the configuration *file*. None means $CRONJOBS_CONFIG, else ./cronjobs.yaml.
 
     The database is *database_url*, else $CRONJOBS_DATABASE_URL, else what the file says. A relative SQLite path in any
     of them starts from the file's folder. Without *need_database* an unset ``${…}`` leaves it "".
@@ -126,7 +126,10 @@ def load(
 def _secrets(
     reading: Reading, env_file: Mapping[str, str], variables: Mapping[str, str], values: Mapping[str, Any]
 ) -> frozenset[str]:
-    """What is masked: every value from an env_file or ``${…}``, and every value whose name says that it is a secret."""
+    """Return the values to mask.
+
+    They are every value from an env_file or ``${…}``, and every value whose name says that it is a secret.
+    """
     found = reading.secrets | long_enough(env_file.values()) | named_secrets(variables)
     public = {values.get(key) for key in ("project", "environment", "timezone", "schema")}  # names that tables show
     return frozenset(found - public)
@@ -228,7 +231,7 @@ def _job_type(
 
 
 def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) -> dict[str, str]:
-    """What contradicts the rest of an entry: key → why, and what to write."""
+    """Return the keys that contradict the rest of an entry, each with the reason and what to write."""
     found: dict[str, str] = {}
     if entry.executor is not None and entry.command is not None:
         found["executor"] = "a command runs on the host that claimed its job: delete executor, or write a handler"

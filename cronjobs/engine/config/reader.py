@@ -167,7 +167,7 @@ Read = Callable[[Reading, Node, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """How a value is read, and what the reference and the editor's schema say about it.
+    """A kind of value: how it is read, and what the reference and the editor's schema say about it.
 
     ``words``: the type, for people. ``schema``: the same in JSON Schema, as far as it can say it. A mapping has
     ``keys``, its table, or ``each``, the reader of its named entries. ``defaults``: an object whose attributes have the
@@ -240,5 +240,5 @@ def as_written(node: Node, text: str) -> bool:
 
 
 def shown(node: Node) -> str:
-    """What the file says, in quotes, short and on one line."""
+    """Return the file's text for a value in quotes, short and on one line."""
     return f'"{one_line(node.text, 60)}"' if isinstance(node, Scalar) else "this"

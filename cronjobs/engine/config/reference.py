@@ -1,4 +1,7 @@
-"""What can be configured, from the tables of ``keys``: as rows for people, and as JSON Schema for editors."""
+"""The reference of all settings.
+
+It is made from the tables of ``keys``, as rows for people and as JSON Schema for editors.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Trust = Literal[True] | tuple[str, ...]  # everybody, or these users
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How a tick works; ``every``: the time between cron's wake-ups."""
+    """The settings of a tick. ``every``: the time between cron's wake-ups."""
 
     workers: int = 4
     budget: timedelta = timedelta(seconds=55)
@@ -39,7 +39,7 @@ class RunSettings:
     max_losses: int = 10
     # for a tick that stays for its minute, how often it looks again; None: it does not stay
     linger: timedelta | None = None
-    ping: str | None = None  # a dead-man's switch for ticks: the check's URL
+    ping: str | None = None  # the URL that ticks ping, for a dead-man's switch such as healthchecks.io
     trust_files: Trust = ()  # whose files root runs, besides root's own
 
     @property
@@ -72,7 +72,7 @@ class MetricsSettings:
 
 @dataclass(frozen=True)
 class MailChannel:
-    """An SMTP server, and the recipients of alerts. ``port`` None: the usual one for its ``tls``."""
+    """An SMTP server, and the recipients of alerts. ``port`` None means the usual one for its ``tls``."""
 
     host: str
     to: tuple[str, ...]
@@ -96,7 +96,10 @@ class CommandChannel:
 
 @dataclass(frozen=True)
 class AlertFilter:
-    """Which findings are sent. ``findings`` None: all kinds; entries are kinds ("host") or keys ("host:web2")."""
+    """The findings that are sent.
+
+    If ``findings`` is None, all are; its entries are kinds ("host") or keys ("host:web2").
+    """
 
     severity: str = "warning"  # this and worse
     findings: tuple[str, ...] | None = None
@@ -171,7 +174,7 @@ class RetryChanges:
 class JobTypeSettings(JobOptions):
     """An entry of ``job_types:``, or an inline command of a schedule (then it has the schedule's name).
 
-    None: not written, so what ``@job`` says applies, or the default.
+    None means not written, so the value of ``@job`` applies, or the default.
     """
 
     name: str
@@ -265,7 +268,7 @@ class Settings:
     secrets: frozenset[str] = frozenset()  # values that came from ${…}: masked wherever text is shown
 
     def secrets_of(self, job: Job) -> frozenset[str]:
-        """What no sentence about *job* may repeat: the file's secrets, and those in its payload."""
+        """Return the texts that no sentence about *job* may repeat: the file's secrets, and those in its payload."""
         declared = self.job_types.get(job.job_type)
         keys = masking.keys_of_meta(job.meta).union(declared.hide if declared else ())
         return self.secrets | masking.values_under(job.payload, keys) if keys else self.secrets
@@ -290,7 +293,7 @@ class Settings:
         return definition | {"payload": self.shown_payload(str(definition.get("job")), definition["payload"], keys)}
 
     def problems_of(self, schedule: str) -> list[Problem]:
-        """What is wrong with the entry of *schedule*."""
+        """Return what is wrong with the entry of *schedule*."""
         return [problem for problem in self.problems if f"{problem.path}.".startswith(f"schedules.{schedule}.")]
 
     @property

@@ -71,7 +71,10 @@ def _content(file: Path) -> bytes:
 
 
 def salvaged(content: bytes | None) -> YamlMapping:
-    """What a file that is not YAML still says about its database: the keys of KEPT, if each begins exactly one line."""
+    """Return what can be read of the database from a file that is not YAML.
+
+    These are the keys of KEPT, if each begins exactly one line.
+    """
     nothing = YamlMapping(1, 1)
     text = decode(content or b"")
     if not isinstance(text, str):
@@ -128,7 +131,10 @@ def is_shadowed(reading: Reading, tree: YamlMapping, python_path: tuple[Path, ..
 
 
 def _shadow(folder: Path) -> str | None:
-    """What in *folder* has our name. A folder without __init__.py is no package, and one with our files is ours."""
+    """Return the name in *folder* that would be imported instead of our package.
+
+    A folder without __init__.py is no package, and one with our files is ours.
+    """
     package = folder / "cronjobs"
     if (package / "__init__.py").is_file() and not (package / "autogenerate.py").is_file():
         return "cronjobs/"
@@ -138,7 +144,7 @@ def _shadow(folder: Path) -> str | None:
 def database_of(reading: Reading, node: Node | None, override: tuple[str, str | None], *, need: bool) -> str | None:
     """The URL of the database. "": none is given or needed. None: it cannot be used, and the reason is reported.
 
-    *override*: a URL that takes precedence over the file's, and where it comes from; None: there is none.
+    *override*: a URL that takes precedence over the file's, and where it comes from, or None.
     """
     origin, url = override
     try:

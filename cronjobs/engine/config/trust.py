@@ -1,11 +1,11 @@
-"""What root trusts: a process of root's runs no code that a user whom root does not trust could have written.
+"""The rule of what root trusts: a process of root's runs no code that an untrusted user could have written.
 
-As cron and sshd look at theirs. A file is in the hands of its owner, of its group if that may write, and of everybody
-if they may; so is each folder and each link on the way to it. Trusted are root and the users that ``run.trust_files``
-names. The configuration could name anybody, so for itself only $CRONJOBS_TRUST_FILES counts.
+cron and sshd have the same rule for their files. A file is in the hands of its owner, of its group if that may write,
+and of everybody if they may; so is each folder and each link on the way to it. Trusted are root and the users that
+``run.trust_files`` names. The configuration could name anybody, so for itself only $CRONJOBS_TRUST_FILES counts.
 
 ``require`` looks before anything of the user's runs, and so by name: at what the configuration reads, names and starts.
-What those modules import in turn is looked at by ``import_path``, when the import system has found it.
+``import_path`` looks at the modules that those modules import, when the import system has found them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class UntrustedFiles(CronjobsError):
 
 @dataclass(frozen=True)
 class Facts:
-    """What lstat says about a file, a folder or a link; ``members``: who else is in its group."""
+    """The owner and mode of a file, a folder or a link, by lstat. ``members``: who else is in its group."""
 
     mode: int
     owner: int
@@ -87,7 +87,7 @@ def judge(
     is_code: bool = True,
     is_added_to: bool = False,
 ) -> TrustFinding | None:
-    """Who can write *path* besides root, the user *me* and the *trusted*. None: nobody.
+    """Return who can write *path* besides root, the user *me* and the *trusted*, or None if nobody can.
 
     In a sticky folder, such as /tmp, only the owner can replace a file. *is_added_to*: a new file there would be run,
     too. Not *is_code*: root may use files that others own, as it runs jobs that others enqueue.
@@ -163,7 +163,7 @@ def _refuse(findings: Iterable[TrustFinding]) -> None:
 
 
 def look(settings: Settings, environ: Mapping[str, str], me: int, *, programs: bool = True) -> list[TrustFinding]:
-    """What users other than *me*, root and the trusted can write of what *settings* run; each path once."""
+    """Return what users other than *me*, root and the trusted can write of what *settings* run; each path once."""
     files = [settings.file, *settings.contents, *_modules(settings)]
     if settings.env_file is not None:
         files.append(settings.env_file)
@@ -214,7 +214,7 @@ def _names(said: str) -> Trust:
 
 
 def _trusting(itself: bool, names: list[str]) -> str:
-    """What to write to trust users with these *names*, or everybody if there are none."""
+    """Return what to write to trust users with these *names*, or everybody if there are none."""
     if itself:
         return f"set {VARIABLE}={','.join(names) or 1} in the crontab, or where you type this"
     return f"write run: {{trust_files: {'[' + ', '.join(names) + ']' if names else 'true'}}}"

@@ -20,7 +20,7 @@ class UnsetVariableError(ValueError):
 
 @dataclass(frozen=True)
 class Variables:
-    """Where ``${…}`` looks: the environment, and files beside *folder* for ``${file:relative}``.
+    """The sources of ``${…}``: the environment, and files beside *folder* for ``${file:relative}``.
 
     ``names``: the variables that were asked for, set or not. ``files``: what was read.
     """

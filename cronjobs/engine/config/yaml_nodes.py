@@ -101,7 +101,9 @@ def decode(data: bytes) -> str | Flaw:
 
 
 def parse(text: str) -> tuple[Node | None, list[Flaw]]:
-    """The tree of *text*, and every flaw. With a flaw the tree only serves to find more to report; None: no tree.
+    """The tree of *text*, and every flaw.
+
+    With a flaw the tree only serves to find more to report. It is None if there is no tree.
 
     A cron expression without quotes ends YAML's reading of the file. Such expressions are marked and the text is read
     again, so that whoever forgot ten pairs of quotes sees all ten at once.
@@ -222,7 +224,7 @@ _EXPRESSION: Final = re.compile(
 
 
 def _explain(error: yaml.YAMLError, text: str) -> tuple[Flaw, int | None]:
-    """What to say about *error*, and where in *text* to put the mark if going on makes sense."""
+    """Return what to say about *error*, and where in *text* to put the mark if going on makes sense."""
     mark = getattr(error, "problem_mark", None)
     problem = str(getattr(error, "problem", None) or "this is not YAML")
     context = str(getattr(error, "context", None) or "")

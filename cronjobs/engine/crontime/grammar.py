@@ -2,9 +2,9 @@
 
 It checks expressions before croniter, which accepts much that cron does not (seconds, ``5/15``, ``R``, ``H``) and reads
 some of it differently (``5-5`` as "every"). What is accepted here was compared with Debian's cron 3.0pl1-162 ("crontab
--n"). That silently accepts a few more, which can only be mistakes: ranges that run backwards (they select nothing),
-steps longer than their field, a ``*`` inside a list, days that never come. Here these are refused, with a hint what to
-write instead.
+-n"). Debian's cron silently accepts a few more, which can only be mistakes: ranges that run backwards (they select
+nothing), steps longer than their field, a ``*`` inside a list, days that never come. Here these are refused, with a
+hint what to write instead.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CronExpression:
 
     @property
     def day_remark(self) -> str | None:
-        """What surprises people about two day fields that are both written, or None if they are not."""
+        """Return the remark that two day fields need if both are written, or None if they are not."""
         words = NAMES.get(self.source.strip(), self.source).split()
         if self.both_days_must_match or len(self.days) == 31 or len(self.weekdays) == 7:
             return None
@@ -272,7 +272,7 @@ def _refuse_wrong_number_of_fields(text: str, words: list[tuple[str, int]]) -> N
 
 
 def _too_many_fields(fields: list[str]) -> str:
-    """What to write instead: the same without seconds and years, or without the command of a crontab line."""
+    """Return the expression to write instead: without seconds and years, or without the command of a crontab line."""
     count = f"a cron expression has 5 fields, this one {len(fields)}"
     first = " ".join(fields[:5])
     if not all(_FIELD_LIKE.fullmatch(field) for field in fields[5:]):

@@ -1,4 +1,4 @@
-"""Which names are time zones, and which one was meant by a name that is not."""
+"""The names of time zones, and the zone that a misspelt name most likely means."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _server_now_sqlite(element: server_now, compiler: SQLCompiler, **kw: Any) ->
 
 
 class server_caller(FunctionElement[str]):  # noqa: N801
-    """Who is connected, as far as the database knows: user and application name."""
+    """SQL for the connection's user and application name, as the database knows them."""
 
     inherit_cache = True
     type = Text()

@@ -1,4 +1,4 @@
-"""What a database's encoding can hold: all of Unicode (UTF8), or a part of it (LATIN1)."""
+"""The characters that a database's encoding can hold: all of Unicode (UTF8), or a part of it (LATIN1)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Keeps a handler's transaction whole: only we COMMIT it, together with the job's success.
 
-What we can intercept is refused and changes nothing: SQLAlchemy's ``commit()``, the statement in any spelling, and on
-SQLite anything given to the driver. What we cannot intercept (psycopg's own ``commit()``, "…; COMMIT" in one string) is
-detected at the end: a part may then be committed without the success, so the job must not run again by itself.
+A COMMIT that we can intercept is refused and changes nothing: SQLAlchemy's ``commit()``, the statement in any spelling,
+and on SQLite anything given to the driver. One that we cannot intercept (psycopg's own ``commit()``, "…; COMMIT" in one
+string) is detected at the end: a part may then be committed without the success, so the job must not run again by
+itself.
 """
 
 from __future__ import annotations

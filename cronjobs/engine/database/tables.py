@@ -328,7 +328,7 @@ audit = Table(
 
 
 def _counted() -> list[Column[Any]]:
-    """How much ended of one kind: see ``engine/store/counts.py``."""
+    """Return the columns that count what ended: see ``engine/store/counts.py``."""
     return [
         Column("at_hour", BigInteger, nullable=False),  # since 1970; 0: the sum of all hours
         Column("kind", Text, nullable=False),

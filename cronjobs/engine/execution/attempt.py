@@ -36,7 +36,7 @@ READABLE_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedel
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What all attempts of a process share. ``on_output`` shows their output live to a person.
+    """The context that all attempts of a process share. ``on_output`` shows their output live to a person.
 
     The worker's thread calls ``on_start`` and ``on_end`` around the attempt's code. ``environ``: the variables that
     commands and processes get, as they were before the first handler, which may change them.
@@ -51,7 +51,7 @@ class WorkerContext:
 
 
 class Phase(Enum):
-    """How far an attempt has come in this process. Only ``InFlight.move`` changes it, on the loop's thread."""
+    """The phases of an attempt in this process. Only ``InFlight.move`` changes a phase, on the loop's thread."""
 
     HELD = "held"  # leased, and a worker runs it or will
     HANDING_OVER = "handing over"  # leased, until a process of its own answers that it has adopted the job
@@ -126,7 +126,10 @@ class Attempt:
 
     @property
     def ended_itself(self) -> bool:
-        """Whether its handler ended it in a transaction: it holds no lease, and its code may still run."""
+        """Whether the handler recorded the attempt's success in its own transaction.
+
+        The attempt then holds no lease, though its code may still be running.
+        """
         return self.phase in (Phase.RUNS_ON, Phase.RETURNED)
 
     @property
@@ -157,12 +160,15 @@ class Attempt:
 
     @property
     def safe_until(self) -> float:
-        """Until when (monotonic) its code may run if the lease is not renewed. Each renewal moves it."""
+        """Return the monotonic instant by which its code must stop if the lease is not renewed.
+
+        Each renewal moves it.
+        """
         return self.leased_at + self.lease_s - lease_margin_s(self.lease_s) if self.lease_s else math.inf
 
     @property
     def overdue_at(self) -> float:
-        """When its code should have ended by itself."""
+        """The instant by which its code should have ended by itself."""
         if self.started is None:
             return math.inf
         slack = PROCESS_SLACK + self.to_start if self.has_process else timedelta(0)
@@ -207,7 +213,7 @@ class Ended(NamedTuple):
 
 @dataclass
 class InFlight:
-    """What a loop is working on: the leases it holds, and the ends it has not written yet.
+    """The work of a loop: the leases it holds, and the ends it has not written yet.
 
     Instants are seconds of the monotonic clock. ``held``: every leased attempt, by job id. ``without_lease``: attempts
     whose thread still runs and keeps its slot. ``unwritten``: ends to write, in the order in which they came.
@@ -279,7 +285,7 @@ class InFlight:
             self.held[job_id].leased_at = sent
 
     def first_leased(self, *, working: bool = False) -> float:
-        """When the lease that ends first was last extended.
+        """Return the instant at which the lease that ends first was last extended.
 
         Of all leases, or of those whose attempt has not ended. Infinity: there is none.
         """
@@ -309,7 +315,7 @@ class InFlight:
             self.held[job_id].is_row_due = False
 
     def reports(self, secrets_of: Callable[[Job], frozenset[str]]) -> dict[int, Report]:
-        """What running attempts have reported since the last write, by job id."""
+        """Return the reports of running attempts since the last write, by job id."""
         found = {}
         for job_id, attempt in self.held.items():
             if attempt.has_ended:

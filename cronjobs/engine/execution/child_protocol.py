@@ -30,7 +30,7 @@ _TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup
 
 @dataclass(frozen=True)
 class Request:
-    """What a child needs to run *job*'s handler: where the code is, and when its time is up.
+    """The request to a child that runs *job*'s handler: where the code is, and when its time is up.
 
     ``settings``: what the child needs from the configuration file, which it does not read again, because a deploy may
     be replacing it. Their ``shutdown_grace``: how long it may go on after a shutdown begins. ``ends_at`` is of the

@@ -14,18 +14,18 @@ from cronjobs.text import CappedText
 
 @dataclass(frozen=True)
 class Command:
-    """What to run, and how it may be stopped.
+    """A program to run, and how it may be stopped.
 
-    ``env``: the whole environment. ``stdin``: what it reads (b"": /dev/null). ``grace``: from TERM to KILL.
+    ``env``: the whole environment. ``stdin``: its standard input (b"": /dev/null). ``grace``: from TERM to KILL.
 
-    ``shutdown_grace``: the same when the runner shuts down; None: ``grace``. ``max_memory``: bytes for each of its
-    processes; None: no limit. ``keep_open``: descriptors that it inherits. ``term_alone``: SIGTERM goes only to the
-    command itself; processes that it started get theirs after it has ended. ``leave_running``: when the command ends by
-    itself, the processes it left go on.
+    ``shutdown_grace``: the same when the runner shuts down. None means ``grace``. ``max_memory``: bytes for each of its
+    processes. None means no limit. ``keep_open``: descriptors that it inherits. ``term_alone``: SIGTERM goes only to
+    the command itself; processes that it started get theirs after it has ended. ``leave_running``: when the command
+    ends by itself, the processes it left go on.
 
     ``lease`` returns until when the lease is ours, on the monotonic clock. If this process is frozen by then, the
-    launcher kills the command (None: no lease limits it). ``on_output`` gets the output as it comes, for a person who
-    watches; an exception from it ends the command. ``output`` collects it meanwhile, for progress reports.
+    launcher kills the command. None means that no lease limits it. ``on_output`` gets the output as it comes, for a
+    person who watches; an exception from it ends the command. ``output`` collects it meanwhile, for progress reports.
     """
 
     argv: tuple[str, ...]

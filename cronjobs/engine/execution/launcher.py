@@ -132,7 +132,10 @@ class Launcher:
         return bool(data)
 
     def stand_at_end_of(self, leased_s: float | None) -> None:
-        """Set the kernel's timer to the time limit or the end of the lease (None: no lease), whichever comes first."""
+        """Set the kernel's timer to the time limit or the end of the lease, whichever comes first.
+
+        A None lease does not count.
+        """
         left_s = self.limit_at - time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, max(0.001, left_s if leased_s is None else min(left_s, leased_s)))
 

@@ -1,6 +1,6 @@
-"""What a handler prints or logs goes to its own attempt's output, never to the tick's streams.
+"""Keep what a handler prints or logs in the output of its own attempt, away from the tick's streams.
 
-Threads that it starts, and tasks that it submits to a thread pool, belong to its attempt. What they print after the
+Threads that it starts, and tasks that it submits to a thread pool, belong to its attempt. Anything they print after the
 attempt has ended is dropped: its output is already written, and no other attempt owns it.
 """
 

@@ -92,7 +92,7 @@ def command_environment(
 
 
 def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[Outcome, str | None]:
-    """Run *command* to its end; return its outcome, and its output cleaned and capped (None: there was none).
+    """Run *command* to its end; return its outcome, and its output cleaned and capped, or None if it printed nothing.
 
     At its timeout, and once *stop* has a reason, everything it started gets SIGTERM, and SIGKILL after the grace period
     (at once if the lease is lost: another runner may be starting it). Its result counts only if it ended before that
@@ -128,7 +128,7 @@ def run_handler(
     *command* has everything but the interpreter; its ``stdin`` is a ``Request``. *report* gets the handler's progress,
     and when it came.
 
-    What the handler returned or raised comes back unchanged. Its result counts even after the SIGTERM: unlike an exit 0
+    The handler's result or exception comes back unchanged. Its result counts even after the SIGTERM: unlike an exit 0
     it cannot mean that the handler was stopped. To make sure of that, only the handler's own process gets the SIGTERM:
     a handler whose ``subprocess.run`` we ended might not notice, and return as if all were done. If the process ends
     without an outcome it crashed: a failure, named by its signal. If it could not be started at all, the job is
@@ -205,7 +205,7 @@ class _News(NamedTuple):
 
 @dataclass(frozen=True)
 class _End:
-    """How a process ended; ``reason``: why we stopped it. None: we did not."""
+    """The end of a process. ``reason``: why we stopped it, or None if we did not."""
 
     ending: ProcessEnding
     reason: str | None

@@ -29,7 +29,7 @@ DISK_LIMIT: Final = 1024**3  # bytes of disk for output, where the launcher cann
 
 @dataclass
 class ProcessEnding:
-    """What the launcher reported; its module docstring has the protocol."""
+    """The launcher's reports. Its module docstring has the protocol."""
 
     pid: int | None = None
     failure: tuple[str, int] | None = None  # "folder" or "command", errno

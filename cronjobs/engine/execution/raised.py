@@ -157,9 +157,9 @@ def _is_async_timeout(error: BaseException, attempt: Attempt, clock: Clock) -> b
 
 @dataclass(frozen=True)
 class _Wish:
-    """When a RetryLater (``charged``) or a Snooze asks to run again.
+    """The wish of a RetryLater (``charged``) or a Snooze to run again.
 
-    ``until`` None: by the policy. ``words``: its message. ``refused``: why a Snooze cannot be meant, or "".
+    If ``until`` is None, the policy decides. ``words``: its message. ``refused``: why a Snooze cannot be meant, or "".
     """
 
     charged: bool

@@ -1,4 +1,4 @@
-"""What an attempt reports while it runs: its worker writes it, and the loop reads it when it renews the lease."""
+"""The reports of a running attempt. Its worker writes them, and the loop reads them when it renews the lease."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPACE: Final = " \t\r\n"
 
 
 class Reporting:
-    """One attempt's progress and output so far. ``output``: where its output is collected; None: nowhere yet.
+    """One attempt's progress and output so far. ``output``: where its output is collected, or None if nowhere yet.
 
     ``listener`` is called with each progress report at once, in the reporting thread, for a person who watches.
     """
@@ -61,7 +61,7 @@ class Reporting:
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
     def news(self, lease: Lease, claimed: float, secrets: frozenset[str]) -> Report | None:
-        """What the row does not have yet.
+        """Return the news since the last report.
 
         None: nothing. ``claimed``: when the attempt was claimed, on the monotonic clock.
         """

@@ -1,1 +1,1 @@
-"""What only this machine knows: its processes, users, files and forks."""
+"""Facts that only this machine knows: its processes, users, files and forks."""

@@ -1,4 +1,4 @@
-"""Who has a lease: host, boot, pid namespace, process and tick, so that its own host can prove its death."""
+"""The holder of a lease: host, boot, pid namespace, process and tick. With these its own host can prove its death."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def _read(path: str) -> str:
 def is_gone(locked_by: str, here: Identity) -> bool | None:
     """Whether the process that holds a lease has ended, with everything that our launcher runs for it.
 
-    True: proven. False: it, or something that it started, is alive. None: unknown from here: another host, boot or pid
-    namespace, an unreadable name, or a /proc that hides other users' processes.
+    True: proven. False: it, or something that it started, is alive. None if that is unknown from here: another host,
+    boot or pid namespace, an unreadable name, or a /proc that hides other users' processes.
     """
     holder = Identity.parse(locked_by)
     if holder is None or _place(holder) != _place(here) or UNKNOWN in _place(holder) or holder.started == "0":

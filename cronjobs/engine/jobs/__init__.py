@@ -1,1 +1,1 @@
-"""What an app uses: @job, enqueue, Context, effects, transactions."""
+"""The calls that an app uses: @job, enqueue, Context, effects, transactions."""

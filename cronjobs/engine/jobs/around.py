@@ -1,8 +1,8 @@
 """Context managers around every attempt: the entries of the file's ``around:``, and the hooks of ``around_attempts``.
 
-An entry is for tracing and error reporting. What it raises is reported in the attempt's output and never changes how
-the attempt ends. A hook cleans what attempts share, such as connections and sessions. What it raises is the attempt's
-error. Hooks run inside the entries, so the entries see their errors.
+An entry is for tracing and error reporting. An error that it raises is reported in the attempt's output and never
+changes how the attempt ends. A hook cleans what attempts share, such as connections and sessions. An error that it
+raises is the attempt's error. Hooks run inside the entries, so the entries see their errors.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ def around_attempts(hook: H) -> H:
     """Run the context manager that *hook* returns around every attempt of a handler; use it as a decorator.
 
     *hook* is called with the attempt's context, in each process that runs handlers. The manager is entered in the
-    handler's thread before the handler, and left after it, also if that raised or timed out. What it raises is the
-    attempt's error; if it raises on the way in, the handler is not called. It cannot turn a failure into a success. An
-    asynchronous manager is entered in the event loop of an ``async`` handler, and not around other handlers; one that
-    is both, around both. Raises UsageError if *hook* is neither a function nor a class.
+    handler's thread before the handler, and left after it, also if that raised or timed out. An error that the manager
+    raises is the attempt's error; if it raises on the way in, the handler is not called. It cannot turn a failure into
+    a success. An asynchronous manager is entered in the event loop of an ``async`` handler, and not around other
+    handlers; one that is both, around both. Raises UsageError if *hook* is neither a function nor a class.
     """
     name = getattr(hook, "__qualname__", None)
     if not callable(hook) or name is None:

@@ -31,7 +31,7 @@ Span: TypeAlias = timedelta | str | float
 
 
 class ForHandler:
-    """What a payload is for the handler that this process has registered for its type, if there is one.
+    """A payload checked against the handler that this process has registered for its type, if there is one.
 
     The registry sets ``encoded``: the registry imports the enqueuing module, so that handlers can enqueue.
     """

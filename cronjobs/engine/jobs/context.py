@@ -1,4 +1,4 @@
-"""What a handler knows about its own run, and how it is asked to stop."""
+"""The facts that a handler has about its own run, and the ways in which it is asked to stop."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ class StopSignal:
 
 
 class Context:
-    """What a handler whose first parameter is named ``ctx`` gets: facts about this run, and ways to end it well.
+    """The first argument of a handler whose first parameter is named ``ctx``.
+
+    It has facts about this run, and ways to end it well.
 
     Attributes:
         job_id: the row's id.
@@ -141,7 +143,7 @@ class Context:
 
     @property
     def deadline(self) -> datetime:
-        """When the timeout comes, by the host's clock."""
+        """When the timeout expires, by the host's clock."""
         return self._clock.now() + timedelta(seconds=self.remaining_s)
 
     @property
@@ -160,8 +162,8 @@ class Context:
         """Report how far the work has come, *done* units *of* so many. It costs no statement, so call it often.
 
         The latest report is written with the next renewal of the lease (a quarter of it, 15 s, by default) and shown by
-        "cronjobs jobs tail", "jobs show" and "explain" until the attempt ends. *of* None: the total is unknown. *note*:
-        a line for people. Raises UsageError if a number is negative or no number.
+        "cronjobs jobs tail", "jobs show" and "explain" until the attempt ends. If *of* is None, the total is unknown.
+        *note*: a line for people. Raises UsageError if a number is negative or no number.
         """
         told = progress(done, of, note)
         if self._report is not None:
@@ -193,7 +195,9 @@ class Context:
         )
 
     def step(self, name: str, on_unknown: OnUnknown = "again") -> Effect:
-        """One step of this job's work: an ``effect`` under a key of this job, so a later attempt continues after it.
+        """One step of this job:
+
+        an ``effect`` whose key belongs to this job only, so a later attempt skips it once it is done.
 
         Entering calls ``check()`` first.
         """

@@ -88,7 +88,7 @@ Entry = Begin | DoneEffect | Stop | Wait
 
 
 def decide_entry(found: Record | None, lease: Lease, on_unknown: OnUnknown) -> Entry:
-    """What entering an effect means for the attempt with *lease*. Pure."""
+    """Return what entering an effect means for the attempt with *lease*. Pure."""
     if found is None:
         return Begin(new=True)
     if found.state == "recorded":

@@ -66,7 +66,7 @@ TargetOrEngine: TypeAlias = "Target | Engine"
 
 
 class Options(TypedDict, total=False):
-    """What ``enqueue`` accepts about one job, beside its type and payload."""
+    """The options of ``enqueue`` for one job, besides its type and payload."""
 
     run_at: datetime | None
     delay: timedelta | str | float | None
@@ -376,7 +376,7 @@ def _count_refused(target: Any, schema: str | None, full: QueueFull) -> None:
 
 
 def _results(rows: Sequence[dict[str, Any]], writing: Writing) -> list[Enqueued]:
-    """What the call returns. Dropped jobs are also logged."""
+    """Return the results of the call, and log the dropped jobs."""
     for queue, count in sorted(writing.dropped.items()):
         _LOGGER.warning("%s", events.line(events.jobs_dropped(rows[0]["job_type"], queue, count)))
     seen: set[int | None] = set()

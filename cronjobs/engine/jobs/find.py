@@ -40,11 +40,11 @@ class FoundJob:
 
     ``status``: queued, running, succeeded, failed (it will be retried), dead or cancelled. ``result``: what the handler
     returned; None if the job has not succeeded. ``progress``: what the running attempt reported, as ``done``, ``of``
-    (None: unknown total) and ``note``. ``next_try``: when it is due while it waits, else None. ``attempts``: how often
-    a runner has claimed it. ``failures``: how many of these count against ``max_attempts``. ``max_attempts`` is None if
-    the enqueue left it to the job type, which only runners know, and the job is not running now. Parts of ``payload``,
-    ``meta`` and ``result`` that cannot be read are None. Once the job is pruned but for its key, ``payload`` is {} and
-    ``result`` None.
+    (None if the total is unknown) and ``note``. ``next_try``: when it is due while it waits, else None. ``attempts``:
+    how often a runner has claimed it. ``failures``: how many of these count against ``max_attempts``. ``max_attempts``
+    is None if the enqueue left it to the job type, which only runners know, and the job is not running now. Parts of
+    ``payload``, ``meta`` and ``result`` that cannot be read are None. Once the job is pruned but for its key,
+    ``payload`` is {} and ``result`` None.
     """
 
     id: int
@@ -175,7 +175,7 @@ async def wait_async(
 
 
 class _Waiting:
-    """How long a call waits for the end of a job, with growing pauses between its looks."""
+    """The patience of a call that waits for the end of a job, with growing pauses between its looks."""
 
     def __init__(self, name: JobName, timeout: Span) -> None:
         try:
@@ -209,7 +209,7 @@ class _Waiting:
 
 
 def job_name(id_: int | None, key: Key | None) -> JobName:
-    """Which job a call means. Raises UsageError."""
+    """Return which job a call means. Raises UsageError."""
     if (id_ is None) == (key is None):
         raise UsageError("name one job: give either id or idempotency_key")
     if key is not None:

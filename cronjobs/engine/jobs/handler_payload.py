@@ -1,4 +1,4 @@
-"""What one handler's parameters demand of a payload, read from its signature once."""
+"""The demands of one handler's parameters on a payload, read from its signature once."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Place = str | int  # a job's key, or its number if it has none
 
 
 class Inserted(NamedTuple):
-    """The row that stands for a job now. ``id`` None: its queue was full, and the job was dropped."""
+    """The row that stands for a job now. If ``id`` is None, its queue was full, and the job was dropped."""
 
     id: int | None
     new: bool
@@ -54,7 +54,7 @@ def check_on_conflict(on_conflict: OnConflict) -> None:
 def insert_alone(connection: Connection, row: dict[str, Any]) -> int | None:
     """Insert one job and return its id, which is all that most calls need.
 
-    None: its key is used or its queue is capped, so nothing was written, and ``Writing`` continues from there.
+    None if its key is used or its queue is capped. Then nothing was written, and ``Writing`` continues from there.
     """
     with naming_missing_tables(connection):
         return insert_rows(connection, [row], into_capped=False)[0]
@@ -197,7 +197,9 @@ class Writing:
 
 
 class Patience:
-    """How long a call waits for room in a full queue whose on_full is wait (*limit* None: not at all).
+    """The patience of a call that waits for room in a full queue whose on_full is wait.
+
+    If *limit* is None, it does not wait.
 
     It looks with growing, jittered pauses.
     """
@@ -243,7 +245,7 @@ _seen: set[tuple[object, str | None]] = set()
 
 
 def _database(connection: Connection) -> object:
-    """What identifies a database, cheaper than rendering its URL."""
+    """Return an object that identifies a database. It is cheaper than rendering its URL."""
     engine = getattr(connection, "engine", None)  # a driver's own connection has none
     if engine is None:
         return database_name(connection)

@@ -1,4 +1,4 @@
-"""What can run here: the handlers that the file's imports register, and its declared commands, with their limits."""
+"""The job types that can run here: the handlers that the file's imports register, and its declared commands."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class JobType:
 
     @property
     def stop_grace(self) -> timedelta:
-        """How much of the tick it takes after its time-out to stop its process.
+        """Return how much of the tick it takes to stop the process of a job that has timed out.
 
         Types that are isolated only because they crashed get none: one whose time-out just fits would wait for an hour.
         """
@@ -92,7 +92,7 @@ class JobTypes:
 
     @property
     def runnable(self) -> frozenset[str] | None:
-        """The types that some host can run; None: any may be."""
+        """The types that some host can run, or None if that is unknown."""
         return None if self.elsewhere is None else self.elsewhere | self.types.keys()
 
     def policy(self, job_type: str, settings: Settings) -> RetryPolicy:

@@ -85,7 +85,7 @@ def signature_of(function: Handler) -> inspect.Signature:
 
 @dataclass(frozen=True)
 class Registration:
-    """The options of ``@job``; ``retry`` None: the configuration's defaults."""
+    """The options of ``@job``. If ``retry`` is None, the configuration's defaults hold."""
 
     name: str
     handler: Handler
@@ -133,11 +133,11 @@ class Registration:
             return None
 
     def bind(self, payload: Mapping[str, Any]) -> str | None:
-        """How *payload* does not fit the handler's parameters, by name or by type, or None."""
+        """Say how *payload* does not fit the handler's parameters, by name or by type, or return None."""
         return self.bind_names(payload) or self.type_fault(self.decoded(payload)[1])
 
     def bind_names(self, payload: Mapping[str, Any]) -> str | None:
-        """How *payload*'s keys do not fit the handler's parameters, or None."""
+        """Say how *payload*'s keys do not fit the handler's parameters, or return None."""
         try:
             if not self.accepts.takes_names(payload.keys()):
                 self.signature.bind(*([None] if self.takes_ctx else []), **payload)
@@ -147,7 +147,7 @@ class Registration:
         return None if inner is None else inner(payload)
 
     def decoded(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
-        """What the handler gets for a *payload* whose names fit, and which values do not."""
+        """Return the handler's arguments for a *payload* whose names fit, and the values that do not fit."""
         return self.accepts.decode(payload)
 
     def encoded(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -240,7 +240,7 @@ class JobFunction(Protocol[C, P, R_co]):
 
 
 class Register(Protocol):
-    """What ``@job(…)`` makes of a function, with or without ``ctx`` as its first parameter."""
+    """The type of ``@job(…)``'s result for a function with or without ``ctx`` as its first parameter."""
 
     @overload
     def __call__(
@@ -318,16 +318,16 @@ def job(
     You can still call the function directly. To enqueue it, use its ``.enqueue``, ``.enqueue_async`` and ``.options``
     (see JobFunction).
 
-    ``timeout``: "20s", seconds or timedelta; None: min(30s, budget / 3). A timeout above ``run.budget`` less 5 s makes
-    a long job, which gets a process of its own. ``retry`` None: the configuration's defaults. ``isolation``: "thread"
-    (the default) or "process", which can be stopped whatever it does, and can have a ``max_memory`` ("512MiB", or
-    bytes). ``on_shutdown`` decides about a job that a stopping tick had claimed and not started: "release" (the
+    ``timeout``: "20s", seconds or timedelta. Default: min(30s, budget / 3). A timeout above ``run.budget`` less 5 s
+    makes a long job, which gets a process of its own. ``retry`` None means the configuration's defaults. ``isolation``:
+    "thread" (the default) or "process", which can be stopped whatever it does, and can have a ``max_memory`` ("512MiB",
+    or bytes). ``on_shutdown`` decides about a job that a stopping tick had claimed and not started: "release" (the
     default) leaves it for the next tick, "drop" cancels it. ``on_lost`` decides about a job whose runner died: "retry"
     (the default) or "dead", for work that must not be repeated automatically. ``durable`` decides when an end is
     committed: "group" (the default) with others that ended meanwhile, "each" before its worker begins another job.
-    ``executor`` names the entry of the file's ``executors:`` on whose cluster it runs; None: on the host of the tick.
-    The file's ``job_types:`` override all of these. ``check_types`` False: the handler gets a payload's values as JSON,
-    whatever it annotates. Raises UsageError for a name that another function has, or an invalid option.
+    ``executor`` names the entry of the file's ``executors:`` on whose cluster it runs. Without it, it runs on the host
+    of the tick. The file's ``job_types:`` override all of these. ``check_types`` False: the handler gets a payload's
+    values as JSON, whatever it annotates. Raises UsageError for a name that another function has, or an invalid option.
     """
     given_name: Any = name
     if callable(given_name):

@@ -26,7 +26,10 @@ from cronjobs.model import Failed, Finished, Job, RetryPolicy, Succeeded
 
 @dataclass
 class OwnTransaction:
-    """How an attempt writes its own end. ``check`` raises when the job has to stop; ``worker``: its thread's name."""
+    """The means by which an attempt writes its own end.
+
+    ``check`` raises when the job has to stop; ``worker``: its thread's name.
+    """
 
     database: Database
     job: Job

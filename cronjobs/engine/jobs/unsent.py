@@ -1,8 +1,8 @@
 """Which errors show that a single call did nothing: its connection was refused, or its host name did not resolve.
 
 Pure. Only the errors are looked at: the one that left the block, and those that it was raised from or that were being
-handled when it was raised. What a client tried before and keeps to itself is not among them. So this holds only for a
-call that connects once and does not retry by itself.
+handled when it was raised. Errors of earlier tries that a client keeps to itself are not among them. So this holds only
+for a call that connects once and does not retry by itself.
 """
 
 from __future__ import annotations

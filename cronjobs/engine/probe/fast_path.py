@@ -79,7 +79,7 @@ def _kept(folder: int, name: str) -> bytes | None:
 
 
 def place_here() -> str:
-    """How ``locked_by`` begins for all processes of this host, boot and pid namespace."""
+    """Return the beginning of ``locked_by`` that all processes of this host, boot and pid namespace share."""
     return f"{here.host_name()}:{here.boot_id()}:{here.pid_namespace()}:"
 
 
@@ -96,7 +96,7 @@ class Probe:
         return self._connected().settle(self.facts(**more), self._all_alive)
 
     def look(self, **more: Any) -> str | None:
-        """What there is to do, as a text that changes with it. None: nothing."""
+        """Return what there is to do, as a text that changes with it. None: nothing."""
         return self._connected().look(self.facts(**more), self._all_alive)
 
     def look_again(self) -> str | None:

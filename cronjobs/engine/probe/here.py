@@ -1,4 +1,4 @@
-"""What the kernel says about this process, other processes and this host, without importing much."""
+"""Ask the kernel about this process, other processes and this host, without importing much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a tick asks the database first, as SQL, and which answers mean to the fast path that there is nothing to do.
+"""The first question of a tick to the database, as SQL.
+
+It also says which answers tell the fast path that there is nothing to do.
 
 The full tick asks by the same text (``SEEN``, ``BRANCHES``) and decides in Python, because it also acts on the facts.
 """

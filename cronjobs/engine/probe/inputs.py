@@ -1,4 +1,4 @@
-"""What the fast path must know about a configuration: a file that a full tick without any fault left behind.
+"""The facts about a configuration that the fast path needs, in a file that a full tick without any fault left behind.
 
 It holds no value from the configuration, an env_file, a variable or the command line, only where in them to find it,
 and a hash of all of them. If anything differs or cannot be read, the full tick decides.
@@ -39,7 +39,7 @@ ALWAYS = (  # variables that a tick reads besides those of its file
 
 
 class Start:
-    """How this process was started: its arguments, its environment, its folder."""
+    """The start of this process: its arguments, its environment, its folder."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.arguments = [*map(os.fsencode, arguments)]
@@ -65,7 +65,7 @@ def _hash(parts: Sequence[bytes | None]) -> str:
 
 
 class Sources:
-    """What a configuration consists of: the command line, variables by name, and files with their exact bytes."""
+    """The sources of a configuration: the command line, variables by name, and files with their exact bytes."""
 
     def __init__(self, start: Start, variables: Sequence[str], files: Mapping[str, bytes]) -> None:
         self.start = start
@@ -119,7 +119,10 @@ def content_of(path: str) -> bytes:
 
 
 class Inputs:
-    """What the last full tick knew, by name: our own numbers and texts as text, the user's texts as pieces."""
+    """The values that the last full tick knew, by name.
+
+    Our own numbers and texts are text, the user's texts are pieces.
+    """
 
     def __init__(self, sources: Sources, ours: dict[str, str], theirs: dict[str, Pieces]) -> None:
         self.sources = sources

@@ -95,7 +95,7 @@ class ServerSession:
         return True
 
     def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
-        """What there is to do, as a text that changes with it. None: nothing."""
+        """Return what there is to do, as a text that changes with it. None: nothing."""
         idle, answers, holders = self._run(LOOK, facts)
         return None if idle == "t" and (holders is None or alive(holders)) else f"{answers} {holders}"
 

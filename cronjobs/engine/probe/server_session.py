@@ -1,4 +1,4 @@
-"""How we talk to a PostgreSQL server, through libpq or psycopg: parameters, timeouts and settings."""
+"""Connection parameters, timeouts and settings for a PostgreSQL server, through libpq or psycopg."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class FileSession:
         return True
 
     def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
-        """What there is to do, as a text that changes with it. None: nothing."""
+        """Return what there is to do, as a text that changes with it. None: nothing."""
         idle, answers, holders = self._row(LOOK, facts) or (0, "", None)
         return None if idle and (holders is None or alive(holders)) else f"{answers} {holders}"
 

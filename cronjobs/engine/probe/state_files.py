@@ -43,7 +43,10 @@ def spool_address(config: str | None, url: str | None) -> str:
 
 
 def spooled(address: str | None) -> list[str]:
-    """The names of the files that wait for the project with this address; None: for any project. Never fails."""
+    """The names of the files that wait for the project with this address, or for any project if it is None.
+
+    Never fails.
+    """
     try:
         folder = open_spool()
     except OSError:

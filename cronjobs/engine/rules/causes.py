@@ -18,7 +18,7 @@ KEY_DIGITS: Final = 12  # hexadecimal
 
 
 class CauseName(NamedTuple):
-    """What deaths of one cause share. ``message``: the error's first line, masked and ``normalised``."""
+    """The name of a cause, which its deaths share. ``message``: the error's first line, masked and ``normalised``."""
 
     job_type: str
     error_type: str | None
@@ -62,8 +62,8 @@ class Cause:
 def causes(deaths: Iterable[Any], changed_at: datetime | None, before: Iterable[Any] = ()) -> list[Cause]:
     """Group *deaths*, rows of the store's ``newest_deaths``, by cause, the largest first.
 
-    *changed_at*: when the file in force was changed; None: it never was, and no cause is new. *before*: deaths up to
-    then, also those that somebody has dealt with.
+    *changed_at*: when the file in force was changed. If that is None, it never was, and no cause is new. *before*:
+    deaths up to then, also those that somebody has dealt with.
     """
     groups: dict[CauseName, list[Any]] = {}
     for row in deaths:

@@ -15,21 +15,21 @@ AWAY_AGAIN: Final = timedelta(seconds=10)  # until the next try of what a schedu
 
 
 class Versions(NamedTuple):
-    """What both ends of an attempt must have in common."""
+    """The versions that both ends of an attempt must have in common."""
 
     cronjobs: str
     python: str  # including the minor version: "3.12"
 
 
 def difference(claimed: Versions, here: Versions) -> str | None:
-    """How the worker's versions differ from those of the host that claimed the job, or None if they agree."""
+    """Say how the worker's versions differ from the claiming host's, or return None if they agree."""
     pairs = zip(("cronjobs", "Python"), claimed, here, strict=True)
     found = [f"{what} {there} and not {wanted}" for what, wanted, there in pairs if there != wanted]
     return f"it has {' and '.join(found)} as the host that claims the jobs" if found else None
 
 
 def differing_since(now_s: float, seen: tuple[float, float] | None) -> float:
-    """When workers began to refuse a type. *seen*: when they first and last did, in seconds like *now_s*."""
+    """Return when workers began to refuse a type. *seen*: when they first and last did, in seconds like *now_s*."""
     if seen is None or now_s - seen[1] > DIFFERS_AFRESH.total_seconds():
         return now_s
     return seen[0]

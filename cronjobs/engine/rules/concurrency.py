@@ -17,7 +17,7 @@ _IS_BAD: Final = ' of the file is bad ("cronjobs check" says why), so none of it
 class Limit:
     """Of the jobs whose concurrency_key begins with ``prefix``, at most ``most`` run at once, and ``each`` of one key.
 
-    None: any number. ``most`` 0: the file's entry is unreadable, so no such job starts until it is fixed.
+    None: any number. ``most`` is 0 if the file's entry is unreadable; no such job starts until it is fixed.
     """
 
     prefix: str
@@ -77,7 +77,7 @@ class Choice:
 
 
 class _Slots:
-    """How many jobs run, by key and by limit."""
+    """The numbers of running jobs, by key and by limit."""
 
     def __init__(self, limits: Sequence[Limit], running: Mapping[str, int]) -> None:
         self._limits = limits
@@ -122,7 +122,7 @@ def full(limits: Sequence[Limit], running: Mapping[str, int]) -> Full:
 
 
 def waiting_by_limit(limits: Sequence[Limit], running: Mapping[str, int], due: Mapping[str, int]) -> dict[Limit, int]:
-    """How many of the *due* jobs (by key) wait for each reached limit.
+    """Return how many of the *due* jobs (by key) wait for each reached limit.
 
     A job counts for the first limit that stops it.
     """

@@ -61,7 +61,10 @@ def _boot(runner: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class EndCounts:
-    """How jobs of a type ended: ``clean`` ends in a row, counted from the last crash if there was one (``crashed``)."""
+    """The last ends of a type's jobs.
+
+    ``clean``: how many clean ends in a row, counted from the last crash if there was one (``crashed``).
+    """
 
     clean: int = 0
     crashed: bool = False
@@ -81,7 +84,7 @@ def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
 
 
 def ends_needed(suspected: bool) -> int:
-    """How many clean ends in a row clear a type.
+    """Return how many clean ends in a row clear a type.
 
     One, if it is only suspected. A clean end between two deaths shows that the type does not crash every runner, and
     killing ticks must not move healthy types into processes.

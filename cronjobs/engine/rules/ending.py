@@ -1,4 +1,4 @@
-"""What becomes of a job after an attempt: its next state, when it is due again, and the row to write.
+"""Decide what becomes of a job after an attempt: its next state, when it is due again, and the row to write.
 
 Pure, except for the random part of a wait.
 """
@@ -168,7 +168,7 @@ def succeeded_itself(decided: Decided) -> Decided:
 
 
 def late_output(finish: Finish) -> Finish | None:
-    """What *finish* adds to the history of an attempt that succeeded by its own transaction. None: nothing."""
+    """Return the history row that *finish* adds for an attempt that succeeded in its own transaction, or None."""
     if _is_moot(finish) or finish.outcome == "succeeded":
         finish = finish._replace(error=None, error_type=None, traceback=None)
     return finish if finish.error or finish.output else None
@@ -277,8 +277,8 @@ def decide(
 
     *now* is the database's clock; *jitter* a random number in [-1, 1]; *every* the time between ticks. Only failures
     and timeouts are charged (and interruptions after the third in a row); losses, snoozes and misfits prove nothing.
-    *misfits*: what is known of a payload that does not fit; None: too little to give it up. *why_not_again*: the rule
-    by which a job lost *max_losses* times is dead.
+    *misfits*: the refusals of a payload that does not fit, or None if there are too few to give it up. *why_not_again*:
+    the rule by which a job lost *max_losses* times is dead.
     """
     failures, losses = job.failures, job.losses
     match outcome:
@@ -318,7 +318,7 @@ def decide(
 
 
 def next_tick(instant: datetime, every: timedelta) -> datetime:
-    """When the tick starts that will run what is due at *instant*: cron starts ticks at multiples of *every*."""
+    """Return the start of the tick that will run a job due at *instant*. Cron starts ticks at multiples of *every*."""
     return instant + (-(instant - _EPOCH) % every)
 
 

@@ -87,7 +87,7 @@ def _word(word: str) -> str:
 
 @dataclass
 class ErrorGroup:
-    """Jobs that have one error. ``sample_job_id``: one of those that had it last."""
+    """Jobs that share an error. ``sample_job_id``: one of the jobs that hit it most recently."""
 
     error_type: str | None
     message: str

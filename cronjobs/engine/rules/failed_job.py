@@ -1,4 +1,4 @@
-"""What people read of a job that failed: the same in an alert and in cron's mail, each fact in one line and masked."""
+"""The text about a job that failed, the same in an alert and in cron's mail. Each fact is one line, and masked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def described(
     config: Path,
     mask: Callable[[str], str] = masking.hide,
 ) -> dict[str, Any]:
-    """Which job, the error's class and text, the line *at* which it was raised, and the command that shows the rest."""
+    """Return the job, the error's class and text, the line *at* which it was raised, and a command for the rest."""
 
     def shown(text: str | None, limit: int = LINE) -> str | None:
         return None if not text else one_line(mask(text), limit)

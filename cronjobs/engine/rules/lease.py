@@ -32,7 +32,7 @@ def lease_of(job: Job) -> Lease:
 
 
 class Report(NamedTuple):
-    """What a renewal also writes; ``live_output`` None: leave the row's value."""
+    """The report that a renewal writes too. If ``live_output`` is None, the row keeps its value."""
 
     lease: Lease
     reported: Reported
@@ -42,8 +42,8 @@ class Report(NamedTuple):
 class Finish(NamedTuple):
     """One attempt's end as it is written: the job's next state, and its history row unless ``outcome`` is None.
 
-    ``ended_ago`` and ``duration`` are spans, because instants must come from the database's clock. ``duration`` None:
-    the attempt began when it was claimed. Texts are already cleaned and capped; ``result`` is JSON text.
+    ``ended_ago`` and ``duration`` are spans, because instants must come from the database's clock. If ``duration`` is
+    None, the attempt began when it was claimed. Texts are already cleaned and capped; ``result`` is JSON text.
     """
 
     lease: Lease
@@ -89,9 +89,9 @@ class Finish(NamedTuple):
 class Expired:
     """A job whose lease expired, or whose runner is dead.
 
-    ``outcome``: what its runner recorded about the attempt; None: nothing, so it was lost. ``policy`` None: plain SQL
-    claimed it. ``unbegun``: it waited on a cluster, where no worker had begun it. ``doubtful``: an earlier claim of it
-    ended before its row was read.
+    ``outcome``: what its runner recorded about the attempt. If it is None, the attempt was lost. ``policy`` is None if
+    plain SQL claimed it. ``unbegun``: it waited on a cluster, where no worker had begun it. ``doubtful``: an earlier
+    claim of it ended before its row was read.
     """
 
     job: Job
@@ -105,17 +105,17 @@ class Expired:
 
 
 def lease_margin_s(lease_s: float) -> float:
-    """How long before its lease ends an attempt's code must have stopped."""
+    """Return how many seconds before the end of its lease an attempt's code must have stopped."""
     return min(2.0, lease_s / 10)
 
 
 def heartbeat_s(lease_s: float) -> float:
-    """How often a lease is renewed: three renewals may fail before it ends."""
+    """Return the seconds between two renewals of a lease. Three renewals may fail before the lease ends."""
     return lease_s / 4
 
 
 def next_renewal(first_leased: float, renewed_at: float, lease_s: float) -> float:
-    """When all leases are next renewed, on the monotonic clock; infinity: no lease is held.
+    """When all leases are next renewed, on the monotonic clock. Infinity if no lease is held.
 
     One heartbeat after the oldest of them was written, at *first_leased*. A row that somebody had locked at the last
     renewal, at *renewed_at*, is tried again soon.

@@ -24,7 +24,7 @@ UNKNOWN_CODE: Final = "?"  # of a tick that ended before it had loaded its handl
 
 @dataclass(frozen=True)
 class Refusals:
-    """What the rows say about such a job. ``since``: its first misfit.
+    """The refusals of a job's payload, read from the rows. ``since``: its first misfit.
 
     ``refused``: the versions that have refused this job since then, including the present attempt's. ``ticked``: the
     versions that ticked within LATELY and know its type.

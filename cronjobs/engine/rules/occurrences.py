@@ -1,4 +1,4 @@
-"""What becomes of an occurrence: overlap, and the reason the ledger gives. Pure."""
+"""Decide what becomes of an occurrence by overlap, and the reason that the ledger gives. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BEFORE: Final = "; before: "  # in that reason: what had become of the occurrenc
 def ran_early(reason: str | None, attempts: int | None) -> bool:
     """Whether a wrong clock ran it before it was due, and nothing has run it since.
 
-    *attempts* of its job; None: pruned.
+    *attempts*: those of its job, or None if it is pruned.
     """
     if reason is None or not reason.startswith(RAN_EARLY):
         return False
@@ -40,7 +40,10 @@ def ran_early(reason: str | None, attempts: int | None) -> bool:
 
 
 def only_ran_early(reason: str | None, status: str | None, attempts: int | None) -> bool:
-    """Whether its one success was early, as ``ran_early``; *status* of its job; None: pruned, so it ended long ago."""
+    """Whether its one success was early, as in ``ran_early``.
+
+    *status* is its job's, or None if that is pruned, so it ended long ago.
+    """
     return status in ("succeeded", None) and ran_early(reason, attempts)
 
 
@@ -50,7 +53,7 @@ def early_words(reason: str) -> str:
 
 
 def early_by(reason: str | None) -> datetime | None:
-    """By when, on a right clock, what ran early had run; None: it did not run early, or no such instant is written."""
+    """The instant by which it had run, on a right clock, or None if it did not run early or no instant is written."""
     if reason is None or not reason.startswith(RAN_EARLY):
         return None
     try:
@@ -92,7 +95,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What becomes of one occurrence: a job of its own, or a ledger row that names the job it gave way to."""
+    """The place of one occurrence: a job of its own, or a ledger row that names the job it gave way to."""
 
     outcome: OccurrenceOutcome
     reason: str | None = None

@@ -1,4 +1,4 @@
-"""What a pause stops, and its name. Pure. (``schedules.planning`` knows whether it is in force at an instant.)"""
+"""The things that a pause stops, and the pause's name. Pure. (``schedules.planning`` knows whether it is in force.)"""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ P = TypeVar("P", bound=Scoped)
 
 
 def of_queue(pauses: Iterable[P], queue: str) -> list[P]:
-    """Those of *pauses* that hold back jobs of *queue*, a pause of everything first."""
+    """Return the *pauses* that hold back jobs of *queue*, a pause of everything first."""
     return sorted((pause for pause in pauses if _is_for(pause, "queue", queue)), key=lambda pause: pause.scope)
 
 
 def of_schedule(pauses: Iterable[P], schedule: str) -> list[P]:
-    """Those of *pauses* that stop *schedule* from firing."""
+    """Return the *pauses* that stop *schedule* from firing."""
     return [pause for pause in pauses if _is_for(pause, "schedule", schedule)]
 
 

@@ -1,4 +1,4 @@
-"""What may be stored as a payload, meta or result: small, plain JSON that every database and language can read."""
+"""The rules for payloads, meta and results: small, plain JSON that every database and language can read."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def payload_fault(payload: Any) -> str | None:
-    """What is wrong with *payload*, or None. Used before writing, and on rows that plain SQL wrote."""
+    """Return what is wrong with *payload*, or None. Used before writing, and on rows that plain SQL wrote."""
     if _is_small_and_plain(payload):
         return None
     if isinstance(payload, BadJson):
@@ -169,7 +169,7 @@ def _words(error: BaseException) -> str:
 
 
 def text_fault(value: str) -> str | None:
-    """What is wrong with a text: PostgreSQL stores neither NUL nor half of a surrogate pair."""
+    """Return what is wrong with a text: PostgreSQL stores neither NUL nor half of a surrogate pair."""
     if "\x00" in value:
         return "contains a NUL character"
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
@@ -178,7 +178,7 @@ def text_fault(value: str) -> str | None:
 
 
 class _Room:
-    """How many characters and values may still be checked: one list in a thousand places counts a thousand times."""
+    """The characters and values that may still be checked. One list in a thousand places counts a thousand times."""
 
     def __init__(self) -> None:
         self.left = 8 * LIMIT_BYTES

@@ -270,7 +270,7 @@ _LIMITS: Final = frozenset(
 
 
 def _words(error: Any) -> str:
-    """What is wrong, from the error's type and the annotation: pydantic's own words may contain the value."""
+    """Say what is wrong, by the error's type and the annotation. Pydantic's own words may contain the value."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == OURS:
         return str(error["msg"])

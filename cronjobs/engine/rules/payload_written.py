@@ -1,4 +1,4 @@
-"""What is written for values that an app enqueues, and whether the handler will get them back unchanged. Pure."""
+"""The JSON for values that an app enqueues, and whether the handler will get them back unchanged. Pure."""
 
 from __future__ import annotations
 

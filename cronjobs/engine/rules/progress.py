@@ -1,4 +1,4 @@
-"""How far a running attempt has come: what it reports, what its row stores, and when an estimate is honest. Pure."""
+"""The progress of a running attempt: what it reports, what its row stores, and when an estimate is honest. Pure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def progress_line(line: str) -> HowFar | None:
 
 
 class Reported(NamedTuple):
-    """What a running attempt has reported. ``output_end``: bytes printed up to the end of its live output.
+    """The report of a running attempt. ``output_end``: bytes printed up to the end of its live output.
 
     The progress was reported ``ran_s`` after the claim. Since ``first_s`` it has grown from ``first`` without a step
     back and with the same total, so its pace can be computed.
@@ -90,7 +90,7 @@ def row_value(reported: Reported) -> str:
 
 
 def reported_of(value: Any) -> Reported | None:
-    """What the running attempt has reported by the column's *value*; None: nothing."""
+    """Return the running attempt's report from the column's *value*, or None if there is none."""
     if not isinstance(value, Mapping):
         return None
     number = {name: _readable(value.get(name)) for name in ("done", "of", "ran_s", "first", "first_s", "output_end")}
@@ -143,7 +143,7 @@ QUIET: Final = timedelta(minutes=2)  # reports travel with renewals, so each is 
 
 
 def time_left(reported: Reported, started_at: datetime, now: datetime, quiet: timedelta = QUIET) -> timedelta | None:
-    """How long the rest will take at the pace so far, or None if no honest estimate exists.
+    """Return how long the rest will take at the pace so far, or None if no honest estimate exists.
 
     There is none without a total, or before a twentieth of it and 20 s have passed in this attempt (an attempt that
     continues another has its own pace), or if the last report is older than *quiet* and than a quarter of that time.

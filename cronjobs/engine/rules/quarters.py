@@ -1,4 +1,4 @@
-"""What became of a schedule's occurrences: one letter per quarter of an hour, for the worst of them. Pure."""
+"""The outcomes of a schedule's occurrences: one letter per quarter of an hour, for the worst of them. Pure."""
 
 from __future__ import annotations
 

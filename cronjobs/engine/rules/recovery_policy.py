@@ -27,8 +27,8 @@ class AttemptPolicy:
     """The effective policy of one attempt.
 
     ``in_thread``: the handler runs in its runner's own process, and can crash it. ``runner_s``: the highest age in
-    seconds that the process with the lease can reach; None: unknown. ``lease_s``: the length of its leases. ``unread``:
-    nobody has read its row since it was leased, so the attempt cannot have begun.
+    seconds that the process with the lease can reach, or None if unknown. ``lease_s``: the length of its leases.
+    ``unread``: nobody has read its row since it was leased, so the attempt cannot have begun.
     """
 
     retry: RetryPolicy
@@ -42,7 +42,7 @@ class AttemptPolicy:
 
     @property
     def most_losses(self) -> int:
-        """How many runners may die with the job: one, if it must not run again by itself."""
+        """The number of runners that may die with the job: one, if it must not run again by itself."""
         return 1 if self.on_lost == "dead" else self.max_losses
 
     @property

@@ -1,4 +1,4 @@
-"""How often something that stays wrong is reported: at once, then hourly, then daily once it has lasted for a day."""
+"""The rhythm of reports about something that stays wrong: at once, then hourly, then daily once it has lasted a day."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ DAILY: Final = timedelta(hours=24)  # also how long it must have lasted
 
 
 def silence(lasted: timedelta) -> timedelta:
-    """How long to stay silent after a report of something that has *lasted* so long."""
+    """Return how long to stay silent after a report of something that has *lasted* so long."""
     return HOURLY if lasted < DAILY else DAILY

@@ -52,7 +52,10 @@ def _named(kinds: Sequence[str], names: Iterable[object]) -> bool:
 def retry_delay(
     job: Job, outcome: Outcome, policy: RetryPolicy, failures: int, now: datetime, jitter: float
 ) -> timedelta:
-    """How long *job* waits after its *failures*-th charged failure: what the handler asked for, else the backoff."""
+    """Return how long *job* waits after its *failures*-th charged failure.
+
+    That is what the handler asked for, else the backoff.
+    """
     if isinstance(outcome, Failed) and outcome.retry_after is not None:
         return max(outcome.retry_after, SOONEST_RETRY)
     delay = backoff(policy, failures, jitter)

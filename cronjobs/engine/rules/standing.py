@@ -26,7 +26,10 @@ Why = Literal["missed", "full", "dead", "put off", "waits", "overdue", "overruns
 
 @dataclass(frozen=True)
 class JobNow:
-    """A job as its row is now. ``limit``: how long its attempt may take; None: unknown, so its lease decides."""
+    """A job as its row is now.
+
+    ``limit``: how long its attempt may take. If that is None, it is unknown, and its lease decides.
+    """
 
     id: int
     status: str
@@ -48,7 +51,7 @@ class JobNow:
 
 @dataclass(frozen=True)
 class Happened:
-    """A ledger row and its job; ``job`` None: the row has none, or it was pruned."""
+    """A ledger row and its job. ``job`` is None if the row has none, or it was pruned."""
 
     schedule_id: int
     first_for: datetime
@@ -88,7 +91,7 @@ class Happened:
 
 @dataclass(frozen=True)
 class ByHand:
-    """A run that a person triggered ``at`` that instant, and its job; None: the job was pruned."""
+    """A run that a person triggered ``at`` that instant, and its job, or None if that was pruned."""
 
     at: datetime
     job: JobNow | None
@@ -120,8 +123,8 @@ def standing(
 ) -> JudgedRuns:
     """Judge the ledger *rows* of one schedule, newest first, from before *now*.
 
-    *head*: its unfinished job that the others wait for; None: they do not wait for each other (overlap: allow). *grace*
-    counts from the occurrence. A run by hand stands for what was due up to *covered_until*.
+    *head*: its unfinished job that the others wait for, or None if they do not wait for each other (overlap: allow).
+    *grace* counts from the occurrence. A run by hand stands for what was due up to *covered_until*.
     """
     found: list[NotRun] = []
     ended = False

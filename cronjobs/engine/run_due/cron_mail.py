@@ -118,7 +118,7 @@ class Reporter:
 
 @dataclass
 class CronMail:
-    """What goes to stderr when nobody watches: cron mails it."""
+    """The output to stderr of a tick that nobody watches. Cron mails it."""
 
     config: Path
     throttle: bool

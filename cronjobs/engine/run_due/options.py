@@ -26,7 +26,7 @@ class FailOn(StrEnum):
 
 
 class Option(NamedTuple):
-    """How an option is typed. ``read`` makes its value from the text that follows; None: it is a flag."""
+    """An option of the command line. ``read`` makes its value from the text that follows; a flag has none."""
 
     words: str
     read: Callable[[str], Any] | None = None
@@ -98,7 +98,7 @@ _NAMES: Final = {word: name for name, option in OPTIONS.items() for word in opti
 
 
 def tick_options(arguments: Sequence[str]) -> TickOptions | None:
-    """The options of a plain ``run-due``. None: leave it to typer."""
+    """The options of a plain ``run-due``. Returns None to leave it to typer."""
     if "_CRONJOBS_COMPLETE" in os.environ:  # a shell that asks for completions
         return None
     found: dict[str, Any] = {}
@@ -118,7 +118,7 @@ def tick_options(arguments: Sequence[str]) -> TickOptions | None:
 
 
 def _value(option: Option, words: Iterator[str]) -> Any:
-    """Return True for a flag, else its value, taken from *words*; None: leave it to typer."""
+    """Return True for a flag, else its value, taken from *words*. Return None to leave it to typer."""
     if option.read is None:
         return True
     text = next(words, "")

@@ -1,4 +1,4 @@
-"""What ``run-due`` makes of its options and its environment."""
+"""The settings and the budget of ``run-due``, from its options and its environment."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What becomes of a schedule's definition, and of each of its occurrences."""
+"""Apply schedules' definitions, and decide what becomes of each occurrence."""

@@ -100,11 +100,11 @@ def _job(
 
 @dataclass(frozen=True)
 class Filling:
-    """What a backfill would do.
+    """The plan of a backfill.
 
     ``run``: occurrences to run, oldest first. ``done``: they ran, or another run stood for them.
 
-    ``gone``: ledger rows that lose occurrences to the backfill; ``left``: what remains of them; ``was``: the row that
+    ``gone``: ledger rows that lose occurrences to the backfill; ``left``: the rest of those rows; ``was``: the row that
     each of ``run`` had, if any.
     """
 

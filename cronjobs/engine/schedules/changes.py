@@ -1,4 +1,4 @@
-"""What applying a file would change about schedules and caps: compares the file with what is in force. Pure."""
+"""Compare a file's schedules and caps with those in force, and plan the changes. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cronjobs.engine.store.schedules import StoredSchedule
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """What applying a file would change, by name. ``refused``: why a person must confirm it first, or None.
+    """The changes that applying a file would make, by name. ``refused``: why a person must confirm them first, or None.
 
     ``cap``: new or changed caps of queues; ``uncap``: queues that lose theirs.
     """

@@ -1,4 +1,4 @@
-"""What becomes of one schedule's due occurrences: facts in, rows to write out. Pure."""
+"""Decide what becomes of one schedule's due occurrences: facts in, rows to write out. Pure."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _ahead(stored: StoredSchedule, now: datetime) -> Due:
 
 @dataclass(frozen=True)
 class Known:
-    """What the database knows about a schedule: its ``ledger`` above the watermark, its ``busy`` jobs."""
+    """The facts of the database about a schedule: its ``ledger`` above the watermark, its ``busy`` jobs."""
 
     ledger: Sequence[LedgerRow] = ()
     busy: Sequence[Busy] = ()
@@ -96,7 +96,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Settled:
-    """What is written about one schedule. A row with an index into ``jobs`` gets the id of that job."""
+    """The rows to write about one schedule. A row with an index into ``jobs`` gets the id of that job."""
 
     rows: tuple[tuple[LedgerRow, int | None], ...] = ()
     jobs: tuple[NewJob, ...] = ()
@@ -189,7 +189,7 @@ def _place(
     caps: Mapping[str, Cap],
     waiting: Mapping[str, int],
 ) -> list[Placed]:
-    """What becomes of each occurrence of *run*, oldest first."""
+    """Decide what becomes of each occurrence of *run*, oldest first."""
     if not run:
         return []
     placed = overlap(schedule.overlap, busy)
@@ -209,8 +209,8 @@ def _crowded_out(cap: Cap) -> Placed:
 def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow]) -> list[Range]:
     """The parts of *span* that no row of *ledger* (which is sorted) covers.
 
-    There are rows above a watermark only if it was set back (by a clock, a restored table, a person). What the ledger
-    already has then is neither run nor recorded again.
+    There are rows above a watermark only if it was set back (by a clock, a restored table, a person). Occurrences that
+    the ledger already has are then neither run nor recorded again.
     """
     if not any(row.first_for <= span.last and row.last_for >= span.first for row in ledger):
         return [span]

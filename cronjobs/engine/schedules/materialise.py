@@ -31,7 +31,7 @@ from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule, Watermark
 
 @dataclass
 class Materialised:
-    """What one pass did: occurrences by outcome; ``busy``: schedules that another transaction was settling.
+    """The result of one pass: occurrences by outcome. ``busy``: schedules that another transaction was settling.
 
     ``left``: time was up, and more are due.
     """
@@ -103,7 +103,7 @@ def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> No
 
 
 def weight(due: Due) -> tuple[int, int]:
-    """How many jobs *due* makes at most, and roughly how many bytes their payloads have."""
+    """Return how many jobs *due* makes at most, and roughly how many bytes their payloads have."""
     jobs = [(len(part.run), len(repr(part.schedule.payload))) for part in due.parts]
     return sum(count for count, _ in jobs), sum(count * size for count, size in jobs)
 
@@ -219,7 +219,7 @@ def write(
 
 
 def known_about(connection: Connection, mine: Sequence[Due], within: timedelta) -> dict[int, Known]:
-    """What the database knows about each of *mine*, by schedule id."""
+    """Return what the database knows about each of *mine*, by schedule id."""
     ledger = store.ledger_above(connection, {due.stored.id: due.since for due in mine if not due.ahead})
     names = {due.stored.name for due in mine if any(part.run for part in due.parts)}
     busy = busy_schedules(connection, names, runnable_types(connection, within)) if names else {}

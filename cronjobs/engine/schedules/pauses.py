@@ -20,7 +20,7 @@ def pauses_of(stored: StoredSchedule) -> list[Pause]:
 
 
 def owed_by(stored: StoredSchedule) -> Owed:
-    """What a schedule owes. Raises ValueError for unreadable pieces."""
+    """Return what a schedule owes. Raises ValueError for unreadable pieces."""
     # JSON's null is an unreadable definition, not a retired schedule.
     definition = None if stored.status != "active" else {} if stored.definition is None else stored.definition
     return Owed(stored.name, definition, stored.seen_until, pieces_from(stored.owed))

@@ -1,4 +1,4 @@
-"""What a schedule owes, and what becomes of it: watermark, pauses and older definitions in, a plan out. Pure.
+"""Plan the occurrences that a schedule owes: watermark, pauses and older definitions in, a plan out. Pure.
 
 A pause postpones: while one is in force its schedules are not settled, and when it ends ``catch_up`` decides once about
 the whole span, as after an outage. If a definition ends in the meantime, because its timing changes or its schedule is
@@ -44,7 +44,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Piece:
-    """What a schedule owes by an earlier definition: its occurrences in (``start``, ``end``]."""
+    """The occurrences in (``start``, ``end``] that a schedule owes by an earlier definition."""
 
     definition: Mapping[str, Any]
     start: datetime
@@ -55,7 +55,7 @@ class Piece:
 class Owed:
     """A schedule's state: all up to ``seen_until`` is settled, except what the ``pieces`` (oldest first) cover.
 
-    After that instant ``definition`` is in force; None: the schedule is retired.
+    After that instant ``definition`` is in force, or if that is None the schedule is retired.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Owed:
 
 @dataclass(frozen=True)
 class Part:
-    """What becomes of one span, by its definition: ``missed``, ``coalesced`` into ``into``, then ``run``.
+    """The outcomes of one span by its definition: ``missed``, ``coalesced`` into ``into``, then ``run``.
 
     ``run`` is oldest first; each becomes one job, if overlap allows it. ``skipped`` stands alone. ``dropped``: those
     that ``catch_up: all`` was to run, beyond its limit; they count as missed, too, and a person must be told.
@@ -89,7 +89,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Held:
-    """What a pause had held back; ``by`` describes the pause."""
+    """The occurrences that a pause had held back. ``by`` describes the pause."""
 
     what: Range
     by: str
@@ -97,7 +97,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to write: the ``parts`` (oldest first), and the schedule's state afterwards.
+    """The rows to write: the ``parts`` (oldest first), and the schedule's state afterwards.
 
     ``held``: what pauses that have ended had held back, for the log. ``faults``: why definitions are unreadable; they
     keep what they owe.
@@ -154,7 +154,7 @@ def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool 
 
 
 def held_back(owed: Owed, pauses: Iterable[Pause], now: datetime) -> Range | None:
-    """What a pause in force keeps from being settled now. None: nothing, or no pause is in force."""
+    """Return what a pause in force keeps from being settled now. None: nothing, or no pause is in force."""
     pauses = list(pauses)
     if not any(pause.in_force(now) for pause in pauses):
         return None
@@ -268,7 +268,7 @@ def _skipped(span: _Span) -> Part | None:
 
 
 def _held(spans: Sequence[_Span], pauses: Sequence[Pause]) -> list[Held]:
-    """What a pause that has ended held back of *spans*; each occurrence counts once."""
+    """Return what a pause that has ended held back of *spans*; each occurrence counts once."""
     over = sorted((pause for pause in pauses if not pause.skip), key=lambda pause: pause.since)
     found = []
     for span in spans:
@@ -287,7 +287,7 @@ def _held(spans: Sequence[_Span], pauses: Sequence[Pause]) -> list[Held]:
 
 
 def _caught_up(spans: Sequence[_Span], held: Sequence[Held], now: datetime) -> list[Part]:
-    """What to run of the occurrences of *spans*, oldest first.
+    """Return what to run of the occurrences of *spans*, oldest first.
 
     An occurrence that is at most two minutes old is on time. Of older ones ``latest`` runs the newest within
     ``catch_up_within`` and coalesces the others within it into that run; ``all`` runs the newest ``catch_up_limit`` of

@@ -44,7 +44,7 @@ class Synced:
 class Edit:
     """The change of one schedule: *was* is its row in force, perhaps under another name; *due*: what to settle first.
 
-    ``wanted`` None: it is retired. ``due`` None: nothing, also if the definition in force is unreadable.
+    If ``wanted`` is None, it is retired. ``due`` is None if nothing is, and if the definition in force is unreadable.
     """
 
     name: str

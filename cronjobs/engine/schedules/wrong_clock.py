@@ -47,7 +47,7 @@ def decide(
     when: Timing,
     now: datetime,
 ) -> Undo:
-    """What becomes of ledger *rows* that a clock wrote while it was ahead.
+    """Return what becomes of ledger *rows* that a clock wrote while it was ahead.
 
     *taken_back* and *begun* (with its last attempt) are jobs that were made for instants still to come. A job in
     neither (someone cancelled it, or has locked its row) is fine: it is due in its time.

@@ -1,4 +1,4 @@
-"""How the database differs from ``tables.py``: every definition is compared with that of a fresh table beside it.
+"""Find how the database differs from ``tables.py``: compare every definition with that of a fresh table beside it.
 
 alembic's own comparison sees neither CHECKs nor the predicates of partial indexes. Here the database itself writes both
 sides: PostgreSQL from temporary tables, created and rolled back, SQLite from a database in memory.
@@ -30,7 +30,7 @@ FUNCTIONS: Final = (*APP_FUNCTIONS, *WORKER_FUNCTIONS)
 
 
 def find(connection: Connection) -> list[str]:
-    """What is missing or changed, one sentence each.
+    """Return what is missing or changed, one sentence each.
 
     Whatever it creates for that is rolled back with the transaction.
     """

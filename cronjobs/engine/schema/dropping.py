@@ -40,7 +40,7 @@ class InUse(CronjobsError):
 
 @dataclass(frozen=True)
 class Content:
-    """What would be dropped: the ``relations``, and how many jobs somebody may still need, by status.
+    """The content that would be dropped: the ``relations``, and how many jobs somebody may still need, by status.
 
     ``hosts``: those that have ticked, as far as rows are kept. ``is_shared_file``: another program has tables in the
     SQLite file. ``in_django``: Django's record lists our migrations.
@@ -54,7 +54,7 @@ class Content:
 
 
 def look(database: Database, settings: Settings, *, force: bool, quiet: timedelta) -> Content:
-    """What there is to drop. Raises as ``drop`` does; changes nothing."""
+    """Return the content that ``drop`` would drop. Raises as ``drop`` does; changes nothing."""
     made = _made(database)
     with database.read() as connection:
         return _look(connection, made, settings, force=force, quiet=quiet)
@@ -104,7 +104,7 @@ def _look(
 
 
 def _made(database: Database) -> set[tuple[Kind, str]]:
-    """What the migrations create, by their own SQL."""
+    """Return the relations that the migrations create, read from their own SQL."""
     return {(cast("Kind", kind.lower()), name) for kind, name in _MADE.findall(migrations.sql(database.address))}
 
 

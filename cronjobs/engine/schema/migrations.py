@@ -71,7 +71,7 @@ def head() -> str:
 
 
 def upgrade(database: Database) -> tuple[str | None, str]:
-    """Migrate to the newest revision; return the revision before (None: no tables yet) and after.
+    """Migrate to the newest revision; return the revision before, or None if there were no tables, and after.
 
     All or nothing, on both databases. Several at once are fine: one works, the others wait and find it done. A schema
     newer than this code is left alone. Raises SchemaTooNew if this code must not run on it, and SchemaNotUpgraded for
@@ -109,7 +109,7 @@ def home(database: Database) -> str:
 
 
 def check(database: Database) -> list[str]:
-    """What is wrong with version and tables, one sentence each; additions are not reported."""
+    """Return what is wrong with version and tables, one sentence each; additions are not reported."""
     newest = head()
     with database.read() as connection:
         try:

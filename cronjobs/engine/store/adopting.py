@@ -1,4 +1,4 @@
-"""What stops "db adopt": hosts that still tick for the project and environment that own the database."""
+"""The obstacle to "db adopt": hosts that still tick for the project and environment that own the database."""
 
 from __future__ import annotations
 

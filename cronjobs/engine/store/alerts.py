@@ -81,7 +81,7 @@ def look_at(connection: Connection) -> datetime | None:
 class Episode:
     """One finding from its beginning to its end.
 
-    ``host``: the only host that can tell whether it is over; "": any host.
+    ``host``: the only host that can tell whether it is over, or "" if any can.
     """
 
     id: int
@@ -127,7 +127,7 @@ def change_episode(connection: Connection, id_: int, **values: Any) -> None:
 
 
 def episodes_since(connection: Connection, since: datetime) -> dict[str, int]:
-    """How many episodes of each finding have ended since then."""
+    """Return how many episodes of each finding have ended since then."""
     rows = run(
         connection,
         f"SELECT f.finding, count(*) AS episodes FROM {FINDINGS} f WHERE f.ended_at >= :since GROUP BY f.finding",
@@ -271,7 +271,7 @@ class Undelivered:
 
 
 def undelivered(connection: Connection, channels: Collection[str]) -> list[Undelivered]:
-    """Which of *channels* cannot deliver. Channels no longer in the file do not count."""
+    """Return the *channels* that cannot deliver. Channels no longer in the file do not count."""
     rows = run(
         connection,
         f"""
@@ -289,7 +289,7 @@ def undelivered(connection: Connection, channels: Collection[str]) -> list[Undel
 
 
 def died_or_failed(connection: Connection, of: str, within: timedelta, job_type: str | None, most: int) -> int:
-    """How many jobs died, or attempts failed, in that time before now. Stops counting at *most*."""
+    """Return how many jobs died, or attempts failed, in that time before now. Stops counting at *most*."""
     statement = (
         f"""SELECT 1 AS one FROM {JOBS} j WHERE j.finished_at IS NOT NULL AND j.status = 'dead'
              AND j.finished_at >= {_SOME_AGO} AND {_OF_TYPE} LIMIT :most"""
@@ -316,7 +316,7 @@ _SOME_AGO: Final = after_now(":ago_s")
 
 @dataclass(frozen=True)
 class FailedJob:
-    """What a message says about a job: its last attempt, if one is recorded."""
+    """The facts about a job for a message: its last attempt, if one is recorded."""
 
     id: int
     job_type: str
@@ -383,7 +383,7 @@ def remove_findings(connection: Connection, before: datetime, after: datetime | 
 
 
 def past_findings(connection: Connection, before: datetime) -> tuple[int, datetime | None]:
-    """How many episodes ended before then, and when the first of them did."""
+    """Return how many episodes ended before then, and when the first of them did."""
     row = run(
         connection,
         f"SELECT count(*) AS episodes, min(f.ended_at) AS ended_at FROM {FINDINGS} f WHERE f.ended_at < :before",

@@ -1,4 +1,4 @@
-"""What is read to say why jobs died: a bounded number of the newest dead jobs, by index."""
+"""Read the newest dead jobs, a bounded number by index, to say why jobs died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which jobs may be claimed, and the claim: one statement on PostgreSQL, one short transaction on SQLite."""
+"""The jobs that may be claimed, and the claim: one statement on PostgreSQL, one short transaction on SQLite."""
 
 from __future__ import annotations
 
@@ -114,16 +114,16 @@ _POLICY_READ: Final = either(postgresql="j.policy - 'unread'", sqlite="json_remo
 
 @dataclass(frozen=True)
 class ClaimFilter:
-    """Which jobs a runner may claim now.
+    """The filter for the jobs that a runner may claim now.
 
     ``known``: the job types it can run. ``fitting``: types whose own timeout fits, and the ``expected`` types, whose
     jobs fit by experience and must have no begun effect. A row's timeout_s must be at most ``remaining_s`` or above
-    ``longest_s``. ``queue`` None: every queue. Of ``no_prefetch`` types, and of jobs whose runner died, only those that
-    can start at once (``free``) are claimed, because none may be lost before it starts. ``limits`` count the jobs of
-    all runners. ``policies``: recovery judges the attempts by these. ``runnable``: the types that some host is known to
-    run; None: not known, so any. A schedule's job waits for an older one only if the older one's type is runnable.
-    ``but``: jobs to leave alone. ``many_queues``: see ``Overview``. ``doubtful``: claim only jobs whose last claim
-    ended before the row was read.
+    ``longest_s``. If ``queue`` is None, every queue counts. Of ``no_prefetch`` types, and of jobs whose runner died,
+    only those that can start at once (``free``) are claimed, because none may be lost before it starts. ``limits``
+    count the jobs of all runners. ``policies``: recovery judges the attempts by these. ``runnable``: the types that
+    some host is known to run, or None if that is unknown. A schedule's job waits for an older one only if the older
+    one's type is runnable. ``but``: jobs to leave alone. ``many_queues``: see ``Overview``. ``doubtful``: claim only
+    jobs whose last claim ended before the row was read.
     """
 
     known: Collection[str]

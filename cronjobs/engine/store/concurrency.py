@@ -1,4 +1,4 @@
-"""What limits by concurrency key need: who may judge them now, and how many jobs of each key run."""
+"""The data for limits by concurrency key: who may judge them now, and how many jobs of each key run."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
 
 
 def running_by_key(connection: Connection) -> dict[str, int]:
-    """How many jobs are leased, by concurrency key. An expired lease counts: its code may still run."""
+    """Return how many jobs are leased, by concurrency key. An expired lease counts: its code may still run."""
     rows = run(
         connection,
         f"""

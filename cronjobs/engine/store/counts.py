@@ -1,4 +1,4 @@
-"""How much ended, by hour: attempts and jobs by job type, jobs and occurrences by schedule.
+"""Counts of what ended, by hour: attempts and jobs by job type, jobs and occurrences by schedule.
 
 A process that records an end inserts rows into ``cronjobs_new_counts`` in the same transaction. Nobody updates these
 rows, so no end waits for another's lock. In spare time ``fold`` moves them into ``cronjobs_counts``, which has a sum
@@ -29,7 +29,7 @@ OTHER: Final = "other"  # the name for all names beyond these
 
 
 class Key(NamedTuple):
-    """What is counted: kinds "attempts" and "jobs" by job type, "scheduled" and "occurrences" by schedule."""
+    """The subject of a count: kinds "attempts" and "jobs" by job type, "scheduled" and "occurrences" by schedule."""
 
     kind: str
     name: str
@@ -361,7 +361,9 @@ _BY_HOUR: Final = f"{_summed(COUNTS)} UNION ALL {_summed(NEW_COUNTS)}"
 
 
 def by_hour(connection: Connection, first: int) -> list[HourSum]:
-    """What ended from the hour *first* on, over all job types. An hour may appear twice, or not at all.
+    """Return counts of what ended from the hour *first* on, over all job types.
+
+    An hour may appear twice, or not at all.
 
     One statement, because folding moves rows meanwhile.
     """
@@ -371,7 +373,8 @@ def by_hour(connection: Connection, first: int) -> list[HourSum]:
 class TypeSum(NamedTuple):
     """One job type: jobs that ended and how long they waited, attempts that failed, and how long attempts ran.
 
-    ``waited`` and ``ran``: how many have a known time. Times are in microseconds; ``longest_…`` None: no time is known.
+    ``waited`` and ``ran``: how many have a known time. Times are in microseconds. ``longest_…`` is None if no time is
+    known.
     """
 
     name: str
@@ -406,7 +409,10 @@ _ENDS: Final = " UNION ALL ".join(
 
 
 def by_type(connection: Connection, first: int) -> list[TypeSum]:
-    """What ended from the hour *first* (since 1970) on, by job type. Types beyond MOST_NAMES are OTHER."""
+    """Return counts of what ended from the hour *first* (since 1970) on, by job type.
+
+    Types beyond MOST_NAMES are OTHER.
+    """
     rows: Any = run(
         connection,
         f"""SELECT c.name, {_BY_TYPE_NUMBERS}, {_times("jobs", "wait")}, {_times("attempts", "run")}

@@ -1,4 +1,4 @@
-"""What "db drop" checks before it drops our tables, and how it drops them."""
+"""The checks of "db drop" before it drops our tables, and the drop itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Relation:
 
 
 def existing(connection: Connection, names: Collection[tuple[Kind, str]]) -> list[Relation]:
-    """Those of *names* that exist, in the order in which they can be dropped."""
+    """Return the *names* that exist, in the order in which they can be dropped."""
     if connection.dialect.name == "sqlite":
         there = connection.execute(text("SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view')"))
         found = [Relation(kind, name, f'"{name}"') for kind, name in there if (kind, name) in names]
@@ -119,7 +119,7 @@ def live_leases(connection: Connection, limit: int) -> Sequence[Row[tuple[int, s
 
 
 def unfinished(connection: Connection) -> dict[str, int]:
-    """How many jobs somebody may still need, by status."""
+    """Return how many jobs somebody may still need, by status."""
     rows = run(
         connection,
         f"SELECT j.status, count(*) AS jobs FROM {JOBS} j "

@@ -101,7 +101,9 @@ LOOK: Final = f"""
 
 @dataclass(frozen=True)
 class NewJob:
-    """A job about to be written, with texts and JSON already checked. ``run_at`` None: now plus ``delay_s``.
+    """A job about to be written, with texts and JSON already checked.
+
+    If ``run_at`` is None, it is now plus ``delay_s``.
 
     Its fields are named as the rows of ``_COLUMNS``.
     """

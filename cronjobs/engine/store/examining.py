@@ -1,4 +1,4 @@
-"""What ``doctor`` reads from the database itself: size and statistics, rights, the file, the ticks of one host."""
+"""The facts that ``doctor`` reads from the database: size and statistics, rights, the file, the ticks of one host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TICKS_LOOKED_AT: Final = 120
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What the server says about itself.
+    """The server's facts about itself.
 
     ``pooled``: a pooler sits between us and the server, because it reported another process number than the server's.
     """
@@ -49,7 +49,7 @@ def server(connection: Connection) -> ServerFacts:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """What the server knows about a table. Its instants: the last vacuum and analyze, manual or automatic."""
+    """The server's statistics of a table. The instants are its last vacuum and analyze, manual or automatic."""
 
     name: str
     live: int
@@ -81,7 +81,10 @@ def table_statistics(connection: Connection, names: Collection[str]) -> list[Tab
 
 @dataclass(frozen=True)
 class HeldRights:
-    """What a role may do with one of our tables. ``partly``: with some of its columns. ``owner``: everything."""
+    """A role's rights on one of our tables.
+
+    ``partly``: rights on some of its columns. ``owner``: it may do everything.
+    """
 
     relation: str
     rights: frozenset[str]
@@ -139,7 +142,7 @@ def roles_left_behind(connection: Connection, relations: Collection[str]) -> dic
 
 
 def existing_roles(connection: Connection, names: Collection[str]) -> dict[str, bool]:
-    """Those of *names* that exist, and whether the session's user is that role or belongs to it."""
+    """Return the *names* that exist, and whether the session's user is that role or belongs to it."""
     rows = connection.execute(
         text("SELECT r.rolname, pg_has_role(r.oid, 'USAGE') FROM pg_roles r WHERE r.rolname = ANY(:names)"),
         {"names": list(names)},

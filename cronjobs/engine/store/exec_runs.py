@@ -29,7 +29,7 @@ _LEASE_LATER: Final = after_now("-:began_ago + :lease_s")
 
 @dataclass(frozen=True)
 class ExecRow:
-    """What is known when a run begins. ``began_ago``: how long before the database's now."""
+    """The facts about a run when it begins. ``began_ago``: how long before the database's now."""
 
     key: str
     job_type: str

@@ -29,7 +29,7 @@ def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
 
     The prefix means one host and boot.
 
-    Each runner wrote that age itself, in seconds. None: plain SQL wrote the lease, without an age.
+    Each runner wrote that age itself, in seconds. None if plain SQL wrote the lease, without an age.
     """
     statement = f"""
         SELECT DISTINCT j.locked_by, {RUNNER_S} AS runner_s FROM {JOBS} j
@@ -45,7 +45,7 @@ def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Leased:
-    """A lease, its end, and the length of its runner's leases in seconds; None: unknown."""
+    """A lease, its end, and the length of its runner's leases in seconds, or None if unknown."""
 
     lease: Lease
     job_type: str

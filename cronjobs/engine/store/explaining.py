@@ -199,7 +199,7 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
 
 
 def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
-    """What people did to a job, alone or in a batch."""
+    """Return what people did to a job, alone or in a batch."""
     return run(
         connection,
         f"""
@@ -234,7 +234,7 @@ def place_in_line(connection: Connection, job_id: int, runnable: Collection[str]
 
 
 def jobs_of_type(connection: Connection, job_type: str) -> Row[Any]:
-    """How many jobs of a type wait, how many of these are due, and the id of the job due first."""
+    """Return how many jobs of a type wait, how many of these are due, and the id of the job due first."""
     return run(
         connection,
         f"""
@@ -275,7 +275,7 @@ def newest_ticks(connection: Connection, limit: int) -> Sequence[Row[Any]]:
 
 
 def first_tick_at(connection: Connection) -> datetime | None:
-    """When the oldest stored tick began."""
+    """Return when the oldest stored tick began."""
     found: datetime | None = connection.execute(select(func.min(ticks.c.started_at))).scalar()
     return found
 
@@ -367,7 +367,9 @@ def last_tick_with_its_types(connection: Connection, tick: Row[Any]) -> Row[Any]
 
 
 def first_tick_without(connection: Connection, knew: Row[Any]) -> datetime:
-    """When the first tick began after the last one that could run a type. *knew*: the last one that recorded the type.
+    """Return when the first tick began after the last one that could run a type.
+
+    *knew*: the last one that recorded the type.
 
     Most ticks record no types. So this is the next tick of the same host that recorded any; if there is none, the first
     tick of any host after the last tick of that host.
@@ -402,7 +404,7 @@ def ticks_of(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]
 
 
 def workers_of(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
-    """For those of these jobs that run on a cluster: the worker of the attempt; "": no worker has begun it."""
+    """For those of these jobs that run on a cluster: the worker of the attempt, or "" if no worker has begun it."""
     rows = run(
         connection,
         f"""

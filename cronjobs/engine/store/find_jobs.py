@@ -25,7 +25,7 @@ _NUMBERS: Final = ("id", "priority", "attempts", "failures", "max_attempts")
 
 
 class JobName(NamedTuple):
-    """Which job is meant: by its id or, if that is None, by its idempotency key."""
+    """The name of a job: its id or, if that is None, its idempotency key."""
 
     id: int | None
     key: str | None

@@ -1,4 +1,6 @@
-"""What cronjobs itself gave up for good: recorded in the audit trail, and a finding until a person acknowledges it.
+"""The work that cronjobs gave up for good.
+
+The audit trail records it, and it is a finding until a person acknowledges it.
 
 Each entry is a fact that only an acknowledgement ends: later runs do not bring back what did not run.
 """
@@ -46,7 +48,7 @@ def give_up(connection: Connection, kind: str, found: Mapping[str, Mapping[str, 
 
 
 def given_up(connection: Connection, kind: str) -> GivenUp | None:
-    """What was given up and is not acknowledged. None: nothing."""
+    """Return what was given up and not yet acknowledged, or None if there is nothing."""
     # The oldest first, because an ack covers all entries up to the newest it was shown. "+ 0", or PostgreSQL may walk
     # the whole trail.
     rows = run(

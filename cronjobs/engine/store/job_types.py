@@ -1,4 +1,7 @@
-"""Which job types the hosts can run. Each tick that loads handlers records their names, and all decisions use that."""
+"""The job types that the hosts can run.
+
+Each tick that loads handlers records their names, and all decisions use these.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,13 @@ _BEFORE_NEWEST: Final = shifted("n.at", "-:within_s")
 
 
 def remembered(every: timedelta) -> timedelta:
-    """How far back the lists of ticks count if cron starts a tick each *every*."""
+    """Return how far back the lists of ticks count if cron starts a tick each *every*."""
     return max(REMEMBERED, 2 * every)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a tick has loaded: the names of its job types, and the hash of their source ("": unknown)."""
+    """The code that a tick has loaded: the names of its job types, and the hash of their source ("": unknown)."""
 
     names: Collection[str]
     source: str = ""
@@ -70,7 +73,7 @@ def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> d
 
 
 def types_recorded_at(connection: Connection) -> datetime | None:
-    """When the last tick began that recorded its job types."""
+    """Return when the last tick began that recorded its job types."""
     found: datetime | None = run(
         connection, f"SELECT max(t.started_at) AS started_at FROM {TICKS} t WHERE t.job_types IS NOT NULL"
     ).scalar()

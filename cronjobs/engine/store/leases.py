@@ -120,7 +120,7 @@ def is_held(connection: Connection, lease: Lease) -> bool:
 
 
 def _mine(connection: Connection, leases: Sequence[Lease], lock: str = "") -> Sequence[Row[Any]]:
-    """Those of *leases* that pass the fence: id, cancel_requested."""
+    """Return the rows of the *leases* that pass the fence: id, cancel_requested."""
     return _fetch(
         connection,
         # No instants: the user's connection may return them in a format that its driver cannot read.
@@ -352,7 +352,7 @@ LONG: Final = "long-"  # prefix of the tick part of locked_by, for a process tha
 
 
 def long_running(connection: Connection, host: str) -> int:
-    """How many long jobs run in processes of their own on *host*."""
+    """Return how many long jobs run in processes of their own on *host*."""
     statement = f"SELECT count(*) FROM {JOBS} l WHERE {_LONG_OF_HOST}"
     return int(run(connection, statement, **_host(host)).scalar_one())
 
@@ -367,9 +367,11 @@ def adopt(
     at_most: int,
     policy: str | None = None,
 ) -> Job | None:
-    """Take *held* over for *locked_by*, keeping the attempt. None: the lease is gone, or *host* runs enough long jobs.
+    """Take *held* over for *locked_by*, keeping the attempt.
 
-    *policy*: JSON that recovery will judge by from now on; None: keep what the claim wrote. This is a compare-and-swap:
+    None if the lease is gone, or *host* runs enough long jobs.
+
+    *policy*: JSON that recovery will judge by from now on. None keeps what the claim wrote. This is a compare-and-swap:
     from now on the previous holder fails the fence.
     """
     # A statement of its own: in the next one the count would use the snapshot from before the lock.
@@ -403,7 +405,7 @@ _LONG_OF_HOST: Final = """
 
 
 def settled(connection: Connection, finishes: Sequence[Finish]) -> set[int]:
-    """Which of *finishes* are already in the history: their COMMIT succeeded although its reply was lost."""
+    """Return the *finishes* that are already in the history: their COMMIT succeeded although its reply was lost."""
     if not finishes:
         return set()
     statement = f"SELECT r.job_id FROM {_GROUP} AS o {_ITS_RUN} o.outcome"
@@ -418,7 +420,7 @@ _ITS_RUN: Final = f"""
 
 
 def succeeded(connection: Connection, leases: Sequence[Lease]) -> frozenset[int]:
-    """Which of *leases* are gone because their own attempt recorded success (see ``finish_here``)."""
+    """Return the *leases* that are gone because their own attempt recorded success (see ``finish_here``)."""
     if not leases:
         return frozenset()
     statement = f"SELECT r.job_id FROM {_GROUP} AS o {_ITS_RUN} 'succeeded'"

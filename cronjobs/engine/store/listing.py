@@ -215,7 +215,7 @@ def due_groups(connection: Connection, late: timedelta, known: Collection[str]) 
 def late_from(connection: Connection, queue: str, job_type: str, late: timedelta) -> datetime | None:
     """Since when the first late job of a queue and type could run: it was due, and it existed.
 
-    Looks at the OLDEST_READ jobs that fell due first. None: all of these were created later.
+    Looks at the OLDEST_READ jobs that fell due first. None if all of these were created later.
     """
     at: datetime | None = run(
         connection, _LATE_FROM, queue=queue, job_type=job_type, late_s=-late.total_seconds(), most=OLDEST_READ
@@ -247,7 +247,7 @@ def running_jobs(
 
 
 def running_count(connection: Connection) -> tuple[int, int]:
-    """How many jobs are leased, and how many of these leases have expired."""
+    """Return how many jobs are leased, and how many of these leases have expired."""
     row = run(
         connection,
         f"SELECT count(*) AS leased, count(CASE WHEN locked_until < {NOW} THEN 1 END) AS overdue FROM {JOBS} "
@@ -257,7 +257,7 @@ def running_count(connection: Connection) -> tuple[int, int]:
 
 
 def dead_counts(connection: Connection) -> dict[str, int]:
-    """How many jobs are dead: in all, in the last 24 hours, in the last hour."""
+    """Return how many jobs are dead: in all, in the last 24 hours, in the last hour."""
     row = run(
         connection,
         f"""
@@ -317,7 +317,7 @@ def last_ticks(connection: Connection) -> list[Row[Any]]:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which jobs to list; None: any. ``since``: created, begun, failed or ended no earlier.
+    """The filter of a list of jobs. None means any. ``since``: created, begun, failed or ended no earlier.
 
     ``cause``: the key of a cause; only open dead jobs match. The parts, the key and the ids are for ``walking``, which
     reads a bounded number of jobs.
@@ -358,7 +358,7 @@ def _list_of_cause(connection: Connection, wanted: Filter, limit: int) -> list[R
 
 
 def jobs_by_id(connection: Connection, ids: Sequence[int]) -> list[Row[Any]]:
-    """Those of these jobs that exist, in this order."""
+    """Return the jobs that exist among these, in this order."""
     found: dict[int, Row[Any]] = {}
     for first in range(0, len(ids), STREAM_BATCH):
         batch = ids[first : first + STREAM_BATCH]
@@ -451,7 +451,7 @@ def error_groups(
     Of each group: its count, its first and last time, and one id.
 
     At most *limit* rows; ``all_jobs``: how many jobs there are in all. *newest*: read only the last so many that came
-    into each status; None: all.
+    into each status, or all for None.
     """
     seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
     kind = shown(connection, (jobs.c.id, jobs.c.job_type, jobs.c.error_type))
@@ -503,7 +503,7 @@ def one_job(connection: Connection, job_id: int) -> Row[Any] | None:
 
 
 def attempts_of(connection: Connection, job_id: int, limit: int | None) -> tuple[int, Sequence[Row[Any]]]:
-    """How many attempts of a job ended, and the newest *limit* of them (None: all), oldest first."""
+    """Return how many attempts of a job ended, and the newest *limit* of them, or all for None, oldest first."""
     query = (
         select(*shown(connection, job_runs.c)).where(job_runs.c.job_id == job_id).order_by(job_runs.c.attempt.desc())
     )
@@ -801,7 +801,7 @@ def ticked_at_least(connection: Connection, host: str, times: int) -> bool:
 
 
 def defined_at(connection: Connection, schedule: str) -> datetime | None:
-    """When the schedule's definition last took force."""
+    """Return when the schedule's definition last took force."""
     statement = f"SELECT max(a.at) AS at FROM {AUDIT} a WHERE a.action = 'define' AND a.subject = :schedule"
     at: datetime | None = run(connection, statement, schedule=schedule).scalar()
     return at

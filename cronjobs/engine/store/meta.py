@@ -93,7 +93,7 @@ def is_ours(settings: Settings, project: str, environment: str) -> bool:
 def adopt(connection: Connection, project: str, environment: str, actor: str | None, *, again: bool = False) -> Meta:
     """Give the database to *project* and *environment*, with an audit row; return the previous meta row.
 
-    *actor* None: the user that the database sees. If they own it already, nothing is written, unless *again*.
+    *actor* None means the user that the database sees. If they own it already, nothing is written, unless *again*.
     """
     before = read_meta(connection)
     if (before.project, before.environment) == (project, environment) and not again:

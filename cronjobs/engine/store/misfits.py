@@ -1,4 +1,4 @@
-"""Which versions of the code refused a job, and which ticked: the facts for giving its payload up.
+"""The versions of the code that refused a job and those that ticked: the facts for giving its payload up.
 
 A version is what a tick that loads its handlers records: the hash of its job types and of their source
 (``store.job_types``). While a payload waits for code that accepts it, every tick loads its handlers.

@@ -1,4 +1,4 @@
-"""What the rows say about a job number that no job has."""
+"""The facts that the database has about a job id that no longer exists or never did."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cronjobs.engine.store.sql import run
 class Gap(NamedTuple):
     """The facts about a job number without a job.
 
-    ``highest``: the highest number ever given; None: this role may not see it. ``highest_here``: the highest of a job.
+    ``highest``: the highest id ever given, or None if this role may not see it. ``highest_here``: the highest of a job.
 
-    ``in_ledger``: the ledger names it, so it was a job. ``made_after``: when the job with the next lower number was
-    made; None: there is none.
+    ``in_ledger``: the ledger names it, so it was a job. ``made_after``: when the job with the next lower id was made,
+    or None if there is none.
     """
 
     highest: int | None
@@ -42,6 +42,6 @@ _GAP: Final = f"""
 
 
 def gap_at(connection: Connection, job_id: int) -> Gap:
-    """What is known of *job_id*, a number that no job has."""
+    """Return what is known of *job_id*, an id that no job has."""
     row = run(connection, _GAP, id=job_id).one()
     return Gap(row.highest, row.highest_here, bool(row.in_ledger), row.created_at)

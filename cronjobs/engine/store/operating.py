@@ -1,4 +1,4 @@
-"""What operators do to jobs: retry, cancel, dismiss, and release those whose runner is gone, in short batches.
+"""The actions of operators on jobs: retry, cancel, dismiss, and release jobs whose runner is gone, in short batches.
 
 No statement waits for a locked row: it skips the row, and the caller tries again.
 """
@@ -66,9 +66,9 @@ class Changed:
 
 @dataclass(frozen=True)
 class OperatorAction:
-    """Who does what, where and why, for the audit trail; ``filter``: how jobs were chosen if not by id.
+    """An action, with who does it, where and why, for the audit trail. ``filter``: how jobs were chosen if not by id.
 
-    ``as_of``: change only jobs that have not ended or failed since then; None: all.
+    ``as_of``: change only jobs that have not ended or failed since then. None means all.
     """
 
     action: str
@@ -217,8 +217,8 @@ def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
 class HeldJob:
     """A running job and its lease; ``recorded``: its runner has already recorded the attempt's outcome.
 
-    ``lease_s``: the length of its runner's leases in seconds; None: unknown. ``permitted_until``: until then a cluster
-    worker may run it; None: no worker may.
+    ``lease_s``: the length of its runner's leases in seconds, or None if unknown. ``permitted_until``: until then a
+    cluster worker may run it. If None, no worker may.
     """
 
     job: Job
@@ -237,7 +237,7 @@ class HeldJob:
 
 
 def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
-    """Those of *ids* that are running."""
+    """Return the jobs among *ids* that are running."""
     rows = run(
         connection,
         f"""

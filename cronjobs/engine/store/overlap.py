@@ -1,4 +1,4 @@
-"""Which jobs of a schedule block each other. What runs and what can run decides, never the ids alone.
+"""The jobs of a schedule that block each other. Running jobs and jobs that can run decide this, never the ids alone.
 
 The SQL here compares a job ``j`` with the others of its schedule, ``o``. ``:runnable`` is the list of job types that
 some host can run; NULL: unknown, so any may be.
@@ -65,8 +65,8 @@ def busy_schedules(
 ) -> dict[str, list[Busy]]:
     """By schedule, the unfinished jobs that keep it from making another job, oldest first.
 
-    Schedules without any are left out. *runnable*: the job types that some host can run; None: any may be. Read from
-    rows, never from a lock that could outlive a crash.
+    Schedules without any are left out. *runnable*: the job types that some host can run, or None if that is unknown.
+    Read from rows, never from a lock that could outlive a crash.
     """
     busy: dict[str, list[Busy]] = {}
     rows = run(

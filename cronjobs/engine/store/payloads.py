@@ -56,7 +56,7 @@ _UNREAD_ONE: Final = f"SELECT j.id, j.job_type, j.status FROM {JOBS} j WHERE j.i
 
 
 def last_id(connection: Connection) -> int:
-    """The id of the newest job; 0: there is none."""
+    """The id of the newest job, or 0 if there is none."""
     return int(run(connection, f"SELECT max(j.id) FROM {JOBS} j").scalar() or 0)
 
 

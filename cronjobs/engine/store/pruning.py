@@ -255,7 +255,7 @@ _JOB_STAYS: Final = f"""j.status <> 'succeeded' AND NOT (j.finished_at IS NOT NU
 
 
 def past_jobs(connection: Connection, status: str, before: datetime, keys: datetime) -> dict[str, Past]:
-    """What pruning would delete of the jobs in *status*.
+    """Return how much pruning would delete of the jobs in *status*.
 
     Jobs, attempts, and what is left of jobs that keep their key.
     """

@@ -1,4 +1,4 @@
-"""What became of the schedules' occurrences lately: the strips on the pages, and the table that caches closed hours.
+"""The recent outcomes of schedules' occurrences: the strips on the pages, and the table that caches closed hours.
 
 A row of ``cronjobs_quarters`` is one hour of one schedule in which nothing can change any more. An hour without a row
 is read from the ledger. So a row is never needed; it saves reading up to sixty occurrences and their jobs.
@@ -152,7 +152,7 @@ def _due(connection: Connection, became: Iterable[Became]) -> Callable[[Became, 
 
 
 def _cron(definition: Any) -> CronTiming | None:
-    """None: it is due at even intervals, or its definition cannot be read."""
+    """None if it is due at even intervals, or its definition cannot be read."""
     try:
         return CronTiming(parse(definition["cron"]), definition.get("timezone", "UTC"))
     except (CronjobsError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError):

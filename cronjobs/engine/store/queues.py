@@ -127,7 +127,7 @@ def count_held(connection: Connection, queue: str) -> None:
 
 
 def held_so_far(connection: Connection) -> int:
-    """How many enqueues gave up in this way. SQLite has one writer, and enqueues wait for it."""
+    """Return how many enqueues gave up in this way. SQLite has one writer, and enqueues wait for it."""
     if not is_postgresql(connection):
         return 0
     statement = f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {QUEUES_HELD}"

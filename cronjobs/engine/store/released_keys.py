@@ -1,4 +1,6 @@
-"""When a cancelled job gives its key back: only if no attempt of it ever began. Every way to cancel uses these pieces.
+"""SQL by which a cancelled job gives its key back, if no attempt of it ever began.
+
+Every way to cancel uses these pieces.
 
 The SQL functions of the migration say the same; a test compares the rows that both leave.
 """

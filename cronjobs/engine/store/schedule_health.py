@@ -1,4 +1,4 @@
-"""What ``status`` asks about all schedules: which need a closer look, and which fire next. No objects for the rest."""
+"""The questions of ``status`` about all schedules: which need a closer look, and which fire next."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _BY_BYTES: Final = either(postgresql='COLLATE "C"', sqlite="")  # as Python comp
 
 @dataclass(frozen=True)
 class Survey:
-    """How many schedules are ``active``; how many of these will fire unless something changes; and ids of active ones.
+    """The numbers of ``active`` schedules and of those that will fire unless something changes, and ids of active ones.
 
     ``went_badly``: the newest ledger row needs a closer look. ``doubtful``: these, plus schedules that are due, have a
     ``grace`` or may have an unreadable definition, plus retired ones that owe something.

@@ -1,4 +1,4 @@
-"""How much of a row is fetched: plain SQL, or a stranger who may enqueue, can write hundreds of megabytes into one."""
+"""Limits on how much of a row is fetched. Plain SQL, or a stranger who may enqueue, can write hundreds of megabytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How statements are run, and what many of them share: groups of rows, locks, types.
+"""Run statements. This module also has what many statements share: groups of rows, locks, types.
 
 A statement is an f-string, written once for both databases: see ``engine/probe/sql_text.py``. A piece of SQL that
 several statements have is a constant of the module whose subject it is.
@@ -251,7 +251,7 @@ def _prepare(statement: str, postgresql: bool, schema: str | None, stands: bool)
 
 
 def _types_told(statement: str) -> dict[str, TypeEngine[Any]]:
-    """Those of ``_TYPES`` that *statement* may return. SQLAlchemy compares each with the result, every time."""
+    """Return the ``_TYPES`` that *statement* may return. SQLAlchemy compares each with the result, every time."""
     told = statement.rpartition("RETURNING")[2]
     words = None if _EVERY_COLUMN.search(told) else set(_WORD.findall(told))
     return {name: kind for name, kind in _TYPES.items() if words is None or name in words}

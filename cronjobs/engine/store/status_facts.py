@@ -1,4 +1,4 @@
-"""What ``status`` reads to report every problem: deaths, runs that did not happen, ticks that fire no schedules.
+"""The reads of ``status`` behind every problem: deaths, runs that did not happen, ticks that fire no schedules.
 
 Every statement uses an index and reads a bounded number of rows, however many jobs have ended; a test checks the plans.
 """
@@ -126,7 +126,7 @@ def heads(connection: Connection, names: Collection[str]) -> dict[str, JobNow]:
 
 
 def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
-    """Those of these jobs that exist."""
+    """Return the jobs that exist among these."""
     rows = run(
         connection,
         f"""

@@ -1,4 +1,4 @@
-"""What running jobs have reported so far: their progress, and the end of their output."""
+"""The reports of running jobs so far: their progress, and the end of their output."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def progress_of(connection: Connection, ids: Collection[int]) -> dict[int, Any]:
 
 
 def ended_attempt(connection: Connection, job_id: int, attempt: int | None) -> Row[Any] | None:
-    """How this attempt ended, and all its output. *attempt* None: the last one that has ended."""
+    """How this attempt ended, and all its output. *attempt* None means the last one that has ended."""
     return run(
         connection,
         f"""

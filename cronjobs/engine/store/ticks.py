@@ -1,4 +1,4 @@
-"""What a tick reads first and writes last, and the audit trail."""
+"""The rows that a tick reads first and writes last, and the audit trail."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def record(
     detail: dict[str, Any] | None = None,
     at: datetime | None = None,
 ) -> int:
-    """Append to the audit trail; return the entry's id. ``actor`` None: the user that the database sees."""
+    """Append to the audit trail; return the entry's id. ``actor`` None means the user that the database sees."""
     values = {"action": action, "subject": subject, "host": host, "why": why, "detail": detail}
     if actor is not None:
         values["actor"] = actor

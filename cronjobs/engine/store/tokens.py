@@ -35,7 +35,7 @@ Answer = Literal["yours", "taken", "cancelled", "done", "over"]
 
 
 class TokenKey(NamedTuple):
-    """What a worker needs to take and confirm one attempt."""
+    """The key with which a worker takes and confirms one attempt."""
 
     job_id: int
     attempt: int
@@ -75,7 +75,7 @@ def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
 
 
 class Closed(NamedTuple):
-    """What became of attempts whose tokens were taken back.
+    """The result of taking tokens back.
 
     ``over``: the jobs whose attempt nobody can begin or continue any more. ``unbegun``: those of them that nobody
     began.
@@ -125,7 +125,7 @@ def drop(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, str]:
 
 
 class TokenRow(NamedTuple):
-    """``taken_s``: seconds since the token was taken; None: nobody took it. ``ended``: JSON that its worker wrote.
+    """``taken_s``: seconds since the token was taken, or None if nobody took it. ``ended``: JSON that its worker wrote.
 
     ``left_s``: seconds until its permit ends; negative: nothing of the attempt runs any more.
     """

@@ -18,7 +18,7 @@ KINDS: Final = ("job", "schedule", "queue", "effect")  # "schedule nightly" is t
 
 @dataclass(frozen=True)
 class TrailFilter:
-    """Which entries to read; None: any."""
+    """The filter for audit entries. None means any."""
 
     since: datetime | None = None
     subject: str | None = None

@@ -36,7 +36,7 @@ def compared_with(connection: Connection) -> datetime:
 
 
 def changes(connection: Connection, queues: Collection[str], since: datetime) -> dict[str, int]:
-    """How many more jobs are due now than at *since*; negative: fewer. A retried job counts as new.
+    """Return how many more jobs are due now than at *since*; negative: fewer. A retried job counts as new.
 
     Counts at most CAME_READ new jobs of each queue.
     """

@@ -1,4 +1,4 @@
-"""What a tick would find now, read without claiming or locking anything."""
+"""The work that a tick would find now, read without claiming or locking anything."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def due_jobs(connection: Connection, *, known: Collection[str], queue: str | Non
 
 
 def expired_leases(connection: Connection) -> int:
-    """How many attempts a tick would settle first, because their lease expired."""
+    """Return how many attempts a tick would settle first, because their lease expired."""
     counted = run(
         connection, f"SELECT count(*) FROM {JOBS} WHERE locked_until IS NOT NULL AND locked_until < {NOW}"
     ).scalar_one()
@@ -52,7 +52,7 @@ def expired_leases(connection: Connection) -> int:
 
 
 def next_run_at(connection: Connection) -> datetime | None:
-    """When the next job that is not due yet will be due."""
+    """Return when the next job that is not due yet will be due."""
     found = run(
         connection, f"SELECT run_at FROM {JOBS} WHERE {WAITING} AND run_at > {NOW} ORDER BY run_at LIMIT 1"
     ).first()

@@ -37,7 +37,7 @@ _COLUMNS: Final = {"id": jobs.c.id, "ended": jobs.c.finished_at, "due": jobs.c.r
 
 
 class Place(NamedTuple):
-    """A row in the requested order; ``at`` None: ordered by id alone."""
+    """A row in the requested order. ``at`` is None if it is ordered by id alone."""
 
     at: datetime | None
     job_id: int
@@ -199,7 +199,7 @@ class Bulk:
 
 @dataclass
 class Kinds:
-    """How many jobs a change is about, by type and status.
+    """The number of jobs that a change is about, by type and status.
 
     ``read``: only so many rows were checked, and there are more.
     """
@@ -210,7 +210,7 @@ class Kinds:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Ids, the largest first. ``below``: where the next step begins; 0: nothing is left."""
+    """Ids, the largest first. ``below``: where the next step begins, or 0 if nothing is left."""
 
     ids: Sequence[int]
     below: int
@@ -313,7 +313,7 @@ ACTS_READ: Final = 5_000  # rows of the audit trail, each of up to operating.BAT
 
 
 def done_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Counter[str]:
-    """How many jobs a change has changed, by who did it: the audit entries with the filter *of*."""
+    """Return how many jobs a change has changed, by who did it: the audit entries with the filter *of*."""
     done: Counter[str] = Counter()
     for row in _acts(connection, bulk, of, audit.c.subject == "jobs"):
         done[row.actor] += len(row.detail.get("ids", ()))
@@ -327,7 +327,7 @@ def some_done(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Sequ
 
 
 def asked_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> int:
-    """How many running jobs a cancel has asked to stop: each has an audit entry of its own."""
+    """Return how many running jobs a cancel has asked to stop: each has an audit entry of its own."""
     return sum(1 for _ in _acts(connection, bulk, of, audit.c.subject != "jobs"))
 
 
@@ -344,6 +344,6 @@ def _acts(connection: Connection, bulk: Bulk, of: Mapping[str, str], subject: Co
 
 
 def newest_id(connection: Connection) -> int:
-    """The newest job's id; 0: there are no jobs."""
+    """The newest job's id, or 0 if there are no jobs."""
     newest: int = connection.execute(select(func.coalesce(func.max(jobs.c.id), 0))).scalar_one()
     return newest

@@ -1,4 +1,4 @@
-"""What a tick does for the pages: it keeps what became of the occurrences of hours that cannot change any more."""
+"""A tick's work for the pages: it stores the outcomes of hours in which nothing can change any more."""
 
 from __future__ import annotations
 

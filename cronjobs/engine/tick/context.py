@@ -1,4 +1,4 @@
-"""What all parts of a tick share: what it runs on, its time, its row and result, and how a part is tried."""
+"""The context that all parts of a tick share: settings, database, time, row and result, and how a part is tried."""
 
 from __future__ import annotations
 

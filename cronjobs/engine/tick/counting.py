@@ -1,4 +1,4 @@
-"""What a tick does for metrics and charts: it folds new counts into the sums."""
+"""A tick's work for metrics and charts: it folds new counts into the sums."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ BRIEF_S: Final = 0.0005  # jobs that take no longer end together: a commit takes
 
 @dataclass
 class Ends:
-    """What ended and is not written yet waits in ``in_flight``.
+    """Writes the ends of attempts. Those not written yet wait in ``in_flight``.
 
     ``database_now`` was read at the monotonic instant ``now_read_at``. ``caught`` takes an error that nobody expected.
     ``last``: the end that was recorded last.
@@ -90,7 +90,7 @@ class Ends:
         return self.workers.ended.get(timeout=patience_s)
 
     def _patience_s(self, until: float) -> float:
-        """How long to wait for another end, so that one write takes many."""
+        """Return how long to wait for another end, so that one write takes many."""
         left = until - self.clock.monotonic()
         running = len(self.in_flight.held) - len(self.in_flight.unwritten)
         waiting = sum(each.let_go is not None for each in self.in_flight.unwritten)  # workers, for this write

@@ -34,7 +34,10 @@ NOT_INSTALLED: Final = "Dask is not installed: pip install 'cronjobs[dask]'"
 
 @dataclass(frozen=True)
 class Supervision:
-    """What a supervisor has to know; everything else it reads from the configuration file. ``queue`` None: every."""
+    """The facts that a supervisor is started with.
+
+    It reads everything else from the configuration file. If ``queue`` is None, it takes every queue.
+    """
 
     config: str
     database: str
@@ -66,7 +69,7 @@ class SupervisorLock:
 
     @classmethod
     def take(cls, supervision: Supervision, folder: Path | None = None) -> SupervisorLock | None:
-        """Take the lock; None: somebody has it. Raises OSError if the state folder cannot be used."""
+        """Take the lock. Return None if somebody has it. Raises OSError if the state folder cannot be used."""
         descriptor = _open(folder or state_folder(), supervision.lock_name)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The door for extras into a tick. What they do beside its work cannot harm it.
+"""The door for extras into a tick. Their work beside the tick's own cannot harm it.
 
 Each extra has a thread of its own, in which its calls run one after another: its error, its hang and its slow network
 stay its own. The tick waits two seconds in all for an extra. Then it goes on without it, reports that, and does not
@@ -62,7 +62,7 @@ DOORS: Final = {
 
 @dataclass(frozen=True)
 class Beside:
-    """What a hook may use. It gets no connection of the tick's: it opens short transactions of its own."""
+    """The things that a hook may use. It gets no connection of the tick's, and opens short transactions of its own."""
 
     settings: Settings
     database: Database
@@ -76,7 +76,7 @@ class Beside:
 
 
 class Over(NamedTuple):
-    """What a hook learns at the end. *until*: when it has to be done, by the monotonic clock."""
+    """The facts for a hook at the end. *until*: when it has to be done, by the monotonic clock."""
 
     until: float
     exit_code: int = 0
@@ -86,7 +86,7 @@ class Over(NamedTuple):
 
 
 class Hook:
-    """What an extra does beside a tick; each method may stay as it is. They run in the extra's own thread."""
+    """An extra's work beside a tick. Each method may stay as it is. They run in the extra's own thread."""
 
     schedules: frozenset[str] = frozenset()  # it hears of the attempts of their jobs
 
@@ -106,14 +106,14 @@ class Hook:
         """Its code has ended; what becomes of the job is an event."""
 
     def heard(self, event: events.Event) -> None:
-        """What became of such a job."""
+        """Called with the end of such a job."""
 
     def wants_handlers(self) -> bool:
         """Whether ``end`` needs the handlers loaded, which only the tick's own thread may do."""
         return False
 
     def end(self, over: Over) -> None:
-        """When all is recorded. It may last until the tick's deadline."""
+        """Called when all is recorded. It may last until the tick's deadline."""
 
 
 class Extras:
@@ -127,7 +127,7 @@ class Extras:
         self._heard_of: dict[int, list[_Extra]] = {}
 
     def begin(self) -> None:
-        """Let each begin; nothing waits for it yet."""
+        """Call every extra's ``begin``. Nothing waits for it yet."""
         for extra in self._extras:
             extra.call(lambda hook: hook.begin())
 
@@ -194,7 +194,7 @@ class _Extra:
         self._given_up = False
 
     def call(self, do: Callable[[Hook], None]) -> threading.Event | None:
-        """Have *do* run after all calls before it; None: this extra is not called any more."""
+        """Have *do* run after all calls before it. Return None if this extra is not called any more."""
         if self._given_up:
             return None
         if self._thread is None:
@@ -238,7 +238,7 @@ class _Extra:
 
 
 def of_tick(beside: Beside) -> Extras:
-    """Those that this project uses, and those that its file names."""
+    """Return the extras that this project uses, and those that its file names."""
     doors = {name: door for name, door in DOORS.items() if door.wanted(beside.settings, beside.spool)}
     if named := beside.settings.extras:
         prepare_imports(beside.settings)
@@ -247,7 +247,7 @@ def of_tick(beside: Beside) -> Extras:
 
 
 def beside_jobs(settings: Settings, database: Database, emit: Callable[[events.Event], None]) -> Extras:
-    """Those that hear of jobs which run outside a tick, in a process of their own; they have begun."""
+    """Return the extras that hear of jobs outside a tick, in a process of their own. They have begun."""
     doors = {name: door for name, door in DOORS.items() if door.beside_jobs and door.wanted(settings, "-")}
     extras = Extras(doors, Beside(settings, database, Identity.here(), emit))
     extras.begin()

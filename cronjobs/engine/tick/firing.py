@@ -1,4 +1,4 @@
-"""The schedules' parts of a tick: put the file in force, and turn due occurrences into jobs and ledger rows.
+"""The parts of a tick that deal with schedules: apply the file, and turn due occurrences into jobs and ledger rows.
 
 An idle tick runs 1,440 times a day: what applies and settles is imported where it is used.
 """

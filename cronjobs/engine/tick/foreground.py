@@ -53,7 +53,10 @@ HAND_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which
 
 @dataclass(frozen=True)
 class RunResult:
-    """How it ended. ``decided`` None: the lease was lost, and nothing was recorded. ``signal``: what a person sent."""
+    """The end of a run.
+
+    If ``decided`` is None, the lease was lost and nothing was recorded. ``signal``: the signal that a person sent.
+    """
 
     job: Job
     decided: Decided | None
@@ -188,7 +191,7 @@ class Foreground:
         return RunResult(self._job, decided, self._signal if self._was_stopped else None)
 
     def _keep(self) -> None:
-        """What the thread beside the job does: keep its lease until it has ended, and record that."""
+        """Run in the thread beside the job: keep its lease until it has ended, and record the end."""
         self._loop.run()
         if self._ended:
             self._loop.finish()

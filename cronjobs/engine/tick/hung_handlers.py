@@ -47,7 +47,7 @@ class HungHandlers:
         return [each for each in self.in_flight.busy() if each.phase is Phase.HELD and now >= each.overdue_at]
 
     def note_stuck(self, stopping: str | None) -> list[Attempt]:
-        """What runs on although the tick ends; noted as interrupted, if it was not overdue before."""
+        """Return the attempts that run on although the tick ends; note those that were not overdue as interrupted."""
         stuck = self.in_flight.busy()
         for attempt in stuck:
             if attempt.phase is Phase.HELD:

@@ -1,4 +1,4 @@
-"""What a full tick leaves for the fast path of the next ones: see ``probe.inputs``."""
+"""The file that a full tick leaves for the fast path of the next ones: see ``probe.inputs``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _often(settings: Settings) -> bool:
 
 
 def _linger_s(start: Start, settings: Settings) -> float:
-    """How often a tick of this command line looks again; 0: it does not stay.
+    """Return the seconds after which a tick of this command line looks again, or 0 if it does not stay.
 
     Each of these options is for one tick: to wait for its long jobs, to run so many jobs, to take so long.
     """

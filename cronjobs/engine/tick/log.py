@@ -55,7 +55,10 @@ class Log:
 
 
 def told_of_starts(write: Callable[[events.Event], None], extras: Extras | None = None) -> Callable[[Attempt], None]:
-    """What is done when the code of an attempt begins, in its worker's thread: *write* must be for any thread."""
+    """Return the function to call when the code of an attempt begins.
+
+    It is called in the worker's thread, so *write* must be safe in any thread.
+    """
 
     def started(attempt: Attempt) -> None:
         write(events.job_started(attempt.job, attempt.worker))

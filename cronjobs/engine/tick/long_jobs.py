@@ -50,7 +50,10 @@ SILENT: Final = "no answer in time"
 
 @dataclass(frozen=True)
 class Handover:
-    """What the process of a long job has to know; everything else it reads from the configuration file."""
+    """The facts that the process of a long job is started with.
+
+    It reads everything else from the configuration file.
+    """
 
     config: str
     database: str
@@ -234,7 +237,9 @@ class Adopted:
 
 
 def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted | None:
-    """Take over the lease; None: the job is no longer the tick's, or too many long jobs already run on this host.
+    """Take over the lease.
+
+    Return None if the job is no longer the tick's, or too many long jobs already run on this host.
 
     If the COMMIT's reply is lost, the rows show whose lease it is. Raises DatabaseError.
     """

@@ -34,7 +34,7 @@ class Alarm:
         self._name = name or alarm_name(config)
 
     def causes(self) -> list[str]:
-        """Those that were reported, and are not over."""
+        """Return the causes that were reported and are not over."""
         return list(self._load())
 
     def forget(self, cause: str) -> None:
@@ -88,7 +88,7 @@ class Alarm:
         return worth
 
     def untold(self, cause: str) -> int:
-        """How often *cause* occurred unreported between its last two reports."""
+        """Return how often *cause* occurred unreported between its last two reports."""
         return int(self._load().get(cause, {}).get("untold", 0))
 
     def over(
@@ -173,7 +173,7 @@ def remember_log(config: Path, log: Path | None) -> None:
 
 
 def known_log(config: Path) -> Path | None:
-    """Where ticks of *config* wrote their log when the file could last be read."""
+    """Return where ticks of *config* wrote their log when the file could last be read."""
     kept = State().read(f"log-{_name(config)}")
     return Path(kept) if kept and Path(kept).is_absolute() and Path(kept).exists() else None
 

@@ -1,4 +1,4 @@
-"""Which due jobs a tick did not start, and why: for the tick's row, its log, and ``explain``. Pure.
+"""The due jobs that a tick did not start, and why: for the tick's row, its log, and ``explain``. Pure.
 
 A record is a JSON list of entries: ``why`` (a key of WHY), ``job_type``, ``queue``, the number of ``jobs`` (with
 ``more``: at least so many), and what the reason needs.
@@ -49,7 +49,7 @@ LONGEST_NAME: Final = 200  # characters
 
 @dataclass(frozen=True)
 class TickState:
-    """What a tick could still have started when it ended. ``left``: how many more jobs --limit allowed.
+    """The room that a tick still had when it ended. ``left``: how many more jobs --limit allowed.
 
     ``longest_s``: a longer job needs a place for long jobs; infinite where there are none (``long_jobs: 0``).
     ``slots``: whether a worker was free. ``running``: number of running jobs by concurrency key.
@@ -126,7 +126,7 @@ def record(lanes: Iterable[WaitingLane], tick: TickState) -> list[dict[str, Any]
 
 
 def counted(lanes: Iterable[WaitingLane]) -> dict[str, int]:
-    """How many due jobs wait, by job type."""
+    """Return how many due jobs wait, by job type."""
     counts: dict[str, int] = {}
     for lane in lanes:
         counts[lane.job_type] = counts.get(lane.job_type, 0) + lane.count

@@ -59,11 +59,11 @@ class Pace:
 
 @dataclass(frozen=True)
 class LoopState:
-    """What a loop has to do. Instants are seconds of the monotonic clock; infinity: never.
+    """The work of a loop. Instants are seconds of the monotonic clock; infinity means never.
 
     ``busy``: claimed and not ended. ``running_on``: ended their jobs themselves, and are still within their timeouts.
     ``without_lease``: how many attempts without a lease occupy a slot, those included. ``left``: how many jobs the
-    caller still allows. ``outage_pause_s``: seconds until the next try after a database error; None: there is none.
+    caller still allows. ``outage_pause_s``: seconds until the next try after a database error, or None without one.
     ``outage_stays``: waiting does not help against it.
     """
 
@@ -90,7 +90,7 @@ class LoopState:
 
     @property
     def last_chance_until(self) -> float:
-        """Until when an attempt that just reached its time-out gets the chance to end by itself."""
+        """Return the instant until which an attempt that just reached its time-out may still end by itself."""
         return max((a.recorded_at + LAST_CHANCE_S for a in self.busy if a.phase is Phase.OVERDUE), default=0.0)
 
 

@@ -47,7 +47,7 @@ class Before:
 
 
 def would_go(connection: Connection, before: Before) -> dict[str, store.Past]:
-    """What a ``Pruner`` would remove now if nobody has locked it, by kind; writes nothing."""
+    """Return what a ``Pruner`` would remove now if nobody has locked it, by kind; writes nothing."""
     found: dict[str, store.Past] = {}
     for status, limit in before.jobs:
         for kind, (rows, oldest) in store.past_jobs(connection, status, limit, before.keys).items():
@@ -62,7 +62,7 @@ def would_go(connection: Connection, before: Before) -> dict[str, store.Past]:
 
 
 def next_batch(rows: int, took_s: float, share_s: float) -> int:
-    """How many rows the next batch takes, if the last *rows* took *took_s*."""
+    """Return how many rows the next batch takes, if the last *rows* took *took_s*."""
     if took_s > share_s:
         return max(SMALLEST_BATCH, rows // 2)
     return min(LARGEST_BATCH, rows * 2) if took_s < share_s / 3 else rows

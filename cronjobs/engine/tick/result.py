@@ -1,4 +1,4 @@
-"""What a tick is restricted to, and what it did: for its row, its summary and its exit code."""
+"""The restrictions of a tick and its result: for its row, its summary and its exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_LOADED: Final = "not loaded"
 
 @dataclass(frozen=True)
 class TickFilter:
-    """How the caller of run-due restricts a tick; None: not restricted."""
+    """The restrictions that the caller of run-due gives a tick. None means no restriction."""
 
     queue: str | None = None
     only: str | None = None  # a job type
@@ -30,14 +30,14 @@ class TickFilter:
     executor: str | None = None  # jobs of this executor's types alone, for its supervisor; None: of no executor's
 
     def options(self) -> dict[str, Any]:
-        """Those that were given, by the names of the options."""
+        """Return the restrictions that were given, by the names of the options."""
         given = {"queue": self.queue, "only": self.only, "limit": self.jobs}
         return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass
 class Counts:
-    """How many jobs a tick claimed, and how they ended."""
+    """The number of jobs that a tick claimed, and how they ended."""
 
     claimed: int = 0
     succeeded: int = 0
@@ -82,7 +82,7 @@ TOLD_CODES: Final = (3, 4, EX_SOFTWARE)  # exit codes that a tick's row has; the
 
 @dataclass
 class Result:
-    """What a tick did. ``stuck``: a thread still runs, so the process must exit at once."""
+    """The result of a tick. ``stuck``: a thread still runs, so the process must exit at once."""
 
     ended: str = ""
     counts: Counts = field(default_factory=Counts)
@@ -103,7 +103,7 @@ class Result:
     signal: int | None = None
 
     def left(self) -> list[dict[str, Any]]:
-        """What it left, for the tick's row: due jobs, and what of the code it could not load."""
+        """Return what the tick left undone, for its row: due jobs, and code that it could not load."""
         return [*self.not_started, *({"why": NOT_LOADED, "where": where} for where in noted(self.not_loaded))]
 
     def did(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def sort_runners(holders: Mapping[str, float | None], here: Identity) -> Runners
 def lease_is_wrong(locked_until: datetime, now: datetime, lease_s: float | None) -> bool:
     """Whether a lease ends later than any runner with a correct clock can have written.
 
-    *lease_s*: the length of that runner's leases; None: unknown.
+    *lease_s*: the length of that runner's leases, or None if unknown.
     """
     longest = LONGEST_LEASE if lease_s is None else timedelta(seconds=min(lease_s, LONGEST_LEASE.total_seconds()))
     return locked_until > now + longest + CLOCK_SLACK

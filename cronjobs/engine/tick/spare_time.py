@@ -1,4 +1,4 @@
-"""What a tick does beside its work: prune, fold counts, close hours, and what extras do.
+"""The tasks of a tick beside its work: prune, fold counts, close hours, and call extras.
 
 Only what is needed is imported.
 """
@@ -59,7 +59,7 @@ class SpareTime:
         self.extras.begin()
 
     def before_work(self) -> None:
-        """What no tick has had time for lately."""
+        """Do what no tick has had time for lately."""
         tick, seen = self.tick, self.seen
         if pruning.is_overdue(seen.pruned_at, seen.now):
             tick.try_part(partial(self._prune, pruning.OVERDUE_SHARE))
@@ -76,7 +76,7 @@ class SpareTime:
             tick.try_part(partial(close_hours, tick), retry_until=0)
 
     def end(self) -> None:
-        """When the tick's row is written."""
+        """Do the rest, after the tick's row is written."""
         result = self.tick.result
         if result.stuck:
             return

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class TickRow:
     """The contents of a tick's row. ``fingerprint``: of the definitions that the tick found, or put in force.
 
-    ``loaded``: its job types, and the version of their code; None: not loaded.
+    ``loaded``: its job types and the version of their code, or None if they were not loaded.
     """
 
     identity: Identity

@@ -59,7 +59,7 @@ class SafetyNet:
 
 
 def place(error: BaseException) -> str:
-    """Where *error* was raised: "loop.py:212 _turn < loop.py:98 run", innermost first."""
+    """Return where *error* was raised: "loop.py:212 _turn < loop.py:98 run", innermost first."""
     frames = list(reversed(extract_tb(error.__traceback__)))[:FRAMES]
     return " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames)
 

@@ -66,7 +66,9 @@ EXPECTED_MORE: Final = timedelta(seconds=0.5)
 
 @dataclass
 class Experience:
-    """How long the jobs of each type took in this tick: a default timeout would idle the last third of each minute.
+    """The run times of each type's jobs in this tick.
+
+    With the default timeout alone, the last third of each minute would be idle.
 
     ``overran``: the types that experience was wrong about within a day; asked once, when it is needed. None: unknown.
     """
@@ -82,7 +84,7 @@ class Experience:
         self._took.setdefault(job_type, deque(maxlen=MOST_ENDS)).append(took)
 
     def expected(self, job_type: JobType) -> timedelta | None:
-        """How long one more job will hardly take; None: as long as its timeout.
+        """Return a time that one more job will hardly exceed, or None to count with its timeout.
 
         Only for types whose timeout nobody declared, and not for those that must not be lost.
         """
@@ -102,10 +104,12 @@ def unknown() -> None:
 
 @dataclass
 class ClaimPlanner:
-    """Plans the claims of one tick. ``typical_s``: how long jobs took lately that may be claimed ahead; None: unknown.
+    """Plans the claims of one tick.
+
+    ``typical_s``: how long jobs that may be claimed ahead took lately, or None if unknown.
 
     ``last_s``: how long the last job took; ``write_s``: the last turn's transaction. ``claimed``: how many jobs so far.
-    ``runner``: the highest age this tick's process can reach; None: unknown. ``many_queues``: see ``Overview``.
+    ``runner``: the highest age this tick's process can reach, or None if unknown. ``many_queues``: see ``Overview``.
     ``experience``: how long jobs take, by type.
     """
 
@@ -138,13 +142,16 @@ class ClaimPlanner:
     # --- how many -----------------------------------------------------------------------------------------------------
 
     def free(self, in_flight: InFlight) -> int:
-        """How many more jobs would start at once; if negative, how many wait for a worker."""
+        """Return how many more jobs would start at once; if negative, how many wait for a worker."""
         busy = in_flight.busy()
         overdue = sum(attempt.phase is Phase.OVERDUE for attempt in busy)
         return self._slots(overdue, in_flight) - (len(busy) - overdue)
 
     def room(self, in_flight: InFlight) -> int:
-        """How many jobs to claim: for free slots, and what will start within about 50 ms, once half of that is left."""
+        """Return how many jobs to claim.
+
+        They fill the free slots and start within about 50 ms. More are claimed once half of those are left.
+        """
         overdue = sum(attempt.phase is Phase.OVERDUE for attempt in in_flight.busy())
         free, ahead = self.free(in_flight), self.ahead()
         if self._slots(overdue, in_flight) <= 0 or -free > ahead // 2:
@@ -152,13 +159,13 @@ class ClaimPlanner:
         return max(0, min(free + ahead, self.left()))
 
     def ahead(self) -> int:
-        """How many jobs will start within about 50 ms; with one worker none, so that jobs run in exact order."""
+        """Return how many jobs will start within about 50 ms; with one worker none, so that jobs run in exact order."""
         if self.workers == 1 or self.typical_s is None:
             return 0
         return min(MOST_AHEAD, int(self.workers * AHEAD_S / max(self.typical_s, 0.0001)))
 
     def left(self) -> int:
-        """How many more jobs ``--limit`` allows."""
+        """Return how many more jobs ``--limit`` allows."""
         return NO_LIMIT if self.limits.jobs is None else self.limits.jobs - self.claimed
 
     def _slots(self, overdue: int, in_flight: InFlight) -> int:
@@ -240,7 +247,10 @@ def fits(timeout: timedelta, remaining: timedelta) -> bool:
 
 
 def _whole_time(job_type: JobType, expected: timedelta | None = None) -> timedelta:
-    """How much of the tick a job may take: its time-out, or *expected*, and what it takes to stop its process."""
+    """Return how much of the tick a job may take.
+
+    That is its time-out or *expected*, plus the time to stop its process.
+    """
     longest = job_type.timeout if expected is None else min(expected, job_type.timeout)
     return longest + job_type.stop_grace
 
@@ -261,7 +271,7 @@ End = tuple[Ended, Decided]
 
 @dataclass(frozen=True)
 class Batch:
-    """What a turn is to write, as decided at the monotonic instant ``now``. ``held``: all our leases.
+    """The rows that a turn is to write, as decided at the monotonic instant ``now``. ``held``: all our leases.
 
     ``room``: how many jobs to claim.
 
@@ -295,7 +305,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What one committed transaction did. ``sent``: when its first statement was sent, on the monotonic clock.
+    """The result of one committed transaction. ``sent``: when its first statement was sent, on the monotonic clock.
 
     ``more_due``: there may be more due jobs that the claim did not look at.
     """
@@ -402,8 +412,8 @@ class Writer:
     def _read_leased(self, turn: BatchResult) -> BatchResult:
         """Read the rows that a wary claim leased, each in a transaction of its own.
 
-        What cannot be read for what is in it stays leased, which is what recovery judges it by; the next turn gives the
-        others back. This never raises: *turn* is committed.
+        A row whose content cannot be read stays leased, and recovery judges it by that. The next turn gives the others
+        back. This never raises: *turn* is committed.
         """
         for job_id in turn.unread:
             try:

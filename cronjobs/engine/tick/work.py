@@ -109,7 +109,10 @@ class Work:
         return self.loop
 
     def _look(self) -> tuple[list[Crashing], Signs]:
-        """What earlier ticks died of. It begins with this tick's row, by which a later one sees that we died."""
+        """Return the job types that earlier ticks died of.
+
+        First write this tick's row, by which a later tick sees that this one died.
+        """
         try:
             with self.tick.database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
                 self.tick.row.begin(connection)
@@ -179,7 +182,7 @@ class Work:
                 self.tick.result.not_started.insert(0, unknown_type(job_type, names))
 
     def _present_types(self, connection: Connection) -> frozenset[str] | None:
-        """The types that this tick or another host knows; None: unknown."""
+        """The types that this tick or another host knows, or None if unknown."""
         if self.types().runnable is None:
             return None
         loaded = self.tick.row.loaded

@@ -78,8 +78,8 @@ def _nothing(verb: str, wrong: str, typed: str = "") -> dict[str, Any]:
 def _cause(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> CauseName | None:
     """In words, of a search for one cause and nothing else.
 
-    When all is done, no dead job names the cause any more: an attempt of a job that was changed does. None: also those
-    attempts are pruned.
+    When all is done, no dead job names the cause any more: an attempt of a job that was changed does. None if those
+    attempts are pruned, too.
     """
     key = bulk.wanted.cause
     if key is None or bulk.wanted != Filter(cause=key):

@@ -33,12 +33,15 @@ def cause(connection: Connection, view: View, _types: JobTypes, key: str) -> str
 
 
 def verbs(cause: Cause) -> list[str]:
-    """What can be done with its jobs: cron's line runs what exec ran."""
+    """Return the actions that the cause's jobs allow.
+
+    Runs of exec cannot be retried, because cron's line starts them.
+    """
     return ["dismiss"] if cause.name.job_type.startswith(EXEC_PREFIX) else ["retry", "dismiss"]
 
 
 def causes_section(why: Causes) -> dict[str, Any]:
-    """What "causes.html" shows."""
+    """Return the values for "causes.html"."""
     return {
         "causes": [(each, verbs(each)) for each in why.found[:CAUSES]],
         "more_causes": max(0, len(why.found) - CAUSES),

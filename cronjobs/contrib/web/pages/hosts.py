@@ -36,7 +36,7 @@ def hosts(connection: Connection, view: View, _types: JobTypes) -> str:
 
 
 def last_ticks(connection: Connection, view: View) -> list[dict[str, Any]]:
-    """What "hosts_section.html" shows."""
+    """Return the values for "hosts_section.html"."""
     return [_tick(row, view) for row in listing.last_ticks(connection)]
 
 

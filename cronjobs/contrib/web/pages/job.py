@@ -69,7 +69,7 @@ def _cause(row: Any) -> str | None:
 
 
 def _so_far(row: Any) -> tuple[str, str]:
-    """What a running attempt has printed: what came before its last lines, and these."""
+    """Return the output of a running attempt in two parts: its last lines, and the output before them."""
     if row.status != Status.RUNNING or not row.live_output or reported_of(row.progress) is None:
         return "", ""
     lines = str(row.live_output).splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""How often the jobs of each type end, fail and die, how long they run and wait: what is slow, and what costs most."""
+"""The page of job types: how often the jobs of each type end, fail and die, and how long they run and wait."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def job_types(connection: Connection, view: View, _types: JobTypes) -> str:
 
 
 def _times(each: TypeSum) -> list[timedelta | None]:
-    """Runs on average and at most, waits on average and at most; None: of none that is known."""
+    """The average and longest run and wait of a type's jobs. A value is None if none is known."""
     return [
         _average(each.run_micros, each.ran),
         _span(each.longest_run),

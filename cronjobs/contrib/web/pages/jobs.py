@@ -84,7 +84,7 @@ def jobs(connection: Connection, view: View, _types: JobTypes) -> str:
 
 
 def typed_in(query: Mapping[str, str]) -> str:
-    """What stands in the field; an address may also name its words one by one."""
+    """Return the text of the search field. An address may also name its words one by one."""
     if "q" in query:
         return query["q"]
     given: dict[str, Any] = {name: query[name] for name in FIELDS if query.get(name, "").strip()}
@@ -157,7 +157,10 @@ def _note(row: Any, view: View) -> str:
 
 
 def _payload(row: Any, view: View) -> str:
-    """What tells jobs of one type apart, where there is no error; not in a file that is sent around."""
+    """Return a job's payload, which tells jobs of one type apart if there is no error.
+
+    A report that is sent around has none.
+    """
     if view.alone or row.payload in ({}, None) or isinstance(row.payload, BadJson):
         return ""
     payload = view.settings.shown_payload(row.job_type, row.payload, masking.keys_of_meta(row.meta))

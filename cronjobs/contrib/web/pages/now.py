@@ -1,4 +1,4 @@
-"""What runs, what waits and whether it grows, what comes next: the middle of the first page."""
+"""The middle of the first page: the running jobs, the waiting queues and their trend, and the next schedules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class Waits(NamedTuple):
 
 
 def now_sections(connection: Connection, health: Health, view: View) -> dict[str, Any]:
-    """What "now.html" shows: the jobs that run longest, the queues that wait longest, the schedules that are next."""
+    """Return the values for "now.html".
+
+    They are the jobs that run longest, the queues that wait longest, and the schedules that are due next.
+    """
     running = [SimpleNamespace(**each) for each in health.running[:RUNNING]]
     reported = tailing.progress_of(connection, [job.id for job in running])
     waiting = _waiting(connection, health)

@@ -85,7 +85,7 @@ def first_sections(
 
 
 def wrong_sections(connection: Connection, health: Health, view: View) -> dict[str, Any]:
-    """What "findings.html" and "causes.html" show."""
+    """Return the values for "findings.html" and "causes.html"."""
     return {
         **causes_section(causes_of(connection, health)),
         "findings": judge(health, view.settings),
@@ -115,14 +115,14 @@ def _chosen(connection: Connection, health: Health, view: View, sought: str, lim
 
 
 def charts_section(connection: Connection, view: View) -> dict[str, Any]:
-    """What "charts.html" shows."""
+    """Return the values for "charts.html"."""
     span = "30d" if view.query.get("charts") == "30d" else "24h"
     found = bars(by_hour(connection, first_hour(view.times.now, span)), view.times, span)
     return {"span": span, "bars": found, "charts": charts(found, span), "axis": axis(found, span)}
 
 
 def _by_cron(connection: Connection, health: Health, view: View) -> dict[str, Any]:
-    """What "by_cron.html" shows: the lines that cron runs under ``cronjobs exec``, likewise with their last day."""
+    """Return the values for "by_cron.html": the crontab lines under ``cronjobs exec``, each with its last day."""
     most = ALL_BY_CRON if view.query.get("by_cron") == "all" else BY_CRON
     facts, count = run_by_cron(connection, health.now, most, named(view.query.get("find", "")[:LONGEST_SEARCH]))
     return {

@@ -22,7 +22,7 @@ def queues(connection: Connection, view: View, types: JobTypes) -> str:
 
 
 def queues_sections(connection: Connection, health: Health, view: View) -> dict[str, Any]:
-    """What "queues_sections.html" shows."""
+    """Return the values for "queues_sections.html"."""
     shown = sorted(health.queues.items(), key=lambda each: (-each[1].late, -each[1].due, each[0]))[:QUEUES]
     return {
         "queues": shown,
@@ -35,7 +35,10 @@ def queues_sections(connection: Connection, health: Health, view: View) -> dict[
 
 
 def _limits(health: Health, view: View, running: Mapping[str, int]) -> list[tuple[str, str, int, bool, int]]:
-    """What its keys begin with, the most it allows, how many run, whether it is reached, how many wait for it."""
+    """Return a row per limit:
+
+    its prefix, its number, how many jobs run, whether it is reached, how many jobs wait for it.
+    """
     rows = []
     for limit in view.settings.limits:
         most = [f"{limit.most:,}"] if limit.most is not None else []

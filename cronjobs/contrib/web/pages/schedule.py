@@ -62,7 +62,9 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
 
 
 def badge(told: Explanation) -> tuple[str, str]:
-    """What became of an occurrence, and the name of its colour: of one that made a job, how that stands now.
+    """Return the outcome of an occurrence and the name of its colour.
+
+    If it made a job, the outcome is the job's status now.
 
     "enqueued" is only said of a job that is not there any more and of which nothing is known.
     """
