@@ -36,7 +36,8 @@ _ABOUT_A_SECRET: Final = re.compile(
 )
 _NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # paths that every shell sets
 # Look at no more than 31 characters of a scheme: without a limit a megabyte of letters takes minutes.
-_BEFORE_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:""")
+_BEFORE_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://([^:/@?#\s"']*):""")
+_PATH_OF_URL: Final = re.compile(r"""@[^/?#]*/([^/?#]*)""")
 _WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
 # Not across a path, which may contain an @; nor the example in our own messages, user:password@host.
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
@@ -89,17 +90,19 @@ def is_public_option(name: str, value: str) -> bool:
 def named_secrets(variables: Mapping[str, str]) -> set[str]:
     """The values of those *variables* whose names mean a secret, and the passwords in all URLs.
 
-    The variable "" is the database's URL.
+    The variable "" is the database's URL. A password that is also the user or the database of its URL (shop:shop@) is
+    left out: to mask that name everywhere would hide job types and paths, and no secret.
     """
     named = {value for name, value in variables.items() if is_secret_name(name)}
-    passwords = {password for value in variables.values() if "://" in value for password in url_passwords(value)}
+    urls = [value for value in variables.values() if "://" in value]
+    passwords = {password for url in urls for password in url_passwords(url) - _that_are_names(url)}
     return long_enough(named) | passwords | option_secrets(variables.get("", ""))
 
 
 def url_passwords(text: str) -> set[str]:
     """The passwords in URLs, ``scheme://user:password@host`` and ``?password=``, as written and decoded."""
     options = (value for name, value in _OPTION.findall(text) if is_secret_option(name))
-    found = [*_before_an_at(text), *options, *_TOKEN_OF_HOST.findall(text)]
+    found = [*(password for _, password, _ in _userinfos(text)), *options, *_TOKEN_OF_HOST.findall(text)]
     forms = {form for password in found for form in (password, unquote(password))}
     return {form for form in forms if len(form) >= SHORTEST_PASSWORD}
 
@@ -115,16 +118,23 @@ def option_secrets(url: str) -> set[str]:
     return long_enough(found)
 
 
-def _before_an_at(text: str) -> Iterator[str]:
-    """Up to the last @ before a space or a quote, because people forget to escape an @ in the password.
+def _that_are_names(text: str) -> set[str]:
+    """Passwords that are also the user or the database of their URL."""
+    return {password for user, password, database in _userinfos(text) if password in (user, database)}
 
-    Each part is read once: a single expression would read on to the end from every scheme, and find no @.
+
+def _userinfos(text: str) -> Iterator[tuple[str, str, str]]:
+    """The user, the password and the database of each URL.
+
+    A password goes up to the last @ before a space or a quote, because people forget to escape an @ in it. Each part
+    is read once: a single expression would read on to the end from every scheme, and find no @.
     """
     for part in _WITHOUT_SPACES.finditer(text):
         end = text.rfind("@", *part.span())
         before = _BEFORE_PASSWORD.search(text, part.start(), end) if end >= 0 else None
         if before is not None:
-            yield text[before.end() : end]
+            database = _PATH_OF_URL.match(text, end, part.end())
+            yield before[1], text[before.end() : end], database[1] if database else ""
 
 
 def long_enough(values: Iterable[str]) -> set[str]:

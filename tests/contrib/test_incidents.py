@@ -47,7 +47,7 @@ from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
 from cronjobs.engine.run_due import cron_mail as report
 from cronjobs.engine.run_due.cron_mail import CronMail, Reporter
-from cronjobs.engine.schedules.backfill import trigger
+from cronjobs.engine.schedules.backfill import backfill, trigger
 from cronjobs.engine.store import operating, schedules
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.operating import OperatorAction
@@ -285,6 +285,18 @@ def an_outage(world: World) -> None:
     world.carry(nightly=schedule("nightly", "0 12 * * *", catch_up="none"))
     world.minutes(1)
     world.later("23h")
+
+
+def as_the_finding_says(world: World) -> None:
+    """The run is for the missed instant, as the command says."""
+    [found] = world.found()
+    _, verb, name, _, first, _, last = (found.command or "").split()
+    assert (verb, name) == ("backfill", "nightly")
+    begin, end = map(datetime.fromisoformat, (first, last))
+    with world.database.write() as connection:
+        made = backfill(connection, name, begin, end, retention=DAY, actor="ada", host="alpha", dry_run=False)
+    assert made.run == (START.replace(hour=12, minute=0, second=0),)
+    world.minutes(1)
 
 
 def another_outage(world: World) -> None:
@@ -780,6 +792,7 @@ INCIDENTS = [
     ),
     Incident("a file that every tick refuses", refused, "refused", not_refused, code=3, mail="config.fault"),
     Incident("runs missed in an outage", an_outage, "missed", the_next_run),
+    Incident("runs missed, and made up for as the finding says", an_outage, "missed", as_the_finding_says),
     Incident("runs missed, and one made up for by hand", an_outage, "missed", lambda w: w.trigger("nightly")),
     Incident("missed again after one by hand", another_outage, "missed", lambda w: w.trigger("nightly")),
     Incident(

@@ -61,7 +61,7 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         parts = [f"{several(outages)} missed runs"] if outages else []
         parts += [f"{several(early)} ran before {they_were} due, because a clock was ahead"] if early else []
         text = f"{'; '.join(parts)}, and no later run succeeded"
-        command = typed("cronjobs trigger", names[0])
+        command = _make_up(missing[names[0]])
         yield Finding("missed", text, since=missing[names[0]].since, command=command, rows=names)
     yield from _not_run(health, settings.run.every, same)
     if (lost := health.watch.given_up.get(DROPPED)) is not None:
@@ -156,6 +156,14 @@ def _missing(found: Watched) -> Iterator[_Missing]:
         early = next((row for row in reversed(rows) if row.ran_early), None)
         if rows:
             yield _Missing(schedule.name, outage, early)
+
+
+def _make_up(missing: _Missing) -> str:
+    """Return the command that runs the newest missed occurrence: a job of trigger would be for now, not for then."""
+    if missing.outage is None:  # it ran, though early, so backfill would not run it again
+        return typed("cronjobs trigger", missing.name)
+    at = missing.outage.last_for.isoformat()
+    return f"{typed('cronjobs backfill', missing.name)} --from {at} --to {at}"
 
 
 def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding]:

@@ -61,6 +61,24 @@ def test_a_password_in_a_url_is_found(url: str, passwords: set[str]) -> None:
     assert url_passwords(url) == passwords
 
 
+@pytest.mark.parametrize(
+    ("url", "secrets"),
+    [
+        ("postgresql://shop:shop@h/live", set()),
+        ("postgresql://app:shop@h:5432/shop?sslmode=require", set()),
+        ("postgresql://shop:shop1@h/shop", {"shop1"}),
+        ("postgresql://shop:shops@h/x postgresql://shops:geheim@h/shop", {"shops", "geheim"}),
+        ("https://shop:shop@h/", set()),
+    ],
+)
+def test_a_password_that_is_the_user_or_the_database_is_masked_in_its_url_alone(url: str, secrets: set[str]) -> None:
+    """To mask that name everywhere would hide job types and paths."""
+    found = named_secrets({"DATABASE_URL": url})
+    assert found == secrets
+    assert "shop.mail_order in /srv/shop" in mask(f"{url} shop.mail_order in /srv/shop", found)
+    assert ":shop@" not in mask(url, found)
+
+
 def test_of_an_environment_what_is_named_like_a_secret_is_one() -> None:
     environment = {
         "API_KEY": "key-number-1",
