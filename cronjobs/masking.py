@@ -25,7 +25,7 @@ _OF_A_WORD: Final = re.compile(r"[A-Za-z?&]")
 
 _SECRET_NAME: Final = re.compile(
     r"PASSW|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|PRIVATE|APIKEY|JWT|WEBHOOK|COOKIE|HMAC"
-    r"|(?:^|_)(?:PASS|PWD|KEYS?|AUTH|DSN|SESSION|SESSIONID|PAT|SALT|PIN|SK)(?:_|$)",
+    r"|(?:^|_)(?:PASS|PWD|PW|KEYS?|AUTH|DSN|SESSION|SESSIONID|PAT|SALT|PIN|SK)(?:_|$)",
     re.IGNORECASE,
 )
 # These names describe a secret without being one: SESSION_COOKIE_NAME, JWT_ALGORITHM. Nor is what a desktop sets.

@@ -9,9 +9,11 @@ import subprocess
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 from cronjobs.contrib.alerts.texts import Message, as_json
 from cronjobs.engine.config.settings import CommandChannel
+from cronjobs.engine.execution import strays
 from cronjobs.masking import mask
 from cronjobs.model import rough
 
@@ -20,8 +22,12 @@ class CommandRefused(OSError):
     """The program could not be started, did not end in time, or exited with another code than 0."""
 
 
+KILLED_BEFORE_S: Final = 0.5  # the end, so that whoever waits for the answer still gets it
+
+
 def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Path) -> None:
     """Run the program in *folder* and in its own session, which is killed when time is up. Raises OSError."""
+    timeout_s = max(KILLED_BEFORE_S, timeout_s - KILLED_BEFORE_S)
     process = subprocess.Popen(
         channel.arguments,
         stdin=subprocess.PIPE,
@@ -30,6 +36,7 @@ def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Pa
         cwd=folder,
         start_new_session=True,
     )
+    strays.OUR_PROCESSES.add(process.pid)
     try:
         said, _ = process.communicate(json.dumps(as_json(message)).encode(), timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -51,3 +58,4 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
             with suppress(OSError):
                 pipe.close()
     process.wait()
+    strays.OUR_PROCESSES.discard(process.pid)

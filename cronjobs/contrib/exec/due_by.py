@@ -20,8 +20,8 @@ def due_by(name: str, cron: str | None) -> dict[str, str]:
     """Return "cron", "timezone" and "from" for the row's ``meta``; {} if they are uncertain."""
     zone, told_by = host_timezone(), {}
     if cron is None:
-        lines = lines_with(name)
-        if lines is None or len(lines) != 1:  # two lines with one name do not determine when the next run is due
+        lines = [line for line in lines_of_user() or () if exec_name(line) == name]
+        if len(lines) != 1:  # two lines with one name do not determine when the next run is due
             return {}
         cron, zone, told_by = lines[0].when, _zone_of(lines[0]) or zone, {"from": "crontab"}
     try:
@@ -31,10 +31,16 @@ def due_by(name: str, cron: str | None) -> dict[str, str]:
     return {"cron": cron[:LONGEST], "timezone": zone} | told_by
 
 
-def lines_with(name: str) -> list[CrontabEntry] | None:
-    """Return this user's crontab lines that run exec with that name, or None if the crontab is unreadable."""
+def names_in_crontab() -> set[str] | None:
+    """Return the names that this user's crontab passes to exec, or None if it cannot be read."""
+    lines = lines_of_user()
+    return None if lines is None else {name for line in lines if (name := exec_name(line)) is not None}
+
+
+def lines_of_user() -> list[CrontabEntry] | None:
+    """Return the lines of this user's crontab that run a command, or None if it cannot be read."""
     try:
-        return [line for line in job_lines(program.read()) if exec_name(line) == name]
+        return job_lines(program.read())
     except (CrontabError, OSError):
         return None
 

@@ -7,11 +7,10 @@ from datetime import timedelta
 from typing import Final
 
 from cronjobs.contrib.exec.delivery import deliver
-from cronjobs.contrib.exec.due_by import lines_with
+from cronjobs.contrib.exec.due_by import names_in_crontab
 from cronjobs.contrib.exec.run import lost
 from cronjobs.contrib.exec.target import open_target
 from cronjobs.contrib.exec.users_own import has_runs, no_project
-from cronjobs.contrib.exec.watching import watch_exec
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.caller import os_user
@@ -78,16 +77,15 @@ def forget_lines(database: Database) -> None:
     """Stop expecting runs of lines that this user's crontab here no longer has."""
     host, user = Identity.here().host, os_user()
     with database.read() as connection:
-        absent = watch_exec(connection, database_now(connection)).absent
         newest = {runs[0].job_type.partition(":")[2]: runs[0] for runs in exec_runs.latest(connection).values()}
-    gone = [
-        newest[name].id
-        for name in absent
-        if (newest[name].meta.get("host"), newest[name].meta.get("user")) == (host, user)
-        and newest[name].meta.get("from") == "crontab"
-        and lines_with(name) == []
-    ]
-    if gone:
+    expected = {
+        name: run.id
+        for name, run in newest.items()
+        if (run.meta.get("host"), run.meta.get("user"), run.meta.get("from")) == (host, user, "crontab")
+        and run.meta.get("cron")
+    }
+    named = names_in_crontab() if expected else None
+    if named is not None and (gone := [id_ for name, id_ in expected.items() if name not in named]):
         with database.write() as connection:
             exec_runs.expect_no_more(connection, gone)
 

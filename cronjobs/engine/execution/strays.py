@@ -21,6 +21,8 @@ OURS: Final = (
     "multiprocessing.forkserver",
 )
 
+OUR_PROCESSES: Final[set[int]] = set()  # of extras: they have a time limit and are no handler's
+
 
 def keep_orphans(on: bool = True) -> None:
     """Become the parent of processes that handlers daemonise, so that a tick can name them at its end.
@@ -41,7 +43,7 @@ def left_behind(but: Collection[int]) -> list[str]:
     found = []
     with suppress(OSError):
         for entry in os.scandir("/proc"):
-            if entry.name.isdecimal() and int(entry.name) not in but:
+            if entry.name.isdecimal() and int(entry.name) not in but and int(entry.name) not in OUR_PROCESSES:
                 leftover = _child(int(entry.name))
                 if leftover is not None:
                     found.append(leftover)

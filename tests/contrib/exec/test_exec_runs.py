@@ -82,6 +82,16 @@ def test_a_line_that_left_the_crontab_is_expected_no_more(database: Database, cr
     assert [*found(database, no_project())] == ["absent:mine"], "which the command line itself expects"
 
 
+def test_a_line_that_left_the_crontab_is_forgotten_before_its_next_run_is_due(
+    database: Database, crontab: dict[str, str], clock: FakeClock
+) -> None:
+    record(database, a_run("hourly", timedelta(0)), a_run("nightly", timedelta(0), cron="0 3 * * *"))
+    crontab["text"] = "0 3 * * * cronjobs exec nightly -c true\n"
+    settling.tidy(database, local=False)
+    clock.advance(3 * HOUR)
+    assert found(database, no_project()) == {}
+
+
 def test_a_run_whose_exec_is_gone_is_dead_and_its_end_counts_when_it_comes_after_all(
     database: Database, clock: FakeClock
 ) -> None:
