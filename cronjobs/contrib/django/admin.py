@@ -161,6 +161,8 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.display(description="last error")
     def error(self, job: Any) -> str:
+        if job.status == "succeeded":  # of an earlier try
+            return ""
         return one_line(masking.hide(job.last_error or ""), 120)
 
     @admin.display(description="what became of it")

@@ -176,7 +176,9 @@ def require_same_site(request: PageRequest, visitor: Visitor, given: str) -> Non
     if not ours:
         raise Forbidden("this request came from another site; nothing was changed")
     if not visitor.may_act:
-        raise Forbidden("these pages are read-only; start cronjobs web with --actions to act on them")
+        raise Forbidden(
+            "you may look at these pages, not act: cronjobs web needs --actions for that, an app its may_act"
+        )
     if not _same(given, visitor.csrf):
         raise Forbidden("nothing was changed: this form belongs to another session. Open the page again")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -21,11 +22,12 @@ from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.store import listing, operating
+from cronjobs.engine.store import effects, listing, operating
 from cronjobs.engine.store.operating import BATCH, Changed, OperatorAction
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import Status
+from cronjobs.text import one_line
 
 IdsArgument = Annotated[
     list[int] | None,
@@ -93,11 +95,26 @@ def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, S
         operation.result.changed += len(changed.done | changed.asked)
         operation.result.asked += len(changed.asked)
         operation.tell(changed.done, done)
+        if operation.verb is RETRY and operation.named:
+            _tell_unknown_effects(operation, changed.done)
         if changed.asked:
             _tell_asked(operation, changed.asked)
         _refuse(operation, [job_id for job_id in ids if job_id not in changed.done | changed.asked])
 
     return change
+
+
+def _tell_unknown_effects(operation: Operation, retried: Collection[int]) -> None:
+    """Say which of the jobs may repeat an effect, or die of it again, unless a person settles it first."""
+    with operation.database.read() as connection:
+        unknown = effects.unknown_of(connection, retried)
+    for job_id, key in unknown.items():
+        settle = one_line(f"cronjobs effects settle {shlex.quote(key)}", 300)
+        operation.tell(
+            [job_id],
+            f"is queued again, due now. Nobody knows whether its effect {safe(key)} happened. Find out before the next "
+            f"tick, and type: {settle} done, or not-done",
+        )
 
 
 def _tell_asked(operation: Operation, ids: Collection[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row
 from cronjobs.engine.probe.sql_text import EFFECTS, JOBS, NOW, either
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.rules.payload import BadJson
-from cronjobs.engine.store.sql import JSON_TYPE, run
+from cronjobs.engine.store.sql import AMONG_IDS, JSON_TYPE, run
 
 _WAIT_FOR_EFFECT: Final = either(postgresql="FOR NO KEY UPDATE OF e", sqlite="")
 # The attempt that began the effect has not ended. (Each claim has its own attempt number.)
@@ -148,6 +148,17 @@ def list_effects(connection: Connection, *, standing: str | None, prefix: str | 
         prefix=prefix or "",
         length=len(prefix or ""),
     ).all()
+
+
+def unknown_of(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
+    """The jobs among *job_ids* that have an effect with an unknown outcome, each with the key of one."""
+    rows = run(
+        connection,
+        f"""SELECT e.job_id, min(e.key) AS key FROM {EFFECTS} e LEFT JOIN {JOBS} j ON {_ITS_ATTEMPT}
+           WHERE e.job_id {AMONG_IDS} AND {_STANDING} IN ('unknown', 'stopped') GROUP BY e.job_id""",
+        ids=sorted(job_ids),
+    )
+    return {row.job_id: row.key for row in rows}
 
 
 def dead_of(connection: Connection, error: str) -> list[int]:

@@ -119,11 +119,14 @@ def column(database: Database, name: str) -> list[Any]:
 def test_jobs_are_listed_filtered_and_found(site: Any, rows: Rows) -> None:
     rows.job(status="dead", job_type="t.pay", idempotency_key="invoice:7", last_error="no such order\nat all")
     rows.job(status="queued", job_type="t.other", queue="mail")
+    rows.job(status="succeeded", job_type="t.done", attempts=2, last_error="the first try's")
     rows.job(status="failed", job_type="t.other", failures=2, max_attempts=3)
     everything = listed(site, BOB)
     assert "t.pay dead default" in everything
     assert "failed 2 of 3" in everything
     assert "t.other retrying" in everything
+    assert "no such order" in everything
+    assert "the first try" not in everything
     for query, count in (
         *(("q=2", 1), ("q=t.other", 2), ("q=invoice:7", 1), ("q=t.oth", 0), ("q=%F0%9F%98%80", 0)),
         *(("status=failed", 1), ("job_type=t.other", 2), ("queue=mail", 1), ("q=99999999999999999999", 0)),

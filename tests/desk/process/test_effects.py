@@ -165,6 +165,9 @@ def test_a_job_stopped_by_an_effect_says_how_to_settle_it(project: Project) -> N
     job = project.job(job_id)
     assert (job["error_type"], job["failures"]) == ("EffectUnknown", 1)
     assert f"cronjobs effects settle mail:{job_id} done (or not-done)" in job["last_error"]
+    told = cli(project, "jobs", "retry", str(job_id))
+    assert f"Nobody knows whether its effect mail:{job_id} happened" in told
+    assert f"type: cronjobs effects settle mail:{job_id} done, or not-done" in told
 
 
 @pytest.mark.either
@@ -221,7 +224,7 @@ def test_a_settled_effect_lets_its_job_go_on(project: Project, verdict: str, sen
     job_id = project.add("e.mail", '{"on_unknown": "stop", "at": "sent"}')
     run_to_the_end(project, killed=True)
     assert f"job {job_id} died because of it" in cli(project, "effects", "settle", f"mail:{job_id}", verdict)
-    cli(project, "jobs", "retry", str(job_id))
+    assert "Nobody knows" not in cli(project, "jobs", "retry", str(job_id))
     assert project.tick().wait() == 0
     assert [effect.what for effect in project.effects()] == sent
     assert project.job(job_id)["status"] == "succeeded"
