@@ -220,7 +220,7 @@ class _Bookkeeper:
             # Dead and cancelled jobs are kept longer, so until then a missing job has succeeded.
             return "ran" if at >= self.period.dead_from else "pruned"
         if entry.job_id is None:
-            text = "the ledger says that it became a job, but names none"
+            text = "the ledger says that a job was made for it, but names none"
         elif entry.job is None:
             text = f"job {entry.job_id}, made for it, is missing, though too young to be pruned"
         else:

@@ -134,11 +134,11 @@ def _filled(url: str, settings: Settings) -> str:
 def _copied(report: copying.CopyReport, where: str) -> Iterator[str]:
     if report.late:
         came = report.copied["cronjobs_jobs"]
-        yield f"late from the old side: {counted(came, 'job')}" + (
+        yield f"copied late from the old side: {counted(came, 'job')}" + (
             f", {report.known:,} known here" * bool(report.known)
         )
     else:
         yield ", ".join(f"{rows:,} {table.removeprefix('cronjobs_')}" for table, rows in report.copied.items() if rows)
         yield f"the old side is closed; name {where} in the configuration of every host that ticks or enqueues"
     if report.left:
-        yield f"enqueued on the old side meanwhile: {counted(report.left, 'job')}: run this again"
+        yield f"enqueued on the old side in the meantime: {counted(report.left, 'job')}; run this command again"

@@ -127,7 +127,9 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
         return True
     if _is_unused(connection, mark):
         if mark.source != source:
-            raise CopyRefused(f"the new database holds a copy of {mark.source}: copy that one again, or into another")
+            raise CopyRefused(
+                f"the new database holds a copy of {mark.source}: copy that database again, or copy into another one"
+            )
         return True
     if not closed:
         raise CopyRefused(

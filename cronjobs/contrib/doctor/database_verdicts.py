@@ -107,7 +107,8 @@ def sqlite_place(found: FileFacts) -> Diagnosis:
 def sqlite_modes(found: FileFacts) -> Diagnosis:
     if not found.ours:
         return warning(
-            f"{found.path} is another user's: if two users tick, each locks the other out of its -wal and -shm files",
+            f"{found.path} belongs to another user: if two users tick, each locks the other out of "
+            "its -wal and -shm files",
             "run cron's line, the app and the commands as one user, or in one group",
         )
     if found.mode & 0o002 or (found.folder_mode & 0o002 and not found.folder_mode & 0o1000):
@@ -253,6 +254,7 @@ def pooler(server: ServerFacts) -> Diagnosis:
     if not server.pooled:
         return ok("the connection goes to the server itself")
     return ok(
-        "a pooler (PgBouncer) is in between; its transaction mode is fine: each transaction sets what it needs itself, "
+        "a pooler (PgBouncer) is between this host and the server; its transaction mode is fine: "
+        "each transaction sets what it needs itself, "
         "and prepares no statement. It needs run.workers + 1 connections for each tick"
     )

@@ -212,7 +212,10 @@ class StateFolder:
 
 
 def state_folder(found: StateFolder) -> Diagnosis:
-    loses = "idle ticks ask more than they need to, cron's mails are not throttled, and a vanished SQLite file is made"
+    loses = (
+        "idle ticks ask more than they need to, cron's mails are not throttled, and a SQLite file that vanished is "
+        "created anew"
+    )
     if found.fault:
         return problem(
             f"{found.path}: {found.fault}; without it {loses}",
@@ -233,7 +236,7 @@ def state_folder(found: StateFolder) -> Diagnosis:
             f"{rough(found.longest)} ago",
             "the next tick or exec of the same project writes them, or reports what is in the way",
         )
-    return ok(f"{found.path} is ours alone, and lasts")
+    return ok(f"{found.path} belongs to this user alone, and survives a restart")
 
 
 @dataclass(frozen=True)

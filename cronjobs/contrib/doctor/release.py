@@ -106,7 +106,7 @@ def _timezone(facts: ReleaseFacts) -> ReleaseItem:
     about = "Whose 02:00 is it?"
     in_utc = [name for name, each in facts.settings.schedules.items() if each.cron and each.timezone == "UTC"]
     if in_utc and "timezone" not in facts.settings.positions:
-        text = f"no timezone: is written, so these are by UTC: {_names_of(in_utc)}"
+        text = f"the file has no timezone:, so these schedules go by UTC: {_names_of(in_utc)}"
         return ReleaseItem("time zone", about, "ask", text, "write timezone: Europe/Berlin, or timezone: UTC")
     return ReleaseItem("time zone", about, "ok", f"{facts.settings.timezone}, unless a schedule names its own")
 
@@ -186,8 +186,8 @@ def _alerts(facts: ReleaseFacts) -> ReleaseItem:
     about = "Does someone get an alert when a job dies?"
     alerts = facts.settings.alerts
     if alerts is None or not alerts.channels:
-        do = "alerts: in the file, see docs/how-to/alerts.md"
-        return ReleaseItem("alerts", about, "to do", "no alerts are sent: failures show only to those who look", do)
+        do = "add alerts: to the file; see docs/how-to/alerts.md"
+        return ReleaseItem("alerts", about, "to do", "no alerts are sent, so only people who look see failures", do)
     untried = sorted(set(alerts.channels) - set(facts.delivered or ()))
     if untried:
         text = f"nothing has ever been delivered by {_names_of(untried)}"

@@ -13,7 +13,7 @@ from cronjobs.desk.cli.options import Source
 
 def exec_command(
     source: Source,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the run is called: its job type is exec:NAME.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the run. Its job type is exec:NAME.")],
     program: Annotated[
         list[str] | None, typer.Argument(metavar="-- PROGRAM ARGUMENT…", help="One plain command, without a shell.")
     ] = None,
@@ -22,7 +22,9 @@ def exec_command(
     ] = None,
     cron: Annotated[
         str | None,
-        typer.Option(metavar="EXPRESSION", help="When it should run; else your crontab's line with this name says so."),
+        typer.Option(
+            metavar="EXPRESSION", help="When the command should run. Default: as your crontab line with this name says."
+        ),
     ] = None,
 ) -> None:
     """Run a crontab's line as cron would, and record the run: output, duration, exit code.

@@ -22,7 +22,7 @@ def found(connection: Connection, _settings: Settings, now: datetime) -> Told:
 def findings_of(watch: ExecWatch) -> Iterator[Finding]:
     """Pure."""
     for name, due in sorted(watch.absent.items()):
-        text = f"{name} was to run by cron, and exec has recorded no run of it"
+        text = f"{name} was due under cron, but exec has recorded no run of it"
         yield Finding("absent", text, since=due, command=typed("cronjobs explain", f"exec:{name}"), subject=name)
     for name, began in sorted(watch.overlapped.items()):
         text = f"the last run of {name} began while the one before still ran"

@@ -27,7 +27,7 @@ POLICY: Final = AttemptPolicy(
     runner_s=LONGEST.total_seconds(),  # a run that provably lives keeps its lease, however long it takes
     lease_s=LEASE.total_seconds(),
 )
-KILLED: Final = "exec was killed, so how the command ended is not known"
+KILLED: Final = "exec was killed, so nobody knows how the command ended"
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class Supervised:
         if unrecorded:
             _say(f"this run of {self.given.name} is recorded nowhere: {unrecorded}")
         if self.given.cron is not None and (fault := cron_fault(self.given.cron)):
-            _say(f'--cron "{self.given.cron}": {fault}; nobody notices when {self.given.name} does not run')
+            _say(f'--cron "{self.given.cron}": {fault}; so nobody will notice if {self.given.name} does not run')
         _end_as(status)
 
     # --- the command ------------------------------------------------------------------------------------------------

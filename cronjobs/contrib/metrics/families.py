@@ -88,11 +88,14 @@ def _ends(ended: Sums) -> list[Family]:
         _counter("cronjobs_jobs_finished", "Jobs that ended for good.", ended, "jobs", ("job_type", "status")),
         _counter("cronjobs_schedule_jobs_finished", "Those of schedules.", ended, "scheduled", ("schedule", "status")),
         _histogram(
-            "cronjobs_attempt_duration_seconds", "How long attempts took; not those that were lost.", ended, "attempts"
+            "cronjobs_attempt_duration_seconds",
+            "How long attempts took, without those that were lost.",
+            ended,
+            "attempts",
         ),
         _histogram(
             "cronjobs_job_latency_seconds",
-            "From when its last attempt was due until that began, by job.",
+            "The time from when a job's last attempt was due until it began.",
             ended,
             "jobs",
         ),
@@ -134,12 +137,12 @@ def _longest(ended: Sums, lately: Sums) -> list[Family]:
     for name, about, kind in (
         (
             "cronjobs_attempt_duration_max_seconds",
-            "The longest attempt that ended in this hour or the last.",
+            "The longest attempt that ended in this hour or the hour before.",
             "attempts",
         ),
         (
             "cronjobs_job_latency_max_seconds",
-            "The longest latency of a job that ended in this hour or the last.",
+            "The longest latency of a job that ended in this hour or the hour before.",
             "jobs",
         ),
     ):
@@ -167,15 +170,19 @@ def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Family]:
         elif (key.kind, key.outcome) == ("scheduled", "succeeded") and each.newest is not None:
             newest[key.name] = max(each.newest, newest.get(key.name, each.newest))
     upcoming = Family(
-        "cronjobs_schedule_next_timestamp_seconds", "gauge", "When it is due next; in the past: it is late."
+        "cronjobs_schedule_next_timestamp_seconds",
+        "gauge",
+        "When the schedule is due next. A time in the past means that it is late.",
     )
-    last = Family("cronjobs_schedule_last_success_timestamp_seconds", "gauge", "When the last of its jobs succeeded.")
+    last = Family(
+        "cronjobs_schedule_last_success_timestamp_seconds", "gauge", "When a job of the schedule last succeeded."
+    )
     for schedule in schedules[:most]:
         if schedule.active:
             upcoming.put(_seconds(schedule.next_at), schedule=_shown(schedule.name))
             at = newest.get(schedule.name)
             last.put(None if at is None else at / 1e6, schedule=_shown(schedule.name))
-    about = "Instants at which it was due, by what became of them."
+    about = "Occurrences of the schedule, by outcome."
     return [
         _counter("cronjobs_occurrences", about, settled, "occurrences", ("schedule", "outcome")),
         _without_repeats(upcoming, min),
@@ -235,14 +242,14 @@ def _queues(connection: Connection) -> list[Family]:
         for name, kind, about in (
             ("queue_waiting", "gauge", "Jobs that wait, due or not."),
             ("queue_due", "gauge", "Jobs that wait and are due."),
-            ("queue_oldest_due_timestamp_seconds", "gauge", "Since when the longest waiting job is due."),
-            ("queue_capacity", "gauge", "How many may wait: max_waiting of the queue."),
+            ("queue_oldest_due_timestamp_seconds", "gauge", "When the job that has waited longest became due."),
+            ("queue_capacity", "gauge", "The number of jobs that may wait in the queue (max_waiting)."),
             ("queue_running", "gauge", "Jobs that runners have claimed."),
             ("queue_dropped", "counter", "Jobs dropped because the queue was full."),
             (
                 "queue_refused",
                 "counter",
-                "Jobs refused because the queue was full, but in an app's transaction.",
+                "Jobs refused because the queue was full, except in an app's own transaction.",
             ),
         )
     }
@@ -256,7 +263,9 @@ def _queues(connection: Connection) -> list[Family]:
             families["queue_dropped"].put(queue.dropped, "_total", queue=label)
             families["queue_refused"].put(queue.refused, "_total", queue=label)
     held = Family(
-        "cronjobs_enqueue_held", "counter", "Enqueues that gave up: another open transaction had the capped queue."
+        "cronjobs_enqueue_held",
+        "counter",
+        "Enqueues that gave up because another open transaction held the capped queue.",
     )
     held.put(held_so_far(connection), "_total")
     return [*families.values(), held]
@@ -264,8 +273,12 @@ def _queues(connection: Connection) -> list[Family]:
 
 def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
     """Count "all" jobs under a limit, or for "each" those of the key that has most."""
-    used = Family("cronjobs_limit_used", "gauge", "Running jobs that a limit counts, all, or of the fullest key.")
-    capacity = Family("cronjobs_limit_capacity", "gauge", "How many of them may run.")
+    used = Family(
+        "cronjobs_limit_used",
+        "gauge",
+        "Running jobs that count against a limit (each: those of the key that has most).",
+    )
+    capacity = Family("cronjobs_limit_capacity", "gauge", "The number of jobs that the limit lets run at once.")
     running = running_by_key(connection) if limits else {}
     for limit in limits:
         counted = [count for key, count in running.items() if limit.counts(key)]
@@ -279,9 +292,9 @@ def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
 def _ticks(connection: Connection, workers: int) -> list[Family]:
     last = Family("cronjobs_last_tick_timestamp_seconds", "gauge", "When the last tick began, on any host.")
     last.put(_seconds(last_tick_at(connection)))
-    places = Family("cronjobs_workers", "gauge", "How many jobs one tick runs at once: run.workers of the file.")
+    places = Family("cronjobs_workers", "gauge", "The number of jobs that one tick runs at once (run.workers).")
     places.put(workers)
-    about = "Hosts whose last tick left due jobs, as all its workers were busy to the end."
+    about = "Hosts whose last tick left due jobs because all its workers were busy until it ended."
     saturated = Family("cronjobs_saturated_hosts", "gauge", about)
     saturated.put(sum(map(_is_saturated, ticks_lately(connection, SATURATED_WITHIN))))
     return [last, places, saturated]

@@ -76,7 +76,7 @@ def as_yaml(
     count = max(1, min(len(found.taken), MOST_LONG_JOBS))
     parts = [_filled(_HEAD, of=one_line(of, 100), timezone=written(timezone), count=str(count))]
     if env_file is not None and secrets:
-        parts.append(f"env_file: {written(env_file)}   # what the lines have as secrets\n")
+        parts.append(f"env_file: {written(env_file)}   # the secrets of the lines\n")
     if found.left:
         parts.append("\n# These lines stay in the crontab:\n")
         parts += [f"#   line {each.number}, {visible(each.why)}: {one_line(each.text, 150)}\n" for each in found.left]
@@ -91,7 +91,7 @@ def as_yaml(
     parts += ["\ndefaults:\n  commands:\n", *(f"    {_commented(key, value)}\n" for key, value in common.items())]
     parts += ["  schedules:\n", *(f"    {_commented(key, value)}\n" for key, value in _OF_ALL_SCHEDULES.items())]
     if any(apart.values()):
-        parts.append("\njob_types:   # what is not as in most lines\n")
+        parts.append("\njob_types:   # lines whose settings differ from most\n")
     for each in found.taken:
         if differing := apart[each.name]:
             parts += [f"  {line}\n" for line in _job_type(each, differing)]
@@ -103,12 +103,12 @@ def as_yaml(
 
 _COMMENTS: Final = {
     "inherit_env": "cron's commands get nothing else",
-    "leftovers": "leftovers: end ends what a run left in the background",
+    "leftovers": "leftovers: end ends processes that a run left in the background",
     "timeout": "cron has no limit",
-    "retry": "retry: {max_attempts: 3} tries again what failed, a minute later, then two",
-    "on_lost": "on_lost: retry tries again what was lost with its host",
-    "catch_up": "catch_up: latest runs once what was missed while the host was down",
-    "overlap": "overlap: skip does not begin it while its last run goes on",
+    "retry": "retry: {max_attempts: 3} retries a failed run, after one minute, then after two",
+    "on_lost": "on_lost: retry runs a line again if its host died",
+    "catch_up": "catch_up: latest runs a line once if it was missed while the host was down",
+    "overlap": "overlap: skip does not start a line while its last run is still going",
 }
 _OF_ALL_SCHEDULES: Final = {"catch_up": "none", "overlap": "allow"}
 

@@ -41,7 +41,8 @@ class WhichCron(StrEnum):
 
 
 CronOption = Annotated[
-    WhichCron, typer.Option("--cron", help="Which cron runs the crontab: CRON_TZ, say, counts only for cronie.")
+    WhichCron,
+    typer.Option("--cron", help="The cron that runs the crontab. For example, CRON_TZ counts only under cronie."),
 ]
 FileOption = Annotated[
     str | None,
@@ -49,7 +50,7 @@ FileOption = Annotated[
         "--file",
         metavar="F",
         show_default=False,
-        help='The crontab, "-" for standard input; else yours, as crontab -l lists it.',
+        help='The crontab to read, or "-" for standard input. Default: yours, as crontab -l lists it.',
     ),
 ]
 

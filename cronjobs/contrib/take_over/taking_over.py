@@ -99,7 +99,7 @@ class Importer:
         if entry.when == "@reboot":
             return left("only cron's daemon sees the machine start (@reboot)")
         if _OWN_TICK.search(entry.command):
-            return left("it is a tick of cronjobs")
+            return left("it is cronjobs' own tick")
         if _WRAPPED.search(entry.command):
             return left('it is wrapped in "cronjobs exec": cronjobs crontab unwrap, and import it then')
         settings = dict(entry.settings)
@@ -148,7 +148,9 @@ class Importer:
                 "cronie runs this crontab, import it with --cron cronie"
             )
         if self.cron == "cronie" and (numbers := set_by.get("RANDOM_DELAY", [])):
-            notes.append(f"RANDOM_DELAY above {_lines(numbers)} is not taken over: spread: 10m delays likewise")
+            notes.append(
+                f"RANDOM_DELAY above {_lines(numbers)} is not taken over; spread: 10m on a schedule has the same effect"
+            )
         return notes
 
 

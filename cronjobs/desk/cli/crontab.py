@@ -133,7 +133,7 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
         echo(f"the crontab of {host.user().pw_name} has no block for {file}: nothing to remove")
     else:
         write(old, new)
-        echo(f"removed from the crontab of {host.user().pw_name}: cron no longer runs {file}")
+        echo(f"removed from the crontab of {host.user().pw_name}: cron no longer starts ticks for {file}")
         if swapping.restore(new, file) != new:
             complain(
                 "the lines that swap commented out are still there, and nothing runs them now: "

@@ -175,7 +175,9 @@ def grants(
     schema: Annotated[
         str | None,
         typer.Option(
-            "--schema", metavar="NAME", help="The schema that has the tables; no database connection is made then."
+            "--schema",
+            metavar="NAME",
+            help="The schema that contains the tables. With this option, no database connection is made.",
         ),
     ] = None,
     replace: Annotated[

@@ -250,8 +250,8 @@ def _about_crontab(around: Surroundings) -> list[str]:
     if not around.crontab_lines:
         return []
     lines = f"{around.crontab_lines} line{'' if around.crontab_lines == 1 else 's'}"
-    import_it = '"cronjobs crontab import" in a folder of its own takes over what is there'
-    wrap_it = '"cronjobs crontab wrap" leaves it with cron, and records each run'
+    import_it = '"cronjobs crontab import" in a folder of its own takes its lines over'
+    wrap_it = '"cronjobs crontab wrap" leaves them with cron, and records each run'
     return [f"your crontab has {lines}: {import_it}; {wrap_it}"]
 
 

@@ -255,11 +255,13 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ne
         elif timed.timeout + grace + START_UP > run.budget:
             more = f" and {duration_text(grace)} to stop its process leave" if grace else " leaves"
             own = (
-                f", or more than {duration_text(run.longest_in_tick)} for a process of its own" if run.long_jobs else ""
+                f", or to more than {duration_text(run.longest_in_tick)} for a process of its own"
+                if run.long_jobs
+                else ""
             )
             text = (
                 f"{name}: timeout {limit}{more} no room in run.budget ({duration_text(run.budget)}) for the tick's "
-                "start: the job would never start. Write at most "
+                "start, so the job would never run. Set it to at most "
                 f"{duration_text(run.budget - grace - START_UP)}{own}"
             )
             yield NeverBegins(name, place.problem(text, *timed.places))

@@ -59,7 +59,9 @@ class Search:
         """Return the Filter. Raises SearchError for an invalid instant or contradictory words."""
         status = None if self.status is None else read_status(self.status)
         if self.cause is not None and status not in (None, Status.DEAD):
-            raise SearchError(f"cause: selects dead jobs, and none of them is {status_word(status or '')}")
+            raise SearchError(
+                f"cause: matches only dead jobs, so it does not go with status:{status_word(status or '')}"
+            )
         since = None if self.since is None else since_instant(self.since, times.now, times.timezone, "since:")
         return Filter(
             status=status,

@@ -90,11 +90,11 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("warning", host.overlapping(ticks(0, 1, 60, 61, 120, 121), MINUTE), "two lines start them"),
     ("not applicable", host.overlapping(ticks(0), MINUTE), ""),
     # folders and disks
-    ("ok", host.state_folder(STATE), "lasts"),
+    ("ok", host.state_folder(STATE), "survives a restart"),
     ("problem", host.state_folder(replace(STATE, fault="it is not ours alone")), "not ours alone"),
     ("warning", host.state_folder(replace(STATE, lasting=False)), "which a restart empties"),
     ("warning", host.state_folder(replace(STATE, filesystem="tmpfs")), "in memory"),
-    ("ok", host.state_folder(replace(STATE, runs=2, longest=timedelta(minutes=2))), "lasts"),
+    ("ok", host.state_folder(replace(STATE, runs=2, longest=timedelta(minutes=2))), "survives a restart"),
     (
         "warning",
         host.state_folder(replace(STATE, runs=1200, longest=timedelta(hours=3))),
@@ -139,7 +139,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("ok", db.sqlite_modes(FILE), "alone"),
     ("ok", db.sqlite_modes(replace(FILE, mode=0o660)), "and group"),
     ("warning", db.sqlite_modes(replace(FILE, mode=0o644)), "can read"),
-    ("warning", db.sqlite_modes(replace(FILE, ours=False)), "another user's"),
+    ("warning", db.sqlite_modes(replace(FILE, ours=False)), "another user"),
     ("problem", db.sqlite_modes(replace(FILE, mode=0o666)), "can write"),
     ("problem", db.sqlite_modes(replace(FILE, folder_mode=0o777)), "or its folder"),
     ("ok", db.sqlite_modes(replace(FILE, folder_mode=0o1777)), ""),  # sticky, like /tmp

@@ -194,7 +194,7 @@ def test_a_cron_expression_that_cannot_be_read_is_said_once_and_changes_nothing(
     assert (code, out) == (5, b"out\n")
     assert err == (
         b'err\ncronjobs exec: --cron "61 * * * *": minute 61 is not in 0\xe2\x80\x9359; '
-        b"nobody notices when backup does not run\n"
+        b"so nobody will notice if backup does not run\n"
     )
     assert box.run("backup", "--cron", "15 2 * * *", "-c", "exit 5") == (5, b"", b"")
 

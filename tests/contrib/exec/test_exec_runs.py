@@ -65,7 +65,7 @@ def test_absence_and_overlap_are_findings_until_the_next_run(database: Database)
     settings = no_project()
     record(database, a_run("hourly", 3 * HOUR), a_run("other", 3 * HOUR, 2 * HOUR), a_run("other", 2 * HOUR))
     assert found(database, settings) == {
-        "absent:hourly": "hourly was to run by cron, and exec has recorded no run of it",
+        "absent:hourly": "hourly was due under cron, but exec has recorded no run of it",
         "overlapped:other": "the last run of other began while the one before still ran",
     }
     # What waited in a spool is written later than what came after it.

@@ -104,7 +104,7 @@ def test_cron_tz_counts_for_cronie_only() -> None:
         ("HOME=here\n0 1 * * * x", 'its HOME, "here", is not an absolute path', "debian"),
         ("SHELL=bash\n0 1 * * * x", 'its SHELL, "bash", is not an absolute path', "debian"),
         ("0 1 * * * x \udcff", "it, or a setting above it, has characters that are not UTF-8", "debian"),
-        ("* * * * * /venv/bin/cronjobs run-due", "it is a tick of cronjobs", "debian"),
+        ("* * * * * /venv/bin/cronjobs run-due", "it is cronjobs' own tick", "debian"),
         ("* * * * * /venv/bin/python -P -m cronjobs exec a -c b", 'it is wrapped in "cronjobs exec"', "debian"),
         ("* * * * * /venv/bin/cronjobs exec a -- b", 'it is wrapped in "cronjobs exec"', "debian"),
         ("1 2 3", "cron cannot read it: it has neither five fields", "debian"),

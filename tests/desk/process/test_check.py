@@ -78,7 +78,7 @@ FOUND = [
     ),
     (
         "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 55s}",
-        "6:20: job_types.t.say.timeout: t.say: timeout 55s leaves no room in run.budget (55s) for the tick's start: ",
+        "6:20: job_types.t.say.timeout: t.say: timeout 55s leaves no room in run.budget (55s) for the tick's start, ",
     ),
     (
         "run: {long_jobs: 0}\nschedules:\n  a: {every: 5m, command: [echo], timeout: 53s}",
@@ -87,8 +87,8 @@ FOUND = [
     (
         "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 53s, isolation: process}",
         (
-            "2s to stop its process leave no room in run.budget (55s) for the tick's start: the job would "
-            "never start. Write at most 52s"
+            "2s to stop its process leave no room in run.budget (55s) for the tick's start, so the job would "
+            "never run. Set it to at most 52s"
         ),
     ),
     (

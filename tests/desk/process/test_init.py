@@ -183,8 +183,8 @@ TEMPLATE = (Path(alembic.__file__).parent / "templates/generic/env.py").read_tex
 
 
 TAKE_OVER = (
-    '"cronjobs crontab import" in a folder of its own takes over what is there; '
-    '"cronjobs crontab wrap" leaves it with cron, and records each run'
+    '"cronjobs crontab import" in a folder of its own takes its lines over; '
+    '"cronjobs crontab wrap" leaves them with cron, and records each run'
 )
 
 
