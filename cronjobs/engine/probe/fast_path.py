@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cronjobs.engine.probe.sqlite import FileSession
 
 NO_ALARM = (None, b"", b"{}")
+QUIET_UNTIL = "quiet_until"  # the first key of an alarm's file, if until that second no idle tick can end its causes
+LONGEST_QUIET_S = 25 * 3600
 
 
 def settle_tick(arguments: Sequence[str]) -> int | None:
@@ -47,7 +49,7 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
         if inputs is None:
             return None
         # An alarm that may be over, or something to print, needs a full tick.
-        quiet = _kept(descriptor, inputs["alarm"]) in NO_ALARM and _kept(descriptor, inputs["word"]) is None
+        quiet = _is_quiet(_kept(descriptor, inputs["alarm"])) and _kept(descriptor, inputs["word"]) is None
         quiet = quiet and not _metrics_are_due(inputs["metrics_by"]) and not state_files.spooled(inputs["spool"])
     finally:
         os.close(descriptor)
@@ -64,6 +66,15 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
         return 0 if idle else None
     finally:
         probe.close()
+
+
+def _is_quiet(alarm: bytes | None) -> bool:
+    """Whether no cause in the *alarm*'s file can be over now. After a clock was set back, a full tick looks."""
+    if alarm is None or alarm in NO_ALARM:
+        return True
+    begin = f'{{"{QUIET_UNTIL}": '.encode()
+    until = alarm.removeprefix(begin).partition(b",")[0] if alarm.startswith(begin) else b""
+    return until.isdigit() and 0 < int(until) - time.time() <= LONGEST_QUIET_S
 
 
 def _metrics_are_due(by: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cronjobs import events
 from cronjobs.engine.host.state_folder import State
+from cronjobs.engine.probe.fast_path import QUIET_UNTIL
 from cronjobs.engine.rules.repeating import DAILY, HOURLY, silence
 from cronjobs.model import rough
 from cronjobs.text import one_line
@@ -131,7 +132,21 @@ class Alarm:
 
     def _store(self, known: dict[str, Any]) -> None:
         newest = sorted(known, key=lambda cause: str(known[cause].get("last", "")))[-CAUSES_KEPT:]
-        self._state.write(self._name, json.dumps({cause: known[cause] for cause in newest}))
+        kept = {cause: known[cause] for cause in newest}
+        self._state.write(self._name, json.dumps(_quiet_until(kept) | kept))
+
+
+def _quiet_until(known: dict[str, Any]) -> dict[str, int]:
+    """Until when no tick without work can end one of these causes, for the fast path; {} if one may end at any time.
+
+    That is so for deaths alone: they are over after an hour in which a job went well, or after a day without one.
+    """
+    ends = [
+        datetime.fromisoformat(entry.get("last", entry["since"])) + (HOURLY if entry.get("well") else DAILY + HOURLY)
+        for entry in known.values()
+        if "job_type" in entry and "about" not in entry
+    ]
+    return {QUIET_UNTIL: int(min(ends).timestamp())} if ends and len(ends) == len(known) else {}
 
 
 def _is_sound(entry: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Callable
@@ -117,6 +118,24 @@ def test_that_jobs_die_no_more_is_told_once_after_an_hour_in_which_one_went_well
     went_well = {20: {"mail.send"}}
     told = {minute: alarm.over((), NOW + minute * MINUTE, went_well.get(minute, ())) for minute in range(10, 300)}
     assert {minute: said for minute, said in told.items() if said} == {69: [f"over after 1h9m: {DIES}"]}
+
+
+def test_it_says_until_when_an_idle_tick_need_not_look(alarm: Alarm, tmp_path: Path) -> None:
+    def quiet() -> object:
+        [file] = tmp_path.glob("alarm-*")
+        text = file.read_text()
+        said = json.loads(text).get("quiet_until")
+        assert said is None or text.startswith(f'{{"quiet_until": {said}, ')
+        return said
+
+    died(alarm, 0)
+    assert quiet() == (NOW + timedelta(hours=25)).timestamp()
+    alarm.over((), NOW + 10 * MINUTE, {"mail.send"})
+    assert quiet() == (NOW + timedelta(hours=1)).timestamp()
+    alarm.worth_telling("database down", NOW + 11 * MINUTE)
+    assert quiet() is None
+    alarm.over((), NOW + 12 * MINUTE)
+    assert quiet() == (NOW + timedelta(hours=1)).timestamp()
 
 
 def test_without_a_job_that_went_well_it_is_not_said_to_be_over(alarm: Alarm) -> None:

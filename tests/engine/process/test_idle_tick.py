@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -249,6 +250,25 @@ def test_a_fault_that_comes_up_takes_the_fast_path_away(idle: Project) -> None:
     idle.add("t.quick")
     assert idle.tick().wait() != 0
     assert idle.tick().wait() != 0, "the full tick says it again"
+
+
+def test_after_a_death_was_mailed_idle_ticks_are_fast_until_it_may_be_over(project: Project) -> None:
+    project.configure(YAML, '\n@job("t.dies")\ndef dies(ctx): raise GiveUp("no")\n')
+    project.add("t.dies")
+    assert project.tick().wait() == 1
+    modules_of(project)
+    [file] = (project.folder / "cronjobs").glob("alarm-*")
+    until = json.loads(file.read_text())["quiet_until"]
+    assert until - SYSTEM.now().timestamp() == pytest.approx(25 * 3600, abs=300)
+    assert is_fast(modules_of(project))
+    for moment in (-1, 25 * 3600 + 600):  # over, or dated by a clock that was ahead
+        text = file.read_text()
+        file.write_text(text.replace(str(until), str(int(SYSTEM.now().timestamp()) + moment)))
+        assert not is_fast(modules_of(project))
+        file.write_text(text)
+    project.add("t.quick")
+    assert project.tick().wait() == 0
+    assert project.effects()[-1].what == "ran"
 
 
 def test_a_database_that_is_away_is_reported_by_the_full_tick(sqlite_project: Project) -> None:
