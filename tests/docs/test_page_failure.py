@@ -61,8 +61,8 @@ def test_what_a_handler_raises_decides_as_the_table_says(tmp_path: Path) -> None
     assert state == {
         "first": ("failed", 1, "failed"),  # "failed; retried by the policy"
         "give-up": ("dead", 1, "failed"),  # "permanent: dead at once"
-        "later": ("failed", 1, "failed"),  # "failed; retried after that long"
-        "snooze": ("queued", 0, "snoozed"),  # "not a failure: comes back then, uncharged"
+        "later": ("failed", 1, "failed"),  # "failed; retried after that time"
+        "snooze": ("queued", 0, "snoozed"),  # "not a failure: the job runs again after that time"
         "slow": ("failed", 1, "timed_out"),  # "timed out; retried"
     }
     for name, delay in (("later", timedelta(seconds=90)), ("snooze", timedelta(minutes=10))):
@@ -81,6 +81,6 @@ def test_the_figures_of_the_text_are_those_of_the_code() -> None:
     assert [backoff(policy, failures, 0) for failures in range(1, len(delays) + 1)] == delays
     assert backoff(policy, policy.max_attempts, 0) == delays[-1]
     assert policy.jitter * 100 == pytest.approx(int(jitter))
-    assert "Not declared: 30 s, or a third of the budget if that is less" in text
+    assert "The default timeout is 30 s, or a third of the budget if that is less" in text
     assert RunSettings().default_timeout == min(timedelta(seconds=30), RunSettings().budget / 3)
     assert RunSettings(budget=timedelta(minutes=5)).default_timeout == timedelta(seconds=30)
