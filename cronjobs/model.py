@@ -66,12 +66,13 @@ class RetryPolicy(metaclass=_PolicyClass):
     """How often a failed job is retried, and after which delays.
 
     The n-th charged failure waits ``min(base * factor**(n-1), cap)``, or ``delays[n-1]`` (the last one repeats), spread
-    by ±``jitter`` (0.2 = ±20 %). ``max_attempts`` counts charged failures; the job is dead when it is reached.
-    Durations are timedeltas, or text such as "90s", "5m", "2h".
+    by ±``jitter`` (0.2 = ±20 %). ``max_attempts`` is the number of charged failures at which the job is dead. Durations
+    are timedeltas, or text such as "90s", "5m", "2h".
 
-    ``give_up_on``: failures of these kinds are permanent. ``retry_on``: failures of all other kinds are permanent. If
-    None, it makes none permanent. Kinds are exception classes, which include their subclasses, or names: "ValueError",
-    "billing.CardDeclined" or its end "CardDeclined", "exit-3" and "SIGKILL" of commands, "TimedOut". Kept as names.
+    ``give_up_on``: failures of these kinds are permanent. ``retry_on``: failures of all other kinds are permanent; if
+    None, it makes no failure permanent. Kinds are exception classes, which include their subclasses, or names:
+    "ValueError", "billing.CardDeclined" or its end "CardDeclined", "exit-3" and "SIGKILL" of commands, "TimedOut". Kept
+    as names.
     """
 
     max_attempts: int = 10

@@ -98,8 +98,9 @@ def assert_enqueued(
     """Assert that *connection* sees a job of *job_type* whose payload has these keys and values; return the matches.
 
     ``assert_enqueued(session, "billing.send_invoice", invoice_id=42)``. A payload key that is also the name of an
-    option goes into *payload*. ``count``: exactly this many. None means at least one. ``delay``: the time from
-    enqueueing to its run_at. ``status``: "queued", "succeeded" …. None means any, which includes jobs that have run.
+    option goes into *payload*. ``count``: exactly this many jobs; without it, at least one. ``delay``: the time from
+    enqueueing to the job's run_at. ``status``: "queued", "succeeded" …; without it, any status, which includes jobs
+    that have run.
     """
     __tracebackhide__ = True
     given = {
@@ -192,10 +193,11 @@ def assert_fires(
 ) -> list[datetime]:
     """Assert when a schedule fires from the first moment of *between* until before the second; return the instants.
 
-    *schedule*: a name in *config*, by default cronjobs.yaml, or an expression: "15 2 * * *", "every 10m". *between* and
-    *at*: aware datetimes, or ISO text; without an offset they are in the schedule's zone, or in *timezone*, which is
-    for an expression and UTC by default. ``at``: exactly these, ``[]`` for none; ``count``: this many; neither: at
-    least one. The returned instants are in that zone. Only the file counts: pauses and catch-up are ignored.
+    *schedule* is a name in *config* (default: cronjobs.yaml), or an expression: "15 2 * * *", "every 10m". *between*
+    and *at* are aware datetimes, or ISO text; without an offset they are in the schedule's zone, or for an expression
+    in *timezone* (default: UTC). ``at``: exactly these instants, ``[]`` for none. ``count``: this many. With neither,
+    the schedule must fire at least once. The returned instants are in that zone. Only the file counts: pauses and
+    catch-up are ignored.
     """
     __tracebackhide__ = True
     from cronjobs.engine.crontime.timing import timing

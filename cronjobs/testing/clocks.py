@@ -10,8 +10,8 @@ from cronjobs.clock import SYSTEM
 class FakeClock:
     """A clock that stands still until it is moved; works on SQLite and on PostgreSQL.
 
-    Pass it to ``Database(address, clock=…)``. It starts at *start*, a timezone-aware datetime; by default it starts
-    now. Column defaults of the tables do not use it.
+    Pass it to ``Database(address, clock=…)``. It starts at *start* (timezone-aware; default: now). Column defaults of
+    the tables do not use it.
     """
 
     def __init__(self, start: datetime | None = None) -> None:
@@ -30,7 +30,7 @@ class FakeClock:
         return self._now
 
     def advance(self, by: timedelta) -> datetime:
-        """Advance by *by* (negative: the wall clock steps back, the monotonic one stays); return the new now."""
+        """Advance by *by* (if negative, only the wall clock steps back); return the new now."""
         return self.set(self.now() + by)
 
     def set(self, instant: datetime) -> datetime:

@@ -16,8 +16,8 @@ from cronjobs.testing.lending import LentConnection, lend
 def create_tables(connection: Target, *, schema: str | None = None) -> None:
     """Create cronjobs' tables on *connection* unless they exist, in its transaction; never commits.
 
-    *connection*: what ``enqueue`` accepts; SQLite in memory is fine. *schema*: PostgreSQL's, created if necessary. None
-    means the first of the search_path.
+    *connection* is whatever ``enqueue`` accepts; SQLite in memory is fine. *schema* is a PostgreSQL schema, created if
+    necessary (default: the first of the search_path).
     """
     lent = lend(connection, "create_tables()").connection()
     if has_table(cast("Connection", LentConnection(lent, SYSTEM, schema)), meta.name):

@@ -107,10 +107,10 @@ def cronjobs_fixture(
 ) -> Any:
     """Make a pytest fixture: ``jobs = cronjobs_fixture(connection="session")`` in conftest.py; its value is a ``Jobs``.
 
-    ``connection``: the name of your fixture with the connection or session of the test, to drain and assert on.
-    ``database_url``: a URL, or the name of your fixture with one (or with an Engine), to tick on; "sqlite" creates a
-    file for each test. Neither: SQLite in memory, ``jobs.connection``. Missing tables are created. ``config``,
-    ``imports`` and ``schema``: as for ``drain``; with a ``database_url``, ``schema`` is the file's.
+    ``connection``: the name of your fixture that returns the test's connection or session, for drain and the
+    assertions. ``database_url``: a URL, or the name of your fixture that returns a URL or an Engine, for tick; "sqlite"
+    creates a file for each test. With neither, ``jobs.connection`` is SQLite in memory. Missing tables are created.
+    ``config``, ``imports`` and ``schema`` are as for ``drain``; with a ``database_url``, the schema is the file's.
     """
     import pytest
 

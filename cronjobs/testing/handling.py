@@ -51,9 +51,9 @@ EffectKey = str | tuple[object, ...]
 class FakeContext(Context):
     """A Context without a database that records what the handler did.
 
-    ``effects``: key → recorded result (a step's key is "job:1:step:render"); ``UNKNOWN`` if only begun.
-    ``reported``: its ``progress()`` calls in order, each (done, of, note).
-    ``succeeded``: whether the handler ended the job by ``transaction()`` or ``finish()``; ``result``: its result.
+    ``effects``: key → recorded result, or ``UNKNOWN`` if only begun. A step's key is "job:1:step:render".
+    ``reported``: the handler's ``progress()`` calls in order, each (done, of, note).
+    ``succeeded``: whether the handler ended the job by ``transaction()`` or ``finish()``; ``result``: the job's result.
     """
 
     _ledger: _MemoryLedger
@@ -91,12 +91,12 @@ def context(
 ) -> FakeContext:
     """Make a ``ctx`` for calling a handler in a unit test: ``send_invoice(context(tries=3), invoice_id=7)``.
 
-    Each argument is the field of that name. ``remaining``: the rest of the timeout, which stands still. With 0, time is
-    up. ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are what earlier
-    attempts left: key or name → the result, or ``UNKNOWN`` for one that was begun and never recorded; others were never
-    begun. ``connection``: what ``ctx.transaction()`` yields, in a savepoint. Without it, using it raises UsageError.
-    The instants are timezone-aware. ``started_at`` and ``enqueued_at`` are by default now, by *clock*. Raises
-    UsageError for an invalid field.
+    Each argument sets the field of that name. ``remaining``: the rest of the timeout, which stands still; 0 means that
+    time is up. ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are those that
+    earlier attempts left: key or name → the result, or ``UNKNOWN`` if the effect was begun and never recorded; all
+    others were never begun. ``connection``: the connection that ``ctx.transaction()`` yields, in a savepoint; without
+    it, calling ``ctx.transaction()`` raises UsageError. Instants are timezone-aware; ``started_at`` and ``enqueued_at``
+    are now by default, by *clock*. Raises UsageError for an invalid field.
     """
     clock = clock or StillClock()
     for name, instant in (("scheduled_for", scheduled_for), ("started_at", started_at), ("enqueued_at", enqueued_at)):

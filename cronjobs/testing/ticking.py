@@ -50,13 +50,12 @@ def tick(
 ) -> Ticked:
     """Run one tick as cron would, at the time *at* (timezone-aware; default: now).
 
-    It sees only committed rows, and commits its own changes.
-
-    *database_url* must be given, whatever *config* names: a tick in the future runs everything that waits. Missing
-    tables are created. Schedules fire and jobs run as under cron: in threads or in processes of their own, with their
-    timeouts. A schedule never fires for the time before a tick first saw it: tick once, then later. *clock*: use this
-    clock instead of *at*. *config*, *imports*: as for ``drain``. Raises ConfigError or DatabaseError, which would end a
-    tick, and UsageError if handlers cannot be imported.
+    The tick sees only committed rows, and commits its own changes. *database_url* must be given even if *config* names
+    a database, because a tick in the future runs everything that waits. Missing tables are created. Schedules fire and
+    jobs run as under cron: in threads or in processes of their own, with their timeouts. A schedule never fires for the
+    time before a tick first saw it: tick once, then later. *clock*: use this clock instead of *at*. *config* and
+    *imports* are as for ``drain``. Raises ConfigError or DatabaseError, which would end a tick, and UsageError if
+    handlers cannot be imported.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     if isinstance(database_url, Engine):

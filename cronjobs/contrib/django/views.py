@@ -49,9 +49,9 @@ def pages(
 
     Redirects users who are not logged in to LOGIN_URL, or to the admin's login if that URL does not exist.
 
-    *may_see* and *may_act* take Django's request and return a bool. *connect*: as for ``cronjobs.contrib.web.app``.
-    *config*: the path of cronjobs.yaml. None means CRONJOBS["config"] in Django's settings, else $CRONJOBS_CONFIG, else
-    ./cronjobs.yaml.
+    *may_see* and *may_act* take Django's request and return a bool. *connect* is as for ``cronjobs.contrib.web.app``.
+    *config* is the path of cronjobs.yaml; if it is None, the path is CRONJOBS["config"] in Django's settings, else
+    $CRONJOBS_CONFIG, else ./cronjobs.yaml.
 
     The forms use their own CSRF token and cookie, so the view is exempt from Django's.
     """

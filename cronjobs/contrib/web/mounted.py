@@ -38,10 +38,11 @@ def app(
 ) -> Mounted:
     """The pages as one WSGI callable, to be mounted at any path: it honours SCRIPT_NAME.
 
-    *connect*: ``engine.connect`` of the app's SQLAlchemy engine. Without it, the pages use the configured database.
-    *viewer* gets the WSGI environment and returns the name of the user, or None for nobody; without it nobody sees
-    anything. *may_act* says whether this one may act, too; without it nobody may. *config*: the path of cronjobs.yaml.
-    None means $CRONJOBS_CONFIG, else ./cronjobs.yaml. It is read at the first request; until then nothing is opened.
+    *connect* is ``engine.connect`` of the app's SQLAlchemy engine; without it the app opens the configuration's
+    database. *viewer* gets the WSGI environment and returns the name of the user, or None for nobody; without *viewer*
+    nobody sees anything. *may_act* says whether this user may also act; without it nobody may. *config* is the path of
+    cronjobs.yaml (default: $CRONJOBS_CONFIG, else ./cronjobs.yaml). The file is read at the first request; until then
+    nothing is opened.
     """
     return Mounted(connect, ByApp(viewer, may_act), None if config is None else Path(config))
 

@@ -142,9 +142,9 @@ class ByApp:
 
 
 def basic_auth(password: str | None) -> Viewer:
-    """A viewer for ``app()``: browsers ask for a name and *password* (HTTP Basic); the audit trail has the name.
+    """A viewer for ``app()``: browsers ask for a name and *password* (HTTP Basic); the audit trail records the name.
 
-    Passwords cross the network readable, so it is for behind TLS. Raises UsageError if there is no password.
+    Passwords cross the network in clear text, so use it behind TLS. Raises UsageError if there is no password.
     """
     if not password:
         raise UsageError("basic_auth() has no password: is the variable set that it comes from?")

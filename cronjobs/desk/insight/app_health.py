@@ -58,11 +58,12 @@ class HealthCheck:
 
 
 def health(connection: Any = None, *, config: str | Path | None = None, database_url: str | None = None) -> HealthCheck:
-    """Judge the whole system in a few indexed reads: do ticks come, is anything late, dead, failing or held back?
+    """Judge the whole system in a few indexed reads: do ticks run, is anything late, dead, failing or held back?
 
-    *connection*: an SQLAlchemy Connection, Session or Engine; it is only read. If None, the database is located the way
-    ``connect`` does it: from *config* or *database_url*. *config* also brings the file's ``run.every``, lease and
-    limits; without a file these are the defaults. Raises SchemaMissing, SchemaTooOld or DatabaseError.
+    *connection* is an SQLAlchemy Connection, Session or Engine, from which the call only reads. If it is None, the
+    database is located as ``connect`` does it, from *config* or *database_url*. *config* also supplies the file's
+    ``run.every``, lease and limits; without a file the defaults apply. Raises SchemaMissing, SchemaTooOld or
+    DatabaseError.
     """
     settings = Settings(file=NO_FILE, folder=Path(), database=database_url or "", broken=True)
     if config is not None or (connection is None and database_url is None):

@@ -21,7 +21,7 @@ from cronjobs.installed import if_installed
 
 
 class Told(NamedTuple):
-    """An extra's findings. ``again_at``: when passing time alone may add one, or None if never."""
+    """An extra's findings. ``again_at``: when the passing of time alone may add a finding, or None."""
 
     findings: Sequence[Finding] = ()
     again_at: datetime | None = None

@@ -90,11 +90,12 @@ def _said(name: str, when: str, error: BaseException) -> str:
 def around_attempts(hook: H) -> H:
     """Run the context manager that *hook* returns around every attempt of a handler; use it as a decorator.
 
-    *hook* is called with the attempt's context, in each process that runs handlers. The manager is entered in the
-    handler's thread before the handler, and left after it, also if that raised or timed out. An error that the manager
-    raises is the attempt's error; if it raises on the way in, the handler is not called. It cannot turn a failure into
-    a success. An asynchronous manager is entered in the event loop of an ``async`` handler, and not around other
-    handlers; one that is both, around both. Raises UsageError if *hook* is neither a function nor a class.
+    *hook* is called with the attempt's context, in each process that runs handlers. The context manager is entered in
+    the handler's thread before the handler runs, and left afterwards, even if the handler raised or timed out. An
+    exception that the manager raises is the attempt's error; if it raises on entry, the handler is not called. The
+    manager cannot turn a failure into a success. An asynchronous manager is entered in the event loop of an ``async``
+    handler, and not around other handlers; a manager of both kinds is entered around both. Raises UsageError if *hook*
+    is neither a function nor a class.
     """
     name = getattr(hook, "__qualname__", None)
     if not callable(hook) or name is None:

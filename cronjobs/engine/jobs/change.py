@@ -29,19 +29,19 @@ def cancel(
 ) -> Status | None:
     """Cancel a job in *target*'s transaction; the caller commits it.
 
-    A waiting job is cancelled at once. A running one is asked to stop, at its runner's next heartbeat. If no attempt of
-    it has ever begun, its key is free again: the next ``enqueue`` with it makes a new job.
+    A waiting job is cancelled at once. A running job is asked to stop at its runner's next heartbeat. If no attempt of
+    the job has ever begun, its key is free again: the next ``enqueue`` with that key makes a new job.
 
     Args:
         target: whatever ``enqueue`` takes.
         id: as ``enqueue`` returned it.
         idempotency_key: as it was given to ``enqueue``.
-        reason: why, for the job and the audit trail; of more than 500 characters the beginning is kept.
+        reason: why, for the job and the audit trail; only the first 500 characters are kept.
         schema: on PostgreSQL, where the tables are; None: the search_path.
 
     Returns:
-        The status that the job has now: cancelled; running, if it was asked to stop; succeeded or dead, if it came to
-        an end before, which stays as it is. None: there is no such job (any more).
+        The job's status after the call: cancelled; running, if the job was asked to stop; succeeded or dead, if the job
+        had ended before and so is unchanged. None if there is no such job (any more).
 
     Raises:
         UsageError: neither or both of *id* and *idempotency_key* are given, or one of them is invalid.
@@ -66,23 +66,23 @@ def reschedule(
 ) -> Status:
     """Change when a waiting job is due, in *target*'s transaction; the caller commits it.
 
-    A failed job that waits for its retry can be moved, too; its tries stay as they are. So can a schedule's job: while
-    it waits, ``overlap`` counts it as busy.
+    You can also move a failed job that waits for its retry; its tries stay as they are. You can also move a schedule's
+    job: while it waits, ``overlap`` counts it as unfinished.
 
     Args:
         target: whatever ``enqueue`` takes.
         id: as ``enqueue`` returned it.
         idempotency_key: as it was given to ``enqueue``.
-        run_at: the earliest instant to begin, aware. Either this or *delay*.
+        run_at: the earliest instant to begin, timezone-aware. Give either this or *delay*.
         delay: the same as a span from the database's now: seconds, "90s" or a timedelta.
-        reason: why, for the audit trail; of more than 500 characters the beginning is kept.
+        reason: why, for the audit trail; only the first 500 characters are kept.
         schema: on PostgreSQL, where the tables are; None: the search_path.
 
     Returns:
-        Its status: queued, or failed if it waits for a retry.
+        The job's status: queued, or failed if it waits for a retry.
 
     Raises:
-        JobNotWaiting: it runs or has ended, so it cannot be moved; ``status`` says which.
+        JobNotWaiting: the job runs or has ended, so it cannot be moved; ``status`` says which.
         NoSuchJob: there is no such job (any more).
         JobHeld: another open transaction has the job locked; nothing was changed.
         UsageError: an argument is invalid.

@@ -24,10 +24,10 @@ from cronjobs.errors import UsageError
 def connect(config: str | Path | None = None, *, database_url: str | None = None) -> Iterator[Connection]:
     """Yield a connection in one transaction, committed at the end of the block, or rolled back by an exception.
 
-    *config* None means $CRONJOBS_CONFIG, else ./cronjobs.yaml. *database_url* None means $CRONJOBS_DATABASE_URL, else
-    the file's. A missing SQLite file and its tables are created, as by a command. Keep the block short: on SQLite it
-    holds the only write lock. Raises UsageError for an argument of another type, ConfigError, ForeignDatabase or
-    DatabaseError.
+    If *config* is None, the file is $CRONJOBS_CONFIG, else ./cronjobs.yaml. If *database_url* is None, the URL is
+    $CRONJOBS_DATABASE_URL, else the file's. A missing SQLite file and its tables are created, as a command does. Keep
+    the block short: on SQLite it holds the only write lock. Raises UsageError for an argument of another type,
+    ConfigError, ForeignDatabase or DatabaseError.
     """
     for what, value, kinds in (("config", config, str | Path), ("database_url", database_url, str)):
         if value is not None and not isinstance(value, kinds):

@@ -51,22 +51,22 @@ class StopSignal:
 
 
 class Context:
-    """The first argument of a handler whose first parameter is named ``ctx``.
-
-    It has facts about this run, and ways to end it well.
+    """The object that a handler gets if its first parameter is named ``ctx``: facts about this run, and ways to end it.
 
     Attributes:
         job_id: the row's id.
         job_type: the name that the handler is registered under.
-        attempt: how often a runner has claimed this job, this time included; it fences writes; lost runners raise it.
+        attempt: how often a runner has claimed this job, including this time. It fences writes, and rises when a runner
+            is lost.
         tries: which try of ``max_attempts`` this is, from 1.
-        idempotency_key: the same in every attempt; the enqueuer's key, else one made of the id. Pass it to providers.
-        scheduled_for: the occurrence, in the schedule's zone, so that ``.date()`` is the day the schedule means; None:
-            an app enqueued the job.
+        idempotency_key: the enqueuer's key, else a key made from the id. It is the same in every attempt; pass it to
+            providers.
+        scheduled_for: the occurrence, in the schedule's zone, so that ``.date()`` is the day that the schedule means;
+            None if an app enqueued the job.
         stands_for: how many occurrences this job stands for; more than 1 after an outage, with ``catch_up: latest``.
-        enqueued_at: when the row was written, aware, UTC; None: in a test that did not set it.
-        started_at: when this attempt was claimed, aware, UTC; None outside a runner.
-        meta: what the enqueuer attached, such as a trace id.
+        enqueued_at: when the row was written, timezone-aware, in UTC; None in a test that did not set it.
+        started_at: when this attempt was claimed, timezone-aware, in UTC; None outside a runner.
+        meta: the strings that the enqueuer attached, such as a trace id.
         log: a logger named ``cronjobs.job.<job_type>``; its records go into the attempt's output.
         result: the job's result if a transaction ends the job; otherwise the handler's return value is the result.
     """
@@ -148,7 +148,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job should stop, because it was cancelled, on shutdown, or because its lease was lost."""
+        """Whether the job should stop because it was cancelled, the tick shuts down, or the lease was lost."""
         return self._stop.reason is not None
 
     def check(self) -> None:
@@ -159,11 +159,11 @@ class Context:
             raise Cancelled("timeout")
 
     def progress(self, done: float, of: float | None = None, note: str | None = None) -> None:
-        """Report how far the work has come, *done* units *of* so many. It costs no statement, so call it often.
+        """Report progress: *done* units out of *of*. A call costs no statement, so call it often.
 
         The latest report is written with the next renewal of the lease (a quarter of it, 15 s, by default) and shown by
-        "cronjobs jobs tail", "jobs show" and "explain" until the attempt ends. If *of* is None, the total is unknown.
-        *note*: a line for people. Raises UsageError if a number is negative or no number.
+        "cronjobs jobs tail", "jobs show" and "explain" until the attempt ends. Leave *of* out if the total is unknown.
+        *note* is a line for people. Raises UsageError if a value is negative or not a number.
         """
         told = progress(done, of, note)
         if self._report is not None:
@@ -172,19 +172,19 @@ class Context:
     def effect(
         self, key: str | tuple[object, ...], on_unknown: OnUnknown = "again", *, single_call: bool = False
     ) -> Effect:
-        """A block around an action outside the database, which is not repeated once its end is recorded::
+        """Open a block around an action outside the database, which is not repeated once its result is recorded::
 
             with ctx.effect(f"invoice-email:{invoice_id}") as effect:
                 if not effect.done:
                     effect.result = mail.send(invoice, idempotency_key=effect.key, timeout=ctx.remaining_s)
 
         *key* (text, or a tuple such as ("invoice-email", 42)) names the effect for all jobs. ``on_unknown`` decides
-        about an effect that was begun and whose end was never recorded: "again" does it again, with ``effect.unknown``
-        True; "skip" counts it as done, with no result; "stop" ends the job, dead until someone resolves the effect.
-        ``single_call``: an exception that began with a refused connection, or with a host name that does not resolve,
-        counts as nothing done, so the effect does not become unknown. Only for a call that connects once and does not
-        retry by itself. Entering raises EffectBusy, which retries the job later, while another job is in the middle of
-        the effect.
+        about an effect that was begun and whose result was never recorded: "again" does it again, with
+        ``effect.unknown`` True; "skip" counts it as done, with no result; "stop" ends the job, which is dead until
+        someone settles the effect. With ``single_call``, an exception that began with a refused connection, or with a
+        host name that does not resolve, counts as proof that nothing was done, so the effect does not become unknown.
+        Use it only for a call that connects once and does not retry by itself. While another job is in the middle of
+        the effect, entering the block raises EffectBusy, which retries the job later.
         """
         return Effect(
             self._effects("ctx.effect()"),
@@ -195,9 +195,7 @@ class Context:
         )
 
     def step(self, name: str, on_unknown: OnUnknown = "again") -> Effect:
-        """One step of this job:
-
-        an ``effect`` whose key belongs to this job only, so a later attempt skips it once it is done.
+        """One step of this job: an ``effect`` whose key belongs to this job, so a later attempt skips it once done.
 
         Entering calls ``check()`` first.
         """
@@ -209,7 +207,7 @@ class Context:
         return Effect(self._effects("ctx.step()"), step_key(self.job_id, name), on_unknown, check)
 
     def transaction(self) -> AbstractContextManager[Connection]:
-        """A block that is one transaction on the jobs database and ends the job: its work happens exactly once::
+        """Open a transaction on the jobs database that also ends the job, so that its work happens exactly once::
 
             with ctx.transaction() as connection:
                 connection.execute(text("UPDATE accounts SET …"), {…})
@@ -218,17 +216,17 @@ class Context:
 
         Leaving the block commits its work together with the job's success; after an exception, a lost lease (LeaseLost)
         or a kill, neither is committed. An exception raised after the block is kept in the history and changes nothing.
-        On SQLite the block has the only write lock, and is rolled back after 2 s (TransactionTooLong). Entering calls
-        ``check()``. Effects and steps come before the block, not in it.
+        On SQLite the block holds the only write lock, and is rolled back after 2 s (TransactionTooLong). Entering calls
+        ``check()``. Use effects and steps before the block, not in it.
         """
         return self._end("ctx.transaction()").transaction(lambda: self.result)
 
     def finish(self, connection: Target) -> None:
         """End the job with success in a transaction of your own on the jobs database; call it right before its COMMIT.
 
-        *connection*: whatever ``enqueue`` accepts. Your work and the success are committed together or not at all; a
+        *connection* is whatever ``enqueue`` accepts. Your work and the success are committed together or not at all; a
         handler that returns without committing has failed. ``result`` becomes the job's result. Raises LeaseLost if the
-        lease is gone: let it roll your transaction back. On PostgreSQL use READ COMMITTED, the default.
+        lease is gone: let that exception roll your transaction back. On PostgreSQL use READ COMMITTED, the default.
         """
         self._end("ctx.finish()").finish(connection, self.result)
 

@@ -244,10 +244,10 @@ class Ledger:
 class Effect:
     """A side effect under a key: ``with ctx.effect(key) as effect: if not effect.done: effect.result = send(…)``.
 
-    ``done``: it was recorded before, ``result`` is what was recorded then, and leaving the block writes nothing.
-    ``unknown``: it was begun before and its end is not recorded, so it may have happened. An exception out of the block
-    leaves it begun, and so unknown, unless the handler has called ``did_nothing()``, or the exception shows that the
-    block's ``single_call`` did nothing.
+    ``done``: the effect was recorded before, ``result`` is the result recorded then, and leaving the block writes
+    nothing. ``unknown``: the effect was begun before and its result is not recorded, so it may have happened. If an
+    exception leaves the block, the effect stays begun, and so unknown, unless the handler has called ``did_nothing()``,
+    or the exception shows that the block's ``single_call`` did nothing.
     """
 
     def __init__(

@@ -135,27 +135,29 @@ def enqueue(
     Args:
         target: an SQLAlchemy Connection or Session, a connection of psycopg 3 or sqlite3, or ``django.db.connection``.
             With an SQLAlchemy Engine the job gets a transaction of its own, committed when this returns.
-        job_type: the name of a handler or of a declared command. Whether one exists is known to ticks, not here.
-        payload: the handler's keyword arguments, as JSON: a mapping of at most 256 KiB; None: none. If the handler is
-            registered in this process, it is checked by its annotations, and may have values of their types.
-        run_at: the earliest instant to begin, aware; None: now. Not together with *delay*.
+        job_type: the name of a handler or of a declared command. Ticks check whether it exists; this call does not.
+        payload: the handler's keyword arguments, as JSON: a mapping of at most 256 KiB; None if there are none. If the
+            handler is registered in this process, the payload is checked by the handler's annotations, and may contain
+            values of their types.
+        run_at: the earliest instant to begin, timezone-aware (default: now). Not together with *delay*.
         delay: the same as a span from the database's now: seconds, "90s" or a timedelta.
-        queue: what ``queues:``, ``pause --queue`` and ``run-due --queue`` go by.
+        queue: the name that ``queues:``, ``pause --queue`` and ``run-due --queue`` refer to.
         priority: 0, first, to 9, last.
         idempotency_key: text, or a tuple such as ("invoice", order.id). A second call with the same key makes no second
-            job and returns the first one's id, also after that has run.
-        concurrency_key: what ``limits:`` of the file count by.
-        max_attempts: how often it may fail before it is dead; None: as its job type says.
-        timeout: how long one attempt may take: seconds, "90s" or a timedelta; None: as its job type says.
+            job and returns the first job's id, even after that job has run.
+        concurrency_key: the key under which ``limits:`` in the file count the job.
+        max_attempts: how often the job may fail before it is dead; if None, the job type decides.
+        timeout: how long one attempt may take: seconds, "90s" or a timedelta; if None, the job type decides.
         meta: a few small texts to find the job by, such as a trace id.
-        enqueued_by: who, for the audit trail; None: the database's user and application; on SQLite user and program.
-        on_conflict: "keep" leaves the job that has the key as it is; "replace" rewrites it as this call says, as long
-            as no runner has had it and it is not cancelled.
+        enqueued_by: who enqueues the job, for the audit trail. The default is the database's user and application, on
+            SQLite the user and program.
+        on_conflict: "keep" leaves the job that has the key as it is; "replace" rewrites that job as this call says, as
+            long as no runner has claimed it and it is not cancelled.
         schema: on PostgreSQL, where the tables are; None: the search_path.
-        wait: with an Engine and a queue that is full, how long to wait for room; None: 30 s.
+        wait: with an Engine and a full queue, how long to wait for room (default: 30 s).
 
     Returns:
-        The job's id and whether this call made it; the id is None if a full queue dropped it.
+        The job's id and whether this call made the job; the id is None if a full queue dropped the job.
 
     Raises:
         PayloadError: the payload or meta cannot be stored, or does not fit the handler.
@@ -237,9 +239,10 @@ def enqueue_many(
     Returns one result per row, in order.
 
     A row is a payload, or a payload and its own options: ``({"invoice_id": 7}, {"idempotency_key": ("invoice", 7)})``.
-    Other *options* apply to all rows. Of rows with one key the first counts, or with ``on_conflict="replace"`` the
-    last. Rows with a key are written in the order of their keys, so two such calls cannot deadlock. A full queue that
-    drops accepts the first rows that fit; one that does not drop refuses the call, and nothing of it is written.
+    Other *options* apply to all rows. If several rows have the same key the first counts, or with
+    ``on_conflict="replace"`` the last. Rows with a key are written in the order of their keys, so two such calls cannot
+    deadlock. If the queue is full and drops jobs, it accepts the first rows that fit; if it does not drop jobs, it
+    refuses the whole call, and nothing is written.
     """
     _require(target, "enqueue_many", job_type, schema)
     return _enqueue(target, _rows(job_type, rows, options), on_conflict, schema, wait)

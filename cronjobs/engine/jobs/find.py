@@ -38,13 +38,13 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0  # between two looks
 class FoundJob:
     """A job as it was when ``find`` or ``wait`` looked. Instants are aware, in UTC.
 
-    ``status``: queued, running, succeeded, failed (it will be retried), dead or cancelled. ``result``: what the handler
-    returned; None if the job has not succeeded. ``progress``: what the running attempt reported, as ``done``, ``of``
-    (None if the total is unknown) and ``note``. ``next_try``: when it is due while it waits, else None. ``attempts``:
-    how often a runner has claimed it. ``failures``: how many of these count against ``max_attempts``. ``max_attempts``
-    is None if the enqueue left it to the job type, which only runners know, and the job is not running now. Parts of
-    ``payload``, ``meta`` and ``result`` that cannot be read are None. Once the job is pruned but for its key,
-    ``payload`` is {} and ``result`` None.
+    ``status``: queued, running, succeeded, failed (it will be retried), dead or cancelled. ``result``: the handler's
+    return value; None if the job has not succeeded. ``progress``: the running attempt's latest report, as ``done``,
+    ``of`` (None if the total is unknown) and ``note``. ``next_try``: when the job is due if it waits, else None.
+    ``attempts``: how often a runner has claimed the job. ``failures``: how many of these attempts count against
+    ``max_attempts``. ``max_attempts`` is None if the enqueue left it to the job type, which only runners know, and the
+    job is not running now. Parts of ``payload``, ``meta`` and ``result`` that cannot be read are None. Once only the
+    key is left of a pruned job, ``payload`` is {} and ``result`` None.
     """
 
     id: int
@@ -72,7 +72,7 @@ class FoundJob:
 
     @property
     def is_final(self) -> bool:
-        """Whether it has succeeded, is dead or is cancelled: then no tick touches it again by itself."""
+        """Whether the job has succeeded, is dead or is cancelled, so that no tick touches it again by itself."""
         return self.status in FINAL
 
     @property
@@ -89,8 +89,8 @@ def find(
     Args:
         target: whatever ``enqueue`` takes.
         id: as ``enqueue`` returned it.
-        idempotency_key: as it was given to ``enqueue``; a key whose job was cancelled before it began, and that nobody
-            has used since, still finds that job.
+        idempotency_key: as it was given to ``enqueue``. If the key's job was cancelled before it began, and nobody has
+            used the key since, the key still finds that job.
         schema: on PostgreSQL, where the tables are; None: the search_path.
 
     Returns:
@@ -117,8 +117,9 @@ def wait(
 ) -> FoundJob:
     """Wait until a job has succeeded, is dead or is cancelled, and return it.
 
-    It looks every 0.1 to 1 s, each time in a transaction of its own; in one of yours it might never see the end. Commit
-    what enqueued the job first. A job waits for the next tick, which begins at the full minute unless ticks linger.
+    The call looks every 0.1 to 1 s, each time in a transaction of its own; in a transaction of yours it might never see
+    the end. Commit the transaction that enqueued the job first. A job waits for the next tick, which begins at the full
+    minute unless ticks linger.
 
     Args:
         engine: an SQLAlchemy Engine.
@@ -128,7 +129,7 @@ def wait(
         schema: on PostgreSQL, where the tables are; None: the search_path.
 
     Raises:
-        TimeoutError: it has not ended; the message says where it is. The job goes on.
+        TimeoutError: the job has not ended; the message says where it is. The job goes on.
         NoSuchJob: there is no such job (any more).
         UsageError: an argument is invalid.
         DatabaseError: as ``find``.

@@ -318,16 +318,17 @@ def job(
     You can still call the function directly. To enqueue it, use its ``.enqueue``, ``.enqueue_async`` and ``.options``
     (see JobFunction).
 
-    ``timeout``: "20s", seconds or timedelta. Default: min(30s, budget / 3). A timeout above ``run.budget`` less 5 s
-    makes a long job, which gets a process of its own. ``retry`` None means the configuration's defaults. ``isolation``:
-    "thread" (the default) or "process", which can be stopped whatever it does, and can have a ``max_memory`` ("512MiB",
-    or bytes). ``on_shutdown`` decides about a job that a stopping tick had claimed and not started: "release" (the
-    default) leaves it for the next tick, "drop" cancels it. ``on_lost`` decides about a job whose runner died: "retry"
-    (the default) or "dead", for work that must not be repeated automatically. ``durable`` decides when an end is
-    committed: "group" (the default) with others that ended meanwhile, "each" before its worker begins another job.
-    ``executor`` names the entry of the file's ``executors:`` on whose cluster it runs. Without it, it runs on the host
-    of the tick. The file's ``job_types:`` override all of these. ``check_types`` False: the handler gets a payload's
-    values as JSON, whatever it annotates. Raises UsageError for a name that another function has, or an invalid option.
+    ``timeout``: "20s", seconds or a timedelta; the default is min(30s, budget / 3). A timeout above ``run.budget`` less
+    5 s makes a long job, which gets a process of its own. Without ``retry`` the configuration's defaults apply.
+    ``isolation``: "thread" (the default) or "process", which can be stopped whatever it does, and can have a
+    ``max_memory`` ("512MiB", or bytes). ``on_shutdown`` decides about a job that a stopping tick has claimed but not
+    started: "release" (the default) leaves it for the next tick, "drop" cancels it. ``on_lost`` decides about a job
+    whose runner died: "retry" (the default) or "dead", for work that must not be repeated automatically. ``durable``
+    decides when an outcome is committed: "group" (the default) commits it with others that ended meanwhile, "each"
+    before its worker begins another job. ``executor`` names the entry of the file's ``executors:`` on whose cluster the
+    handler runs; without it the handler runs on the host of the tick. The file's ``job_types:`` override all of these.
+    With ``check_types=False`` the handler gets a payload's values as JSON, whatever its annotations say. Raises
+    UsageError for a name that another function has, or an invalid option.
     """
     given_name: Any = name
     if callable(given_name):

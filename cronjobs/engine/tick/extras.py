@@ -62,7 +62,7 @@ DOORS: Final = {
 
 @dataclass(frozen=True)
 class Beside:
-    """The things that a hook may use. It gets no connection of the tick's, and opens short transactions of its own."""
+    """The objects that a hook may use. A hook opens short transactions of its own, apart from the tick's connection."""
 
     settings: Settings
     database: Database
@@ -76,7 +76,7 @@ class Beside:
 
 
 class Over(NamedTuple):
-    """The facts for a hook at the end. *until*: when it has to be done, by the monotonic clock."""
+    """The facts that a hook gets at the end. *until*: when the hook has to be done, by the monotonic clock."""
 
     until: float
     exit_code: int = 0
@@ -86,7 +86,7 @@ class Over(NamedTuple):
 
 
 class Hook:
-    """An extra's work beside a tick. Each method may stay as it is. They run in the extra's own thread."""
+    """The work that an extra does beside a tick. Override the methods you need; they run in the extra's own thread."""
 
     schedules: frozenset[str] = frozenset()  # it hears of the attempts of their jobs
 
@@ -94,26 +94,26 @@ class Hook:
         self.beside = beside
 
     def begin(self) -> None:
-        """First of all, before anything is recovered or claimed."""
+        """Called first of all, before anything is recovered or claimed."""
 
     def before_work(self) -> None:
-        """Before a tick's work, for what no tick has had time for lately."""
+        """Called before a tick's work, for tasks that no tick has had time for lately."""
 
     def started(self, job: Job) -> None:
-        """The code of *job* begins."""
+        """Called when the code of *job* begins."""
 
     def ended(self, finished: Finished) -> None:
-        """Its code has ended; what becomes of the job is an event."""
+        """Called when the job's code has ended; an event tells what becomes of the job."""
 
     def heard(self, event: events.Event) -> None:
-        """Called with the end of such a job."""
+        """Called with an event that tells what became of such a job."""
 
     def wants_handlers(self) -> bool:
         """Whether ``end`` needs the handlers loaded, which only the tick's own thread may do."""
         return False
 
     def end(self, over: Over) -> None:
-        """Called when all is recorded. It may last until the tick's deadline."""
+        """Called when everything is recorded. It may last until the tick's deadline."""
 
 
 class Extras:
