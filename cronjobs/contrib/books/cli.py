@@ -31,7 +31,12 @@ def books(
     ] = "7d",
     until: Annotated[
         str | None,
-        typer.Option("--to", metavar="T", show_default=False, help="The end of the period, exclusive. Default: now."),
+        typer.Option(
+            "--to",
+            metavar="T",
+            show_default=False,
+            help="The end of the period; what is due at that instant counts. Default: now.",
+        ),
     ] = None,
     schedule: Annotated[
         str | None,

@@ -292,7 +292,7 @@ class Demo:
         raise DemoFailed(f"the retry did not come due within {WAIT_S:g} s")
 
     def a_minute_passes(self, schedule: str) -> None:
-        """Set the watermark back, or wait for a minute if a tick has fired the schedule: that minute would run twice."""
+        """Set the watermark back; if a tick has fired the schedule already, wait, as that minute would run twice."""
         fired, next_at = self.query(
             "SELECT (SELECT count(*) FROM cronjobs_occurrences o WHERE o.schedule_id = s.id), next_at "
             "FROM cronjobs_schedules s WHERE name = ?",

@@ -47,7 +47,7 @@ def drill(
         typer.Option("--form", metavar="FORM", help=f"How the process is restarted in mid-run: {', '.join(Forms)}."),
     ] = Forms.BOTH,
     receipts: Annotated[
-        int, typer.Option(metavar="N", min=20, max=10_000, help="How many jobs; one in five fails on purpose.")
+        int, typer.Option(metavar="N", min=40, max=10_000, help="How many jobs; one in five fails on purpose.")
     ] = 100,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder and the tables for inspection.")] = False,
     as_json: JsonOption = False,

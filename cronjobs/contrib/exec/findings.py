@@ -26,7 +26,7 @@ def findings_of(watch: ExecWatch) -> Iterator[Finding]:
         yield Finding("absent", text, since=due, command=typed("cronjobs explain", f"exec:{name}"), subject=name)
     for name, began in sorted(watch.overlapped.items()):
         text = f"the last run of {name} began while the one before still ran"
-        command = typed("cronjobs history --type", f"exec:{name}")
+        command = f"{typed('cronjobs history --type', f'exec:{name}')} --all"  # both runs may have succeeded
         yield Finding("overlapped", text, since=began, command=command, subject=name, rows=(str(watch.ids[name]),))
     if watch.unwatched:
         text = f"cronjobs exec has run under more than {exec_runs.MOST_NAMES:,} names, and the rest is not watched"

@@ -39,7 +39,7 @@ StatusOption = Annotated[
         parser=_parsed(read_status),
         autocompletion=lambda: STATUS_WORDS,
         help=(
-            f"Only in this state: {', '.join(STATUS_WORDS)}. A command that changes jobs reports those that it "
+            f"Only in this state: {', '.join(STATUS_WORDS)}. A command that changes jobs refuses a state that it "
             "cannot change."
         ),
     ),

@@ -468,12 +468,19 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
         case "act":
             by, why = safe(entry["by"], 80) or "somebody", f": {safe(entry['why'], 200)}" if entry["why"] else ""
             lasted = entry["finished_at"] - entry["started_at"] >= SECOND
-            until = f" until {times.clock(entry['finished_at'])}" if lasted else ""
-            return f"{_jobs_text(entry)} by {by}{until}{why}"
+            until = f", the last at {times.clock(entry['finished_at'])}" if lasted else ""
+            dead, jobs = entry["were_dead"], entry["jobs"]
+            were = f", {'' if dead == jobs else f'{dead:,} of them '}dead until then" if dead else ""
+            return (
+                f"{_jobs_text(entry)}{were}, by {by}{until}{why}"
+                if were
+                else f"{_jobs_text(entry)} by {by}{until}{why}"
+            )
         case "clock":
             ahead, back = entry["finished_at"], entry["started_at"]
             span = f"{times.clock(back)} and {LocalTimes(back, times.timezone).clock(ahead)}"
-            return f"was {rough(ahead - back)} ahead, and was set back; what is dated between {span} may be of before"
+            by = rough(ahead - back)
+            return f"was at least {by} ahead, and was set back; entries dated between {span} may be older"
         case "deploy":
             changes = ", ".join(
                 f"{verb}: {', '.join(map(str, names))}"

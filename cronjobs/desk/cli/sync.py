@@ -31,7 +31,11 @@ def sync(
     source: Source,
     plan: Annotated[bool, typer.Option("--plan", help="Print what would change; change nothing.")] = False,
     allow_removals: Annotated[
-        bool, typer.Option("--allow-removals", help="Apply it even if most schedules would be retired.")
+        bool,
+        typer.Option(
+            "--allow-removals",
+            help="Apply it even if it would retire all schedules, or at least three and more than half.",
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

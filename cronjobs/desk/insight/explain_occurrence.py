@@ -127,7 +127,15 @@ def _usual(facts: OccurrenceFacts, found: str) -> bool:
     if found != "enqueued" or job is None or row is None or (row.reason or "").startswith(RAN_EARLY):
         return False
     in_time = row.decided_at - facts.last_for <= ON_TIME_WITHIN and facts.stands_for == 1 and facts.remark is None
-    return in_time and job.status == "succeeded" and job.attempt == 1
+    return in_time and not _began_late(facts) and job.status == "succeeded" and job.attempt == 1
+
+
+def _began_late(facts: OccurrenceFacts) -> timedelta | None:
+    """How long after it was due its first attempt began, if that was late; spread and a later run_at do not count."""
+    first = facts.job.attempts[0].started_at if facts.job is not None and facts.job.attempts else None
+    later = facts.definition.starts_later_by if facts.definition else timedelta(0)
+    delay = None if first is None else first - facts.last_for - later
+    return delay if delay is not None and delay > ON_TIME_WITHIN else None
 
 
 def _it(facts: OccurrenceFacts) -> str:
@@ -523,7 +531,9 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
                 return f"job {row.job_id}, {one_line(row.reason, 200)}: {ended}"
             why = next(iter(_why_late(facts, row, times)), "")
             delay = f" ({why[:1].lower()}{why[1:].rstrip('.')})" if why else ""
-            return f"job {row.job_id}, {late(row.decided_at - facts.last_for)}{delay}: {ended}"
+            after, began = row.decided_at - facts.last_for, _began_late(facts)
+            begun = f", begun {rough(began)} late" if began is not None and began - after > ON_TIME_WITHIN else ""
+            return f"job {row.job_id}, {'made ' if begun else ''}{late(after)}{delay}{begun}: {ended}"
         case "coalesced" if row is not None:
             made = row.decided_at if not _joined(facts, row) else facts.job.created_at if facts.job else None
             at = f", made at {times.clock(made)}," if made else ""

@@ -93,7 +93,7 @@ def acts_on_jobs(
     """Return audit entries with their jobs' ids, oldest first; merge an actor's consecutive similar actions.
 
     *jobs*: type and schedule of the known jobs. ``job_id``, ``job_type`` and ``schedule`` are None if
-    there are several.
+    there are several. ``were_dead``: how many of the jobs were dead until then.
     """
     found: list[tuple[dict[str, Any], set[int]]] = []
     last: dict[Hashable, tuple[dict[str, Any], set[int]]] = {}
@@ -101,9 +101,11 @@ def acts_on_jobs(
         key = (row.action, row.actor, row.host, row.why)
         if key not in last or row.at - last[key][0]["finished_at"] > ONE_ACT:
             facts = {"action": row.action, "by": row.actor, "host": row.host, "why": row.why, "started_at": row.at}
+            facts["were_dead"] = 0
             last[key] = ({"kind": "act"} | facts, set())
             found.append(last[key])
         last[key][0]["finished_at"] = row.at
+        last[key][0]["were_dead"] += _were_dead(row.detail, set(ids) - last[key][1])
         last[key][1].update(ids)
     for entry, ids in found:
         known = [jobs.get(id_, (None, None)) for id_ in ids]
@@ -112,6 +114,11 @@ def acts_on_jobs(
         entry |= {"job_type": job_types.pop() if len(job_types) == 1 else None}
         entry |= {"schedule": schedules.pop() if len(schedules) == 1 else None}
     return [entry for entry, _ in found]
+
+
+def _were_dead(detail: Any, ids: Collection[int]) -> int:
+    dead = detail.get("dead") if isinstance(detail, dict) else None
+    return sum(id_ in ids for id_ in dead) if isinstance(dead, list) else 0
 
 
 def merge_backfills(entries: Iterable[Entry]) -> list[dict[str, Any]]:

@@ -95,13 +95,15 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
     """
     again = f"""status = 'queued', run_at = {NOW}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
       cancel_requested_at = NULL, dismissed_at = NULL, misfit_since = NULL, {TAKE_KEY_BACK}"""
+    dead = run(connection, f"SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.status = 'dead'", ids=sorted(ids))
+    were_dead = frozenset(dead.scalars())
     try:
         with connection.begin_nested():
             done = _change(connection, ids, _CAN_RETRY, again, act.as_of)
     except IntegrityError:  # somebody has meanwhile committed a job with the key of one of these; the next try sees it
         return Changed()
     follow_renames(connection, done)
-    record_act(connection, act, done)
+    record_act(connection, act, done, were_dead=were_dead & done)
     return Changed(done)
 
 
@@ -287,18 +289,30 @@ def _released(holding: HeldJob, now: datetime, words: str) -> Finish:
 # --- the audit trail --------------------------------------------------------------------------------------------------
 
 
-def record_act(connection: Connection, act: OperatorAction, ids: Collection[int], *, each: bool = False) -> None:
-    """Record the action: one row per job if jobs were named (or *each*), else one row with all ids of the batch."""
+def record_act(
+    connection: Connection,
+    act: OperatorAction,
+    ids: Collection[int],
+    *,
+    each: bool = False,
+    were_dead: frozenset[int] = frozenset(),
+) -> None:
+    """Record the action: one row per job if jobs were named (or *each*), else one row with all ids of the batch.
+
+    *were_dead*: the jobs whose death it ended, of which their rows show nothing any more.
+    """
     if not ids:
         return
     facts: dict[str, Any] = {"action": act.action, "actor": act.actor, "host": act.host, "why": act.why}
     facts["at"] = database_now(connection)
     if act.filter is not None and not each:
-        record(connection, subject="jobs", detail={"filter": act.filter, "ids": sorted(ids)}, **facts)
+        deaths = {"dead": sorted(were_dead)} if were_dead else {}
+        record(connection, subject="jobs", detail={"filter": act.filter, "ids": sorted(ids)} | deaths, **facts)
         return
     for job_id in sorted(ids):
-        detail = None if act.filter is None else {"filter": act.filter}
-        record(connection, subject=f"job {job_id}", detail=detail, **facts)
+        detail: dict[str, Any] = {} if act.filter is None else {"filter": act.filter}
+        detail |= {"dead": [job_id]} if job_id in were_dead else {}
+        record(connection, subject=f"job {job_id}", detail=detail or None, **facts)
 
 
 # --- pause --wait -----------------------------------------------------------------------------------------------------

@@ -140,7 +140,8 @@ def _jobs(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
         connection,
         f"""
         SELECT j.id, j.status, j.attempts, j.started_at, j.finished_at, j.last_failed_at,
-          (SELECT {RUN_SECONDS} FROM {JOB_RUNS} r WHERE r.job_id = j.id AND r.attempt = j.attempts) AS seconds
+          (SELECT {RUN_SECONDS} FROM {JOB_RUNS} r
+           WHERE r.job_id = j.id AND r.attempt = j.attempts AND r.outcome <> 'lost') AS seconds
         FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
         ids=sorted(ids),
     )

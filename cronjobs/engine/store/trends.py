@@ -38,7 +38,7 @@ def compared_with(connection: Connection) -> datetime:
 def changes(connection: Connection, queues: Collection[str], since: datetime) -> dict[str, int]:
     """Return how many more jobs are due now than at *since*; negative: fewer. A retried job counts as new.
 
-    Counts at most CAME_READ new jobs of each queue.
+    Reads at most CAME_READ new jobs of each queue, and leaves out queues that have more.
     """
     began = run(
         connection,
@@ -63,9 +63,10 @@ def changes(connection: Connection, queues: Collection[str], since: datetime) ->
               AND w.run_at <= {NOW} LIMIT :most) AS came""",
             queue=queue,
             since=since,
-            most=CAME_READ,
+            most=CAME_READ + 1,
         ).scalar_one()
-        found[queue] = came - gone.get(queue, 0)
+        if came <= CAME_READ:
+            found[queue] = came - gone.get(queue, 0)
     return found
 
 

@@ -133,7 +133,7 @@ def drills(shop_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     )
     assert "Forgetful" in careless
     (base / "careless.py").write_text(careless + CARELESS)
-    few = ("--receipts", "30")
+    few = ("--receipts", "40")
     started = {
         "full": Drill.start(base / "full", "drill", "--json"),
         "kill": Drill.start(base / "kill", "drill", "--form", "kill", "--keep", *few, url=shop_url),
@@ -226,7 +226,7 @@ def test_what_was_kept_is_looked_at_with_the_commands_that_it_prints(drills: dic
         text=True,
         check=True,
     )
-    assert Counter(job["status"] for job in json.loads(done.stdout)) == {"succeeded": 30}
+    assert Counter(job["status"] for job in json.loads(done.stdout)) == {"succeeded": 40}
     execute(shop_url, drop)
     assert schemas(shop_url) == []
 

@@ -69,6 +69,24 @@ def test_a_range_as_a_list(world: World) -> None:
     ]
 
 
+def test_a_run_that_began_late_is_not_said_to_be_on_time(world: World) -> None:
+    world.file(s='cron: "*/10 * * * *", overlap: allow')
+    world.tick(utc("2026-03-03T01:50:00"))
+    world.tick(utc("2026-03-03T02:00:00"))
+    assert world.cronjobs("pause", "--queue", "default").code == 0
+    for minute in (10, 20):
+        world.tick(utc(f"2026-03-03T02:{minute}:00"))
+    assert world.cronjobs("resume", "--queue", "default").code == 0
+    world.ticks(utc("2026-03-03T02:30:00"), utc("2026-03-03T03:00:00"), 10 * MINUTE)
+    lines = world.say("s", "--from", "2026-03-03T02:00").out.splitlines()
+    assert [re.split(r"\s{2,}", line)[2] for line in lines[3:]] == [
+        "job 1, on time: succeeded",
+        "job 2, made on time, begun 20m late: succeeded",
+        "job 3, made on time, begun 10m late: succeeded",
+        "4 jobs, all on time, all succeeded",
+    ]
+
+
 @pytest.mark.slow
 def test_a_range_over_edits_a_retirement_and_what_is_pruned(world: World) -> None:
     world.file(s='cron: "0 12 * * *"', other='cron: "0 0 1 1 *"')

@@ -446,7 +446,7 @@ def test_what_somebody_does_to_jobs_is_in_the_night(cronjobs: Cronjobs, rows: Ro
         night.act(at + number * MINUTE, "cancel", "jobs", why="too many", detail=detail)
         night.act(at + number * MINUTE, "cancel", f"job {one + number}", why="not yet")
     night.act(ago(hours=5), "cancel", "job 9999", why="not yet")
-    night.act(ago(hours=4), "retry", "jobs", detail={"ids": [many[0], other, "x", None, 10**30]})
+    night.act(ago(hours=4), "retry", "jobs", detail={"ids": [many[0], other, "x", None, 10**30], "dead": [other, "x"]})
     night.act(ago(hours=3), "dismiss", "jobs", detail={"ids": "x"})
     night.act(ago(hours=3), "release", "job x")
     night.act(ago(hours=3), "trigger", "nightly", detail={"job_id": one})
@@ -459,10 +459,11 @@ since 2026-06-30 14:03:07 Europe/Berlin: 278 jobs cancelled, 2 jobs retried, 1
 job triggered, 1 job backfilled
 
 Wednesday 2026-07-01
-08:03:07     cancelled    275 jobs of flood by ada until 08:04:07: too many
-08:03:07     cancelled    2 jobs by ada until 08:04:07: not yet
+08:03:07     cancelled    275 jobs of flood by ada, the last at 08:04:07: too
+                          many
+08:03:07     cancelled    2 jobs by ada, the last at 08:04:07: not yet
 09:03:07     cancelled    job #9999 by ada: not yet
-10:03:07     retried      2 jobs by ada
+10:03:07     retried      2 jobs, 1 of them dead until then, by ada
 11:03:07     triggered    reports.nightly #276 of nightly by ada
 12:03:07     backfilled   mail.send #277 of other by ada
 """
@@ -473,6 +474,7 @@ Wednesday 2026-07-01
     )
     [cancelled, retried, backfilled] = cronjobs("history", "--schedule", "other", "--json").json
     assert (cancelled["jobs"], cancelled["job_id"], retried["job_type"]) == (1, other, "mail.send")
+    assert (retried["jobs"], retried["were_dead"]) == (1, 1)
     assert (backfilled["action"], backfilled["job_id"]) == ("backfill", other)
     [cancelled] = cronjobs("history", "--type", "flood", "--json", "--until", "5h").json
     assert cancelled == {
@@ -487,12 +489,26 @@ Wednesday 2026-07-01
         "why": "too many",
         "started_at": at.isoformat(),
         "finished_at": (at + MINUTE).isoformat(),
+        "were_dead": 0,
     }
     assert cronjobs("history", "--outcome", "cancelled", "--json").json == []
     assert (
         cronjobs("history", "--limit", "2").err
         == "left out: 2 jobs retried, 1 job triggered, 1 job backfilled: raise --limit, or choose a shorter time\n"
     )
+
+
+def test_a_death_that_a_retry_has_ended_is_told_by_the_retry(cronjobs: Cronjobs, rows: Rows) -> None:
+    one, two = (rows.job("mail.send", "dead") for _ in range(2))
+    rows.job("mail.send", "cancelled")
+    rows.tick()
+    assert cronjobs("jobs", "retry", str(one), "--why", "mended").code == 0
+    assert cronjobs("jobs", "retry", "--type", "mail.send", "--why", "all", "--yes").code == 0
+    said = " ".join(cronjobs("history").out.split())
+    assert re.search(rf"retried mail\.send #{one}, dead until then, by \w+: mended", said)
+    assert re.search(r"retried 2 jobs of mail\.send, 1 of them dead until then, by \w+: all", said)
+    assert cronjobs("jobs", "cancel", str(two)).code == 0
+    assert [each["were_dead"] for each in cronjobs("history", "--json").json if each["kind"] == "act"] == [1, 1, 0]
 
 
 def test_only_so_many_acts_on_jobs_are_counted_and_it_says_from_when_on(

@@ -232,9 +232,9 @@ def test_no_transaction_writes_more_than_a_batch(
     sizes: list[int] = []
     record = operating.record_act
 
-    def counted(connection: Any, act: Any, ids: Any) -> None:
+    def counted(connection: Any, act: Any, ids: Any, **more: Any) -> None:
         sizes.append(len(ids))
-        record(connection, act, ids)
+        record(connection, act, ids, **more)
 
     monkeypatch.setattr(operating, "record_act", counted)
     assert cronjobs("jobs", "retry", "--all", "--yes").code == 0

@@ -20,7 +20,7 @@ from cronjobs.desk.insight.queue_trends import trend_of
 from cronjobs.engine.command import printing
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.store import trends
+from cronjobs.engine.store import schedule_runs, trends
 from cronjobs.testing import FakeClock
 
 MINUTE = timedelta(minutes=1)
@@ -205,6 +205,30 @@ def test_changes_of_queues_are_what_python_counts(
     assert told == {queue: due_at(NOW, queue) - due_at(since, queue) for queue in ("a", "b", "empty")}
     with database.write() as connection:
         connection.execute(delete(tables.jobs))
+
+
+def test_a_queue_with_more_new_jobs_than_are_read_has_no_trend(
+    database: Database, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be said to grow, however fast it shrinks."""
+    monkeypatch.setattr(trends, "CAME_READ", 2)
+    for queue, jobs in (("few", 2), ("many", 3)):
+        for _ in range(jobs):
+            rows.job(queue=queue, run_at=ago(minutes=5))
+    with database.read() as connection:
+        assert trends.changes(connection, ["few", "many"], ago(minutes=10)) == {"few": 2}
+
+
+def test_a_lost_attempt_has_no_length(database: Database, rows: Rows) -> None:
+    """What is known of its end is when a tick found it."""
+    schedule = rows.schedule("nightly")
+    for hours, outcome in ((2, "failed"), (1, "lost")):
+        job = rows.job(status="dead", schedule="nightly")
+        rows.attempt(job, outcome)
+        rows.occurrence(schedule, ago(hours=hours), "enqueued", job_id=job)
+    with database.read() as connection:
+        lost, failed = schedule_runs.newest_runs(connection, [schedule], 2)[schedule]
+    assert (lost.took, failed.took) == (None, MINUTE)
 
 
 @pytest.mark.parametrize(
