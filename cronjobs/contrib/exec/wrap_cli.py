@@ -24,10 +24,10 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     """Put "cronjobs exec" in front of the lines of your crontab, so that each run is recorded.
 
     Cron goes on to run them. The crontab is written once, and a copy of the old one is kept. A line behaves as before:
-    same shell, stdin, environment, folder, output, exit code; what follows a "%" stays cron's. Lines with @reboot, and
-    those that would become longer than cron takes (998 bytes), are left and named. Run it again after you added lines.
-    With a project (--config, $CRONJOBS_CONFIG, ./cronjobs.yaml) runs are recorded in its database, else in your state
-    folder.
+    same shell, stdin, environment, folder, output, exit code; cron still reads what follows a "%" as stdin. Lines with
+    @reboot, and those that would become longer than cron takes (998 bytes), are left and named. Run it again after you
+    added lines. With a project (--config, $CRONJOBS_CONFIG, ./cronjobs.yaml) runs are recorded in its database, else in
+    your state folder.
     """
     old = program.read()
     file = project_file(context, config)

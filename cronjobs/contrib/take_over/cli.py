@@ -113,7 +113,7 @@ def compare(
 ) -> None:
     """Compare cron's start times for each line with its schedule's, across clock changes too.
 
-    Cron's side is computed minute by minute as its own program does it, in this host's time zone.
+    Cron's side is computed minute by minute as cron itself does it, in the time zone of $TZ, else of this host.
     --json prints {"lines", "same", "differences"}: the first two are numbers of lines.
 
     Exit codes: 0 every imported line is due at the same instants, 1 there are differences, which are listed, or no line

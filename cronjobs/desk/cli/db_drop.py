@@ -38,9 +38,9 @@ def drop(
     """Drop the tables, with all jobs and their history; list what stays outside the database.
 
     All of it goes in one transaction: tables, views, functions, the version table; your own tables are not touched. It
-    asks for the project's name. It refuses while jobs run or ticks still come, and another project's database. It lists
-    the remains, each with the command that removes it: the crontab's line, systemd units, files, the PostgreSQL schema
-    and roles. Take away first what starts ticks: on SQLite the next one makes the tables again.
+    asks for the project's name. It refuses while jobs run or ticks still come, and a database of another project. It
+    lists the remains, each with the command that removes it: the crontab's line, systemd units, files, the PostgreSQL
+    schema and roles. First remove what starts ticks: on SQLite the next tick makes the tables again.
     """
     settings = load_settings(source)
     if file := missing_file(settings):

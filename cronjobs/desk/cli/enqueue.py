@@ -38,7 +38,7 @@ def enqueue(
     ] = "{}",
     at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Run no earlier than 2026-11-20T09:00, with +01:00 or in timezone:."),
+        typer.Option(metavar="TIME", help="Run no earlier than 2026-11-20T09:00+01:00; without offset in timezone:."),
     ] = None,
     delay: Annotated[
         str | None, typer.Option("--in", metavar="DURATION", help="Run no earlier than 5m, 24h from now.")
