@@ -26,7 +26,10 @@ class CronjobsError(Exception):
 
 
 class UsageError(CronjobsError):
-    """An invalid call or command line; *below* are lines that show where."""
+    """An invalid call or command line.
+
+    *below*: extra lines, printed under the message, that show where the mistake is.
+    """
 
     exit_code = 2
 

@@ -19,7 +19,7 @@ def if_installed(module: str) -> ModuleType | None:
 
 
 def needed(module: str, what: str) -> ModuleType:
-    """The module without which there is no *what*. Raises CronjobsError."""
+    """Return *module*, which *what* needs. Raises CronjobsError if it is not installed."""
     found = if_installed(module)
     if found is None:
         raise CronjobsError(f"{what} needs {module.rpartition('.')[0]}, which this installation does not have")

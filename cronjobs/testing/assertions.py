@@ -97,8 +97,8 @@ def assert_enqueued(
 ) -> list[Found]:
     """Assert that *connection* sees a job of *job_type* whose payload has these keys and values; return the matches.
 
-    ``assert_enqueued(session, "billing.send_invoice", invoice_id=42)``. A payload key that is also the name of an
-    option goes into *payload*. ``count``: exactly this many jobs; without it, at least one. ``delay``: the time from
+    ``assert_enqueued(session, "billing.send_invoice", invoice_id=42)``. If a payload key has the same name as an
+    option, pass it in *payload*. ``count``: exactly this many jobs; without it, at least one. ``delay``: the time from
     enqueueing to the job's run_at. ``status``: "queued", "succeeded" …; without it, any status, which includes jobs
     that have run.
     """

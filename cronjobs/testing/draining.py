@@ -59,12 +59,13 @@ def drain(
     *connection* is whatever ``enqueue`` accepts, in the test's transaction. Each job runs in a savepoint, which is kept
     if the job succeeds; its outcome and history are written as a tick writes them. Jobs that these jobs enqueue run as
     well, if they are due; retries do not. ``at``: pretend that it is this time (timezone-aware); *clock*: use this
-    clock. ``config``: the cronjobs.yaml whose ``imports`` and ``job_types`` count; without it, ``imports`` and whatever
-    ``@job`` has registered count. ``queue``, ``only`` (a job type) and ``limit`` restrict which jobs run.
-    ``raise_errors``: raise the exception of the first handler that failed, after everything is written. ``outside``:
-    also run jobs that were committed before this process began, which the tests did not make; without it such jobs
-    raise UsageError, and nothing runs. Timeouts of threads and ``isolation: process`` do not apply. Raises UsageError
-    if the handlers cannot be imported, if a handler ends the transaction, and after 1,000 jobs without a ``limit``.
+    clock. ``config``: the cronjobs.yaml whose ``imports`` and ``job_types`` count; without it, the handlers come from
+    ``imports`` and from whatever ``@job`` has registered. ``queue``, ``only`` (a job type) and ``limit`` restrict which
+    jobs run. ``raise_errors``: raise the exception of the first handler that failed, after everything is written.
+    ``outside``: also run jobs that were committed before this process began, which the tests did not make; without it
+    such jobs raise UsageError, and nothing runs. Timeouts of threads and ``isolation: process`` do not apply. Raises
+    UsageError if the handlers cannot be imported, if a handler ends the transaction, and after 1,000 jobs without a
+    ``limit``.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     settings = settings_of(config, imports)

@@ -210,7 +210,7 @@ class JobAdmin(ReadOnlyAdmin):
     def retry(self, request: Any, queryset: Any) -> None:
         self._act(request, queryset, "retry", operating.retry, "queued again")
 
-    @admin.action(description="Cancel: waiting jobs at once; running jobs are asked to stop", permissions=["change"])
+    @admin.action(description="Cancel waiting jobs now; ask running jobs to stop", permissions=["change"])
     def cancel(self, request: Any, queryset: Any) -> None:
         self._act(request, queryset, "cancel", operating.cancel, "cancelled")
 

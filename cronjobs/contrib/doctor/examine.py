@@ -79,7 +79,10 @@ class Examination:
 
 
 def examine(patient: Patient, checks: Sequence[Examination] | None = None) -> list[tuple[Examination, Diagnosis]]:
-    """Run *checks*, or all of them for None. A check that crashes reports that; the others go on."""
+    """Run *checks*, or every check if that is None.
+
+    A check that crashes is reported as crashed, and the others still run.
+    """
     return [(check, _one(check, patient)) for check in (CHECKS if checks is None else checks)]
 
 

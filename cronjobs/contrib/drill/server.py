@@ -56,7 +56,7 @@ class MailServer:
         self.tries: list[Try] = []
         self.mailbox: list[ReceivedMail] = []
         self.corrected = False  # whether the wrong addresses are corrected
-        self.hold_after: int | None = None  # answers wait from this many mails on
+        self.hold_after: int | None = None  # after this many mails the server holds back its answers
         self.waiting_for_answer = 0
         self._planned = planned
         self._tried: Counter[int] = Counter()

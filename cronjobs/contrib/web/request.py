@@ -62,13 +62,13 @@ def _fields(encoded: bytes) -> dict[str, str]:
             encoded.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS + MOST_TICKED, errors="strict"
         )
     except ValueError:  # and UnicodeDecodeError
-        raise BadRequest("the address or the form cannot be read") from None
+        raise BadRequest("the address or the form data cannot be read") from None
     if any("\0" in part for pair in found for part in pair):
-        raise BadRequest("the address or the form cannot be read")
+        raise BadRequest("the address or the form data cannot be read")
     ticked = [value for name, value in found if name == TICKED]
     others = [pair for pair in found if pair[0] != TICKED]
     if len(others) > MOST_FIELDS:
-        raise BadRequest("the address or the form cannot be read")
+        raise BadRequest("the address or the form data cannot be read")
     if len(dict(others)) != len(others):
         raise BadRequest("a field was sent twice")
     return dict(others) | ({TICKED: ",".join(ticked)} if ticked else {})

@@ -176,7 +176,7 @@ def _unknown(
 ) -> tuple[Explanation, int]:
     """Explain a schedule that is not in the database; return the exit code too. Raises CronjobsError."""
     if name in settings.schedules:
-        text = f"schedule {safe(name, 80)} is in the file, and no tick has applied it yet: "
+        text = f"schedule {safe(name, 80)} is in the file, but no tick has applied it yet: "
         now = database_now(connection)
         ticks = [dict(row._mapping) for row in listing.last_ticks(connection)]
         if refused := refusing(connection, ticking(ticks, now, settings.run.every)):

@@ -49,7 +49,7 @@ def prune(
     its payload and attempts, and goes when retention.keys is over. Rows that another session has locked stay for the
     next tick. Ctrl-C stops after a batch; what has gone stays gone (exit code 130).
 
-    --json prints one object: dry_run, done, and an object per kind of row under "rows": table, what, rows,
+    --json prints one object with dry_run, done and rows. "rows" has an object per kind of row: table, what, rows,
     before, and with --dry-run oldest.
     """
     with our_database(source) as (settings, database):

@@ -74,13 +74,17 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
         sentences.append(f"Schedules that use it: {named}{f' and {more} more' if more > 0 else ''}.")
     if life.died_at is not None:
         dead = f"cronjobs jobs list --status dead --type {quote(facts.name)}"
-        sentences.append(f'Jobs of it are dead, the last since {times.clock(life.died_at)}: "{one_line(dead, 300)}".')
+        sentences.append(
+            f'Jobs of this type are dead, the last since {times.clock(life.died_at)}: "{one_line(dead, 300)}".'
+        )
     if life.oldest is None:
-        sentences.append("No job of it waits.")
+        sentences.append("No job of this type waits.")
     else:
-        due = f"1 job of it waits: job {life.oldest.id}, due"
+        due = f"1 job of this type waits: job {life.oldest.id}, due"
         if life.waiting > 1:
-            due = f"{life.waiting:,} jobs of it wait, {life.due:,} of them due; job {life.oldest.id} is due first"
+            due = (
+                f"{life.waiting:,} jobs of this type wait, {life.due:,} of them due; job {life.oldest.id} is due first"
+            )
         due += f"{',' if life.waiting > 1 else ''} {'since' if life.due else 'at'} {times.clock(life.oldest.run_at)}"
         if facts.known is False:
             sentences.append(f"{due}.")

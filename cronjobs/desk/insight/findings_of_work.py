@@ -57,7 +57,7 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     for failing in health.failing_types:
         if failing.job_type in same.types or failing.job_type in same.unknown_types:
             continue
-        wait = f"{jobs_text(failing.jobs)} of it {'waits' if failing.jobs == 1 else 'wait'} for another try"
+        wait = f"{jobs_text(failing.jobs)} of this type {'waits' if failing.jobs == 1 else 'wait'} for another try"
         text = f"the last {IN_A_ROW} runs of {failing.job_type} failed, none succeeded in between; {wait}"
         command = typed("cronjobs jobs list --status failed --type", failing.job_type)
         yield Finding("failing_type", text, since=failing.since, command=command, subject=failing.job_type)

@@ -112,7 +112,7 @@ RUN: Final[Keys] = {
         "2",
         "How many long jobs a host runs at once; 0: none, so the budget limits every job.",
     ),
-    "max_losses": ConfigKey(fields.integer(1, 1000), "3", "How many lost runners make a job dead."),
+    "max_losses": ConfigKey(fields.integer(1, 1000), "3", "How often a job may lose its runner before it is dead."),
 }
 
 

@@ -69,7 +69,7 @@ def patiently(
 
 
 def first_look(do: Callable[[], T], clock: Clock) -> T:
-    """Call *do*, a command's first contact with the database, again if the server exists but is not ready."""
+    """Call *do*, a command's first contact with the database; retry while the server exists but is not ready."""
     answered = False
 
     def server_is_there(error: DatabaseError) -> bool:

@@ -224,7 +224,7 @@ def _text(row: Sequence[Any]) -> Sequence[Any]:
 @lru_cache(maxsize=64)
 def _rendered(statement: Executable, dialect: Dialect) -> tuple[str, tuple[str, ...]]:
     compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined]
-    # Python's sqlite3 looks at the first word, and not past a blank, to see whether to open a transaction.
+    # Python's sqlite3 decides by the first word whether to open a transaction, and does not skip leading blanks.
     return str(compiled).strip(), tuple(compiled.positiontup or ())
 
 

@@ -56,8 +56,8 @@ class Context:
     Attributes:
         job_id: the row's id.
         job_type: the name that the handler is registered under.
-        attempt: how often a runner has claimed this job, including this time. It fences writes, and rises when a runner
-            is lost.
+        attempt: how often a runner has claimed this job, including this time. It fences writes. Unlike ``tries``, it
+            also goes up when a runner is lost.
         tries: which try of ``max_attempts`` this is, from 1.
         idempotency_key: the enqueuer's key, else a key made from the id. It is the same in every attempt; pass it to
             providers.

@@ -133,7 +133,7 @@ def enqueue(
     """Write a job in *target*'s transaction; the caller commits it.
 
     Args:
-        target: an SQLAlchemy Connection or Session, a connection of psycopg 3 or sqlite3, or ``django.db.connection``.
+        target: an SQLAlchemy Connection or Session, a psycopg 3 or sqlite3 connection, or ``django.db.connection``.
             With an SQLAlchemy Engine the job gets a transaction of its own, committed when this returns.
         job_type: the name of a handler or of a declared command. Ticks check whether it exists; this call does not.
         payload: the handler's keyword arguments, as JSON: a mapping of at most 256 KiB; None if there are none. If the

@@ -23,7 +23,7 @@ FINDING_KINDS: Final = {
     "not_run": "a schedule has not run since it was due",
     "dropped": "occurrences beyond catch_up_limit will not run",
     "slower": "a run takes much longer than usual",
-    "pause": "a pause holds back something of a schedule, or was forgotten",
+    "pause": "a pause holds back runs of a schedule, or was forgotten",
     "late": "jobs are late",
     "out_of_reach": "due jobs that the options of every tick exclude",
     "unresolved": "due jobs or schedules of a type that no host knows",

@@ -1,4 +1,7 @@
-"""The things that a pause stops, and the pause's name. Pure. (``schedules.planning`` knows whether it is in force.)"""
+"""The things that a pause stops, and the pause's name.
+
+Pure. (``schedules.planning`` decides whether a pause is in force.)
+"""
 
 from __future__ import annotations
 

@@ -200,11 +200,11 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
 
 
 # A materialised CTE, not a subquery under IN: PostgreSQL may run a locking subquery again per row and exceed the limit
-# (bug 15715). ``due`` and ``head`` find, without locks, what the claim would take if it were alone: a share of rows
-# from each lane. The lateral subqueries then lock row by row, so no more is locked than taken, and a row locked by
-# another session costs one step. If a lane has too few rows left, ``picked`` takes more than their share from the
-# others. A job that is not prefetched ends what is claimed ahead: it waits until it is among the first, and later jobs
-# wait with it.
+# (bug 15715). ``due`` and ``head`` find, without locks, what the claim would take if no other session were claiming: a
+# share of rows from each lane. The lateral subqueries then lock row by row, so no more is locked than taken, and a row
+# locked by another session costs one step. If a lane has too few rows left, ``picked`` takes more than their share from
+# the others. A job that is not prefetched ends what is claimed ahead: it waits until it is among the first, and later
+# jobs wait with it.
 def _picked(*, behind_full_keys: bool = False) -> str:
     """``picked`` in the order of the claim.
 

@@ -234,7 +234,7 @@ class HeldJob:
         return self.job.locked_by or ""
 
     def permitted(self, now: datetime) -> bool:
-        """Whether a worker of the cluster may still run it, even if its runner is gone."""
+        """Whether a cluster worker may still be running it, even if its runner is gone."""
         return self.permitted_until is not None and self.permitted_until > now
 
 

@@ -28,7 +28,7 @@ def leave(start: Start, settings: Settings, address: Address, seen: Overview, sp
 
 
 def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> Inputs | None:
-    """The inputs, or None where the fast path would not understand them. *spool*: see ``spool_address``."""
+    """Return the inputs, or None if the fast path would not understand them. *spool*: see ``spool_address``."""
     if not start.folder or settings.by_django:  # the fast path cannot see when Django's settings change
         return None
     variables = sorted({*settings.variables, *ALWAYS})

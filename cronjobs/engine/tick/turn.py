@@ -461,7 +461,7 @@ class Writer:
             raise
 
     def may_work_row_by_row(self, error: Exception) -> bool:
-        """Whether the turn may succeed if each row is claimed by itself; if so, that is how it is done from now on."""
+        """Return whether claiming rows one at a time might succeed; if so, claim like that from now on."""
         if self.warily or not self.claim_unsettled or isinstance(error, _NO_ROWS_FAULT):
             return False
         self.warily = True

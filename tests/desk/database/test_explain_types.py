@@ -113,7 +113,7 @@ def test_a_type_that_runs(world: World) -> None:
     assert told.found["sentences"] == [
         "Job type t.ok can run: a recent tick knew it.",
         "Schedules that use it: s.",
-        "No job of it waits.",
+        "No job of this type waits.",
     ]
 
 
@@ -122,9 +122,9 @@ def test_of_several_jobs_the_one_that_is_due_first_is_named_and_not_called_the_o
     world.tick(utc("2026-03-02T09:00:10"))
     put(world.database, job_type="t.work", run_at=utc("2026-03-02T09:30:00"), status="failed", failures=3)
     put(world.database, job_type="t.work", run_at=utc("2026-03-02T09:20:00"))
-    assert "2 jobs of it wait, 0 of them due; job 2 is due first, at 09:20:00." in world.ask("t.work")
+    assert "2 jobs of this type wait, 0 of them due; job 2 is due first, at 09:20:00." in world.ask("t.work")
     world.go(utc("2026-03-02T09:21:00"))
-    assert "2 jobs of it wait, 1 of them due; job 2 is due first, since 09:20:00." in world.ask("t.work")
+    assert "2 jobs of this type wait, 1 of them due; job 2 is due first, since 09:20:00." in world.ask("t.work")
 
 
 def test_a_type_that_no_host_could_load_and_since_when(world: World) -> None:
@@ -141,7 +141,7 @@ def test_a_type_that_no_host_could_load_and_since_when(world: World) -> None:
     since = 'no host could run type "t.ok" since 09:01:10 (the last that could began at 09:00:10 on alpha)'
     assert since in told
     assert "on alpha module lately_broken cannot be imported: RuntimeError: no such table: shop" in told
-    assert told.found["sentences"][-1] == "1 job of it waits: job 2, due since 09:00:10."
+    assert told.found["sentences"][-1] == "1 job of this type waits: job 2, due since 09:00:10."
     job = world.ask("--key", "k")
     assert job.verdict == "waiting"
     assert since in job
@@ -343,7 +343,7 @@ def test_a_type_whose_jobs_died_says_so(world: World) -> None:
     put(world.database, job_type="t.work")
     world.plan = [fail()]
     world.tick(utc("2026-03-02T09:00:10"))
-    said = 'Jobs of it are dead, the last since 09:00:10: "cronjobs jobs list --status dead --type t.work".'
+    said = 'Jobs of this type are dead, the last since 09:00:10: "cronjobs jobs list --status dead --type t.work".'
     assert said in world.ask("t.work")
     assert world.cronjobs("jobs", "dismiss", "1").code == 0
     assert "dead" not in world.ask("t.work")

@@ -65,7 +65,7 @@ def test_three_failures_in_a_row_are_a_finding(world: World, outcomes: str) -> N
     world.job(outcomes, 20)
     [said] = world.found().values()
     assert said.key == "failing_type:t.mail"
-    assert said.text.startswith("the last 3 runs of t.mail failed, none succeeded in between; 1 job of it waits")
+    assert said.text.startswith("the last 3 runs of t.mail failed, none succeeded in between; 1 job of this type waits")
     assert said.command == "cronjobs jobs list --status failed --type t.mail"
 
 
@@ -90,7 +90,7 @@ def test_failures_of_several_jobs_count_together(world: World) -> None:
         world.job("f", first)
     [said] = world.found().values()
     assert said.since == world.now - 20 * MINUTE
-    assert said.text.endswith("3 jobs of it wait for another try")
+    assert said.text.endswith("3 jobs of this type wait for another try")
 
 
 @pytest.mark.parametrize(("succeeded", "expected"), [(25, 1), (19, 0), (12, 0), (1, 0)])
