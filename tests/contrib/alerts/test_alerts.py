@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from support.inboxes import smtp as smtp
 from support.inboxes import web as web
 
 from cronjobs.clock import SYSTEM
-from cronjobs.contrib.alerts import deliver, looking
+from cronjobs.contrib.alerts import command, deliver, looking
 from cronjobs.contrib.alerts import hook as alert_hook
 from cronjobs.contrib.alerts.texts import note
 from cronjobs.desk.insight.causes import Causes, find_causes
@@ -35,6 +38,7 @@ from cronjobs.engine.config.settings import (
 )
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.execution import strays
 from cronjobs.engine.store.acks import StoredAck, put_ack
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.tick.mail_throttle import Alarm, away_name
@@ -222,6 +226,30 @@ def test_a_command_that_hangs_is_killed(tmp_path: Path) -> None:
     assert name == "page"
     assert error is not None
     assert SYSTEM.monotonic() - began < 50  # the command sleeps for 60
+
+
+def test_a_command_is_killed_before_the_sender_stops_waiting_for_it(tmp_path: Path) -> None:
+    message = note("a test", Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path), "here", SYSTEM.now())
+    with pytest.raises(command.CommandRefused, match=r"did not end within 500ms"):
+        command.send(CommandChannel(("sleep", "60")), message, 1.0, tmp_path)
+
+
+def test_a_command_is_not_named_as_what_a_handler_left_behind(tmp_path: Path) -> None:
+    message = note("a test", Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path), "here", SYSTEM.now())
+
+    def send() -> None:
+        with pytest.raises(command.CommandRefused, match="exit status -9"):
+            command.send(CommandChannel(("sleep", "60")), message, 50.0, tmp_path)
+
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(send)
+        until(lambda: bool(strays.OUR_PROCESSES))
+        [pid] = strays.OUR_PROCESSES
+        left = strays.left_behind(())
+        os.kill(pid, signal.SIGKILL)
+        sent.result()
+    assert not [each for each in left if each.endswith(f"(pid {pid})")]
+    assert pid not in strays.OUR_PROCESSES
 
 
 def delivered(folder: Path, timeout_s: float, *channels: AlertChannel) -> list[tuple[str, str | None]]:
