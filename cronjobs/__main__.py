@@ -61,9 +61,9 @@ def _load(arguments: list[str]) -> Callable[[], object]:
 
 
 def _exec(arguments: list[str]) -> Callable[[], object] | None:
-    """Return the function that runs the command at once, or None if typer must answer:
+    """Return the function that runs the command at once.
 
-    help is asked for, or the extra is not installed.
+    Return None if typer must answer, because help is asked for or the extra is not installed.
     """
     try:
         from cronjobs.contrib.exec.arguments import wants_help

@@ -68,9 +68,9 @@ def shown_path(path: str) -> str:
 
 
 class ConfigError(CronjobsError):
-    """The configuration cannot be used at all:
+    """The configuration cannot be used at all, so nothing runs and nothing is retired.
 
-    nothing runs, nothing is retired. ``problems`` lists every problem that was found.
+    ``problems`` lists every problem that was found.
     """
 
     exit_code = 3

@@ -28,8 +28,7 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
     try:
         text = program.read()
         found = block.find(text, file)
-        both = {} if settings is None else doubled.doubled(text, settings)
-        twice = doubled.sentence(both) if both else ""
+        twice = "" if settings is None else doubled.sentence(doubled.doubled(text, settings))
         if found is None:
             said = f"the crontab of {host.user().pw_name} has no line of {file}"
             return CronLine("missing", said, daemon, twice=twice)

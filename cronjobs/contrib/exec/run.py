@@ -32,9 +32,9 @@ KILLED: Final = "exec was killed, so nobody knows how the command ended"
 
 @dataclass(frozen=True)
 class ExecRun:
-    """``status``:
+    """One run. ``status`` is a wait status, or None if it runs or exec was killed (``lost``).
 
-    a wait status, or None if it runs or exec was killed (``lost``). Instants are from the host's clock.
+    Instants are from the host's clock.
     """
 
     token: str

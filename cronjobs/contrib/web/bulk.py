@@ -54,9 +54,9 @@ def verbs_for(wanted: Filter) -> list[str]:
 
 @dataclass(frozen=True)
 class Step:
-    """The state of a change of many jobs:
+    """The state of a change of many jobs.
 
-    it goes on with ids below *below*. The audit trail records what it has done.
+    It goes on with ids below *below*. The audit trail records what it has done.
     """
 
     verb: str

@@ -1,6 +1,6 @@
-"""Decide who may see the pages and who may act:
+"""Decide who may see the pages and who may act.
 
-whoever has the link of ``cronjobs web``, or whomever an app's code names.
+That is whoever has the link of ``cronjobs web``, or whomever an app's code names.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ def install(
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()
-    if twice := doubled.doubled(old, wanted.settings):
-        say = f'{doubled.sentence(twice)}, and ticks would run each again: "cronjobs crontab swap" hands them over'
+    if twice := doubled.sentence(doubled.doubled(old, wanted.settings)):
+        say = f'{twice}, and ticks would run each again: "cronjobs crontab swap" hands them over'
         if not force and crontab.find(old, wanted.file) is None:
             raise crontab.CrontabError(f"{say} (--force installs all the same)")
         complain(say)
@@ -188,9 +188,9 @@ class CrontabState:
             return cls("broken", str(error))
         except program.CrontabMissing as error:
             return cls("unknown", str(error))
-        twice = doubled.doubled(text, wanted.settings)
+        twice = doubled.sentence(doubled.doubled(text, wanted.settings))
         if found is None and twice:
-            sentence = f'{doubled.sentence(twice)}: "cronjobs crontab swap" hands them over and installs this'
+            sentence = f'{twice}: "cronjobs crontab swap" hands them over and installs this'
             return cls("missing", sentence, None, text)
         if found is None:
             return cls("missing", f'the crontab of {owner} does not have it: "cronjobs crontab install"', None, text)

@@ -470,12 +470,8 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             lasted = entry["finished_at"] - entry["started_at"] >= SECOND
             until = f", the last at {times.clock(entry['finished_at'])}" if lasted else ""
             dead, jobs = entry["were_dead"], entry["jobs"]
-            were = f", {'' if dead == jobs else f'{dead:,} of them '}dead until then" if dead else ""
-            return (
-                f"{_jobs_text(entry)}{were}, by {by}{until}{why}"
-                if were
-                else f"{_jobs_text(entry)} by {by}{until}{why}"
-            )
+            were = f", {'' if dead == jobs else f'{dead:,} of them '}dead until then," if dead else ""
+            return f"{_jobs_text(entry)}{were} by {by}{until}{why}"
         case "clock":
             ahead, back = entry["finished_at"], entry["started_at"]
             span = f"{times.clock(back)} and {LocalTimes(back, times.timezone).clock(ahead)}"

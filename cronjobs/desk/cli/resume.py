@@ -61,9 +61,9 @@ def resume(
 
 
 def _settle_held(database: Database, settings: Settings, held: Mapping[str, Range], name: str | None) -> list[str]:
-    """Settle the released occurrences.
+    """Settle the released occurrences, and return a line per schedule.
 
-    return a line per schedule. If *name* is None, these are all schedules that had some.
+    If *name* is None, these are all schedules that had some.
     """
     log, events = Log(settings.log), []
 

@@ -23,7 +23,12 @@ def doubled(crontab: str, settings: Settings) -> dict[str, int]:
 
 
 def sentence(found: dict[str, int]) -> str:
-    """Say which lines those are, for example "cron itself runs line 3 (backup) and line 5 (tidy) of your crontab"."""
+    """Say which lines those are, or return "" if there are none.
+
+    For example: "cron itself runs line 3 (backup) and line 5 (tidy) of your crontab".
+    """
+    if not found:
+        return ""
     shown = [f"line {number} ({name})" for name, number in list(found.items())[:3]]
     if len(found) > len(shown):
         shown.append(f"{len(found) - len(shown)} more")

@@ -177,9 +177,9 @@ def mail_program(root: Path = Path("/")) -> Path | None:
 
 
 def daemon_runs(root: Path = Path("/")) -> bool | None:
-    """Return whether a cron daemon runs here, or None if unknown:
+    """Return whether a cron daemon runs here.
 
-    without /proc, or if it hides other users' processes.
+    Return None if that is unknown: without /proc, or if it hides other users' processes.
     """
     if not (root / "proc/1").is_dir():
         return None

@@ -299,7 +299,7 @@ def record_act(
 ) -> None:
     """Record the action: one row per job if jobs were named (or *each*), else one row with all ids of the batch.
 
-    *were_dead*: the jobs whose death it ended, of which their rows show nothing any more.
+    *were_dead*: the jobs whose death it ended. Their rows no longer show it.
     """
     if not ids:
         return

@@ -152,7 +152,7 @@ def _due(connection: Connection, became: Iterable[Became]) -> Callable[[Became, 
 
 
 def _cron(definition: Any) -> CronTiming | None:
-    """None if it is due at even intervals, or its definition cannot be read."""
+    """Return its cron timing, or None if it is due at even intervals or its definition cannot be read."""
     try:
         return CronTiming(parse(definition["cron"]), definition.get("timezone", "UTC"))
     except (CronjobsError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError):

@@ -35,9 +35,9 @@ def queues_sections(connection: Connection, health: Health, view: View) -> dict[
 
 
 def _limits(health: Health, view: View, running: Mapping[str, int]) -> list[tuple[str, str, int, bool, int]]:
-    """Return a row per limit:
+    """Return a row per limit.
 
-    its prefix, its number, how many jobs run, whether it is reached, how many jobs wait for it.
+    A row has its prefix, its number, how many jobs run, whether it is reached, how many jobs wait for it.
     """
     rows = []
     for limit in view.settings.limits:
