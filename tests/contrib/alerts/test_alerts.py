@@ -239,12 +239,14 @@ def test_a_command_is_not_named_as_what_a_handler_left_behind(tmp_path: Path) ->
 
     def send() -> None:
         with pytest.raises(command.CommandRefused, match="exit status -9"):
-            command.send(CommandChannel(("sleep", "60")), message, 50.0, tmp_path)
+            command.send(CommandChannel(("sh", "-c", "echo $$ > pid; exec sleep 60")), message, 50.0, tmp_path)
 
+    file = tmp_path / "pid"
     with ThreadPoolExecutor(1) as pool:
         sent = pool.submit(send)
-        until(lambda: bool(strays.OUR_PROCESSES))
-        [pid] = strays.OUR_PROCESSES
+        until(lambda: file.exists() and file.read_text().endswith("\n"))
+        pid = int(file.read_text())  # another test's command may still be ending
+        until(lambda: pid in strays.OUR_PROCESSES)
         left = strays.left_behind(())
         os.kill(pid, signal.SIGKILL)
         sent.result()
