@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Row
 
 from cronjobs.engine.probe.sql_text import JOBS, OCCURRENCES, TICKS, either, shifted
 from cronjobs.engine.rules.occurrences import BACKFILLED, RAN_EARLY, only_ran_early
+from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.sql import run
 
 FIRST_S, LAST_S = (
@@ -92,7 +93,8 @@ class Entry(NamedTuple):
     """A ledger row: *number* occurrences, ``first`` and ``last`` in microseconds since 1970.
 
     ``by``: "backfill" or "early" (a wrong clock made its job), from the reason. ``job``: the status of the job that it
-    made, "other" if that job is of another occurrence, or None if it made none.
+    made, "other" if that job is of another occurrence, or None if it made none or its job is pruned. A job that
+    retention removed dead, before anybody dealt with it, is "dead".
     """
 
     first: int
@@ -115,7 +117,9 @@ class UnnamedJob(NamedTuple):
 def entries(connection: Connection, schedule_id: int, begin: datetime, end: datetime) -> list[Entry]:
     """Return a schedule's ledger rows that overlap [*begin*, *end*], oldest first."""
     rows: Sequence[Row[Any]] = run(connection, _ENTRIES, schedule_id=schedule_id, begin=begin, end=end).all()
-    return list(map(Entry._make, rows))
+    found = list(map(Entry._make, rows))
+    dead = pruned_dead(connection, [each.job_id for each in found if each.job is None and each.job_id is not None])
+    return [each._replace(job="dead") if each.job is None and each.job_id in dead else each for each in found]
 
 
 def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end: datetime) -> list[datetime]:

@@ -68,7 +68,8 @@ CauseOption = Annotated[
         "--cause",
         metavar="KEY",
         parser=_parsed(read_cause),
-        help="Only dead jobs of this cause, as status prints it, that nobody has retried, cancelled or dismissed.",
+        help="Only dead jobs of this cause, as status prints it, that nobody has retried, cancelled or dismissed. For "
+        "jobs list, retry and dismiss.",
     ),
 ]
 

@@ -52,7 +52,7 @@ from cronjobs.desk.insight.schedule_history import (
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.crontime.timing import Timing, clock_changes, newest_between, next_after, remarks
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.rules.occurrences import BACKFILLED, ON_TIME_WITHIN, Range
+from cronjobs.engine.rules.occurrences import BACKFILLED, Range
 from cronjobs.engine.rules.pausing import of_schedule
 from cronjobs.engine.schedules.planning import Piece, occurrences, pieces_from
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
@@ -141,8 +141,7 @@ class ScheduleEvidence:
         [found] = self._with_rows([(facts, row)])
         if found.job is not None:
             return replace(found, job=in_detail(self.connection, found.job, self.types))
-        job_id = found.ledger.job_id if found.ledger is not None else None
-        return found if job_id is None else replace(found, pruned_dead=pruned_dead(self.connection, job_id))
+        return found
 
     def latest(self) -> Asked:
         """Return the last occurrence, settled or not; the next one if there was none."""
@@ -336,6 +335,7 @@ class ScheduleEvidence:
             }
         job_ids = {row.job_id for _, row in found if row is not None and row.job_id is not None}
         jobs = job_facts(connection, job_ids, self.settings, self.types, self.around, self.pause_rows)
+        pruned = pruned_dead(connection, job_ids - jobs.keys())
         made = {row.job_id: row for row in explaining.rows_naming(connection, job_ids, "enqueued")} if job_ids else {}
         stands: dict[int, int] = {}
         for row in explaining.rows_naming(connection, job_ids, "coalesced") if job_ids else ():
@@ -354,6 +354,7 @@ class ScheduleEvidence:
                     settler=facts_of.get(row.tick or 0),
                     settled_ahead=_set_back(row.tick, pairs.get(number, (None, None))[1], facts_of),
                     job=job and with_triggered(job, triggered),
+                    pruned_dead=pruned.get(row.job_id),
                     triggered=tuple(each for each in triggered if row.job_id is None and each.at >= row.decided_at),
                     job_for=maker.last_for if maker else None,
                     stands_for=stands.get(row.job_id, 1) if row.outcome == "enqueued" else 1,
@@ -374,8 +375,6 @@ class ScheduleEvidence:
         if row.outcome == "skipped" and row.job_id is None:
             skips = [pause for pause in self.pauses if pause.skip and in_force(pause, due)]
             return skips[0] if skips else self._pause(row.decided_at)
-        if row.decided_at - due <= ON_TIME_WITHIN:
-            return None
         return self._held_back(due, row.decided_at)
 
     def _held_back(self, due: datetime, settled: datetime) -> PauseFacts | None:

@@ -407,11 +407,14 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
     """Say why jobs of this type do not start, if the type is the reason."""
     reasons = []
     if facts.known is False:
+        # An idle tick loads no handlers, so nobody knows when exactly the type disappeared.
         since = f" since {times.clock(facts.since)}" if facts.since else ""
-        last = " (and none ever could, according to the ticks on record)"
-        if facts.last is not None:
-            last = f" (the last that could began at {times.clock(facts.last.started_at)} on {name(facts.last.host)})"
-        reasons.append(f'no host could run type "{name(facts.name)}"{since}{last}')
+        had = f"no tick that loaded handlers has had it{since}"
+        if facts.last is None:
+            had = "no tick on record ever had it"
+        else:
+            had += f" (the last that had it began at {times.clock(facts.last.started_at)} on {name(facts.last.host)})"
+        reasons.append(f'no host can run type "{name(facts.name)}": {had}')
     if not facts.here:
         other = ""
         if facts.known and facts.last is not None:  # another host, or this host under a former name

@@ -231,7 +231,8 @@ def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[s
 def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     """Say what ticks did between the occurrence and its settlement; nothing if that was short."""
     before, after = facts.tick_before, facts.tick_after
-    if row.decided_at - facts.last_for <= ON_TIME_WITHIN:
+    held_back = facts.pause is not None and not facts.pause.skip
+    if row.decided_at - facts.last_for <= ON_TIME_WITHIN and not held_back:
         return []
     if facts.settled_ahead:
         return [f"It was settled by a clock that was ahead, and showed {times.clock(row.decided_at)}."]
@@ -524,13 +525,13 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
     row = facts.ledger
     match found:
         case "enqueued" if row is not None:
-            ended = brief_job(facts.job) if facts.job else "its row is gone"
+            gone = "its row is gone" if facts.pruned_dead is None else "dead, and pruned before anybody dealt with it"
+            ended = brief_job(facts.job) if facts.job else gone
             if _ran_early(facts, row):
                 return f"job {row.job_id}, ran early, because a clock was ahead: {ended}"
             if row.reason is not None and row.reason.startswith(BACKFILLED):
                 return f"job {row.job_id}, {one_line(row.reason, 200)}: {ended}"
-            why = next(iter(_why_late(facts, row, times)), "")
-            delay = f" ({why[:1].lower()}{why[1:].rstrip('.')})" if why else ""
+            delay = _delay(facts, row, times)
             after, began = row.decided_at - facts.last_for, _began_late(facts)
             begun = f", begun {rough(began)} late" if began is not None and began - after > ON_TIME_WITHIN else ""
             return f"job {row.job_id}, {'made ' if begun else ''}{late(after)}{delay}{begun}: {ended}"
@@ -538,7 +539,7 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
             made = row.decided_at if not _joined(facts, row) else facts.job.created_at if facts.job else None
             at = f", made at {times.clock(made)}," if made else ""
             fate = f": {brief_job(facts.job)}" if facts.job and facts.job.status != "succeeded" else ""
-            return f"job {row.job_id}{at} stands for {_it(facts)}{fate}"
+            return f"job {row.job_id}{at} stands for {_it(facts)}{_delay(facts, row, times)}{fate}"
         case "skipped" if row is not None and row.job_id is not None:
             return f"job {row.job_id} was still unfinished"
         case "missed" if row is not None:
@@ -555,6 +556,12 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
             return OCCURRENCE_VERDICTS[found]
         case _:
             return one_line(row.reason, 200) if row is not None and row.reason else ""
+
+
+def _delay(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> str:
+    """Return the first reason for a late settlement, in brackets."""
+    why = next(iter(_why_late(facts, row, times)), "")
+    return f" ({why[:1].lower()}{why[1:].rstrip('.')})" if why else ""
 
 
 def counts_of(told: Iterable[Explanation]) -> Counter[str]:

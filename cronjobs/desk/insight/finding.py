@@ -14,7 +14,8 @@ from cronjobs.engine.store.given_up import GivenUp
 from cronjobs.errors import MESSAGE_LIMIT
 from cronjobs.text import one_line
 
-WELL: Final = "ticks come, nothing is late or dead, no schedule is behind"  # printed if there is no finding
+# Printed if there is no finding.
+WELL: Final = "ticks come, no job is late, no dead job needs attention, no schedule is behind"
 NAMED: Final = 3  # names listed in a finding; the rest are counted
 
 

@@ -278,7 +278,7 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     maker = next((row for row in rows if row.outcome == "enqueued"), None)
     settler = None if maker is None else settler_of(connection, maker)
     zone = made_for[0].timezone if made_for else settings.timezone
-    removed = pruned_dead(connection, job_id) if job is None else None
+    removed = pruned_dead(connection, [job_id]).get(job_id) if job is None else None
     return JobLife(job_id, zone, around, job, made_for, settler, removed)
 
 

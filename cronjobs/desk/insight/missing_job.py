@@ -19,7 +19,7 @@ def missing_job(connection: Connection, job_id: int, retention: Retention) -> st
     """Return one sentence on why no job has *job_id*."""
     if not 0 < job_id < 2**63:
         return f"there is no job {job_id}: job ids are between 1 and {2**63 - 1:,}"
-    if (removed := pruned_dead(connection, job_id)) is not None:
+    if removed := pruned_dead(connection, [job_id]).get(job_id):
         return (
             f"there is no job {job_id} any more: it was dead, nobody had dealt with it, and retention removed it at "
             f"{removed:%Y-%m-%d %H:%M:%S} UTC"

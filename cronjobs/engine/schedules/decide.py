@@ -201,9 +201,8 @@ def _place(
 
 
 def _crowded_out(cap: Cap) -> Placed:
-    return Placed(
-        "skipped", f"full: queue {cap.queue} holds as many waiting jobs as it may: {cap.max_waiting:,} (max_waiting)"
-    )
+    limit = f"its limit of waiting jobs, {cap.max_waiting:,} (max_waiting)"
+    return Placed("skipped", f"full: queue {cap.queue} was at {limit}")
 
 
 def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow]) -> list[Range]:

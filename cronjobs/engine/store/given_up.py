@@ -8,7 +8,7 @@ Each entry is a fact that only an acknowledgement ends: later runs do not bring 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -67,8 +67,12 @@ def given_up(connection: Connection, kind: str) -> GivenUp | None:
     return GivenUp(tuple(row.id for row in rows[:READ]), counts, min(row.at for row in rows[:READ]), len(rows) > READ)
 
 
-def pruned_dead(connection: Connection, job_id: int) -> datetime | None:
-    """When retention removed this dead job while it was still open, or None if no entry names it."""
+def pruned_dead(connection: Connection, job_ids: Collection[int]) -> dict[int, datetime]:
+    """Map those of these jobs that retention removed dead, before anybody dealt with them, to when it did."""
+    found: dict[int, datetime] = {}
+    if not job_ids:
+        return found
+    wanted = set(job_ids)
     rows = run(
         connection,
         f"SELECT a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.actor = :by ORDER BY a.id DESC LIMIT :most",
@@ -78,10 +82,9 @@ def pruned_dead(connection: Connection, job_id: int) -> datetime | None:
     )
     for row in rows:
         named = row.detail.get("jobs") if isinstance(row.detail, Mapping) else None
-        if isinstance(named, list) and job_id in named:
-            at: datetime = row.at
-            return at
-    return None
+        if isinstance(named, list):
+            found |= dict.fromkeys((each for each in named if isinstance(each, int) and each in wanted), row.at)
+    return found
 
 
 def _count(detail: Any) -> int:

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row
 
 from cronjobs.engine.probe.sql_text import AUDIT, JOB_RUNS, JOBS, NOW, OCCURRENCES, SCHEDULES, either
 from cronjobs.engine.rules.occurrences import early_by, ran_early
+from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.listing import RUN_SECONDS
 from cronjobs.engine.store.schedules import PAUSED_BY
 from cronjobs.engine.store.sql import AMONG_IDS, run
@@ -49,6 +50,7 @@ class ScheduleRow:
 class LedgerRun:
     """A ledger row and the job that was made for it; all of the job is None if there is none, or it was pruned.
 
+    ``status`` is "dead" for a job that retention removed dead, before anybody dealt with it.
     ``count``: of its occurrences. ``took``: how long the job's last attempt ran, if it ended and is still recorded.
     ``early``: a wrong clock ran it before it was due, and nothing did since; ``early_by``: by when on a right clock.
     """
@@ -98,11 +100,13 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
         ids=sorted(schedule_ids),
         rows_each=rows,
     ).all()
-    jobs = _jobs(connection, {row.job_id for row in ledger if row.job_id is not None and row.outcome == "enqueued"})
+    ids = {row.job_id for row in ledger if row.job_id is not None and row.outcome == "enqueued"}
+    jobs = _jobs(connection, ids)
+    pruned = pruned_dead(connection, ids - jobs.keys())
     lists: dict[int, list[LedgerRun]] = {}
     for row in ledger:
         job = jobs.get(row.job_id) if row.outcome == "enqueued" else None
-        its = replace(_with_job(row.last_for, row.outcome, row.job_id, job), count=row.occurrences)
+        its = replace(_with_job(row.last_for, row.outcome, row.job_id, job, pruned), count=row.occurrences)
         if ran_early(row.reason, None if job is None else job.attempts):
             its = replace(its, early=True, early_by=early_by(row.reason))
         lists.setdefault(row.schedule_id, []).append(its)
@@ -121,9 +125,11 @@ def newest_triggered(connection: Connection, schedule_ids: Collection[int]) -> d
         ids=sorted(schedule_ids),
     )
     asked = {row.schedule_id: (row.at, _number_of(row.detail)) for row in rows}
-    jobs = _jobs(connection, {job_id for _, job_id in asked.values() if job_id is not None})
+    ids = {job_id for _, job_id in asked.values() if job_id is not None}
+    jobs = _jobs(connection, ids)
+    pruned = pruned_dead(connection, ids - jobs.keys())
     return {
-        schedule_id: _with_job(at, "enqueued", job_id, jobs.get(job_id))
+        schedule_id: _with_job(at, "enqueued", job_id, jobs.get(job_id), pruned)
         for schedule_id, (at, job_id) in asked.items()
         if job_id is not None
     }
@@ -148,9 +154,12 @@ def _jobs(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
     return {row.id: row for row in found}
 
 
-def _with_job(at: datetime, outcome: str, job_id: int | None, job: Row[Any] | None) -> LedgerRun:
+def _with_job(
+    at: datetime, outcome: str, job_id: int | None, job: Row[Any] | None, pruned: Collection[int]
+) -> LedgerRun:
+    """Join a ledger row and its job. *pruned*: the jobs that retention removed dead."""
     if job is None:
-        return LedgerRun(at, outcome, job_id)
+        return LedgerRun(at, outcome, job_id, "dead" if outcome == "enqueued" and job_id in pruned else None)
     took = None if job.seconds is None else timedelta(seconds=float(job.seconds))
     return LedgerRun(at, outcome, job_id, job.status, job.started_at, job.finished_at, job.last_failed_at, took)
 

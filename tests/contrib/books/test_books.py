@@ -349,6 +349,16 @@ def test_a_job_that_is_gone_too_early_is_a_difference_and_a_pruned_one_ran(world
     assert f"job {ids[5]}, made for it, is missing, though too young to be pruned" in difference
 
 
+def test_a_job_that_retention_removed_dead_has_failed(world: World) -> None:
+    world.file(more="retention: {succeeded: 1d, dead: 2d}\n", s='cron: "0 12 * * *", max_attempts: 1')
+    world.tick()
+    world.plan = [fail()]
+    for day in range(2, 7):
+        world.tick(utc(f"2026-03-0{day}T12:00:10"))
+    assert world.cronjobs("jobs", "show", "1").code == 1, "it is pruned"
+    assert counts(kept(world)) == {"due": 5, "ran": 2, "failed": 1, "pruned": 2}
+
+
 def test_a_job_of_another_occurrence_is_a_difference(world: World) -> None:
     world.file(**MINUTELY)
     world.tick()

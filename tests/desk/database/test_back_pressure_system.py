@@ -186,7 +186,7 @@ def test_an_occurrence_that_finds_its_queue_full_is_recorded_skipped(yard: Yard)
     ]
     with yard.database.read() as connection:
         reasons = set(connection.execute(select(occurrences.c.reason)).scalars())
-    assert reasons == {None, "full: queue mail holds as many waiting jobs as it may: 2 (max_waiting)"}
+    assert reasons == {None, "full: queue mail was at its limit of waiting jobs, 2 (max_waiting)"}
     assert [event.level for event in yard.events if event.name == "schedule.skipped"] == ["warning"] * 2
     assert (in_queue(yard.database), dropped(yard.database)) == (2, 0)
 

@@ -222,7 +222,7 @@ def test_skipped_for_a_full_queue_names_the_command_that_makes_up_for_it(world: 
     assert told.verdict == "skipped"
     command = "cronjobs backfill s --from 2026-03-03T07:15:00Z --to 2026-03-03T07:15:00Z"
     assert told.steady[1:] == [
-        "It was skipped: queue default holds as many waiting jobs as it may: 1 (max_waiting).",
+        "It was skipped: queue default was at its limit of waiting jobs, 1 (max_waiting).",
         f'Nothing runs it later, unless someone runs "{command}".',
     ]
     assert "1 job enqueued" in world.cronjobs(*command.split()[1:]).out

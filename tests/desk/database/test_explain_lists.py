@@ -295,10 +295,10 @@ def test_the_core_needs_no_database() -> None:
 
 
 def test_a_full_queue_is_named_once() -> None:
-    reason = "full: queue mail holds as many waiting jobs as it may: 2 (max_waiting)"
+    reason = "full: queue mail was at its limit of waiting jobs, 2 (max_waiting)"
     row = LedgerFacts("skipped", reason, None, BEGIN, BEGIN, 1, BEGIN)
     facts = OccurrenceFacts("s", BEGIN, BEGIN, 1, "UTC", Now(BEGIN), "defined", ledger=row)
-    said = "It was skipped: queue mail holds as many waiting jobs as it may: 2 (max_waiting)."
+    said = "It was skipped: queue mail was at its limit of waiting jobs, 2 (max_waiting)."
     assert explain_occurrence(facts).sentences[-2] == said
 
 

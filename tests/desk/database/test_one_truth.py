@@ -163,6 +163,6 @@ def test_what_stands_for_others_says_that_it_died_and_status_that_this_was_dismi
     assert "1 in all, 1 in the last 24 h\n" in world.cronjobs("status").out
     assert world.cronjobs("jobs", "dismiss", "1", "--why", "known").code == 0
     shown = world.cronjobs("status").out
-    assert "nothing is late or dead" in shown
+    assert "no job is late, no dead job needs attention" in shown
     assert "1 in all, 1 in the last 24 h, dismissed\n" in shown
     assert "stands for them: dead" in world.say("bill", "--from", "02:00", "--to", "04:03").out

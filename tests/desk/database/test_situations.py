@@ -205,7 +205,7 @@ def test_an_occurrence_that_found_its_queue_full(world: World) -> None:
     assert world.cronjobs("enqueue", "t.work", "--queue", "mail").code == 0
     world.tick(utc("2026-03-03T02:15:10"))
     world.tick(utc("2026-03-03T04:15:10"))  # past the grace of a schedule that has none of its own
-    assert "It was skipped: queue mail holds as many waiting jobs as it may: 1 (max_waiting)." in world.ask("s")
+    assert "It was skipped: queue mail was at its limit of waiting jobs, 1 (max_waiting)." in world.ask("s")
     assert found(world) == {
         "not_run": "s has not run since it was due: queue mail was full when s was due",
         "full:mail": 'queue "mail" is full (1 of 1): new jobs there are refused',
@@ -458,9 +458,10 @@ def test_a_file_that_was_rolled_back_while_a_job_of_the_newer_code_waits(world: 
     job_id = put(world.database, job_type="t.newer")
     world.file()
     world.ticks(utc("2026-03-03T01:56:00"), utc("2026-03-03T01:58:00"))
-    assert 'no host could run type "t.newer" since 01:56:00 (the last that could began at 01:55:00 on alpha)' in (
-        world.ask(str(job_id))
-    )
+    assert (
+        'no host can run type "t.newer": no tick that loaded handlers has had it since 01:56:00 '
+        "(the last that had it began at 01:55:00 on alpha)"
+    ) in world.ask(str(job_id))
     said = 'no host that ticks has a handler or command "t.newer"'
     assert found(world) == {"unresolved:t.newer": f"1 due job waits: {said}"}
     assert alarm(world) == 1
