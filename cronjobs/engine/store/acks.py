@@ -1,4 +1,4 @@
-"""The table ``cronjobs_acks``: findings that a person has acknowledged until some instant."""
+"""The table ``cronjobs_acks``: the findings that a person has acknowledged, and until when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cronjobs.engine.store.sql import inserted_into
 
 @dataclass(frozen=True)
 class StoredAck:
-    """``rows``: the ids or names behind the finding when it was acknowledged."""
+    """An acknowledged finding. ``rows`` holds the ids or names behind the finding when it was acknowledged."""
 
     finding: str
     severity: str
@@ -27,18 +27,18 @@ class StoredAck:
 
 
 def acks_in_force(connection: Connection, now: datetime) -> dict[str, StoredAck]:
-    """The acknowledgements that have not ended, by the finding's key."""
+    """Return the acknowledgements that have not expired, by the finding's key."""
     found = connection.execute(select(acks).where(acks.c.until > now).order_by(acks.c.finding))
     return {row.finding: StoredAck(**{**row._mapping, "rows": _texts(row.rows)}) for row in found}
 
 
 def _texts(rows: Any) -> Sequence[str]:
-    """The stored rows as strings; None if another program wrote something else there."""
+    """Return the stored rows as strings, or an empty list if another program stored something else there."""
     return [row for row in rows if isinstance(row, str)] if isinstance(rows, list) else []
 
 
 def put_ack(connection: Connection, ack: StoredAck) -> None:
-    """Write an acknowledgement, replacing an earlier one, and delete those that have ended."""
+    """Store an acknowledgement, replacing the finding's earlier one. Also delete expired acknowledgements."""
     values = vars(ack) | {"rows": list(ack.rows)}
     connection.execute(delete(acks).where(acks.c.until <= ack.acked_at))
     new = inserted_into(connection, acks).values(values)
@@ -63,7 +63,7 @@ _NAMING: Final = (
 
 
 def rename_schedules(connection: Connection, names: Mapping[str, str]) -> None:
-    """Keep acknowledgements of renamed schedules (old → new) valid: they are the same schedules."""
+    """Carry acknowledgements over to renamed schedules. *names* maps old names to new ones."""
     moved = {}
     for row in connection.execute(select(acks)).all():
         kind, colon, subject = row.finding.partition(":")
@@ -76,7 +76,7 @@ def rename_schedules(connection: Connection, names: Mapping[str, str]) -> None:
         values = {"finding": f"{kind}{colon}{subject}", "rows": rows}
         if values != {"finding": row.finding, "rows": row.rows}:
             moved[row.finding] = dict(row._mapping) | values
-    if moved:  # all in one statement: a name may move to one that another schedule is just leaving
+    if moved:  # delete all, then insert all: a new name may be the old name of another schedule
         keys = [*moved, *(values["finding"] for values in moved.values())]
         connection.execute(delete(acks).where(acks.c.finding.in_(keys)))
         connection.execute(insert(acks), list(moved.values()))

@@ -1,4 +1,4 @@
-"""The obstacle to "db adopt": hosts that still tick for the project and environment that own the database."""
+"""The check before "db adopt" that no host still ticks for the project and environment that own the database."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class InForce(CronjobsError):
 
 
 def require_no_ticks(connection: Connection, settings: Settings, quiet: timedelta) -> None:
-    """Raise InForce if a host has ticked within *quiet* for the other project or environment that owns the database."""
+    """Raise InForce if the database has another owner, and a host has ticked for that owner within *quiet*."""
     owner = read_meta(connection)
     nobodys = owner.project == owner.environment == "" or owner.environment.startswith(MOVED)
     if nobodys or (owner.project, owner.environment) == (settings.project, settings.environment):
         return
-    # Earlier ticks were for the owner before that.
+    # Ticks before the last "db adopt" were for an earlier owner.
     given_at = connection.execute(select(func.max(audit.c.at)).where(audit.c.action == "adopt")).scalar()
     ticks = [
         row for row in last_ticks(connection) if given_at is None or (row.finished_at or row.started_at) > given_at
     ]
     ticking = hosts_that_tick(ticks, database_now(connection), quiet)
-    # A tick dated far ahead came from a wrong clock, if no other tick has come since.
+    # Ignore a last tick dated far ahead: the host's clock was wrong then, and the host has not ticked since.
     if lately := [each for each in ticking if each.ago >= -quiet]:
         raise InForce(owner, settings, lately, quiet)

@@ -1,8 +1,8 @@
-"""The tables behind ``alerts:``: findings as they were, who was alerted, and when to look again.
+"""The tables behind ``alerts:``: past and present findings, who was alerted, and when to look for findings again.
 
-``look_at`` in the meta row is also the token of a look. A process that looks sets it, and writes what it saw only if
-nobody has changed it since. A process that writes facts sets it to now, so a look that may have missed them is
-discarded and repeated.
+``look_at`` in the meta row says when the next look is due, and is also the token of a running look. A process that
+begins a look sets ``look_at``, and writes its findings only if ``look_at`` has not changed since. A process that writes
+facts sets ``look_at`` to now, so a look that may have missed those facts is discarded and repeated.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SKIP_LOCKED: Final = either(postgresql="FOR NO KEY UPDATE SKIP LOCKED", sqlite=
 
 
 def look_soon(connection: Connection) -> None:
-    """Let the next tick that sends alerts look: facts have changed. Does not wait if the meta row is locked."""
+    """Make the next tick that sends alerts look, because facts have changed. Do nothing if the meta row is locked."""
     run(
         connection,
         f"UPDATE {META} SET look_at = {NOW} WHERE id = "
@@ -50,9 +50,9 @@ def look_soon(connection: Connection) -> None:
 
 
 def begin_look(connection: Connection, *, anyway: bool) -> datetime | None:
-    """Begin a look if one is due, or *anyway*. Return the token for ``end_look``, or None.
+    """Begin a look if one is due or *anyway* is true. Return the token for ``end_look``.
 
-    None: it is too early, or another process looks. Commit this before you read the facts.
+    Returns None if it is too early, or if another process is looking. Commit before you read the facts.
     """
     due = "" if anyway else f"AND (look_at IS NULL OR look_at <= {SOON} OR look_at >= {IN_AN_HOUR})"
     row = run(
@@ -64,7 +64,10 @@ def begin_look(connection: Connection, *, anyway: bool) -> datetime | None:
 
 
 def end_look(connection: Connection, token: datetime, next_at: datetime) -> bool:
-    """Set when to look next. False: facts have changed, or another process looks, so write nothing."""
+    """Set when to look next. Return False if facts have changed, or another process is looking.
+
+    If False, the caller must not write its findings.
+    """
     statement = f"UPDATE {META} SET look_at = :next_at WHERE id = 1 AND look_at = :token RETURNING id"
     return run(connection, statement, token=token, next_at=next_at).first() is not None
 
@@ -81,7 +84,7 @@ def look_at(connection: Connection) -> datetime | None:
 class Episode:
     """One finding from its beginning to its end.
 
-    ``host``: the only host that can tell whether it is over, or "" if any can.
+    ``host`` is the only host that can tell whether the finding is over, or "" if any host can.
     """
 
     id: int
@@ -104,7 +107,7 @@ def open_episodes(connection: Connection) -> list[Episode]:
 
 
 def open_of(connection: Connection, host: str) -> bool:
-    """Whether an episode is open that only *host* can end."""
+    """Return whether there is an open episode that only *host* can end."""
     statement = f"SELECT 1 FROM {FINDINGS} f WHERE f.ended_at IS NULL AND f.host = :host LIMIT 1"
     return run(connection, statement, host=host).first() is not None
 
@@ -116,7 +119,7 @@ def _episode(row: Any) -> Episode:
 
 
 def open_episode(connection: Connection, **values: Any) -> Episode | None:
-    """Insert an episode. None: another process did so at the same time."""
+    """Insert an episode. Return None if another process inserted it just before."""
     new = inserted_into(connection, findings).values(values).on_conflict_do_nothing()
     row = connection.execute(new.returning(*findings.c)).first()
     return None if row is None else _episode(row)
@@ -127,7 +130,7 @@ def change_episode(connection: Connection, id_: int, **values: Any) -> None:
 
 
 def episodes_since(connection: Connection, since: datetime) -> dict[str, int]:
-    """Return how many episodes of each finding have ended since then."""
+    """Return how many episodes of each finding have ended at or after *since*."""
     rows = run(
         connection,
         f"SELECT f.finding, count(*) AS episodes FROM {FINDINGS} f WHERE f.ended_at >= :since GROUP BY f.finding",
@@ -141,7 +144,7 @@ def episodes_since(connection: Connection, since: datetime) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class AlertState:
-    """The state of one episode on one channel. ``rows`` and ``severity``: what the last message said."""
+    """The state of one episode on one channel. ``rows`` and ``severity`` are what the last message said."""
 
     finding_id: int
     channel: str
@@ -167,21 +170,21 @@ def _state(row: Any) -> AlertState:
 
 
 def put_state(connection: Connection, finding_id: int, channel: str, due_at: datetime | None, *, over: bool) -> None:
-    """Set when the next message of this episode is due; leave the rest of the row."""
+    """Set when the episode's next message on *channel* is due, and leave the rest of the row."""
     values = {"due_at": due_at, "over": int(over)}
     new = inserted_into(connection, alerts).values(values | {"finding_id": finding_id, "channel": channel})
     connection.execute(new.on_conflict_do_update(index_elements=[alerts.c.finding_id, alerts.c.channel], set_=values))
 
 
 def delivered(connection: Connection) -> frozenset[str]:
-    """The channels on which a message has arrived."""
+    """Return the channels that have delivered a message."""
     statement = f"SELECT DISTINCT a.channel FROM {ALERTS} a WHERE a.sent_at IS NOT NULL"
     return frozenset(run(connection, statement).scalars())
 
 
 @dataclass(frozen=True)
 class DueAlert:
-    """One message to send: one channel, one episode, leased to the caller."""
+    """One message about one episode, to be sent on one channel. It is leased to the caller."""
 
     state: AlertState
     episode: Episode
@@ -209,9 +212,9 @@ def lease_due(connection: Connection, channel: str, locked_by: str) -> list[DueA
 
 
 def mark_sent(connection: Connection, alert: DueAlert, locked_by: str, now: datetime, next_at: datetime | None) -> bool:
-    """Record that the message was sent. False: the lease ran out, and another process sends it again.
+    """Record that the message was sent. Return False if another process took over the lease and sends it again.
 
-    If the finding ended while the message was on its way, its "over" message is due now.
+    If the finding ended while the message was being sent, its "over" message becomes due now.
     """
     marked = run(
         connection,
@@ -231,7 +234,7 @@ def mark_sent(connection: Connection, alert: DueAlert, locked_by: str, now: date
 
 
 def mark_failed(connection: Connection, alert: DueAlert, locked_by: str, now: datetime, **again: Any) -> None:
-    """Record a failed delivery: its ``error``, and ``next_at`` for the next try."""
+    """Record a failed delivery. *again* holds its ``error`` and ``next_at``, when to try next."""
     run(
         connection,
         f"""
@@ -262,7 +265,7 @@ def something_waits(connection: Connection, channels: Collection[str]) -> bool:
 
 @dataclass(frozen=True)
 class Undelivered:
-    """A channel that cannot deliver: since when, and the error of the last try."""
+    """A channel that cannot deliver: since when, how many messages are waiting, and one of their errors."""
 
     channel: str
     since: datetime
@@ -271,7 +274,7 @@ class Undelivered:
 
 
 def undelivered(connection: Connection, channels: Collection[str]) -> list[Undelivered]:
-    """Return the *channels* that cannot deliver. Channels no longer in the file do not count."""
+    """Return which of *channels*, the channels in the configuration file, cannot deliver."""
     rows = run(
         connection,
         f"""
@@ -285,11 +288,11 @@ def undelivered(connection: Connection, channels: Collection[str]) -> list[Undel
     ]
 
 
-# --- what messages tell -----------------------------------------------------------------------------------------------
+# --- facts for messages -----------------------------------------------------------------------------------------------
 
 
 def died_or_failed(connection: Connection, of: str, within: timedelta, job_type: str | None, most: int) -> int:
-    """Return how many jobs died, or attempts failed, in that time before now. Stops counting at *most*."""
+    """Count jobs that died (*of* is "dead") or attempts that failed, in the last *within*. Stop counting at *most*."""
     statement = (
         f"""SELECT 1 AS one FROM {JOBS} j WHERE j.finished_at IS NOT NULL AND j.status = 'dead'
              AND j.finished_at >= {_SOME_AGO} AND {_OF_TYPE} LIMIT :most"""
@@ -316,7 +319,7 @@ _SOME_AGO: Final = after_now(":ago_s")
 
 @dataclass(frozen=True)
 class FailedJob:
-    """The facts about a job for a message: its last attempt, if one is recorded."""
+    """A job as a message describes it. ``traceback`` and ``output`` are the last attempt's, if it was recorded."""
 
     id: int
     job_type: str
@@ -343,7 +346,7 @@ def failed_jobs(connection: Connection, ids: Collection[int]) -> list[FailedJob]
 
 
 def newest_dead(connection: Connection, most: int) -> list[int]:
-    """Ids of the open dead jobs (not retried, cancelled or dismissed), the last to die first."""
+    """Return the ids of up to *most* open dead jobs (not retried, cancelled or dismissed), the last to die first."""
     rows = run(
         connection,
         f"SELECT j.id FROM {JOBS} j WHERE {UNDEALT} ORDER BY j.finished_at DESC LIMIT :most",
@@ -353,7 +356,7 @@ def newest_dead(connection: Connection, most: int) -> list[int]:
 
 
 def newest_failed(connection: Connection, schedules: Collection[str], most: int) -> list[int]:
-    """The id of the newest job of each of these schedules, if the ledger names one."""
+    """Return the id of each schedule's newest job, if the ledger names one. Read at most *most* schedules."""
     rows = run(
         connection,
         f"""
@@ -370,7 +373,10 @@ def newest_failed(connection: Connection, schedules: Collection[str], most: int)
 
 
 def remove_findings(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
-    """Delete up to *limit* episodes that ended in that time, and their channel states; return when they ended."""
+    """Delete up to *limit* episodes that ended before *before*, but not before *after*. Return when they ended.
+
+    Their channel states are deleted, too.
+    """
     chosen = select(findings.c.id, findings.c.ended_at).where(findings.c.ended_at < before)
     if after is not None:
         chosen = chosen.where(findings.c.ended_at >= after)
@@ -383,7 +389,7 @@ def remove_findings(connection: Connection, before: datetime, after: datetime | 
 
 
 def past_findings(connection: Connection, before: datetime) -> tuple[int, datetime | None]:
-    """Return how many episodes ended before then, and when the first of them did."""
+    """Return how many episodes ended before *before*, and when the first of them ended."""
     row = run(
         connection,
         f"SELECT count(*) AS episodes, min(f.ended_at) AS ended_at FROM {FINDINGS} f WHERE f.ended_at < :before",

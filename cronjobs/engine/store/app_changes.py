@@ -1,10 +1,11 @@
-"""Cancel or move one job in the app's own transaction, on whatever connection the app has.
+"""Cancel or reschedule one job in the app's own transaction, on whatever connection the app has.
 
-On PostgreSQL two functions do this with the rights of the tables' owner, so a role that may only enqueue can call them
-from any language. SQLite has no stored functions; these statements do the same there, and a test compares the rows.
+On PostgreSQL two stored functions do this with the rights of the tables' owner, so a role that may only enqueue can
+call them from any language. SQLite has no stored functions, so the statements here do the same. A test compares the
+resulting rows.
 
-Neither makes the next tick look for findings, as an operator's command does: an app's transaction may stay open for
-long, and ticks would wait for it.
+Unlike an operator's command, these changes do not make the next tick look for findings, because an app's transaction
+may stay open for long, and ticks would wait for it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from cronjobs.engine.store.find_jobs import JobName, cannot_be_there
 from cronjobs.engine.store.operating import CAN_CANCEL, CANCELLED, RUNS
 from cronjobs.engine.store.sql import INSTANT_TYPE, is_postgresql, run
 
-LOCKED: Final = "locked"  # stands where a status is expected: another transaction has locked the row
+LOCKED: Final = "locked"  # returned instead of a status if another transaction has locked the row
 
-# On SQLite: the job that has the key, else the newest job that gave it back.
+# SQLite only: the job that has the key, or else the newest job that released the key.
 _NAMED: Final = f"""j.id = CASE WHEN :id IS NOT NULL THEN :id ELSE coalesce(
       (SELECT k.id FROM {JOBS} k WHERE k.idempotency_key = :key),
       (SELECT max(k.id + 0) FROM {JOBS} k WHERE k.released_key = :key)) END"""
@@ -37,7 +38,10 @@ _MOVED_TO: Final = f"coalesce(CAST(:run_at AS {INSTANT_TYPE}), {after_now('CAST(
 
 
 def cancel_one(connection: Connection, name: JobName, reason: str | None) -> str | None:
-    """Cancel a waiting job, or ask a running one to stop. Return its status after that, ``LOCKED``, or None."""
+    """Cancel a waiting job, or ask a running job to stop.
+
+    Returns the job's status afterwards, ``LOCKED``, or None if there is no such job.
+    """
     if cannot_be_there(connection, name):
         return None
     if is_postgresql(connection):
@@ -71,7 +75,10 @@ def _cancel_on_sqlite(connection: Connection, name: JobName, reason: str | None)
 def reschedule_one(
     connection: Connection, name: JobName, run_at: datetime | None, delay_s: float, reason: str | None
 ) -> str | None:
-    """Make a queued or failed job due at *run_at*, or *delay_s* from now. Return its status, ``LOCKED``, or None."""
+    """Make a queued or failed job due at *run_at*, or in *delay_s* seconds if *run_at* is None.
+
+    Returns the job's status, ``LOCKED``, or None if there is no such job.
+    """
     if cannot_be_there(connection, name):
         return None
     if is_postgresql(connection):
@@ -105,16 +112,15 @@ def _reschedule_on_sqlite(
 def _take_write_lock(connection: Connection) -> None:
     """Wait for other writers, so that every later instant in this transaction comes after theirs.
 
-    It is the first statement, which also makes this a transaction that can write: SQLite cannot always upgrade one that
-    began with a SELECT.
+    Call this first: SQLite cannot always upgrade a transaction that began with a SELECT.
     """
     run(connection, f"UPDATE {JOBS} SET id = id WHERE 1 = 0")
 
 
 @contextmanager
 def _one_transaction(connection: Connection) -> Iterator[None]:
-    """A transaction of ours, if the app's connection is in autocommit, where each statement is a transaction."""
-    # imports both dialects, and only few jobs need it
+    """Begin a transaction if the app's connection is in autocommit mode. Otherwise use the app's transaction."""
+    # Imported only here: this module imports both dialects, and few programs need it.
     from cronjobs.engine.database.user_connections import commits_by_itself
 
     if not commits_by_itself(connection):
@@ -129,7 +135,7 @@ def _one_transaction(connection: Connection) -> Iterator[None]:
     run(connection, "COMMIT")
 
 
-# Send texts as ASCII JSON: the encoding of the app's connection may lack a character.
+# Send texts as ASCII JSON: the encoding of the app's connection may lack some characters.
 _ARGUMENTS: Final = """id => CAST(:id AS bigint), idempotency_key => CAST(:texts AS json) ->> 0,
       reason => CAST(:texts AS json) ->> 1"""
 

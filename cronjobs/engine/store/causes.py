@@ -1,4 +1,4 @@
-"""Read the newest dead jobs, a bounded number by index, to say why jobs died."""
+"""Read a limited number of the newest dead jobs, by index, to explain why jobs died."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _DEATH: Final = f"""SELECT j.id, {columns_shown("job_type", "error_type")},
 
 
 def newest_deaths(connection: Connection, most: int) -> Sequence[Row[Any]]:
-    """The last *most* open jobs to die (not retried, cancelled or dismissed), newest first: id, type, error, when."""
+    """Return up to *most* open dead jobs (not retried, cancelled or dismissed), the last to die first."""
     # Do not also order by id, which is not in the index: without statistics PostgreSQL would sort every dead job.
     return run(connection, f"{_DEATH} WHERE {UNDEALT} ORDER BY j.finished_at DESC LIMIT :most", most=most).all()
 
 
 def deaths_until(connection: Connection, until: datetime, most: int) -> Sequence[Row[Any]]:
-    """The last *most* jobs to die up to *until*, also those that somebody has dismissed."""
+    """Return up to *most* jobs that had died by *until*, the last to die first. Dismissed jobs are included."""
     return run(
         connection,
         f"{_DEATH} WHERE j.status = 'dead' AND j.finished_at IS NOT NULL AND j.finished_at <= :until "
@@ -36,8 +36,8 @@ def deaths_until(connection: Connection, until: datetime, most: int) -> Sequence
 
 
 def file_changed_at(connection: Connection) -> datetime | None:
-    """When the file in force replaced another one, or None if the audit trail knows no earlier file."""
-    # "+ 0" makes the planner use the index on action instead of reading back through every row since.
+    """Return when the current configuration file took effect, or None if the audit trail has no earlier file."""
+    # "+ 0" makes the planner use the index on action, instead of reading back through every later row.
     last = f"(SELECT l.subject FROM {AUDIT} l WHERE l.action = 'sync' ORDER BY l.id + 0 DESC LIMIT 1)"
     other = f"(SELECT max(o.id + 0) FROM {AUDIT} o WHERE o.action = 'sync' AND o.subject <> {last})"
     at: datetime | None = run(

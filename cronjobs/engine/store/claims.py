@@ -1,4 +1,4 @@
-"""The jobs that may be claimed, and the claim: one statement on PostgreSQL, one short transaction on SQLite."""
+"""Find the jobs that may be claimed, and claim them in one PostgreSQL statement or one short SQLite transaction."""
 
 from __future__ import annotations
 
@@ -41,16 +41,17 @@ TIMED: Final = f"{WAITING} AND j.timeout_s IS NOT NULL"
 _SOME_TIMEOUT_SUITS: Final = f"""
       (EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s <= :remaining)
        OR EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s > :longest))"""
-# A lane is (type, whether rows have their own timeout, queue, priority). One index step finds each lane of due jobs, so
-# jobs of types that we cannot run cost nothing. A type is in ``timed`` only if one of its rows' timeouts fits, which is
-# one index step, too.
+# A lane is one combination of job type, whether rows have their own timeout, queue and priority. Each lane takes one
+# index step to find, so jobs whose types we cannot run cost nothing. A type is in ``timed`` only if one of its rows'
+# timeouts fits, which takes one more index step to find.
 LANES: Final = f"""
       plain(job_type, queue, priority) AS ({lanes_of("plain", PLAIN, types_in("fitting"))}),
       timed(job_type, queue, priority) AS ({lanes_of("timed", TIMED, types_in("known"), _SOME_TIMEOUT_SUITS)}),
       lane(job_type, own_timeout, queue, priority) AS (
         SELECT job_type, 0, queue, priority FROM plain WHERE queue IS NOT NULL
         UNION ALL SELECT job_type, 1, queue, priority FROM timed WHERE queue IS NOT NULL)"""
-# Bind type, queue and priority as values. In a join SQLite cannot see that they are one row, and sorts all due jobs.
+# Bind type, queue and priority as values. In a join, SQLite cannot know that they come from one row, and sorts all due
+# jobs.
 IN_LANE: Final = either(
     postgresql="j.job_type = b.job_type AND j.queue = b.queue AND j.priority = b.priority",
     # Compare the queue's bytes: they need not be valid UTF-8.
@@ -62,26 +63,28 @@ _AS_DOUBTFUL: Final = either(
 )
 _IN_SOME_TURN: Final = f"(j.schedule IS NULL OR {IN_TURN})"
 _DUE: Final = f"{IN_LANE} AND j.run_at <= {NOW} AND {_AS_DOUBTFUL} AND {_IN_SOME_TURN}"
-# Where experience admits a job that its timeout does not, take none with a begun effect, which may need settling.
+# If a type's timeout does not fit but its jobs usually end in time, skip jobs with a begun effect, which may need
+# settling.
 _MAY_OVERRUN: Final = f"""
       (NOT j.job_type {among("expected")}
        OR NOT EXISTS (SELECT 1 FROM {EFFECTS} e WHERE e.job_id = j.id AND e.state = 'begun'))"""
 _DUE_PLAIN: Final = f"j.{PLAIN} AND {_DUE} AND {_MAY_OVERRUN}"
 _DUE_TIMED: Final = f"j.{TIMED} AND (j.timeout_s <= :remaining OR j.timeout_s > :longest) AND {_DUE}"
-# The same without lanes ("b" is the job itself), for databases with too many lanes to visit.
+# The same conditions without lanes ("b" is the job itself), for databases with too many lanes to visit.
 _DUE_ANYWHERE: Final = f"""
       b.{WAITING} AND b.run_at <= {NOW} AND {OPEN_QUEUE} AND {_AS_DOUBTFUL} AND CASE WHEN b.timeout_s IS NULL
         THEN b.job_type {among("fitting")} AND {_MAY_OVERRUN}
         ELSE b.job_type {AMONG_KNOWN} AND (b.timeout_s <= :remaining OR b.timeout_s > :longest) END"""
 _IS_DOUBTFUL: Final = f"j.error_type = '{NOT_READ}'"
-# A loss is not charged as a try. But do not risk a second loss just because the job waited here for a worker.
+# Once a job has been lost, do not prefetch it: it must not be lost again just because it waited here for a worker.
 _NOT_PREFETCHED: Final = f"(j.losses > 0 OR j.job_type {among('no_prefetch')})"
 _CANDIDATE: Final = f"j.id, j.priority, j.run_at, {_NOT_PREFETCHED} AS no_prefetch, j.concurrency_key"
-# For rows that are given by id. Without statistics PostgreSQL would read the index of all waiting jobs, too.
+# For rows selected by id. Without the ``|| ''`` and without statistics, PostgreSQL would also read the index of all
+# waiting jobs.
 _STILL_WAITING: Final = "j.status || '' IN ('queued', 'failed')"
 _IS_SHARED: Final = "(j.id = ANY(ARRAY(SELECT id FROM shared)))"
 AFTER_LEASE: Final = after_now(":lease_s")
-# The policy that recovery on any host will apply. (SQLite: an empty ``others`` is two braces.)
+# The policy that recovery on any host will apply. On SQLite, a length of 2 means that ``others`` is an empty "{}".
 _POLICY_AT_CLAIM: Final = either(
     postgresql=f"""
       coalesce((SELECT CAST(:policies AS jsonb)) -> j.job_type, (SELECT CAST(:usual_policy AS jsonb)))
@@ -116,14 +119,17 @@ _POLICY_READ: Final = either(postgresql="j.policy - 'unread'", sqlite="json_remo
 class ClaimFilter:
     """The filter for the jobs that a runner may claim now.
 
-    ``known``: the job types it can run. ``fitting``: types whose own timeout fits, and the ``expected`` types, whose
-    jobs fit by experience and must have no begun effect. A row's timeout_s must be at most ``remaining_s`` or above
-    ``longest_s``. If ``queue`` is None, every queue counts. Of ``no_prefetch`` types, and of jobs whose runner died,
-    only those that can start at once (``free``) are claimed, because none may be lost before it starts. ``limits``
-    count the jobs of all runners. ``policies``: recovery judges the attempts by these. ``runnable``: the types that
-    some host is known to run, or None if that is unknown. A schedule's job waits for an older one only if the older
-    one's type is runnable. ``but``: jobs to leave alone. ``many_queues``: see ``Overview``. ``doubtful``: claim only
-    jobs whose last claim ended before the row was read.
+    ``known`` are the job types that the runner can run. ``fitting`` are the types whose own timeout fits, and the
+    ``expected`` types, whose jobs usually end in time and must have no begun effect. A row's timeout_s must be at most
+    ``remaining_s`` or above ``longest_s``. If ``queue`` is None, jobs of every queue are claimed.
+
+    Jobs of ``no_prefetch`` types, and jobs whose runner died, are claimed only if they can start at once, as ``free``
+    jobs can. They must not be lost before they start.
+
+    ``limits`` count the jobs of all runners. Recovery will judge the attempts by ``policies``. ``runnable`` are the
+    types that some host is known to run, or None if that is unknown. A schedule's job waits for an older one only if
+    the older one's type is runnable. ``but`` are the ids of jobs to leave alone. For ``many_queues`` see ``Overview``.
+    If ``doubtful``, only jobs whose last claim ended before their row was read are claimed.
     """
 
     known: Collection[str]
@@ -143,20 +149,20 @@ class ClaimFilter:
 
 
 class Claim(NamedTuple):
-    """The database's now, and the leased jobs in the order to run them. ``more_due``: there may be more due jobs."""
+    """The leased jobs in the order to run them, and the database's now. If ``more_due``, more jobs may be due."""
 
     now: datetime
     jobs: list[Job]
     more_due: bool = False
-    refused: Mapping[int, str] = MappingProxyType({})  # jobs that the database would not lease, and why
+    refused: Mapping[int, str] = MappingProxyType({})  # jobs that the database refused to lease, and why
     unread: Sequence[int] = ()  # leased jobs whose rows are still to be read
-    postponed: bool = False  # doubtful jobs wait: something is running here, and they are claimed only alone
+    postponed: bool = False  # doubtful jobs are due, but they are claimed only when nothing else runs here
 
 
 def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
     """Lease up to *limit* due jobs for *locked_by*, ordered by (priority, run_at, id).
 
-    Rows that others have locked are skipped, so no claim waits for another.
+    Rows that other sessions have locked are skipped, so no claim waits for another.
     """
     parameters = _parameters(connection, limit, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
@@ -200,21 +206,20 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
 
 
 # A materialised CTE, not a subquery under IN: PostgreSQL may run a locking subquery again per row and exceed the limit
-# (bug 15715). ``due`` and ``head`` find, without locks, what the claim would take if no other session were claiming: a
-# share of rows from each lane. The lateral subqueries then lock row by row, so no more is locked than taken, and a row
-# locked by another session costs one step. If a lane has too few rows left, ``picked`` takes more than their share from
-# the others. A job that is not prefetched ends what is claimed ahead: it waits until it is among the first, and later
-# jobs wait with it.
+# (bug 15715). ``due`` and ``head`` find, without locks, the rows that the claim would take if no other session were
+# claiming: a share of rows from each lane. The lateral subqueries then lock row by row, so only rows that are taken are
+# locked, and a row locked by another session costs one step. If a lane cannot give its share, ``picked`` takes more
+# from the other lanes. Claiming ahead stops at a job that must not be prefetched: that job and all later ones wait
+# until it is among the first.
 def _picked(*, behind_full_keys: bool = False) -> str:
-    """``picked`` in the order of the claim.
+    """Return the SQL for ``picked``, the rows to claim.
 
-    *behind_full_keys*: leave out jobs whose key is full, stepping over them once.
-
-    The lateral subqueries and ``due`` see the same snapshot. So each can begin at the first row of its lane that
-    ``due`` found. If ``due`` found fewer rows than it asked for, it found all, and there is no more to take.
+    With *behind_full_keys*, jobs whose key is full are left out, and the statement steps over them only once. The
+    lateral subqueries see the same snapshot as ``due``, so each begins at the first row that ``due`` found in its lane.
+    If ``due`` found fewer rows than it asked for, there are no others to take.
     """
     but = heads = first = from_first = ""
-    others = "head"  # the lanes that give more than their share
+    others = "head"  # the lanes that may give more than their share
     if behind_full_keys:
         but, heads = BUT, ", h.run_at, h.id"
         first = ", min(run_at) AS first_at, (array_agg(id ORDER BY turn))[1] AS first_id"
@@ -303,7 +308,7 @@ def _claim_sqlite(
 def _due_sqlite(
     connection: Connection, parameters: dict[str, Any], admission: ClaimFilter, also: str = ""
 ) -> list[Row[Any]]:
-    """The first due rows in order, lane by lane. *also*: one more condition."""
+    """Return the first due rows in the order of the claim, lane by lane. *also* is one more SQL condition."""
     if admission.many_queues:
         return list(run(connection, _due_anywhere_sqlite(also), **parameters))
     lanes = run(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest"))
@@ -323,7 +328,7 @@ def _due_sqlite(
             **facts,
             **_named(parameters, "remaining longest" if lane.own_timeout else "expected"),
         )
-        found = list(rows)  # in the order of the claim
+        found = list(rows)  # already in the order of the claim
         due = sorted(due + found, key=lambda row: row[:3])[: parameters["limit"]] if due else found
     return due
 
@@ -357,7 +362,7 @@ def _named(parameters: Mapping[str, Any], names: str) -> dict[str, Any]:
 
 
 def _take(connection: Connection, ids: list[int], lease_parameters: dict[str, Any]) -> Sequence[Row[Any]]:
-    """Lease the waiting rows of these *ids*. The caller has made sure that no other session can take them."""
+    """Lease the rows of *ids* that are still waiting. The caller makes sure that no other session can take them."""
     if not ids:
         return []
     if is_postgresql(connection):
@@ -375,15 +380,14 @@ TAKE_UNREAD: Final = f"UPDATE {JOBS} AS j SET {_LEASED_UNREAD} {_WHERE_STILL_WAI
 # --- claim row by row -------------------------------------------------------------------------------------------------
 
 
-READ_WITHIN_S: Final = 5.0  # to read one row
+READ_WITHIN_S: Final = 5.0  # time allowed to read one row
 
 
 def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
-    """Claim like ``claim``, but one job, whose row is read only after ``note_read``.
+    """Lease one job as ``claim`` does, but do not read its row. The caller reads the row after ``note_read``.
 
-    For use after a claim died reading rows.
-
-    After this commit the lease says which row was being read, in case reading it kills the process.
+    Use this after a claim died reading rows. Commit before reading the row. If reading kills the process, the lease
+    then says which row it was.
     """
     parameters = _parameters(connection, 1, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
@@ -406,16 +410,15 @@ def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, ad
         connection, f"SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.schedule IS NOT NULL", ids=taken
     )
     take_turns(connection, scheduled.scalars().all(), admission.runnable)
-    # more jobs may be due behind those
+    # More jobs may be due behind these.
     return Claim(database_now(connection), [], more_due or bool(ids), refused, taken)
 
 
 def note_read(connection: Connection, job_id: int, locked_by: str) -> bool:
-    """Record that a row leased by ``claim_warily`` is being read, in the transaction that reads it.
+    """Mark a row leased by ``claim_warily`` as read, in the transaction that reads it.
 
-    False: no such lease.
-
-    If reading fails or takes the server too long, the record is rolled back with it, and recovery sees an unread row.
+    Returns False if there is no such lease. If reading fails or takes the server too long, the mark is rolled back,
+    too, and recovery sees an unread row.
     """
     if is_postgresql(connection):
         run(connection, f"SET LOCAL statement_timeout = {READ_WITHIN_S * 1000:.0f}")
@@ -432,7 +435,7 @@ def note_read(connection: Connection, job_id: int, locked_by: str) -> bool:
 
 
 def unread_by(connection: Connection, locked_by: str) -> list[Job]:
-    """Every job leased to *locked_by* whose row was never read, without its payload."""
+    """Return every job leased to *locked_by* whose row was never read. The jobs come without their payloads."""
     rows = run(connection, f"SELECT {FACTS_UNREAD} {_LEASED_TO} AND {_IS_UNREAD}", locked_by=locked_by)
     return [job_from(row) for row in rows]
 
@@ -446,14 +449,17 @@ LOOK_ANYWHERE: Final = _picked_anywhere(BUT) + _SEEN
 
 
 def _choose(connection: Connection, parameters: dict[str, Any], admission: ClaimFilter) -> tuple[list[int], bool]:
-    """Ids to take under limits, in order, with their rows locked; and whether unseen jobs may be due."""
+    """Choose the jobs to take under limits, and lock their rows.
+
+    Returns their ids in order, and whether more jobs may be due.
+    """
     alone = judge_alone(connection)
     limits = admission.limits if alone else closed(admission.limits)
     running: Mapping[str, int] = running_by_key(connection) if alone else {}
     taken: list[int] = []
     but = list(admission.but)
     for _ in range(ROUNDS):
-        # Look again without that key, to find the jobs behind it.
+        # Leave out keys that have become full, to find the jobs behind them.
         asked = parameters["limit"] - len(taken)
         closed_keys = full_parameters(connection, full(limits, running))
         seen = _look(connection, parameters | {"limit": asked}, admission, closed_keys, [*but, *taken])
@@ -472,7 +478,7 @@ def _look(
     full: dict[str, str],
     taken: Sequence[int],
 ) -> list[Candidate]:
-    """The first due jobs in order that are neither *full* nor *taken*, with their rows locked."""
+    """Return and lock the first due jobs, in order, whose keys are not *full* and whose ids are not in *taken*."""
     parameters = parameters | full | {"ids": group_value(connection, list(taken))}
     if is_postgresql(connection):
         rows = run(connection, LOOK_ANYWHERE if admission.many_queues else LOOK_POSTGRESQL, **parameters).all()
@@ -492,8 +498,8 @@ def claim_one(
 ) -> Job | Limit | None:
     """Lease one waiting job that a person named, whatever its run_at.
 
-    Returns the limit that is reached, or None if another session has the job. Waits a moment for other claims under
-    limits. Raises DatabaseError.
+    Returns the limit if one is reached. Returns None if the job is not waiting, or another session has locked it. With
+    *limits*, this waits a moment for other claims under limits. Raises DatabaseError.
     """
     if limits:
         judge_alone(connection, wait=True)
@@ -514,9 +520,10 @@ _LEASED_TO: Final = f"FROM {JOBS} j WHERE j.locked_until IS NOT NULL AND j.locke
 
 
 def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> list[Job]:
-    """Every job leased to *locked_by* and read: what a claim really took if the reply to its COMMIT was lost.
+    """Return every job leased to *locked_by* whose row was read.
 
-    *warily*: fetch each row by itself, as one of them may be unreadable.
+    If the reply to a claim's COMMIT was lost, these are the jobs that the claim took. With *warily*, each row is
+    fetched by itself, because one of them may be unreadable.
     """
     leased = f"{_LEASED_TO} AND NOT {_IS_UNREAD} ORDER BY j.priority, j.run_at, j.id"
     if warily:

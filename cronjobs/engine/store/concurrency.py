@@ -1,4 +1,4 @@
-"""The data for limits by concurrency key: who may judge them now, and how many jobs of each key run."""
+"""The data for limits by concurrency key: which transaction may apply them, and how many jobs of each key run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cronjobs.engine.rules.concurrency import Full, Limit, full, waiting_by_limi
 from cronjobs.engine.store.overlap import IN_TURN, runnable_value
 from cronjobs.engine.store.sql import AMONG_IDS, among, group_value, is_postgresql, run
 
-MOST_GROUPS: Final = 5000  # groups of queue and type: anyone may invent queue names
-FIRST_PREFIXES: Final = 3  # SQLite compares these one by one; reading the list for each row takes several times as long
+MOST_GROUPS: Final = 5000  # groups of queue and type to read: anyone may invent queue names
+FIRST_PREFIXES: Final = 3  # compared one by one on SQLite: reading the list for each row takes several times as long
 
 
 def _is_full() -> str:
-    """Whether the key of job ``j`` has no room. A claim asks this of every row it steps over."""
+    """Return SQL that is true if the key of job ``j`` has reached a limit. A claim checks every row it passes."""
     # Compare bytes, as Python's startswith does: LIKE would interpret wildcards in a prefix.
     is_full_key, prefixes = among("full_keys"), "ARRAY(SELECT json_array_elements_text(CAST(:full_prefixes AS json)))"
     there, begins = "json_array_length(:full_prefixes) > {}", "substr(j.concurrency_key, 1, {}) = {}"
-    # SQLite finds the list's length, and each of the first prefixes, once for the whole statement.
+    # SQLite computes the list's length and the first prefixes once per statement.
     one = "(SELECT {} FROM json_each(:full_prefixes) WHERE key = {})"
     first = [
         f"WHEN {there.format(n)} AND {begins.format(one.format('length(value)', n), one.format('value', n))} THEN 1"
@@ -42,7 +42,7 @@ def _is_full() -> str:
 
 _IS_FULL: Final = _is_full()
 
-# Neither full nor among :ids.
+# Leave out jobs whose key is full, and the jobs in :ids.
 BUT: Final = f" AND NOT ({_IS_FULL}) AND NOT (j.id {AMONG_IDS})"
 
 
@@ -55,12 +55,15 @@ def full_parameters(connection: Connection, found: Full) -> dict[str, str]:
 
 
 def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
-    """Make this transaction the only one that counts and claims under limits until it ends. False: another runner is.
+    """Make this transaction the only one that counts and claims under limits until it ends.
+
+    Returns False if another transaction is doing so. Without *wait* it returns at once, so a frozen holder cannot stop
+    anyone's renewals. SQLite has only one writer, so it needs no lock.
 
     The lock is on the row of ``cronjobs_meta``, which only roles that run jobs can lock. Any login could take and keep
-    an advisory lock. It is a statement of its own, before any statement that counts: a statement sees what was
-    committed when it began, so a count in the locking statement, or before it, could miss what the last holder claimed.
-    Without *wait* it only tries, so a frozen holder cannot stop anyone's renewals. SQLite's writer is alone.
+    an advisory lock. The lock has a statement of its own, before any statement that counts. A statement sees only what
+    was committed when it began, so a count in the locking statement, or before it, could miss jobs that the last holder
+    claimed.
     """
     if not is_postgresql(connection):
         return True
@@ -69,7 +72,7 @@ def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
 
 
 def running_by_key(connection: Connection) -> dict[str, int]:
-    """Return how many jobs are leased, by concurrency key. An expired lease counts: its code may still run."""
+    """Return how many jobs are leased, by concurrency key. Expired leases count, because their jobs may still run."""
     rows = run(
         connection,
         f"""
@@ -81,7 +84,7 @@ def running_by_key(connection: Connection) -> dict[str, int]:
 
 
 def waiting_for(connection: Connection, limits: Sequence[Limit]) -> dict[Limit, int]:
-    """For each limit that is reached: how many due jobs wait for it."""
+    """Return, for each limit that is reached, how many due jobs wait for it."""
     running = running_by_key(connection) if limits else {}
     found = full(limits, running)
     if not (found.prefixes or found.keys):
@@ -98,10 +101,10 @@ def waiting_for(connection: Connection, limits: Sequence[Limit]) -> dict[Limit, 
 def late_behind_others(
     connection: Connection, limits: Sequence[Limit], late: timedelta, runnable: Collection[str] | None
 ) -> dict[tuple[str, str], int]:
-    """By queue and type: how many jobs have been due for longer than *late* but could not run for all that time.
+    """Count, by queue and type, the jobs due for longer than *late* that could not run during all that time.
 
-    They waited for a limit, or for another job of their schedule (*runnable*: as in a claim). Or they were made later,
-    for past occurrences.
+    They waited for a limit, or for another job of their schedule, or were created later, for past occurrences.
+    *runnable* is as in ``ClaimFilter``.
     """
     running = running_by_key(connection) if limits else {}
     found = full(limits, running)

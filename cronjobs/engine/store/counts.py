@@ -1,8 +1,8 @@
-"""Counts of what ended, by hour: attempts and jobs by job type, jobs and occurrences by schedule.
+"""Count ended attempts and jobs by hour and job type, and ended jobs and settled occurrences by schedule.
 
-A process that records an end inserts rows into ``cronjobs_new_counts`` in the same transaction. Nobody updates these
-rows, so no end waits for another's lock. In spare time ``fold`` moves them into ``cronjobs_counts``, which has a sum
-for each hour and one for all hours. docs/adr/0018 has the reasons.
+The transaction that records an end also inserts rows into ``cronjobs_new_counts``. Nobody updates these rows, so no
+transaction waits for another's lock. In spare time ``fold`` moves them into ``cronjobs_counts``, which has a sum for
+each hour and one for all hours. docs/adr/0018 has the reasons.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from cronjobs.engine.rules.histogram import BOUNDS, NO_BUCKET
 from cronjobs.engine.store.sql import AMONG_IDS, group, is_postgresql, run
 from cronjobs.text import clean
 
-BATCH: Final = 500  # rows folded in one transaction: on SQLite every other writer waits for it
-MANY: Final = 500  # at so many new rows the next tick that has worked folds them; fewer wait for the hourly round
+BATCH: Final = 500  # rows to fold in one transaction; on SQLite every other writer waits for it
+MANY: Final = 500  # at so many new rows, the next tick that did some work folds them; fewer wait for the hourly round
 KEPT_HOURS: Final = 31 * 24
 EVER: Final = 0  # the "hour" of the sum of all hours; real hours count from 1970
 BY_HOUR: Final = frozenset({"attempts", "jobs"})  # the other kinds have only the sum of all hours
 LONGEST_LABEL: Final = 300  # characters
 MOST_NAMES: Final = {"attempts": 200, "jobs": 200, "scheduled": 1000, "occurrences": 1000}
-OTHER: Final = "other"  # the name for all names beyond these
+OTHER: Final = "other"  # replaces all names beyond MOST_NAMES
 
 
 class Key(NamedTuple):
-    """The subject of a count: kinds "attempts" and "jobs" by job type, "scheduled" and "occurrences" by schedule."""
+    """The subject of a count.
+
+    ``name`` is a job type for the kinds "attempts" and "jobs", and a schedule for "scheduled" and "occurrences".
+    """
 
     kind: str
     name: str
@@ -39,9 +42,10 @@ class Key(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """A number, the total and longest time (attempts ran, jobs waited), and when the last one ended. In microseconds.
+    """How many ended, their total and longest time, and when the last one ended, in microseconds.
 
-    The total is a float, so that plain SQL with instants of 1973 cannot overflow it. It is exact up to 285 years.
+    The time is how long attempts ran, or how long jobs waited. The total is a float, so that jobs inserted by plain SQL
+    as due in 1973 cannot overflow it. It is exact up to 285 years.
     """
 
     number: int
@@ -73,7 +77,7 @@ def add(sums: Sums, key: Key, more: Sum) -> None:
 
 
 def _micros(first: str, last: str) -> str:
-    """SQL for the time from *first* to *last*; 0 if a clock was set back between them."""
+    """Return SQL for the microseconds from *first* to *last*, or 0 if the clock was set back between them."""
     return either(
         postgresql=f"CAST(greatest(0, extract(epoch FROM {last} - {first}) * 1000000) AS bigint)",
         sqlite=f"max(0, {last} - {first})",
@@ -87,7 +91,7 @@ _TOOK: Final = _micros("r.started_at", "r.finished_at")
 _ENDED_MICROS: Final = either(
     postgresql="CAST(extract(epoch FROM e.finished_at) * 1000000 AS bigint)", sqlite="e.finished_at"
 )
-# By its key: without statistics PostgreSQL would read the whole history to find these few runs.
+# Find each run by its key: without statistics PostgreSQL would read the whole history to find these few runs.
 _ITS_RUN: Final = either(
     postgresql=f"CROSS JOIN LATERAL (SELECT r.outcome, r.started_at, r.finished_at FROM {JOB_RUNS} r "
     "WHERE r.job_id = e.id AND r.attempt = e.attempts LIMIT 1) r",
@@ -105,7 +109,7 @@ _BUCKET: Final = (
     + " ".join(f"WHEN c.micros <= {bound} THEN {n}" for n, bound in enumerate(BOUNDS))
     + f" ELSE {len(BOUNDS)} END"
 )
-# Nobody saw when a lost attempt ended, so it has no time.
+# Nobody saw when a lost attempt ended, so its duration is unknown.
 _ATTEMPTS: Final = f"""
   SELECT 'attempts' AS kind, e.job_type AS name, r.outcome, CASE WHEN r.outcome <> 'lost' THEN {_TOOK} END AS micros,
     CAST(NULL AS bigint) AS newest FROM e {_ITS_RUN}
@@ -119,8 +123,9 @@ _NOT_WAITED: Final = "CAST(NULL AS bigint)"
 def count_ends(connection: Connection, ids: Collection[int]) -> None:
     """Count the attempts of these jobs that this transaction has just ended, and the jobs that ended with them.
 
-    It counts what the rows say. So an end whose lease was lost does not count, and a timeout recorded while its thread
-    still ran counts as its final outcome. The caller has locked the jobs' rows, so no newer attempt exists.
+    The counts come from the rows. So the end of an attempt that lost its lease does not count, and an attempt that was
+    recorded as timed out while its thread still ran counts by its final outcome. The caller has locked the jobs' rows,
+    so no newer attempt exists.
     """
     _count(connection, ids, _ATTEMPTS, _WAITED)
 
@@ -154,7 +159,7 @@ def _count(connection: Connection, ids: Collection[int], attempts: str, waited: 
 
 
 def count_occurrences(connection: Connection, occurred: Iterable[tuple[int, str, int]]) -> None:
-    """Count occurrences that are settled for the first time: schedule id, outcome, how many."""
+    """Count occurrences that are settled for the first time, given as (schedule id, outcome, number)."""
     numbers: Counter[tuple[int, str]] = Counter()
     for schedule_id, outcome, number in occurred:
         numbers[schedule_id, outcome] += number
@@ -179,9 +184,9 @@ def many_new(connection: Connection) -> bool:
 
 
 def fold(connection: Connection, most: int = BATCH) -> bool:
-    """Move up to *most* new rows into the sums; return whether there may be more. One short transaction of its own.
+    """Move up to *most* new rows into the sums. Return whether there may be more.
 
-    Does nothing if another process is folding.
+    Call this in a short transaction of its own. It does nothing if another process is folding.
     """
     if not _alone(connection):
         return False
@@ -199,7 +204,7 @@ def fold(connection: Connection, most: int = BATCH) -> bool:
         key = Key(row.kind, clean(row.name), row.outcome, row.bucket)
         each = Sum(row.number, row.micros, row.longest, row.newest)
         add(sums, key, each)
-        if row.kind in BY_HOUR and row.at_hour > EVER:  # not from a clock that begins at 1970
+        if row.kind in BY_HOUR and row.at_hour > EVER:  # hour 0 comes from a clock that starts in 1970
             add(sums, key._replace(hour=row.at_hour), each)
     if sums:
         _put(connection, named(sums, _names(connection), storing=True))
@@ -207,9 +212,9 @@ def fold(connection: Connection, most: int = BATCH) -> bool:
 
 
 def _alone(connection: Connection) -> bool:
-    """Whether no other process folds until this transaction ends.
+    """Stop other processes from folding until this transaction ends. Return False if one is folding now.
 
-    It locks one row of no kind, and does not wait for it: the holder may be frozen.
+    The lock is on a row whose kind is empty. Do not wait for it, because the holder may be frozen.
     """
     if not is_postgresql(connection):
         return True
@@ -249,10 +254,11 @@ def _put(connection: Connection, sums: Sums) -> None:
 
 
 def named(sums: Sums, known: dict[str, set[str]], *, storing: bool = False) -> Sums:
-    """Merge the names beyond each kind's first ones into OTHER; add new names to *known*.
+    """Merge all names of a kind beyond MOST_NAMES into OTHER, and add the new names that stay to *known*.
 
-    The first names stay, not the largest: if a name left the largest and came back, its counter would go back. Among
-    names that arrive together the largest win. Occurrences are stored by id, so they are few.
+    The first names stay, not the largest, because a counter would go backwards if its name dropped out of the largest
+    and came back. Among names that arrive together, the largest stay. Stored occurrences are not merged, because their
+    names are schedule ids, which are few.
     """
     sizes: Counter[tuple[str, str]] = Counter()
     for key, each in sums.items():
@@ -268,7 +274,7 @@ def named(sums: Sums, known: dict[str, set[str]], *, storing: bool = False) -> S
 
 
 def remove_old_hours(connection: Connection) -> bool:
-    """Delete the oldest hour if charts no longer show it; return whether there was one. The sum of all hours stays."""
+    """Delete the oldest hour if charts no longer show it. Return whether it did. The sum of all hours stays."""
     gone = run(
         connection,
         f"""DELETE FROM {COUNTS} WHERE at_hour < {_THIS_HOUR} - {KEPT_HOURS}
@@ -282,7 +288,10 @@ def remove_old_hours(connection: Connection) -> bool:
 
 
 def all_that_ended(connection: Connection) -> Sums:
-    """Every attempt, job and occurrence that ever ended. One statement, because folding moves rows meanwhile."""
+    """Return the sums of everything that ever ended.
+
+    One statement reads both tables, because ``fold`` may move rows meanwhile.
+    """
     rows: Any = run(
         connection,
         f"""
@@ -321,9 +330,10 @@ def longest_lately(connection: Connection) -> Sums:
 
 
 class HourSum(NamedTuple):
-    """One hour (since 1970): jobs that ended, attempts that ``failed``, timed out or were lost, and waiting times.
+    """The counts of one hour. Hours are numbered from 1970.
 
-    ``timed``: the number of jobs whose waiting time is known; ``micros``: their total.
+    ``failed`` counts attempts that failed, timed out or were lost. ``timed`` is the number of jobs whose waiting time
+    is known, and ``micros`` the total of these times.
     """
 
     at_hour: int
@@ -348,7 +358,7 @@ _TIMED_JOBS: Final = f"c.kind = 'jobs' AND c.bucket <> {NO_BUCKET}"
 
 
 def _summed(table: str) -> str:
-    """Grouped by hour, which is the order of the primary key, so nothing is sorted."""
+    """Return SQL that sums a table by hour. The primary key has this order, so nothing is sorted."""
     statuses = {status: f"c.kind = 'jobs' AND c.outcome = '{status}'" for status in ("succeeded", "dead", "cancelled")}
     return f"""
       SELECT c.at_hour, {_numbers(**statuses, failed=_FAILED, timed=_TIMED_JOBS)},
@@ -361,20 +371,18 @@ _BY_HOUR: Final = f"{_summed(COUNTS)} UNION ALL {_summed(NEW_COUNTS)}"
 
 
 def by_hour(connection: Connection, first: int) -> list[HourSum]:
-    """Return counts of what ended from the hour *first* on, over all job types.
+    """Return the counts of each hour from *first* on, over all job types. An hour may appear twice, or not at all.
 
-    An hour may appear twice, or not at all.
-
-    One statement, because folding moves rows meanwhile.
+    One statement reads both tables, because ``fold`` may move rows meanwhile.
     """
     return [HourSum(**row._mapping) for row in run(connection, _BY_HOUR, first=first, ever=EVER)]
 
 
 class TypeSum(NamedTuple):
-    """One job type: jobs that ended and how long they waited, attempts that failed, and how long attempts ran.
+    """The counts of one job type: ended jobs and how long they waited, failed attempts, and how long attempts ran.
 
-    ``waited`` and ``ran``: how many have a known time. Times are in microseconds. ``longest_…`` is None if no time is
-    known.
+    ``waited`` and ``ran`` are the numbers of jobs and attempts whose time is known. Times are in microseconds.
+    ``longest_…`` is None if no time is known.
     """
 
     name: str
@@ -409,9 +417,9 @@ _ENDS: Final = " UNION ALL ".join(
 
 
 def by_type(connection: Connection, first: int) -> list[TypeSum]:
-    """Return counts of what ended from the hour *first* (since 1970) on, by job type.
+    """Return the counts of each job type from the hour *first* (since 1970) on.
 
-    Types beyond MOST_NAMES are OTHER.
+    Types beyond MOST_NAMES are folded into OTHER.
     """
     rows: Any = run(
         connection,

@@ -1,4 +1,4 @@
-"""The table ``cronjobs_crashing_types``: job types that crash their runners. ``rules.crashing_types`` decides."""
+"""The table ``cronjobs_crashing_types``: job types that crash their runners, as ``rules.crashing_types`` decides."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _all(connection: Connection) -> dict[str, Crashing]:
 def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Crashing]:
     """Record that runners died while they ran these job types (type → runner).
 
-    Returns the types that now count as crashing.
+    Returns those that now count as crashing.
     """
     now = database_now(connection)
     known = _all(connection)
@@ -53,9 +53,9 @@ def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Cras
 
 
 def note_ends(connection: Connection, ends: Mapping[str, EndCounts]) -> list[str]:
-    """Count how jobs of watched types ended; return the types cleared because enough of their jobs ended cleanly.
+    """Count how jobs of watched types ended. Return the types that enough clean ends have cleared.
 
-    Skips a row that another session has locked: the next end counts.
+    Ends are not counted if another session has locked their type's row.
     """
     rows = [{"job_type": name, "clean": each.clean, "crashed": int(each.crashed)} for name, each in ends.items()]
     parameters = {"ends": rows}

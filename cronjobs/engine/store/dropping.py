@@ -14,12 +14,12 @@ from cronjobs.engine.store.meta import qualified
 from cronjobs.engine.store.sql import run
 
 Kind = Literal["view", "function", "table"]
-ORDER: Final[tuple[Kind, ...]] = ("view", "function", "table")  # dependants before what they depend on
+ORDER: Final[tuple[Kind, ...]] = ("view", "function", "table")  # dependent objects first
 
 
 @dataclass(frozen=True)
 class Relation:
-    """A relation of ours. ``sql``: its name as a statement needs it; for a function with its arguments."""
+    """One of our views, functions or tables. ``sql`` is its name in SQL; a function's name includes its arguments."""
 
     kind: Kind
     name: str
@@ -36,7 +36,7 @@ def existing(connection: Connection, names: Collection[tuple[Kind, str]]) -> lis
     return sorted(found, key=lambda each: (ORDER.index(each.kind), each.name))
 
 
-# In the schema of the meta table: another schema of the search_path may have tables of the same names.
+# Look only in the meta table's schema: another schema on the search_path may have tables with the same names.
 _HOME: Final = "n.oid = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass(:meta))"
 _RELATION: Final = f"""
 SELECT format('%I.%I', n.nspname, c.relname)
@@ -57,13 +57,16 @@ def _in_our_schema(connection: Connection, kind: Kind, name: str) -> list[Relati
 
 
 def keep_out(connection: Connection) -> None:
-    """Wait until nobody writes jobs, and let nobody begin before this transaction ends. SQLite has one writer."""
+    """Wait until nobody uses the jobs table, and keep everybody out until this transaction ends.
+
+    SQLite needs no lock, because it has only one writer.
+    """
     if connection.dialect.name == "postgresql":
         connection.execute(text(f"LOCK TABLE {qualified(connection, 'cronjobs_jobs')} IN ACCESS EXCLUSIVE MODE"))
 
 
 def drop(connection: Connection, relations: Sequence[Relation]) -> None:
-    """Drop without CASCADE, so it fails if somebody's view or foreign key depends on our tables."""
+    """Drop *relations* without CASCADE, so the drop fails if somebody's view or foreign key needs our tables."""
     for kind in ORDER:
         names = [each.sql for each in relations if each.kind == kind]
         if not names:
@@ -79,7 +82,7 @@ def drop(connection: Connection, relations: Sequence[Relation]) -> None:
 
 
 def is_shared_file(connection: Connection, ours: Collection[Relation]) -> bool:
-    """Whether a SQLite file also has tables or views of another program."""
+    """Return whether a SQLite file also has another program's tables or views."""
     if connection.dialect.name != "sqlite":
         return False
     names = {each.name for each in ours}
@@ -95,7 +98,7 @@ WHERE c.relname = 'django_migrations' AND c.relkind = 'r' AND a.attname = 'app'
 
 
 def django_has_migrated(connection: Connection) -> bool:
-    """Whether Django's own record lists our migrations; then its "migrate" would not recreate the tables."""
+    """Return whether Django's own record lists our migrations. If so, "migrate" would not recreate the tables."""
     if connection.dialect.name == "sqlite":
         asked = "SELECT 'django_migrations' FROM pragma_table_info('django_migrations') WHERE name = 'app'"
     else:
@@ -106,11 +109,11 @@ def django_has_migrated(connection: Connection) -> bool:
     )
 
 
-# --- what speaks against it -------------------------------------------------------------------------------------------
+# --- reasons not to drop ----------------------------------------------------------------------------------------------
 
 
 def live_leases(connection: Connection, limit: int) -> Sequence[Row[tuple[int, str, str]]]:
-    """Running jobs: id, job_type, locked_by."""
+    """Return up to *limit* jobs whose leases have not expired: id, job_type, locked_by."""
     return run(
         connection,
         f"SELECT j.id, j.job_type, j.locked_by FROM {JOBS} j WHERE j.locked_until > {NOW} ORDER BY j.id LIMIT :limit",
@@ -130,13 +133,13 @@ def unfinished(connection: Connection) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class LastTick:
-    """The last sign of a tick of one host, and its age."""
+    """A host, and how long ago its last tick began or ended."""
 
     host: str
     ago: timedelta
 
 
 def hosts_that_tick(ticks: Collection[Row[Any]], now: datetime, within: timedelta) -> list[LastTick]:
-    """Of the last *ticks* of each host, those with a sign *within* this time. Pure."""
+    """Return the hosts that have ticked *within* this time, given the last tick of every host. Pure."""
     signs = [(row.host, max(each for each in (row.started_at, row.finished_at) if each)) for row in ticks]
     return [LastTick(host, now - at) for host, at in signs if now - at <= within]

@@ -1,4 +1,4 @@
-"""Every statement about an effect: its beginning, its end, and what operators list and settle."""
+"""Every statement about an effect: to begin it, to end it, and for operators to list and settle it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STANDING: Final = """CASE WHEN e.state = 'recorded' THEN 'done' WHEN e.state <>
 
 @dataclass(frozen=True)
 class Record:
-    """One effect of the ledger. ``running``: the attempt that began it has not ended."""
+    """One effect in the ledger. ``running`` is true if the attempt that began the effect has not ended."""
 
     key: str
     state: str  # begun, recorded, skipped, stopped
@@ -76,7 +76,7 @@ def begin_again(connection: Connection, key: str, lease: Lease) -> None:
 
 
 def mark(connection: Connection, key: str, state: str) -> None:
-    """Write "skipped" or "stopped". The row keeps its attempt, so a late end by that attempt is still accepted."""
+    """Set the state to "skipped" or "stopped". The row keeps its attempt, so that attempt may still record its end."""
     run(connection, f"UPDATE {EFFECTS} SET state = :state WHERE key = :key", key=key, state=state)
 
 
@@ -84,11 +84,13 @@ def mark(connection: Connection, key: str, state: str) -> None:
 
 
 def record(connection: Connection, key: str, lease: Lease, result: str | None) -> bool:
-    """Record that this attempt did the effect. *result* is JSON text. False: a newer attempt has begun it since.
+    """Record that this attempt did the effect. *result* is JSON text.
 
-    Repeating it changes nothing, so call it again if the reply was lost.
+    Returns False if a newer attempt has begun the effect since. If the reply was lost, call this again; a second call
+    changes nothing.
     """
-    # INSERT, because someone may have removed the row by settling it as not done too early. The attempt knows better.
+    # INSERT, because an operator may have removed the row, by settling the effect as not done too early. The attempt
+    # knows better.
     written = run(
         connection,
         f"""INSERT INTO {EFFECTS} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)
@@ -103,7 +105,7 @@ def record(connection: Connection, key: str, lease: Lease, result: str | None) -
 
 
 def withdraw(connection: Connection, key: str, lease: Lease) -> None:
-    """Delete this attempt's beginning, as if it had never begun."""
+    """Delete the record that this attempt began the effect, as if it had never begun."""
     run(
         connection,
         f"DELETE FROM {EFFECTS} WHERE key = :key AND job_id = :job_id AND attempt = :attempt AND state = 'begun'",
@@ -135,7 +137,7 @@ def remove(connection: Connection, key: str) -> None:
 
 
 def list_effects(connection: Connection, *, standing: str | None, prefix: str | None, limit: int) -> Sequence[Row[Any]]:
-    """Effects with the table's columns and ``standing``, newest beginning first. A filter of None lets all pass."""
+    """Return effects with the table's columns and ``standing``, last begun first. A filter of None lets all pass."""
     return run(
         connection,
         f"""SELECT e.key, e.job_id, e.attempt, e.state, e.begun_at, e.recorded_at, e.result, {_STANDING} AS standing
@@ -151,7 +153,7 @@ def list_effects(connection: Connection, *, standing: str | None, prefix: str | 
 
 
 def unknown_of(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
-    """The jobs among *job_ids* that have an effect with an unknown outcome, each with the key of one."""
+    """Return the jobs among *job_ids* that have an effect with an unknown outcome, each with one such effect's key."""
     rows = run(
         connection,
         f"""SELECT e.job_id, min(e.key) AS key FROM {EFFECTS} e LEFT JOIN {JOBS} j ON {_ITS_ATTEMPT}
@@ -162,7 +164,7 @@ def unknown_of(connection: Connection, job_ids: Collection[int]) -> dict[int, st
 
 
 def dead_of(connection: Connection, error: str) -> list[int]:
-    """The jobs that died of *error*, the message of an EffectUnknown."""
+    """Return the jobs that died of an EffectUnknown whose message is *error*."""
     rows = run(
         connection,
         f"""SELECT id FROM {JOBS} WHERE status = 'dead' AND finished_at IS NOT NULL AND error_type = 'EffectUnknown'

@@ -40,35 +40,36 @@ _COLUMNS: Final = {"delay_s": "float8"} | kinds(
 _JSON_TEXTS: Final = ("payload",)
 
 _REPLACING_ROWS: Final = group("rows", _COLUMNS | {"stays": "int"})
-# For a job that moves, room was made. For one that stays, there is room only while it stays.
+# Room was made for a job that moves to another queue. A job that was to stay has room only if it is still in its queue.
 _HAS_ROOM: Final = "(r.stays = 0 OR j.queue = r.queue)"
 # The column's default, for callers that give no name. SQLite does not know who is connected, so we pass the name.
 _CALLER: Final = either(
     postgresql="concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))", sqlite=":caller_"
 )
-# As a scalar subquery: NOT EXISTS is planned as a join, which loops over the whole table for each row if statistics
-# show an empty table. It is asked first because PostgreSQL's ON CONFLICT waits for an open transaction that has updated
-# the row of that key, as each claim does.
+# This is a scalar subquery because PostgreSQL plans NOT EXISTS as a join, and scans the whole table for each row while
+# statistics show an empty table. The key is looked up before the INSERT because ON CONFLICT waits for an open
+# transaction that has updated the row with that key, as every claim does.
 _NOT_THERE: Final = either(
     postgresql=f"(SELECT j.id FROM {JOBS} j WHERE j.idempotency_key = r.idempotency_key) IS NULL", sqlite="true"
 )
 _DUE_AT: Final = f"coalesce(r.run_at, {after_now('coalesce(r.delay_s, 0)')})"
-# In ASCII: the caller's connection may have an encoding that lacks one of the characters, and then reading would fail.
+# Read these as ASCII: reading would fail if the encoding of the caller's connection lacks a character.
 _KEY_TOLD: Final = in_ascii("idempotency_key")
 _ROW_KEY_TOLD: Final = in_ascii("j.idempotency_key")
 _QUEUE_TOLD: Final = in_ascii("j.queue")
 # Unchanged since it was enqueued: no runner has had it, and nobody has cancelled or retried it.
 _NOT_STARTED: Final = "j.status = 'queued' AND j.attempts = 0"
 
-# Statements begin with INSERT or UPDATE where possible: by that word Python's sqlite3, in its legacy transaction
-# control, decides to open a transaction. PostgreSQL assigns ids in the order of such a SELECT.
-# https://www.postgresql.org/message-id/29386.1528813619%40sss.pgh.pa.us
+# Statements begin with INSERT or UPDATE where possible: in its legacy transaction control, Python's sqlite3 opens a
+# transaction only if the statement begins with such a word. With INSERT ... SELECT ... ORDER BY, PostgreSQL assigns ids
+# in that order. https://www.postgresql.org/message-id/29386.1528813619%40sss.pgh.pa.us
 _COLUMNS_WRITTEN: Final = """job_type, payload, meta, queue, priority, run_at, created_at, max_attempts, timeout_s,
                       idempotency_key, concurrency_key, enqueued_by"""
 _VALUES: Final = f"""
          r.job_type, CAST(r.payload AS {JSON_TYPE}), CAST(r.meta AS {JSON_TYPE}), r.queue, r.priority, {_DUE_AT}, {NOW},
          r.max_attempts, r.timeout_s, r.idempotency_key, r.concurrency_key, coalesce(r.enqueued_by, {_CALLER})"""
-# In a statement of their own: apps may not write these columns, or one row of an app could block a schedule for ever.
+# Only a separate statement writes these columns. Apps may not write them, or an app's row could block a schedule
+# forever.
 _COLUMNS_OF_SCHEDULE: Final = f"{_COLUMNS_WRITTEN}, schedule, scheduled_for"
 _VALUES_OF_SCHEDULE: Final = f"{_VALUES}, r.schedule, r.scheduled_for"
 
@@ -82,8 +83,8 @@ REPLACE_SQLITE: Final = f"""
   WHERE j.idempotency_key = r.idempotency_key AND {_NOT_STARTED} AND {_HAS_ROOM}
   RETURNING {_KEY_TOLD} AS idempotency_key"""
 
-# Skip rows that another session has locked: usually a runner that claims the row, else a transaction that may never
-# end.
+# Skip rows that another session has locked. Usually that is a runner claiming the row, but it may be a transaction that
+# never ends.
 REPLACE_POSTGRESQL: Final = f"""
   WITH there AS MATERIALIZED (
     SELECT j.id FROM {JOBS} j WHERE j.idempotency_key {AMONG_KEYS} AND {_NOT_STARTED}
@@ -101,11 +102,10 @@ LOOK: Final = f"""
 
 @dataclass(frozen=True)
 class NewJob:
-    """A job about to be written, with texts and JSON already checked.
+    """A job to be inserted. Its texts and JSON have been checked.
 
-    If ``run_at`` is None, it is now plus ``delay_s``.
-
-    Its fields are named as the rows of ``_COLUMNS``.
+    If ``run_at`` is None, the job is due ``delay_s`` seconds from now, or at once if ``delay_s`` is None, too. The
+    fields have the names of ``_COLUMNS``.
     """
 
     job_type: str
@@ -125,7 +125,7 @@ class NewJob:
 
 
 class Existing(NamedTuple):
-    """A row that already has the key. ``not_started``: no runner has had it, so it may be replaced."""
+    """A job that already has the key. If ``not_started``, no runner has had the job, so it may be replaced."""
 
     id: int
     status: Status
@@ -134,14 +134,14 @@ class Existing(NamedTuple):
 
 
 def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_capped: bool) -> list[int | None]:
-    """Insert jobs (from ``row_of``) with distinct keys in one statement; return the new ids in order.
+    """Insert jobs (from ``row_of``) with distinct keys in one statement. Return the new ids in order.
 
-    None: nothing was written. Either the key is used (never an error, which would spoil the caller's transaction), or,
-    without *into_capped*, the queue has a cap; then all rows must be for one queue. Like any unique key it waits only
-    for an open transaction that inserts or deletes the same key.
+    An id is None if its job was not inserted: its key is in use, or the queue has a cap and *into_capped* is false. A
+    key in use raises no error, which would spoil the caller's transaction. Without *into_capped*, all jobs must be for
+    one queue. As with any unique key, this waits only for an open transaction that inserts or deletes the same key.
     """
     values = _by_column(_storable(connection, rows))
-    # If there are many rows, their payloads always come from JSON, even if all are equal: the JSON also makes the rows.
+    # For more than one row, payloads always come from JSON, even if all are equal, because that JSON makes the rows.
     from_json = _JSON_TEXTS if len(rows) > 1 else ()
     parameters, bound, varying = shaped(connection, values, from_json=from_json, as_json=_JSON_TEXTS)
     statement = _insert(is_postgresql(connection), bound, varying, into_capped)
@@ -161,7 +161,7 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
 
 
 def _by_column(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The values of *rows*, for each column that at least one row has."""
+    """Return the values of *rows* by column, for each column that at least one row has."""
     if len(rows) == 1:
         return {name: [value] for name, value in rows[0].items()}
     named = set().union(*rows)
@@ -170,14 +170,14 @@ def _by_column(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 @lru_cache(maxsize=128)
 def _insert(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...], into_capped: bool) -> str:
-    """The INSERT of rows: *bound* columns have one value for all rows, and columns not named have none."""
+    """Return the INSERT. *bound* columns have one value for all rows. Columns that are not named are NULL."""
     columns, values = _COLUMNS_WRITTEN, _VALUES
     if {"schedule", "scheduled_for"}.intersection(bound + varying):
         columns, values = _COLUMNS_OF_SCHEDULE, _VALUES_OF_SCHEDULE
     source = shaped_rows(postgresql, _COLUMNS, bound, varying, _JSON_TEXTS)
     statement = f"INSERT INTO {JOBS} ({columns}) SELECT {values} FROM {source} r WHERE true"
     if not into_capped:
-        statement += f" AND NOT {IS_CAPPED}"  # rows of one queue: check its cap once, not for each row
+        statement += f" AND NOT {IS_CAPPED}"  # all rows are for one queue, so check its cap only once
     keyed = "idempotency_key" in bound + varying
     statement += f" AND {_NOT_THERE}" if keyed else ""
     statement += " ORDER BY r.n" if varying else ""
@@ -186,7 +186,7 @@ def _insert(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...], 
 
 
 def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Existing]:
-    """The existing rows with the keys of *rows*."""
+    """Return the existing jobs that have the keys of *rows*, by key."""
     return {
         from_ascii(connection, row.idempotency_key): Existing(
             row.id, Status(row.status), from_ascii(connection, row.queue), bool(row.not_started)
@@ -196,9 +196,9 @@ def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Ex
 
 
 def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[str]:
-    """Overwrite the rows with these keys that no runner has had; return the keys that were replaced.
+    """Overwrite the jobs that have the keys of *rows* and that no runner has had. Return their keys.
 
-    A row with ``stays`` 1 is replaced only if the job is still in that row's queue.
+    If a row's ``stays`` is 1, the job is overwritten only if it is still in that row's queue.
     """
     parameters = {"rows": group_value(connection, _storable(connection, rows))} | _caller(connection)
     statement = REPLACE_SQLITE
@@ -209,7 +209,7 @@ def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[
 
 
 def _storable(connection: Connection, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """Check that the database can store *rows*; raise PayloadError for a character that it cannot.
+    """Return *rows*, or raise PayloadError if they contain a character that the database cannot store.
 
     If the database refused the character instead, the caller's transaction would be lost.
     """
@@ -232,7 +232,7 @@ def _keys(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def row_of(job: NewJob) -> dict[str, Any]:
-    """*job* as a row of the JSON parameter; missing columns are NULL."""
+    """Return *job* as a row for the JSON parameter. Columns that are left out are NULL."""
     row = {name: value for name, value in vars(job).items() if value is not None}
     row["payload"] = json_text(job.payload)
     row["meta"] = json_text(job.meta) if job.meta else "{}"
@@ -253,9 +253,9 @@ def job_status(connection: Connection, job_id: int) -> Status | None:
 
 
 def has_jobs(connection: Connection) -> bool:
-    """Whether PostgreSQL's catalogue has the jobs table.
+    """Return whether the jobs table exists, according to PostgreSQL's catalogue.
 
-    Asking the table itself would end the transaction if it is missing.
+    A query on a missing table would abort the transaction.
     """
     there = run(connection, "SELECT to_regclass(:name) IS NOT NULL AS there", name=qualified(connection, jobs.name))
     return bool(there.scalar_one())

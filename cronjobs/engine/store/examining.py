@@ -1,4 +1,4 @@
-"""The facts that ``doctor`` reads from the database: size and statistics, rights, the file, the ticks of one host."""
+"""The facts that ``doctor`` reads from the database: size and statistics, rights, the file, and one host's ticks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ TICKS_LOOKED_AT: Final = 120
 class ServerFacts:
     """The server's facts about itself.
 
-    ``pooled``: a pooler sits between us and the server, because it reported another process number than the server's.
+    If ``pooled``, a pooler sits between us and the server, because the process id told to the driver is not the
+    server's.
     """
 
     version: int  # 170002
@@ -49,12 +50,12 @@ def server(connection: Connection) -> ServerFacts:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """The server's statistics of a table. The instants are its last vacuum and analyze, manual or automatic."""
+    """The server's statistics about a table. The last vacuum and analyze may have been manual or automatic."""
 
     name: str
     live: int
     dead: int
-    changed: int  # rows since the last analyze
+    changed: int  # rows changed since the last analyze
     size: int  # bytes, with indexes
     vacuumed_at: datetime | None
     analyzed_at: datetime | None
@@ -62,7 +63,7 @@ class TableStatistics:
 
 
 def table_statistics(connection: Connection, names: Collection[str]) -> list[TableStatistics]:
-    """The statistics of those of our tables that exist."""
+    """Return the statistics of each of these tables that exists."""
     found = []
     for name in names:
         row = connection.execute(
@@ -83,7 +84,7 @@ def table_statistics(connection: Connection, names: Collection[str]) -> list[Tab
 class HeldRights:
     """A role's rights on one of our tables.
 
-    ``partly``: rights on some of its columns. ``owner``: it may do everything.
+    ``partly`` are rights on at least one column. If ``owner``, the role may do everything.
     """
 
     relation: str
@@ -93,7 +94,7 @@ class HeldRights:
 
 
 def rights_of(connection: Connection, role: str, relations: Collection[str]) -> list[HeldRights]:
-    """The rights of *role* on the relations that exist, including those of its groups; "public" means everybody."""
+    """Return the rights of *role*, with those of its groups, on the relations that exist. "public" means everybody."""
     found = []
     for name in relations:
         whole = ", ".join(f"has_table_privilege(:role, c.oid, '{right}')" for right in TABLE_RIGHTS)
@@ -116,9 +117,9 @@ def rights_of(connection: Connection, role: str, relations: Collection[str]) -> 
 
 
 def roles_left_behind(connection: Connection, relations: Collection[str]) -> dict[str, list[str]]:
-    """Roles that may read the audit trail, and which of *relations* each of them may not.
+    """Return the roles that may read the audit trail but not all *relations*, each with those it may not read.
 
-    "db grants" gives a role that reads the audit trail every relation. So what is missing came with a later migration.
+    "db grants" lets a role that reads the audit trail read every relation. Later migrations created the others.
     """
     rows = connection.execute(
         text(
@@ -142,7 +143,7 @@ def roles_left_behind(connection: Connection, relations: Collection[str]) -> dic
 
 
 def existing_roles(connection: Connection, names: Collection[str]) -> dict[str, bool]:
-    """Return the *names* that exist, and whether the session's user is that role or belongs to it."""
+    """Return, for each existing role in *names*, whether the session's user is that role or belongs to it."""
     rows = connection.execute(
         text("SELECT r.rolname, pg_has_role(r.oid, 'USAGE') FROM pg_roles r WHERE r.rolname = ANY(:names)"),
         {"names": list(names)},
@@ -155,7 +156,7 @@ def existing_roles(connection: Connection, names: Collection[str]) -> dict[str, 
 
 @dataclass(frozen=True)
 class SqliteFile:
-    """``pages`` of ``page_size`` bytes, of which ``free`` are empty."""
+    """The SQLite file has ``pages`` of ``page_size`` bytes. ``free`` of them are empty."""
 
     journal_mode: str
     pages: int
@@ -181,7 +182,7 @@ def migrated_by_an_app(connection: Connection) -> bool:
 
 
 def ticks_of_host(connection: Connection, host: str) -> Sequence[Row[Any]]:
-    """The last ticks of *host*: started_at, finished_at, pid; newest first."""
+    """Return the last ticks of *host*, newest first: started_at, finished_at, pid."""
     return run(
         connection,
         f"SELECT t.started_at, t.finished_at, t.pid FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",

@@ -1,6 +1,6 @@
-"""Runs of ``cronjobs exec``, one row per run, identified by its token.
+"""The runs of ``cronjobs exec``. Each run has one row, identified by the run's token.
 
-No tick makes these rows, and none may claim them.
+Ticks do not create these rows, and may not claim them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEASE_LATER: Final = after_now("-:began_ago + :lease_s")
 
 @dataclass(frozen=True)
 class ExecRow:
-    """The facts about a run when it begins. ``began_ago``: how long before the database's now."""
+    """The facts about a run when it begins. The run began ``began_ago`` before the database's now."""
 
     key: str
     job_type: str
@@ -42,7 +42,7 @@ class ExecRow:
     scheduled_for: datetime | None = None
 
 
-# A run keeps one key for ever. So it is written once, no matter which process writes it and how often.
+# A run always has the same key. So it gets only one row, whichever processes insert it, and how often.
 _BEGIN: Final = f"""
   INSERT INTO {JOBS} (job_type, payload, meta, status, run_at, created_at, started_at, attempts, max_attempts,
                       locked_by, locked_until, idempotency_key, policy, enqueued_by)
@@ -53,7 +53,7 @@ _BEGIN: Final = f"""
 
 
 def begin(connection: Connection, row: ExecRow) -> int | None:
-    """Insert the row of a running job. None: this run already has one."""
+    """Insert the row of a run that has begun. Return its id, or None if the run already has a row."""
     found: int | None = run(
         connection,
         _BEGIN,
@@ -71,7 +71,7 @@ def begin(connection: Connection, row: ExecRow) -> int | None:
 
 
 class ExecState(NamedTuple):
-    """A run's row. ``guessed``: recovery declared it lost, and now its real end is known."""
+    """The state of a run's row. If ``guessed``, recovery recorded the run as lost without knowing its real end."""
 
     id: int
     status: Status
@@ -86,7 +86,7 @@ def find(connection: Connection, key: str) -> ExecState:
 
 
 def end(connection: Connection, state: ExecState, row: ExecRow, finish: Finish) -> bool:
-    """Write how a run ended. False: another session has locked its row, and nothing was written."""
+    """Record how a run ended. Return False if another session has locked the row, so the end was not recorded."""
     if state.guessed:
         run(
             connection,
@@ -109,7 +109,10 @@ _PRUNE: Final = f"""
 
 
 def prune(connection: Connection, kept: Mapping[Status, timedelta]) -> int:
-    """Delete old runs; a foreign key deletes their history. For the database without a project: no tick prunes it."""
+    """Delete up to 500 old runs of each status, and return how many were deleted.
+
+    A foreign key deletes their history. This is for a database without a project, which no tick prunes.
+    """
     return sum(
         len(run(connection, _PRUNE, status=status.value, kept_s=span.total_seconds()).all())
         for status, span in kept.items()
@@ -117,7 +120,7 @@ def prune(connection: Connection, kept: Mapping[Status, timedelta]) -> int:
 
 
 def running_here(connection: Connection, host: str) -> list[Any]:
-    """The runs of *host* without a recorded end: id, locked_by, started_at."""
+    """Return up to 200 runs of *host* whose end is not recorded."""
     return list(
         run(
             connection,
@@ -130,12 +133,12 @@ def running_here(connection: Connection, host: str) -> list[Any]:
     )
 
 
-# --- what came lately -------------------------------------------------------------------------------------------------
+# --- recent runs ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LatestRun:
-    """One of the two newest runs of a name. ``meta``: as exec wrote it, unless another program changed it."""
+    """A recorded run. ``meta`` is what exec wrote, unless another program has changed it."""
 
     id: int
     job_type: str
@@ -147,12 +150,12 @@ class LatestRun:
 
 MOST_IN_STRIP: Final = 1500
 MOST_NAMES: Final = 1000  # names whose runs are read; more names are a finding
-# Only exec writes rows that have begun. Repeat the index's predicate, or the planner may not use it.
+# If such a row has begun, exec wrote it. Repeat the index's predicate, or the planner may not use the index.
 _BEGAN_BY_EXEC: Final = f"({IS_EXEC} AND j.started_at IS NOT NULL)"
 
 
 def _nth_run(nth: int) -> str:
-    """SQL for the newest run of name ``n`` (0), or an older one (1, 2, …)."""
+    """Return SQL for the id of a run of name ``n``: 0 is the newest run, 1 the one before, and so on."""
     return (
         f"(SELECT j.id FROM {JOBS} j WHERE {_BEGAN_BY_EXEC} AND j.job_type = n.job_type "
         f"ORDER BY j.run_at DESC, j.id DESC LIMIT 1 OFFSET {nth})"
@@ -171,9 +174,9 @@ _NAMES: Final = f"""
 
 
 def latest(connection: Connection) -> dict[str, list[LatestRun]]:
-    """The two newest runs of each name, by job type, newest first.
+    """Return the two newest runs of each name, newest first, by job type.
 
-    Returns one name more than ``MOST_NAMES`` if there are more.
+    With more than ``MOST_NAMES`` names, one extra name is returned.
     """
     rows = run(connection, _NAMES, most=MOST_NAMES + 1).all()
     return _by_type(connection, [id_ for row in rows for id_ in (row.id, row.before) if id_ is not None])
@@ -182,7 +185,10 @@ def latest(connection: Connection) -> dict[str, list[LatestRun]]:
 def begun_between(
     connection: Connection, job_type: str, begin: datetime | None, end: datetime | None, limit: int
 ) -> list[LatestRun]:
-    """The newest *limit* runs of one name that began between *begin* and *end*, newest first. None: no bound."""
+    """Return up to *limit* runs of one name that began from *begin* to *end*, newest first.
+
+    A bound that is None lets all runs pass.
+    """
     ids = run(
         connection,
         f"""SELECT j.id FROM {JOBS} j WHERE {_BEGAN_BY_EXEC} AND j.job_type = :job_type
@@ -204,9 +210,10 @@ _LATELY: Final = f"""
 
 
 def quarters_lately(connection: Connection, job_type: str, first: int, count: int) -> str:
-    """One letter for each of *count* quarter-hours from number *first*: what became of the runs of one name.
+    """Return one letter for each of *count* quarter-hours, beginning with number *first*.
 
-    Reads the newest MOST_IN_STRIP runs: enough for one a minute for a day.
+    A letter says what became of the runs that began in that quarter-hour. Only the newest MOST_IN_STRIP runs are read,
+    enough for one run a minute for a day.
     """
     begin = datetime.fromtimestamp(first * QUARTER.total_seconds(), UTC)
     rows = run(connection, _LATELY, job_type=job_type, begin=begin, most=MOST_IN_STRIP)
@@ -235,7 +242,7 @@ _WITHOUT_CRON: Final = either(postgresql="meta - 'cron'", sqlite="json_remove(me
 
 
 def expect_no_more(connection: Connection, ids: list[int]) -> None:
-    """Forget when these names should run next, because no line of the crontab has them any more."""
+    """Forget the cron expressions of these runs, because the crontab no longer has lines with their names."""
     run(
         connection,
         f"""UPDATE {JOBS} SET meta = {_WITHOUT_CRON}

@@ -1,4 +1,4 @@
-"""Leases that expired, or whose runners are gone: who holds them, and which may be settled."""
+"""Leases that have expired, or whose runners are gone: who holds them, and which of them recovery may settle."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from cronjobs.text import BrokenText
 
 
 def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
-    """Each ``locked_by`` that begins with *prefix*, and the highest age it can reach.
+    """Return each ``locked_by`` that begins with *prefix*, and the greatest age in seconds that its runner can reach.
 
-    The prefix means one host and boot.
-
-    Each runner wrote that age itself, in seconds. None if plain SQL wrote the lease, without an age.
+    The prefix stands for one boot of one host. Each runner wrote its age itself. The age is None if plain SQL wrote the
+    lease.
     """
     statement = f"""
         SELECT DISTINCT j.locked_by, {RUNNER_S} AS runner_s FROM {JOBS} j
@@ -45,7 +44,7 @@ def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Leased:
-    """A lease, its end, and the length of its runner's leases in seconds, or None if unknown."""
+    """A lease and when it ends. ``lease_s`` is how long its runner's leases are, in seconds, or None if unknown."""
 
     lease: Lease
     job_type: str
@@ -54,7 +53,7 @@ class Leased:
 
 
 def far_leases(connection: Connection, beyond: timedelta, limit: int) -> list[Leased]:
-    """Leases that end more than *beyond* after now."""
+    """Return up to *limit* leases that end more than *beyond* from now."""
     rows = run(
         connection,
         f"""
@@ -79,7 +78,7 @@ def expired_leases(
 ) -> tuple[datetime, list[Expired]]:
     """Lock up to *limit* jobs whose lease has expired by the database's clock, or is held by one of *dead*.
 
-    Skips rows that others have locked, and jobs of *working* runners.
+    Returns the database's now, and the jobs. Skips rows that other sessions have locked, and jobs of *working* runners.
     """
     rows = run(
         connection,
@@ -109,9 +108,9 @@ def expired_leases(
 
 
 def _with_a_fence(connection: Connection, job: Job) -> Job:
-    """*job*, whose row is locked, with a ``locked_by`` that can be compared.
+    """Return *job* with a ``locked_by`` that can be compared. The caller has locked the job's row.
 
-    Plain SQL may have written any bytes there.
+    Plain SQL may have written any bytes there. If so, correct the row.
     """
     if isinstance(job.locked_by, BrokenText):
         clean = str(job.locked_by)
@@ -121,7 +120,7 @@ def _with_a_fence(connection: Connection, job: Job) -> Job:
 
 
 _GIVEN_UP: Final = f"(j.locked_until < {NOW} OR j.locked_by {among('dead')}) AND NOT (j.locked_by {among('working')})"
-# On a cluster the handler may run until then, even if its supervisor is gone.
+# On a cluster the handler may run until ``permitted_until``, even if its supervisor is gone.
 _RUNS_FAR: Final = f"""
       EXISTS (SELECT 1 FROM {TOKENS} t
               WHERE t.job_id = j.id AND t.attempt = j.attempts AND t.permitted_until > {NOW})"""

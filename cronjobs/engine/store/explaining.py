@@ -1,7 +1,7 @@
-"""Every statement of ``explain``: what the ledger, the ticks, the audit trail and the jobs say about one question.
+"""Every statement of ``explain``: reads of the ledger, the ticks, the audit trail and the jobs.
 
-Each uses an index, so an answer from the far end of the retention costs no more than one from today; a test checks the
-plans on both databases. Questions about many occurrences share one statement.
+Every statement uses an index, so a question about the oldest rows costs no more than one about today. A test checks the
+query plans on both databases. Questions about many occurrences share one statement.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun this long before a
 
 _MOMENTS: Final = group("moments", {"number": "int", "due_at": "timestamptz", "decided_at": "timestamptz"})
 _LONGEST_BEFORE: Final = shifted("o.decided_at", "-:longest_s")
-# Jobs chosen by filters share one audit row per batch.
+# Jobs that were chosen by a filter share one audit row per batch.
 _HAS_ID: Final = either(
     postgresql="a.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))",
     sqlite=(
@@ -49,7 +49,7 @@ _HAS_ID: Final = either(
         "THEN EXISTS (SELECT 1 FROM json_each(a.detail, '$.ids') WHERE value = :id) ELSE 0 END"
     ),
 )
-# Each kind of waiting job by its own index.
+# Jobs with and without their own timeout have separate indexes.
 _TYPE_PLAIN: Final = f"j.job_type = :job_type AND j.{PLAIN}"
 _TYPE_TIMED: Final = f"j.job_type = :job_type AND j.{TIMED}"
 _FIRST_PLAIN: Final = f"SELECT j.id, j.run_at FROM {JOBS} j WHERE {_TYPE_PLAIN} ORDER BY j.run_at, j.id LIMIT 1"
@@ -78,9 +78,9 @@ def schedule_names(connection: Connection) -> list[str]:
 
 
 def trail(connection: Connection, actions: Collection[str], subjects: Collection[str]) -> Sequence[Row[Any]]:
-    """The audit trail of these subjects, oldest first.
+    """Return the audit entries with these actions and subjects, oldest first.
 
-    Subjects of "define" and "retire" are names, of "pause" "queue mail".
+    The subject of "define" and "retire" is a schedule's name. The subject of "pause" has the scope, too: "queue mail".
     """
     return connection.execute(
         select(audit)
@@ -90,7 +90,7 @@ def trail(connection: Connection, actions: Collection[str], subjects: Collection
 
 
 def triggers(connection: Connection, names: Collection[str], since: datetime) -> list[tuple[datetime, str | None, int]]:
-    """The newest TRIGGERS_READ runs since then that people triggered under these names: when, who, and the job."""
+    """Return the newest TRIGGERS_READ runs triggered under these names since *since*, as (when, who, job id)."""
     rows = run(
         connection,
         f"SELECT a.at, a.actor, a.detail FROM {AUDIT} a WHERE a.action = 'trigger' AND a.subject {AMONG_NAMES} "
@@ -104,7 +104,7 @@ def triggers(connection: Connection, names: Collection[str], since: datetime) ->
 
 
 def pause_rows(connection: Connection) -> Sequence[Row[Any]]:
-    """The pauses in the table, including those that have expired."""
+    """Return the rows of the pauses table, including pauses that have expired."""
     return connection.execute(select(pauses).order_by(pauses.c.scope, pauses.c.name)).all()
 
 
@@ -112,7 +112,10 @@ def pause_rows(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def row_from(connection: Connection, schedule_id: int, at: datetime) -> Row[Any] | None:
-    """The first row that ends at or after *at*. If it begins at or before *at*, it covers *at*."""
+    """Return the schedule's first ledger row that ends at or after *at*.
+
+    If it begins at or before *at*, the row covers *at*.
+    """
     return connection.execute(
         select(occurrences)
         .where(occurrences.c.schedule_id == schedule_id, occurrences.c.last_for >= at)
@@ -124,7 +127,7 @@ def row_from(connection: Connection, schedule_id: int, at: datetime) -> Row[Any]
 def rows_between(
     connection: Connection, schedule_id: int, begin: datetime, end: datetime, limit: int
 ) -> Sequence[Row[Any]]:
-    """The newest *limit* rows that end in [*begin*, *end*], oldest first."""
+    """Return the schedule's newest *limit* ledger rows that end in [*begin*, *end*], oldest first."""
     rows = connection.execute(
         select(occurrences)
         .where(occurrences.c.schedule_id == schedule_id, occurrences.c.last_for >= begin, occurrences.c.last_for <= end)
@@ -135,9 +138,9 @@ def rows_between(
 
 
 def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str | None = None) -> Sequence[Row[Any]]:
-    """Ledger rows that name these jobs, with their schedules' names.
+    """Return the ledger rows that name these jobs, with the names and definitions of their schedules.
 
-    A row names the job that was made, that it gave way to, or that it was coalesced into.
+    A row names the job that its occurrences made, gave way to, or were coalesced into.
     """
     return run(
         connection,
@@ -153,13 +156,13 @@ def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str |
 
 
 def is_unsettled(connection: Connection, effect_key: str) -> bool:
-    """Whether an effect was begun, and neither its own end nor a person has said whether it happened."""
+    """Return whether an effect was begun, and neither its attempt nor a person has recorded it as done."""
     statement = f"SELECT 1 FROM {EFFECTS} e WHERE e.key = :key AND e.state <> 'recorded'"
     return run(connection, statement, key=effect_key).first() is not None
 
 
 def job_of_key(connection: Connection, key: str) -> int | None:
-    """The job that has the key, else the newest job that gave it back."""
+    """Return the job that has the key, or else the newest job that released it."""
     statement = f"""SELECT coalesce((SELECT j.id FROM {JOBS} j WHERE j.idempotency_key = :key),
       (SELECT max(j.id + 0) FROM {JOBS} j WHERE j.released_key = :key)) AS id"""
     found: int | None = run(connection, statement, key=key).scalar()
@@ -170,7 +173,7 @@ def job_of_key(connection: Connection, key: str) -> int | None:
 
 
 def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
-    """Jobs without their large columns."""
+    """Return these jobs without their large columns."""
     return run(
         connection,
         f"""
@@ -199,7 +202,7 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
 
 
 def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
-    """Return what people did to a job, alone or in a batch."""
+    """Return the audit entries of what people did to a job, alone or in a batch."""
     return run(
         connection,
         f"""
@@ -212,9 +215,9 @@ def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
 
 
 def place_in_line(connection: Connection, job_id: int, runnable: Collection[str] | None) -> Row[Any] | None:
-    """The ``priority`` of a waiting job, and the job of its schedule that it waits for: ``first_id``, ``running``.
+    """Return a waiting job's ``priority``, and the job of its schedule that it waits for: ``first_id``, ``running``.
 
-    *runnable*: as in a claim. The two are None if the job may start beside the others, or is the first of them.
+    The last two are None if the job waits for no other job of its schedule. *runnable* is as in ``ClaimFilter``.
     """
     return run(
         connection,
@@ -248,7 +251,7 @@ def jobs_of_type(connection: Connection, job_type: str) -> Row[Any]:
 
 
 def schedules_of_type(connection: Connection, job_type: str) -> list[str]:
-    """The active schedules whose jobs have this type."""
+    """Return the names of the active schedules whose jobs have this type."""
     return list(
         run(
             connection,
@@ -263,12 +266,12 @@ def schedules_of_type(connection: Connection, job_type: str) -> list[str]:
 
 
 def newest_tick(connection: Connection) -> Row[Any] | None:
-    """The last tick to begin, by id: the time of one whose clock was ahead may still be to come."""
+    """Return the last tick to begin, by id, because a tick whose clock was ahead may have a start in the future."""
     return run(connection, f"SELECT t.* FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").first()
 
 
 def newest_ticks(connection: Connection, limit: int) -> Sequence[Row[Any]]:
-    """The ticks that began last, newest first."""
+    """Return the *limit* ticks that began last, newest first."""
     return run(
         connection, f"SELECT t.* FROM {TICKS} t ORDER BY t.started_at DESC, t.id DESC LIMIT :limit", limit=limit
     ).all()
@@ -281,7 +284,7 @@ def first_tick_at(connection: Connection) -> datetime | None:
 
 
 def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> dict[int, tuple[int | None, int | None]]:
-    """For each moment's number: the last tick that began by its ``due_at``, and the first tick that began after it."""
+    """Return, by number, the ids of the last tick that began by the moment's ``due_at`` and of the first after that."""
     rows = run(
         connection,
         f"""
@@ -296,11 +299,12 @@ def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> d
 
 
 def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Pairs of a moment's number and the id of a tick that was working at its ``decided_at``.
+    """Return pairs of a moment's number and the id of a tick that was working at its ``decided_at``.
 
-    Allows a second of difference: a tick derives its start and end from another reading of the database's clock.
+    A difference of one second is allowed, because a tick's start and end come from another reading of the database's
+    clock.
     """
-    # CROSS JOIN: SQLite keeps this order, so each moment is one step into the index of ticks.
+    # With CROSS JOIN, SQLite keeps this order, so each moment takes one step into the index of ticks.
     rows = run(
         connection,
         f"""
@@ -314,7 +318,7 @@ def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> 
 
 
 def records_between(connection: Connection, begin: datetime, end: datetime) -> Sequence[Any]:
-    """Ended ticks that began in [*begin*, *end*], newest first. Reads at most TICKS_READ."""
+    """Return ended ticks that began in [*begin*, *end*], newest first. At most TICKS_READ ticks are read."""
     lately = (
         select(ticks)
         .where(ticks.c.started_at >= begin, ticks.c.started_at <= end)
@@ -353,7 +357,10 @@ def last_tick_that_knew(connection: Connection, job_type: str) -> Row[Any] | Non
 
 
 def last_tick_with_its_types(connection: Connection, tick: Row[Any]) -> Row[Any]:
-    """The last tick of *tick*'s host that recorded job types, at or before it: most ticks record none."""
+    """Return the last tick of *tick*'s host before the host's next tick that recorded job types.
+
+    Most ticks record no types, so the types that *tick* recorded still apply.
+    """
     return run(
         connection,
         f"""
@@ -367,12 +374,10 @@ def last_tick_with_its_types(connection: Connection, tick: Row[Any]) -> Row[Any]
 
 
 def first_tick_without(connection: Connection, knew: Row[Any]) -> datetime:
-    """Return when the first tick began after the last one that could run a type.
+    """Return when the first tick began after the last tick that could run a type.
 
-    *knew*: the last one that recorded the type.
-
-    Most ticks record no types. So this is the next tick of the same host that recorded any; if there is none, the first
-    tick of any host after the last tick of that host.
+    *knew* is the last tick that recorded the type. Because most ticks record no types, the result is the next tick of
+    the same host that recorded any, or else the first tick of any host after that host's last tick.
     """
     last = last_tick_with_its_types(connection, knew)
     at: datetime | None = run(
@@ -404,7 +409,7 @@ def ticks_of(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]
 
 
 def workers_of(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
-    """For those of these jobs that run on a cluster: the worker of the attempt, or "" if no worker has begun it."""
+    """Return, for each of these jobs that runs on a cluster, its attempt's worker, or "" if none has begun it."""
     rows = run(
         connection,
         f"""

@@ -1,4 +1,4 @@
-"""Job types whose last runs all failed. Jobs of active schedules are left out: their ledger judges those."""
+"""Job types whose last attempts all failed. Jobs of active schedules are left out, because the ledger judges them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, SCHEDULES
 from cronjobs.engine.store.sql import run
 
 IN_A_ROW: Final = 3
-TYPES: Final = 100  # the types with the most failures
-JOBS_READ: Final = 3  # the last failures belong to at most so many jobs
-ATTEMPTS: Final = 100  # newest attempts of a job: it may have snoozed for a year
-SUCCESSES: Final = 5000  # newest successes, of all types
+TYPES: Final = 100  # those with the most failures
+JOBS_READ: Final = 3  # of a type: those that failed last
+ATTEMPTS: Final = 100  # the newest of a job, which may have snoozed for a year
+SUCCESSES: Final = 5000  # the newest, of all types
 
 # Only jobs that wait for another try: a dead job is a finding already.
 _FAILS_ON: Final = f"""j.{WAITING} AND j.status = 'failed' AND (j.schedule IS NULL
@@ -26,9 +26,9 @@ _FAILS_ON: Final = f"""j.{WAITING} AND j.status = 'failed' AND (j.schedule IS NU
 
 @dataclass(frozen=True)
 class FailingType:
-    """A type whose last IN_A_ROW attempts, or more, have failed since ``since``.
+    """A type whose attempts have all failed since ``since``, at least IN_A_ROW of them.
 
-    ``jobs``: how many of its jobs wait for a try.
+    ``jobs`` is how many of its jobs wait for another try.
     """
 
     job_type: str
@@ -37,9 +37,9 @@ class FailingType:
 
 
 def failing_types(connection: Connection) -> list[FailingType]:
-    """The failing types, by name.
+    """Return the failing types, by name.
 
-    Reads all waiting jobs once, then for suspects a few attempts and the newest successes.
+    This reads all waiting jobs once, then a few attempts of suspected types and the newest successes.
     """
     rows = run(
         connection,
@@ -64,7 +64,7 @@ def failing_types(connection: Connection) -> list[FailingType]:
 
 
 def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
-    """When the last failures ended, of the JOBS_READ jobs of this type that failed last."""
+    """Return when the last failures of this type ended, newest first, for the JOBS_READ jobs that failed last."""
     return list(
         run(
             connection,
@@ -82,9 +82,9 @@ def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
 
 
 def _last_successes(connection: Connection, since: datetime) -> dict[str, datetime]:
-    """By job type, when a run last succeeded, if that was after *since*.
+    """Return, by job type, when an attempt last succeeded, if at or after *since*.
 
-    Looks the type up for each run: PostgreSQL may turn a join into a walk over all jobs.
+    The type is looked up for each attempt, because PostgreSQL may turn a join into a scan of all jobs.
     """
     rows = run(
         connection,

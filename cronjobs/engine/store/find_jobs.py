@@ -1,4 +1,4 @@
-"""One job, by id or by key, as an app asks for it on whatever connection it has."""
+"""Find one job by id or by key, on whatever connection the app has."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class JobName(NamedTuple):
         return f"job {self.id}" if self.key is None else f'the job with idempotency key "{one_line(self.key, 200)}"'
 
 
-# The app's connection decides how a driver reads instants, JSON and texts. So they travel as numbers, and texts as
-# hexadecimal digits of their bytes, which are the same on every connection.
+# How a driver reads instants, JSON and texts depends on the app's connection. So instants are read as numbers, texts
+# and JSON as hexadecimal digits of their bytes. These are the same on every connection.
 def _text(column: str) -> str:
     shown = f"substr({column}, 1, {LONGEST})"
     return either(postgresql=in_ascii(shown), sqlite=f"CASE WHEN {column} IS NOT NULL THEN hex({shown}) END")
@@ -65,14 +65,17 @@ _TOLD: Final = (
 _COLUMNS: Final = tuple(_TOLD)
 _SELECT: Final = f"SELECT {', '.join(f'{told} AS told_{name}' for name, told in _TOLD.items())} FROM {JOBS} j WHERE "
 _BY_ID: Final = "j.id = CAST(:id AS bigint)"
-# The job that has the key, else the last one that had it. "+ 0": to find the largest id PostgreSQL might walk back
-# through all of them.
+# The job that has the key, or else the newest job that released it. Without "+ 0", PostgreSQL might walk back through
+# all ids to find the largest.
 _BY_KEY: Final = f"""j.id = coalesce((SELECT k.id FROM {JOBS} k WHERE k.idempotency_key {AMONG_KEYS}),
   (SELECT max(k.id + 0) FROM {JOBS} k WHERE k.released_key {AMONG_KEYS}))"""
 
 
 def find_row(connection: Connection, name: JobName) -> dict[str, Any] | None:
-    """The columns of a job: texts, JSON as text, instants as microseconds since 1970. None: there is no such job."""
+    """Return the columns of a job, or None if there is no such job.
+
+    JSON comes as text, and instants as microseconds since 1970.
+    """
     if cannot_be_there(connection, name):
         return None
     if name.id is not None:
@@ -93,19 +96,22 @@ def _read(connection: Connection, digits: str) -> str:
 
 
 def cannot_be_there(connection: Connection, name: JobName) -> bool:
-    """Whether the key has a character that this database cannot store: asking for it would end the transaction."""
+    """Return whether the key has a character that this database cannot store.
+
+    A query for such a key would abort the app's transaction.
+    """
     return name.key is not None and unfit_character(server_encoding(connection), name.key) is not None
 
 
 class Readiness(NamedTuple):
-    """Decides whether a call can be made. If the database refused it instead, the app's transaction would end."""
+    """The facts that decide whether a call can be made. If the database refused the call, the transaction would end."""
 
     revision: str
-    may_read: bool  # this connection's role may read whole jobs
+    may_read: bool  # whether this connection's role may read whole jobs
 
 
 def readiness(connection: Connection) -> Readiness:
-    """Raises SchemaMissing if the meta row is missing."""
+    """Read the facts for ``Readiness``. Raises SchemaMissing if the meta row is missing."""
     may, values = "true", {}
     if is_postgresql(connection):
         may, values = "has_table_privilege(CAST(:name AS text), 'SELECT')", {"name": qualified(connection, jobs.name)}

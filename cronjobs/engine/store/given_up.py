@@ -1,8 +1,7 @@
 """The work that cronjobs gave up for good.
 
-The audit trail records it, and it is a finding until a person acknowledges it.
-
-Each entry is a fact that only an acknowledgement ends: later runs do not bring back what did not run.
+Each audit entry about such work is a finding until a person acknowledges it. Later runs do not end the finding, because
+they do not make up for the work.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ DROPPED: Final = "dropped"  # occurrences beyond catch_up_limit, by schedule
 PRUNED: Final = "pruned"  # dead jobs pruned while open, by job type
 KINDS: Final = (DROPPED, PRUNED)
 BY: Final = "cronjobs"
-READ: Final = 1000  # entries of each kind
+READ: Final = 1000  # entries to read of each kind
 ACKS_READ: Final = 100
 
 
 @dataclass(frozen=True)
 class GivenUp:
-    """Entries that nobody has acknowledged: their ids, oldest first, how many by name, and since when.
+    """The entries that nobody has acknowledged: their ids, oldest first, how many by name, and since when.
 
-    ``more``: there are more entries than these.
+    If ``more``, there are more entries than these.
     """
 
     ids: tuple[int, ...]
@@ -42,15 +41,15 @@ class GivenUp:
 
 
 def give_up(connection: Connection, kind: str, found: Mapping[str, Mapping[str, Any]], at: datetime) -> None:
-    """Record what is given up, by schedule or job type, each with a "count"."""
+    """Record what was given up. *found* has the details by schedule or job type, each with a "count"."""
     acts = [AuditAct(kind, name, BY, dict(detail)) for name, detail in sorted(found.items())]
     record_all(connection, acts, host=None, at=at)
 
 
 def given_up(connection: Connection, kind: str) -> GivenUp | None:
     """Return what was given up and not yet acknowledged, or None if there is nothing."""
-    # The oldest first, because an ack covers all entries up to the newest it was shown. "+ 0", or PostgreSQL may walk
-    # the whole trail.
+    # Read the oldest first, because an ack covers all entries up to the newest that it was shown. Without "+ 0",
+    # PostgreSQL may walk the whole trail.
     rows = run(
         connection,
         f"SELECT a.id, a.subject, a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.id > :after "
@@ -68,7 +67,7 @@ def given_up(connection: Connection, kind: str) -> GivenUp | None:
 
 
 def pruned_dead(connection: Connection, job_ids: Collection[int]) -> dict[int, datetime]:
-    """Map those of these jobs that retention removed dead, before anybody dealt with them, to when it did."""
+    """Return when retention removed these jobs, for those that it removed dead and still open."""
     found: dict[int, datetime] = {}
     if not job_ids:
         return found
@@ -93,7 +92,7 @@ def _count(detail: Any) -> int:
 
 
 def _acknowledged_up_to(connection: Connection, kind: str) -> int:
-    """The newest acknowledged entry; later ones are not acknowledged. An ack that was taken back does not count."""
+    """Return the id of the newest acknowledged entry, or 0. An ack that was taken back does not count."""
     rows: Sequence[Any] = run(
         connection,
         f"SELECT a.id, a.action, a.detail FROM {AUDIT} a WHERE a.action IN ('ack', 'unack') AND a.subject = :kind "

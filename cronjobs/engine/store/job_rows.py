@@ -1,4 +1,4 @@
-"""Fetch jobs: as much of each as can be read, whatever plain SQL wrote into its row."""
+"""Fetch jobs, as much of each as can be read, whatever plain SQL wrote into its row."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FACTS: Final = _facts(
     key="j.idempotency_key",
     concurrency="j.concurrency_key",
 )
-# For a row that cannot be fetched, and where the payload does not matter.
+# For rows that cannot be fetched, and for callers that do not need the payload.
 FACTS_UNREAD: Final = _facts(
     payload=f"""CAST('"{UNREAD}"' AS {JSON_TYPE})""", meta="NULL", queue="'?'", key="NULL", concurrency="NULL"
 )
@@ -57,7 +57,10 @@ _PLAIN: Final = frozenset({str, type(None), dict, list, int, float, bool})
 
 
 def jobs_from(rows: Sequence[Sequence[Any]]) -> list[Job]:
-    """``job_from`` for each of *rows*, checked column by column: a drain claims hundreds at once."""
+    """Return ``job_from`` of every row.
+
+    Rows are checked column by column for speed, because a drain claims hundreds at once.
+    """
     columns = list(zip(*rows, strict=True))[:_COLUMNS]
     if columns and _is_harmless(dict(zip(Job._fields, columns, strict=True))):
         return list(map(Job._make, zip(*columns, strict=True)))
@@ -73,7 +76,7 @@ def _is_harmless(columns: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def job_from(row: Sequence[Any]) -> Job:
-    """The job of a row that begins with ``FACTS``. Makes harmless whatever plain SQL wrote into it."""
+    """Return the job of a row that begins with ``FACTS``. Anything harmful that plain SQL wrote is made harmless."""
     job = Job._make(row[:_COLUMNS])
     for name, value in zip(_TEXTS, _texts_of(job), strict=True):
         if value.__class__ in (BrokenText, BadJson) or value == UNREAD:
@@ -88,7 +91,7 @@ def job_from(row: Sequence[Any]) -> Job:
 
 
 def _fault(name: str, value: Any) -> BadJson | None:
-    """Why a job with this *value* must not run, because we cannot know what was meant, or None if it may run."""
+    """Return why a job with this *value* must not run, since its meaning is unclear, or None if it may run."""
     if isinstance(value, BrokenText):
         return BadJson(NOT_UTF8, name)
     if value == UNREAD:

@@ -1,6 +1,6 @@
 """The job types that the hosts can run.
 
-Each tick that loads handlers records their names, and all decisions use these.
+Each tick that loads handlers records its job types, and all decisions use these records.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from cronjobs.engine.probe.sql_text import JOB_TYPE_LISTS, NOW, SCHEDULES, TICKS
 from cronjobs.engine.store.overlap import AMONG_RUNNABLE, PRESENT_TYPE, runnable_value
 from cronjobs.engine.store.sql import inserted_into, run
 
-REMEMBERED: Final = timedelta(minutes=10)  # after so long without a tick that knows it, a type is unknown
+REMEMBERED: Final = timedelta(minutes=10)  # a type becomes unknown when no tick has known it for this long
 
-MOST_NAMED: Final = 100  # schedules named
+MOST_NAMED: Final = 100  # schedules to name
 
 WITHIN_AGO: Final = after_now("-:within_s")
 WITHIN_AHEAD: Final = after_now(":within_s")  # a clock may have been set back
@@ -30,13 +30,13 @@ _BEFORE_NEWEST: Final = shifted("n.at", "-:within_s")
 
 
 def remembered(every: timedelta) -> timedelta:
-    """Return how far back the lists of ticks count if cron starts a tick each *every*."""
+    """Return how far back recorded job types count if cron starts a tick every *every*."""
     return max(REMEMBERED, 2 * every)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The code that a tick has loaded: the names of its job types, and the hash of their source ("": unknown)."""
+    """The code that a tick has loaded: the names of its job types, and the hash of their source, or "" if unknown."""
 
     names: Collection[str]
     source: str = ""
@@ -57,7 +57,7 @@ def record_types(connection: Connection, loaded: Loaded) -> str:
 
 
 def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> dict[str, list[str]]:
-    """Job types of active schedules that are not *runnable*, with the schedules' names."""
+    """Return the job types of active schedules that are not *runnable*, each with the schedules' names."""
     rows = run(
         connection,
         # An unreadable definition has no type (NULL). It is reported when the schedule is due.
@@ -73,7 +73,7 @@ def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> d
 
 
 def types_recorded_at(connection: Connection) -> datetime | None:
-    """Return when the last tick began that recorded its job types."""
+    """Return when the last tick that recorded its job types began, or None if there is none."""
     found: datetime | None = run(
         connection, f"SELECT max(t.started_at) AS started_at FROM {TICKS} t WHERE t.job_types IS NOT NULL"
     ).scalar()
@@ -81,12 +81,12 @@ def types_recorded_at(connection: Connection) -> datetime | None:
 
 
 def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
-    """The job types that some host may still run, as ticks of the last *within* recorded them, or None if no tick has.
+    """Return the job types that some host may still run, or None if no tick has recorded any.
 
-    For claims and schedules: a tick that began before a deploy may still run jobs of types that are gone.
-
-    Idle ticks load no handlers. So the last list of each host that still ticks counts as well. If no tick has loaded
-    handlers for longer, the lists of the last ones that did count.
+    Claims and schedules use these types. The lists that ticks of the last *within* recorded all count, because a tick
+    that began before a deploy may still run jobs of types that are gone. Idle ticks load no handlers, so the last list
+    of each host that still ticks counts as well. If no tick has loaded handlers for that long, the last recorded lists
+    are used.
     """
     rows = run(
         connection,
@@ -110,7 +110,7 @@ def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> fr
 
 @dataclass(frozen=True)
 class ListUse:
-    """Ticks of *host* recorded one list of job types, from the row *first* to the row *last*."""
+    """Ticks of ``host`` recorded one list of job types. ``first`` and ``last`` are ids of such ticks."""
 
     host: str
     hash: str
@@ -121,9 +121,9 @@ class ListUse:
 def present_types(
     connection: Connection, within: timedelta = REMEMBERED, here: tuple[str, Loaded] | None = None
 ) -> frozenset[str] | None:
-    """Like ``runnable_types``, without the types that a deploy has removed or renamed: for what people see.
+    """Like ``runnable_types``, but without types that a deploy has removed or renamed. People are shown these types.
 
-    *here*: a host, and what its tick has just loaded.
+    *here* is a host, and the code that its tick has just loaded.
     """
     rows = run(
         connection,
@@ -158,15 +158,16 @@ def present_types(
 
 
 def with_list(uses: Iterable[ListUse], host: str, hash_: str) -> list[ListUse]:
-    """*uses* after *host* has loaded this list once more."""
+    """Return *uses* as they are after *host* has loaded this list once more."""
     now = float("inf")
     first = min((use.first for use in uses if (use.host, use.hash) == (host, hash_)), default=now)
     return [*(use for use in uses if (use.host, use.hash) != (host, hash_)), ListUse(host, hash_, first, now)]
 
 
 def in_use(uses: Collection[ListUse]) -> set[str]:
-    """The lists that no deploy has replaced: their host had no list that came up only after their last use.
+    """Return the lists that no deploy has replaced.
 
-    Two crontab lines of one host with different handlers take turns; so both of their lists are in use.
+    A list has been replaced if its host began to use another list only after the last use of this one. Two crontab
+    lines of one host with different handlers take turns, so both of their lists are in use.
     """
     return {use.hash for use in uses if not any(other.host == use.host and other.first > use.last for other in uses)}

@@ -6,7 +6,7 @@ from cronjobs.engine.probe.sql_text import JOBS, either
 
 
 def lanes_of(kind: str, waiting: str, types: str, where: str = "true") -> str:
-    """The (type, queue, priority) lanes with waiting jobs of *types*: the body of the recursive part *kind*."""
+    """Return the body of the recursive CTE *kind*: the (type, queue, priority) lanes with waiting jobs of *types*."""
     there = f"FROM {JOBS} j WHERE j.job_type = %s.job_type AND j.{waiting}"
     first = f"{there % 't'} ORDER BY j.queue, j.priority LIMIT 1"
     # For a row comparison SQLite uses only the index's first column, so it would scan the whole queue.
@@ -30,7 +30,7 @@ def lanes_of(kind: str, waiting: str, types: str, where: str = "true") -> str:
 
 
 def types_in(parameter: str) -> str:
-    """A list of job types as rows."""
+    """Return SQL for a list of job types as rows."""
     return either(
         postgresql=f"json_array_elements_text(CAST(:{parameter} AS json)) AS t(job_type)",
         sqlite=f"(SELECT value AS job_type FROM json_each(:{parameter})) AS t",

@@ -1,4 +1,4 @@
-"""Renew, finish, hand over: every statement about a leased job. Each that writes contains the fence."""
+"""Every statement about a leased job: renew, finish, hand over. Every statement that writes contains the fence."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ _FINISH_COLUMNS: Final = (
 
 # A write about an attempt counts only while that attempt holds the lease.
 _FENCE: Final = "j.id = o.id AND j.attempts = o.attempt AND j.locked_by = o.locked_by AND j.status = 'running'"
-_GROUP: Final = "{group}"  # these leases or ends, in a statement for ``_fetch``; filled in when it runs
+_GROUP: Final = "{group}"  # stands for the leases or ends of a statement; ``_run`` and ``_fetch`` replace it
 # Without this condition PostgreSQL may scan the table for "status = 'running'" and compare each row with the group (21
 # ms for 250 rows of 10,000, against 3 ms).
 _BY_ID: Final = either(
     postgresql="j.id = ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:id_rows AS json)) v))",
     sqlite="true",
 )
-# An attempt may end before it notices a cancel; then the job is not retried either. The audit trail has who cancelled
-# and why. If a cancelled command left something running, the outcome's error says so.
+# An attempt may end before it notices that it was cancelled. Even then its job is not retried. The audit trail has who
+# cancelled the job and why. If a cancelled command left something running, the outcome's error says so.
 _TO_CANCEL: Final = "j.cancel_requested_at IS NOT NULL AND o.status IN ('queued', 'failed', 'cancelled')"
 _CANCEL_WORDS: Final = f"""
       coalesce((SELECT 'cancelled by ' || coalesce(a.actor, 'someone') || coalesce(': ' || a.why, '') FROM {AUDIT} a
@@ -65,7 +65,7 @@ _CANCEL_WORDS: Final = f"""
                   AND a.at >= j.cancel_requested_at ORDER BY a.at, a.id LIMIT 1), 'cancelled')
       || CASE WHEN o.status = 'cancelled' AND o.error LIKE 'cancelled%' THEN substr(o.error, 10) ELSE '' END"""
 _STATUS_AFTER: Final = f"CASE WHEN {_TO_CANCEL} THEN 'cancelled' ELSE o.status END"
-# Released before it began, and cancelled meanwhile.
+# The job was released before it began, and cancelled meanwhile.
 _GIVES_KEY_BACK: Final = f"CASE WHEN {_TO_CANCEL} AND o.outcome IS NULL THEN {NEVER_BEGUN} ELSE false END"
 _ENDED_AT: Final = after_now("-o.ended_ago")
 _BEGAN_AT: Final = after_now("-o.ended_ago - o.duration")
@@ -76,9 +76,10 @@ _BEGAN_AT: Final = after_now("-o.ended_ago - o.duration")
 
 @dataclass(frozen=True)
 class Renewal:
-    """``lost`` leases are gone for good. Jobs in none of the sets were locked by another session: try again next turn.
+    """The result of a renewal, as sets of job ids.
 
-    ``succeeded``: their attempts ended them in a transaction of their own (``finish_here``).
+    ``lost`` leases are gone for good. ``succeeded`` jobs were ended by their attempts in a transaction of their own
+    (``finish_here``). Jobs in none of the sets were locked by another session: try again next turn.
     """
 
     renewed: frozenset[int]
@@ -90,9 +91,9 @@ class Renewal:
 def renew(
     connection: Connection, leases: Sequence[Lease], lease: timedelta, reports: Mapping[int, Report] = NO_REPORTS
 ) -> Renewal:
-    """Renew by *lease* from the database's now; return which leases were renewed, asked to cancel, or lost.
+    """Extend leases to *lease* from the database's now. Return which were renewed, asked to cancel, or lost.
 
-    *reports*, by job id, are written in the same statement. For the other jobs no further column is touched.
+    *reports*, by job id, are written in the same statement. Jobs without a report keep their progress and output.
     """
     renewed = _extend(connection, [reports.get(each.job_id, each) for each in leases] if reports else leases, lease)
     mine = {row.id: bool(row.cancel_requested) for row in _mine(connection, leases)}
@@ -107,10 +108,10 @@ def renew(
 
 
 def hold(connection: Connection, lease: Lease) -> bool:
-    """Whether the lease is ours and stays ours until this transaction ends.
+    """Lock the job's row. Return whether the lease is ours; if so, it stays ours until this transaction ends.
 
-    It waits, because another runner may be taking the job over right now. Afterwards none can, and a renewal skips the
-    row and tries again.
+    This waits for the lock, because another runner may be taking the job over right now. Once the row is locked, no
+    runner can do so, and a renewal skips the row and tries again.
     """
     return bool(_mine(connection, [lease], f" {WAIT_FOR_LOCK}"))
 
@@ -123,7 +124,7 @@ def _mine(connection: Connection, leases: Sequence[Lease], lock: str = "") -> Se
     """Return the rows of the *leases* that pass the fence: id, cancel_requested."""
     return _fetch(
         connection,
-        # No instants: the user's connection may return them in a format that its driver cannot read.
+        # Select no instants: the user's connection may return them in a format that its driver cannot read.
         f"SELECT j.id, j.cancel_requested_at IS NOT NULL AS cancel_requested FROM {_GROUP} AS o "
         f"JOIN {JOBS} j ON {_FENCE} WHERE {_BY_ID}{lock}",
         leases,
@@ -131,14 +132,14 @@ def _mine(connection: Connection, leases: Sequence[Lease], lock: str = "") -> Se
 
 
 class _Group(NamedTuple):
-    """Leases or ends as a statement takes them: the SQL that replaces ``_GROUP``, and its parameters."""
+    """Leases or ends in the form that a statement takes: the SQL that replaces ``_GROUP``, and its parameters."""
 
     source: str
     parameters: dict[str, Any]
 
     @classmethod
     def of(cls, connection: Connection, group: Sequence[Lease] | Sequence[Finish] | Sequence[Lease | Report]) -> _Group:
-        """The group of at least one lease or end."""
+        """Return the group of at least one lease, report or end."""
         columns: Mapping[str, str] = _LEASE_COLUMNS
         found: Iterable[Sequence[Any]]
         if isinstance(group[0], Finish):
@@ -166,7 +167,7 @@ def _run(connection: Connection, statement: str, group: Group) -> None:
 
 
 def _fetch(connection: Connection, statement: str, group: Group, **more: Any) -> Sequence[Row[Any]]:
-    """The rows that *statement* returns: ids, statuses and texts."""
+    """Run *statement* as ``_run`` does, and return its rows: ids, statuses and texts."""
     about = _about(connection, group)
     return run(connection, statement.replace(_GROUP, about.source), **about.parameters, **more).all()
 
@@ -182,7 +183,7 @@ def _report_row(connection: Connection, each: Lease | Report) -> tuple[Any, ...]
     if isinstance(each, Lease):
         return (*each, None, None)
     told = each.reported.progress
-    # JSON would contain an escape that the server refuses
+    # In JSON, a character that the server lacks would be an escape, which the server refuses.
     if told.note is not None and server_encoding(connection) != UTF8:
         told = told._replace(note=told.note.encode("ascii", "backslashreplace").decode())
     progress = row_value(each.reported._replace(progress=told))
@@ -201,9 +202,9 @@ def _extend(connection: Connection, leases: Sequence[Lease | Report], left: time
 
 
 def _update_mine(connection: Connection, group: Group, assignments: str, **parameters: Any) -> Sequence[Row[Any]]:
-    """Update those of *group* that pass the fence and are not locked by others; return id, status, last_error.
+    """Update the rows of *group* that pass the fence and are not locked. Return id, status, last_error.
 
-    A row locked by somebody's open psql session is skipped: one such row once blocked the renewal of fifty leases.
+    A row that somebody's open psql session has locked is skipped. Such a row once blocked the renewal of fifty leases.
     """
     if is_postgresql(connection):
         statement = (
@@ -224,10 +225,12 @@ def _update_mine(connection: Connection, group: Group, assignments: str, **param
 
 @dataclass(frozen=True)
 class Written:
-    """``written`` took effect; ``lost`` failed the fence for good; the rest is locked by another session: try again.
+    """The result of ``finish``, as job ids.
 
-    ``cancelled``: those of ``written`` whose jobs are now cancelled whatever their outcome, with who asked and why.
-    ``succeeded``: those of ``written`` that their attempts had ended in a transaction of their own.
+    The ends of ``written`` jobs took effect. The ends of ``lost`` jobs failed the fence for good. All other rows are
+    locked by another session: try again. ``cancelled`` are the written jobs that are now cancelled whatever their
+    outcome, with who asked and why. ``succeeded`` are the written jobs that their attempts had ended in a transaction
+    of their own.
     """
 
     written: frozenset[int]
@@ -241,8 +244,8 @@ _MISFIT_AFTER: Final = f"""CASE WHEN o.error_type = '{MISFIT}' THEN coalesce(j.m
       WHEN o.outcome IN ('succeeded', 'failed', 'timed_out', 'snoozed') THEN NULL ELSE j.misfit_since END"""
 
 
-# The history may already have a row: a timeout is recorded while its thread still runs. A result that arrives before
-# the work was stopped counts, and replaces that row.
+# The history may already have a row, because a timeout is recorded while the attempt's thread still runs. A result that
+# the attempt returns before it is stopped counts, and replaces that row.
 _HISTORY_COLUMNS: Final = """(job_id, attempt, outcome, started_at, finished_at, runner, worker, error_type, error,
       traceback, output)"""
 _HISTORY_VALUES: Final = f"""
@@ -286,7 +289,7 @@ _FINISH_POSTGRESQL: Final = f"""
 
 
 def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
-    """Write how attempts ended: job row, history row and counts together, each only if it passes the fence."""
+    """Record how attempts ended, in the job row, the history row and the counts. Skip attempts that fail the fence."""
     all_of_them = _Group.of(connection, finishes)
     if is_postgresql(connection):
         ended = _fetch(connection, _FINISH_POSTGRESQL, all_of_them)
@@ -308,10 +311,10 @@ def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
 
 
 def finish_here(connection: Connection, end: Finish) -> bool:
-    """Write an attempt's end as the last statement of the user's transaction. False: its lease is gone.
+    """Record an attempt's end as the last statement of the user's transaction. Return False if its lease is gone.
 
-    It waits for the row, which a renewal may have locked. After that no runner can take the job before this transaction
-    ends. *connection* may be a user's own (``database.user_connections``).
+    This waits for the job's row, which a renewal may have locked. After that no runner can take the job before this
+    transaction ends. *connection* may be a user's own (``database.user_connections``).
     """
     return hold(connection, end.lease) and end.lease.job_id in finish(connection, [end]).written
 
@@ -329,8 +332,8 @@ def _write_history(connection: Connection, ends: Group) -> None:
 def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> frozenset[int]:
     """Write history rows of attempts that still run past their timeout or the grace period. Their leases stay.
 
-    Returns the ids of the jobs that were written. A row locked by another session waits for the next turn: the
-    history's foreign key would make the whole turn wait for it.
+    Returns the ids of the jobs whose history was written. Rows that another session has locked are left for the next
+    turn, because the history's foreign key would make the whole turn wait for them.
     """
     if not finishes:
         return frozenset()
@@ -367,14 +370,13 @@ def adopt(
     at_most: int,
     policy: str | None = None,
 ) -> Job | None:
-    """Take *held* over for *locked_by*, keeping the attempt.
+    """Take the lease *held* over for *locked_by*, keeping the attempt. Return the job.
 
-    None if the lease is gone, or *host* runs enough long jobs.
-
-    *policy*: JSON that recovery will judge by from now on. None keeps what the claim wrote. This is a compare-and-swap:
-    from now on the previous holder fails the fence.
+    Returns None if the lease is gone, or if *host* already runs *at_most* long jobs. *policy* is JSON by which recovery
+    will judge the attempt. If *policy* is None, what the claim wrote stays. This is a compare-and-swap: afterwards the
+    previous holder fails the fence.
     """
-    # A statement of its own: in the next one the count would use the snapshot from before the lock.
+    # Lock in a separate statement. In the next statement, the count would use the snapshot from before the lock.
     judge_alone(connection, wait=True)
     run(
         connection,
@@ -401,11 +403,11 @@ _LONG_OF_HOST: Final = """
       l.locked_until IS NOT NULL AND substr(l.locked_by, 1, :prefix_length) = :prefix AND l.locked_by LIKE :long"""
 
 
-# --- after an answer was lost -----------------------------------------------------------------------------------------
+# --- after a reply was lost -------------------------------------------------------------------------------------------
 
 
 def settled(connection: Connection, finishes: Sequence[Finish]) -> set[int]:
-    """Return the *finishes* that are already in the history: their COMMIT succeeded although its reply was lost."""
+    """Return the job ids of *finishes* that the history already has: their COMMIT succeeded, but its reply was lost."""
     if not finishes:
         return set()
     statement = f"SELECT r.job_id FROM {_GROUP} AS o {_ITS_RUN} o.outcome"
@@ -416,11 +418,11 @@ _ITS_RUN: Final = f"""
   JOIN {JOB_RUNS} r ON r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome ="""
 
 
-# --- what ended itself ------------------------------------------------------------------------------------------------
+# --- attempts that recorded their own success -------------------------------------------------------------------------
 
 
 def succeeded(connection: Connection, leases: Sequence[Lease]) -> frozenset[int]:
-    """Return the *leases* that are gone because their own attempt recorded success (see ``finish_here``)."""
+    """Return the job ids of the *leases* whose own attempt has recorded its success (see ``finish_here``)."""
     if not leases:
         return frozenset()
     statement = f"SELECT r.job_id FROM {_GROUP} AS o {_ITS_RUN} 'succeeded'"
@@ -442,9 +444,8 @@ def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
 def settle(connection: Connection, finishes: Sequence[Finish], written: Written) -> Written:
     """Correct *written* from the history.
 
-    A COMMIT whose reply was lost, or the attempt itself, may have written an end.
-
-    If an attempt ended its job in its own transaction, its later output and error are added to the history.
+    A lost end may have been recorded after all, by a COMMIT whose reply was lost, or by the attempt itself. If the
+    attempt recorded it, its late output and error are added to the history.
     """
     lost = [end for end in finishes if end.lease.job_id in written.lost]
     ours = settled(connection, [end for end in lost if end.outcome])

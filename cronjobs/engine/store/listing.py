@@ -1,7 +1,7 @@
 """Every statement of the commands that only read: status, jobs, schedules, history. Nothing here writes.
 
-A million finished jobs must not slow them down. So each statement uses an index, sometimes because its shape hints at
-it to the planner; a test checks the plans on both databases.
+A million finished jobs must not slow these commands down. So every statement uses an index. Some have a shape that
+makes the planner choose the index. A test checks the query plans on both databases.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from cronjobs.model import FINAL, Status
 
 HOSTS_AT_MOST: Final = 200  # if every tick has its own host name (containers), only the newest tick is shown
 STREAM_BATCH: Final = 2000  # rows in memory at once
-DID_NOT_RUN: Final = ("missed", "skipped", "coalesced", "early")  # at its time
+DID_NOT_RUN: Final = ("missed", "skipped", "coalesced", "early")  # outcomes without a run at the due time
 
-# What became of an occurrence whose row now says "enqueued", by its reason: a wrong clock ran it early, or a person's
-# backfill ran what had been missed or skipped.
+# What became of an occurrence at its time if its row now says "enqueued". The row's reason tells: a wrong clock ran the
+# occurrence early, or a person's backfill ran it after it had been missed or skipped.
 _LATER_OR_EARLIER: Final = {"early": f"{RAN_EARLY}%"} | {
     became: f"{BACKFILLED} %{BEFORE}{became}%" for became in ("missed", "skipped")
 }
@@ -79,14 +79,14 @@ _LATE_BEFORE: Final = after_now(":late_s")
 
 
 def _due(waiting: str) -> str:
-    """Due jobs among *waiting*, by type and queue: the rows that an index by type has."""
+    """Return SQL that counts the due jobs among *waiting* by type and queue. It reads only an index by type."""
     return f"""
       SELECT j.queue, j.job_type, count(*) AS due, count(CASE WHEN j.run_at <= {_LATE_BEFORE} THEN 1 END) AS late,
         min(j.run_at) AS run_at
       FROM {JOBS} j WHERE j.{waiting} AND j.run_at <= {NOW} GROUP BY j.job_type, j.queue"""
 
 
-# For a condition without an index: PostgreSQL would compute it for each row.
+# For a condition without an index: without the subquery, PostgreSQL would compute the time for each row.
 _NOW_ONCE: Final = either(postgresql=f"(SELECT {NOW})", sqlite=NOW)
 _DUE_BY_TYPE: Final = _due(PLAIN)
 _DUE_BY_TYPE_TIMED: Final = _due(TIMED)
@@ -101,9 +101,9 @@ RUN_SECONDS: Final = either(
 
 
 MOST_QUEUES: Final = 1000  # queues read one by one; the rest is summed
-MOST_GROUPS: Final = 1000  # groups of due jobs, by queue and type
+MOST_GROUPS: Final = 1000  # groups of due jobs to read, by queue and type
 
-# Any enqueuer can invent queues and types, so no reader reads all of them: the rest is summed.
+# Any enqueuer can invent queues and types, so no command reads all of them. The rest is summed.
 _BY_QUEUE: Final = f"""
   WITH each AS (
     SELECT j.queue, count(*) AS waiting, count(*) FILTER (WHERE j.status = 'failed') AS failed,
@@ -119,10 +119,7 @@ _BY_QUEUE: Final = f"""
 
 
 class WaitingQueue(NamedTuple):
-    """The waiting jobs of a queue.
-
-    How many there are, how many failed, how many are due, and the oldest ``run_at`` of the due ones.
-    """
+    """How many jobs of a queue wait, have failed and are due. ``run_at`` is that of the oldest due job."""
 
     queue: str
     waiting: int
@@ -132,7 +129,7 @@ class WaitingQueue(NamedTuple):
 
 
 class WaitingQueues(NamedTuple):
-    """Capped queues and the fullest others, by name; ``others``: how many more there are, and what waits in them."""
+    """Capped queues and the fullest others, by name. ``others`` is how many more there are, ``in_others`` their sum."""
 
     queues: list[WaitingQueue]
     others: int
@@ -141,10 +138,10 @@ class WaitingQueues(NamedTuple):
 
 
 def waiting_by_queue(connection: Connection) -> WaitingQueues:
-    """One pass over the index of waiting jobs by queue.
+    """Count the waiting jobs of each queue, in one pass over the index of waiting jobs by queue.
 
-    No index has the status, so each row is looked up. In the order of this index neighbours were often enqueued
-    together; in the order by type they were not.
+    No index has the status, so each row is looked up. Neighbours in this index, unlike those in the index by type, were
+    often enqueued together.
     """
     rows = run(connection, _BY_QUEUE, limit=MOST_QUEUES).all()
     found = [WaitingQueue(row.queue, row.waiting, row.failed, row.due, row.run_at) for row in rows]
@@ -156,7 +153,8 @@ def waiting_by_queue(connection: Connection) -> WaitingQueues:
     return WaitingQueues(sorted(found), whole.queues - len(found), rest, whole.read_at)
 
 
-# Known types first, then the oldest: what a stranger enqueues today hides nothing that has waited longer.
+# Known types come first, then the oldest jobs. So jobs that a stranger enqueues today cannot hide jobs that have waited
+# longer.
 _DUE_GROUPS: Final = f"""
   WITH each AS (
     SELECT w.queue, w.job_type, CAST(sum(w.due) AS bigint) AS due, CAST(sum(w.late) AS bigint) AS late,
@@ -186,10 +184,10 @@ _LATE_FROM: Final = f"""
 
 
 class DueGroups(NamedTuple):
-    """Due jobs by queue and type: how many, how many late, the oldest ``run_at``; ``known``: the type was given.
+    """Due jobs, grouped by queue and type. A group is ``known`` if its type was given.
 
-    For groups that were not read: ``late`` counts jobs of given types; ``types`` and ``due`` count other types and
-    their jobs.
+    The numbers are about groups that were not read. ``late`` counts late jobs of given types. ``types`` and ``due``
+    count the other types and their due jobs.
     """
 
     groups: Sequence[Row[Any]]
@@ -199,7 +197,10 @@ class DueGroups(NamedTuple):
 
 
 def due_groups(connection: Connection, late: timedelta, known: Collection[str]) -> DueGroups:
-    """Read from the indexes of waiting jobs by type, in index order without sorting and without reading the rows."""
+    """Count due and late jobs by queue and type. *known* are the types that the caller knows.
+
+    This reads only the indexes of waiting jobs by type, in index order, so it sorts nothing.
+    """
     rows = run(connection, _DUE_GROUPS, late_s=-late.total_seconds(), names=sorted(known), limit=MOST_GROUPS).all()
     if not rows:
         return DueGroups(rows)
@@ -213,9 +214,9 @@ def due_groups(connection: Connection, late: timedelta, known: Collection[str]) 
 
 
 def late_from(connection: Connection, queue: str, job_type: str, late: timedelta) -> datetime | None:
-    """Since when the first late job of a queue and type could run: it was due, and it existed.
+    """Return since when the first late job of a queue and type could have run: since it existed and was due.
 
-    Looks at the OLDEST_READ jobs that fell due first. None if all of these were created later.
+    Only the OLDEST_READ jobs that fell due first are read. Returns None if all of them were created later.
     """
     at: datetime | None = run(
         connection, _LATE_FROM, queue=queue, job_type=job_type, late_s=-late.total_seconds(), most=OLDEST_READ
@@ -226,9 +227,10 @@ def late_from(connection: Connection, queue: str, job_type: str, late: timedelta
 def running_jobs(
     connection: Connection, limit: int, queue: str | None = None, *, with_exec: bool = True
 ) -> Sequence[Row[Any]]:
-    """Leased jobs, of one *queue* or of all, the longest running first; *with_exec*: also runs of exec.
+    """Return leased jobs, the longest running first. If *queue* is None, all queues count.
 
-    ``recorded``: what a tick has recorded about an attempt whose thread ran on; that lease ends by itself.
+    With *with_exec*, runs of exec are included. ``recorded`` is the outcome that a tick has already recorded for an
+    attempt whose thread ran on. Such a lease ends by itself.
     """
     return run(
         connection,
@@ -269,9 +271,9 @@ def dead_counts(connection: Connection) -> dict[str, int]:
 
 
 def typical_runs(connection: Connection, last: int, at_least: int) -> dict[str, timedelta]:
-    """The average duration by job type, over the *last* runs that succeeded, for types with *at_least* so many.
+    """Return the average duration by job type over the *last* successful runs, for types with *at_least* so many runs.
 
-    Looks the type up for each run: PostgreSQL may turn a join into a walk over all jobs.
+    The type is looked up for each run, because PostgreSQL may turn a join into a scan of all jobs.
     """
     rows = run(
         connection,
@@ -291,10 +293,10 @@ def typical_runs(connection: Connection, last: int, at_least: int) -> dict[str, 
 
 
 def last_ticks(connection: Connection) -> list[Row[Any]]:
-    """The last tick of each host, newest first.
+    """Return the last tick of each host, newest first.
 
-    One index step per host, however many ticks there are. With more than 200 hosts: the first 200 by name, and always
-    the newest tick.
+    This takes one index step per host, however many ticks there are. With more than 200 hosts, only the first 200 by
+    name count, and always the newest tick.
     """
     found = run(
         connection,
@@ -317,10 +319,11 @@ def last_ticks(connection: Connection) -> list[Row[Any]]:
 
 @dataclass(frozen=True)
 class Filter:
-    """The filter of a list of jobs. None means any. ``since``: created, begun, failed or ended no earlier.
+    """The filter of a list of jobs. A field that is None lets all jobs pass.
 
-    ``cause``: the key of a cause; only open dead jobs match. The parts, the key and the ids are for ``walking``, which
-    reads a bounded number of jobs.
+    A job passes ``since`` if it was created, begun, failed or ended then or later. ``cause`` is the key of a cause;
+    only open dead jobs have one. The parts, the key and the ids are for ``walking``, which reads a bounded number of
+    jobs.
     """
 
     job_type: str | None = None
@@ -337,10 +340,10 @@ class Filter:
 
 
 def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Row[Any]]:
-    """Up to *limit* jobs, newest first; with a final status the last to end first.
+    """Return up to *limit* jobs, newest first. For a final status, the last to end come first.
 
-    Status and ``since`` use the indexes of waiting, running and ended jobs. For the other filters it reads back from
-    the newest job until it has found *limit*.
+    Status and ``since`` use the indexes of waiting, running and ended jobs. For the other filters, jobs are read from
+    the newest back until *limit* are found.
     """
     if wanted.cause is not None:
         return _list_of_cause(connection, wanted, limit)
@@ -371,9 +374,9 @@ def jobs_by_id(connection: Connection, ids: Sequence[int]) -> list[Row[Any]]:
 
 
 def _of_cause(connection: Connection, wanted: Filter, *columns: ColumnElement[Any]) -> Generator[Any]:
-    """Open dead jobs of the cause, the last to die first.
+    """Yield the open dead jobs of the cause, the last to die first.
 
-    Only Python can tell the cause, so it reads all dead jobs that pass the other filters, one after another.
+    Only Python can tell the cause, so this reads all dead jobs that pass the other filters, one after another.
     """
     since = [] if wanted.since is None else [jobs.c.finished_at >= wanted.since]
     why = [each.label(f"why_{each.name}") for each in shown(connection, (jobs.c.job_type, jobs.c.error_type))]
@@ -392,15 +395,15 @@ def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int)
     chosen: Select[Any] = select(*columns).where(*_plainly(wanted))
     if wanted.status in FINAL:
         ended = [*in_status(wanted.status, wanted.since), *_plainly(wanted)]
-        # The index does not have the id; from ``since`` on there are few rows to sort. Without statistics PostgreSQL
-        # sorted all.
+        # The index does not have the id, so rows are sorted. From ``since`` on they are few; without that bound and
+        # without statistics, PostgreSQL sorted all.
         last = select(jobs.c.finished_at).where(*ended).order_by(jobs.c.finished_at.desc()).limit(limit).subquery()
         since = select(func.min(last.c.finished_at)).scalar_subquery()
         return chosen.where(*ended, jobs.c.finished_at >= since).order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
     chosen = chosen.order_by(jobs.c.id.desc())
     if wanted.status is None and wanted.since is None:
         return chosen
-    # In a subquery, and "+ 0": with both an order by id and this condition, either database may walk the whole table.
+    # Use a subquery and "+ 0": with both this condition and an order by id, either database may walk the whole table.
     statuses = list(Status) if wanted.status is None else [wanted.status]
     found = _of_statuses(wanted, statuses, jobs.c.id).subquery()
     newest = select(found.c.id).order_by((found.c.id + 0).desc()).limit(limit)
@@ -418,7 +421,7 @@ def _plainly(wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool]]:
-    """In *status*, and begun or ended since, by the index of waiting, running or ended jobs."""
+    """Return the conditions for jobs in *status* that pass *since* (see ``Filter``), as the index needs them."""
     # Literal, never bound: a bound value hides a partial index from the planner.
     exactly = jobs.c.status == literal_column(f"'{status}'")
     if status in FINAL:
@@ -430,9 +433,9 @@ def in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool
 
 
 def choose(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
-    """Every job in *statuses* that passes *wanted*, from one snapshot: id, type, status, locked_by, when it ended.
+    """Yield every job in *statuses* that passes *wanted*, from one snapshot.
 
-    Streamed, so a hundred thousand rows are never in memory at once.
+    The rows are streamed, so a hundred thousand rows are never in memory at once.
     """
     columns = shown(
         connection,
@@ -446,12 +449,11 @@ def choose(connection: Connection, wanted: Filter, statuses: Collection[Status])
 def error_groups(
     connection: Connection, wanted: Filter, statuses: Collection[Status], limit: int, newest: int | None = None
 ) -> Iterator[Row[Any]]:
-    """Jobs grouped by type and by kind and text of their last error, most frequent first.
+    """Group jobs by their type and by the kind and text of their last error. Yield the largest groups first.
 
-    Of each group: its count, its first and last time, and one id.
-
-    At most *limit* rows; ``all_jobs``: how many jobs there are in all. *newest*: read only the last so many that came
-    into each status, or all for None.
+    A group has its number of jobs, its first and last time, and one job's id. ``all_jobs`` counts the jobs of all
+    groups, of which at most *limit* are returned. Only the *newest* jobs that came into each status are read. If
+    *newest* is None, all are read.
     """
     seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
     kind = shown(connection, (jobs.c.id, jobs.c.job_type, jobs.c.error_type))
@@ -469,7 +471,7 @@ _ERROR: Final = cast(func.substr(jobs.c.last_error, 1, ERROR_READ + 1), Text).la
 
 
 def newest_of(status: Status, since: datetime | None, most: int) -> Select[Any]:
-    """Ids of the last *most* jobs that came into *status*, by its index."""
+    """Return a query for the ids of the last *most* jobs that came into *status*. It uses the status's index."""
     at = jobs.c.finished_at if status in FINAL else jobs.c.last_failed_at
     return select(jobs.c.id).where(*in_status(status, since)).order_by(at.desc(), jobs.c.id.desc()).limit(most)
 
@@ -503,7 +505,10 @@ def one_job(connection: Connection, job_id: int) -> Row[Any] | None:
 
 
 def attempts_of(connection: Connection, job_id: int, limit: int | None) -> tuple[int, Sequence[Row[Any]]]:
-    """Return how many attempts of a job ended, and the newest *limit* of them, or all for None, oldest first."""
+    """Return how many attempts of a job are recorded, and the newest *limit* of them, oldest first.
+
+    If *limit* is None, all are returned.
+    """
     query = (
         select(*shown(connection, job_runs.c)).where(job_runs.c.job_id == job_id).order_by(job_runs.c.attempt.desc())
     )
@@ -513,7 +518,7 @@ def attempts_of(connection: Connection, job_id: int, limit: int | None) -> tuple
 
 
 def occurrences_of(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
-    """Ledger rows that a job was made for, that were coalesced into it, or that were skipped because of it."""
+    """Return the ledger rows that a job was made for, and those coalesced into it or skipped because of it."""
     return connection.execute(
         select(occurrences, schedules.c.name.label("schedule"))
         .join(schedules, schedules.c.id == occurrences.c.schedule_id)
@@ -541,7 +546,7 @@ def ledger(connection: Connection, schedule_id: int, limit: int) -> Sequence[Row
 _WHEN: Final = {"attempt": "r.finished_at", "death": "j.finished_at", "occurrence": "c.last_for"}
 _WHO: Final = f"""CAST(substr(j.schedule, 1, {LONGEST}) AS text) AS schedule,
             CASE WHEN j.schedule IS NULL THEN CAST(substr(j.job_type, 1, {LONGEST}) AS text) END AS job_type"""
-# Without tracebacks and outputs, which "jobs show" prints: one night of them can be hundreds of megabytes.
+# Leave out tracebacks and outputs: those of one night can be hundreds of megabytes. "jobs show" prints them.
 _BRIEF: Final = [column for column in job_runs.c if column.name not in ("traceback", "output")]
 
 
@@ -555,7 +560,7 @@ def attempts_since(
     outcomes: Collection[str] | None = None,
     until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
-    """The newest *limit* attempts that ended since, and before *until*, newest first."""
+    """Return the newest *limit* attempts that ended from *since* on and before *until*, newest first."""
     query: Select[Any] = (
         select(*shown(connection, [*_BRIEF, jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for]))
         .join(jobs, jobs.c.id == job_runs.c.job_id)
@@ -570,7 +575,10 @@ def attempts_since(
 
 
 def _of_schedule(names: Collection[str] | None) -> list[ColumnElement[bool]]:
-    """SQL for jobs of the schedule that has had these *names*: a job keeps the name from when it ended."""
+    """Return the condition for jobs of the schedule that has had these *names*.
+
+    An ended job keeps the name that its schedule had then.
+    """
     return [] if names is None else [jobs.c.schedule.in_(list(names))]
 
 
@@ -587,7 +595,7 @@ def deaths_since(
     job_type: str | None = None,
     until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
-    """The newest *limit* jobs that died between *since* and *until* and are still dead, newest first."""
+    """Return the newest *limit* jobs that died from *since* on and before *until* and are still dead, newest first."""
     dismissed = and_(jobs.c.dismissed_at.is_not(None), jobs.c.dismissed_at >= jobs.c.finished_at)
     columns = (jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for, jobs.c.finished_at, jobs.c.error_type)
     query: Select[Any] = (
@@ -613,9 +621,10 @@ def not_run_since(
     outcomes: Collection[str] = DID_NOT_RUN,
     until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
-    """The newest *limit* ledger rows of occurrences that had no run at their time, newest first, with these *outcomes*.
+    """Return the newest *limit* ledger rows of occurrences that did not run at their time, newest first.
 
-    ``outcome`` is the column, "early", or what it was before a backfill ran the occurrence.
+    Only rows with these *outcomes* are returned. ``outcome`` is the row's own, "early", or what it was before a
+    backfill ran the occurrence.
     """
     rows = occurrences.alias("c")
     at_its_time: ColumnElement[str] = literal_column(_AT_ITS_TIME, Text)
@@ -633,7 +642,10 @@ def not_run_since(
 
 
 def newest_begin(connection: Connection, kind: str, most: int, since: datetime, until: datetime | None) -> datetime:
-    """*since*, or a later instant if more than *most* of this *kind* (attempt, occurrence) came after it."""
+    """Return *since*, or the instant of the *most*-th newest row of this *kind* if there are more rows.
+
+    *kind* is "attempt" or "occurrence".
+    """
     column = {"attempt": job_runs.c.finished_at, "occurrence": occurrences.c.last_for}[kind]
     query = select(column).where(column >= since).order_by(column.desc()).limit(2).offset(most - 1)
     found = connection.execute(_before(query, column, until)).scalars().all()
@@ -651,10 +663,11 @@ def tallies(
     outcome: str | None = None,
     until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
-    """How many attempts, deaths and occurrences without a run there are, by outcome and by schedule, else by job type.
+    """Count attempts, deaths and occurrences without a run, by outcome, and by schedule or else job type.
 
-    *since* by kind: attempt, death, occurrence. For each outcome the *most* largest groups; ``in_all`` sums all.
-    ``job_id`` and ``reason`` are None if the group has several. The database sums, so a million rows stay there.
+    *since* has one instant for each kind: attempt, death, occurrence. For each outcome, the *most* largest groups are
+    returned; ``in_all`` is the sum of all groups. ``job_id`` and ``reason`` are None if a group has several. The
+    database does the counting, so a million rows stay there.
     """
     before = {kind: "" if until is None else f" AND {column} < :until" for kind, column in _WHEN.items()}
     of_job = f"""(:any_name OR j.schedule {AMONG_NAMES})
@@ -708,7 +721,7 @@ def acts(
     limit: int,
     until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
-    """The newest *limit* audit entries with these *actions* before *until*, oldest first."""
+    """Return the newest *limit* audit entries with these *actions* from *since* on and before *until*, oldest first."""
 
     def query(with_json: bool) -> Select[Any]:
         found = select(*shown(connection, audit.c, with_json=with_json)).where(audit.c.action.in_(list(actions)))
@@ -729,9 +742,9 @@ def named_jobs(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[st
 
 
 def code_changes(connection: Connection, since: datetime, until: datetime | None, limit: int) -> Sequence[Row[Any]]:
-    """The newest *limit* ticks with another version or other job types than the tick before on their host.
+    """Return the newest *limit* ticks whose version or job types differ from those of their host's previous tick.
 
-    Reads ticks that loaded handlers: ``version``, ``names`` of the job types, and ``old_version``, ``old_names``.
+    Only ticks that loaded handlers are compared. ``names`` and ``old_names`` are the job types.
     """
     before = "" if until is None else " AND t.started_at < :until"
     return run(
@@ -753,10 +766,10 @@ def code_changes(connection: Connection, since: datetime, until: datetime | None
 
 
 def clocks_set_back(connection: Connection, since: datetime, by: timedelta) -> Sequence[Row[Any]]:
-    """Where the ticks' clock was set back by more than *by*, from a time after *since*.
+    """Return where the ticks' clock was set back by more than *by*, from a time after *since*.
 
-    ``finished_at`` is of the last tick by the clock that was ahead, ``started_at`` of the next tick. A tick that was
-    frozen, and so was written long after it began, ended at about the time of the others.
+    ``finished_at`` is the start of the last tick whose clock was ahead, and ``started_at`` that of the next tick. The
+    next tick's end is compared, because a tick that was frozen was written long after it began.
     """
     return run(
         connection,
@@ -772,10 +785,11 @@ def clocks_set_back(connection: Connection, since: datetime, by: timedelta) -> S
 
 
 def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequence[Row[Any]]:
-    """Gaps longer than *gap* between the end of all earlier ticks and the next one: ``started_at``, ``finished_at``.
+    """Return the gaps longer than *gap* from the end of all earlier ticks to the start of the next tick.
 
-    Begins with the tick before *since*; the caller adds the gap from the last tick to now. If a tick whose clock was
-    ahead came meanwhile, there is no gap: its id lies between theirs, although its time does not.
+    The search begins with the tick before *since*. The caller adds the gap from the last tick to now. There is no gap
+    if a tick whose clock was ahead came meanwhile. Its id lies between the ids of the other two, although its time does
+    not.
     """
     return run(
         connection,
@@ -801,7 +815,7 @@ def ticked_at_least(connection: Connection, host: str, times: int) -> bool:
 
 
 def defined_at(connection: Connection, schedule: str) -> datetime | None:
-    """Return when the schedule's definition last took force."""
+    """Return when the schedule's definition last took effect."""
     statement = f"SELECT max(a.at) AS at FROM {AUDIT} a WHERE a.action = 'define' AND a.subject = :schedule"
     at: datetime | None = run(connection, statement, schedule=schedule).scalar()
     return at

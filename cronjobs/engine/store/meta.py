@@ -1,4 +1,4 @@
-"""The one row that names the database's owner and the code that may use it. Reading it needs no alembic."""
+"""The meta row, which names the database's owner and the code that may use it. Reading the row needs no alembic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cronjobs.errors import (
 )
 
 MOVED: Final = "moved to "  # prefix of the environment of a database that was copied elsewhere
-FENCE: Final = "cronjobs_moved_"  # prefix of the triggers by which such a SQLite file itself refuses claims
+FENCE: Final = "cronjobs_moved_"  # prefix of the triggers with which a copied SQLite file refuses claims
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Meta:
 
 
 def read_meta(connection: Connection) -> Meta:
-    """Read the row; raises SchemaMissing or SchemaNotUpgraded, and leaves the transaction usable."""
+    """Read the meta row. Raises SchemaMissing or SchemaNotUpgraded, and leaves the transaction usable."""
     if not has_table(connection, meta.name):
         raise SchemaMissing(database_name(connection))
     columns = (meta.c.project, meta.c.environment, meta.c.schema_revision, meta.c.oldest_code, meta.c.pruned_at)
@@ -56,9 +56,9 @@ def refuse_unsupported(revision: str) -> None:
 
 
 def require_schema(connection: Connection) -> Meta:
-    """Make sure that this code can use this schema; raises SchemaMissing, SchemaTooOld or SchemaTooNew.
+    """Make sure that this code can use the database's schema. Raises SchemaMissing, SchemaTooOld or SchemaTooNew.
 
-    A newer schema is fine if it still supports code of our revision: old hosts keep ticking during a deploy.
+    A newer schema is fine if it still supports code of our revision, because old hosts keep ticking during a deploy.
     """
     found = read_meta(connection)
     require_revision(found.schema_revision, found.oldest_code)
@@ -66,7 +66,10 @@ def require_schema(connection: Connection) -> Meta:
 
 
 def require_revision(schema_revision: str, oldest_code: str) -> None:
-    """Compare the meta row with what this code knows. Revisions have four digits, so they compare as text."""
+    """Raise SchemaTooOld or SchemaTooNew if this code cannot use the schema.
+
+    Revisions have four digits, so they compare as text.
+    """
     if schema_revision < SCHEMA_REVISION:
         raise SchemaTooOld(found=schema_revision, needed=SCHEMA_REVISION)
     if oldest_code > SCHEMA_REVISION:
@@ -74,10 +77,11 @@ def require_revision(schema_revision: str, oldest_code: str) -> None:
 
 
 def is_ours(settings: Settings, project: str, environment: str) -> bool:
-    """Whether *project* and *environment* are those of *settings*. False: no project owns the database yet.
+    """Return whether *project* and *environment*, the database's owner, are those of *settings*.
 
-    Raises ForeignDatabase if another project owns it: we neither claim from nor write to a restored copy or another
-    app's database.
+    Returns False if no project owns the database yet. Raises MovedDatabase if the database was copied elsewhere, and
+    ForeignDatabase if it has another owner. So we neither claim from nor write to a restored copy or another app's
+    database.
     """
     ours, theirs = (settings.project, settings.environment), (project, environment)
     if ours == theirs:
@@ -91,9 +95,10 @@ def is_ours(settings: Settings, project: str, environment: str) -> bool:
 
 
 def adopt(connection: Connection, project: str, environment: str, actor: str | None, *, again: bool = False) -> Meta:
-    """Give the database to *project* and *environment*, with an audit row; return the previous meta row.
+    """Give the database to *project* and *environment*, with an audit row. Return the previous meta row.
 
-    *actor* None means the user that the database sees. If they own it already, nothing is written, unless *again*.
+    If *actor* is None, the actor is the user that the database sees. If *project* and *environment* own the database
+    already, nothing is written, unless *again*.
     """
     before = read_meta(connection)
     if (before.project, before.environment) == (project, environment) and not again:
@@ -113,7 +118,7 @@ def adopt(connection: Connection, project: str, environment: str, actor: str | N
 
 
 def reopen(connection: Connection, project: str, environment: str, actor: str) -> Meta:
-    """Adopt the database and remove the fence by which "db copy" closed it; return the previous meta row."""
+    """Adopt the database, and remove the fence with which "db copy" closed it. Return the previous meta row."""
     require_schema(connection)
     if connection.dialect.name == "sqlite":
         triggers = text("SELECT name FROM sqlite_master WHERE type = 'trigger' AND name GLOB :names")
@@ -123,7 +128,10 @@ def reopen(connection: Connection, project: str, environment: str, actor: str) -
 
 
 def has_table(connection: Connection, name: str) -> bool:
-    """Whether *name* exists in the configured schema, or else on the search_path. A missing table is no SQL error."""
+    """Return whether *name* exists in the configured schema or, if none is configured, on the search_path.
+
+    A missing table causes no SQL error.
+    """
     if connection.dialect.name == "sqlite":
         found = text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name")
         return connection.execute(found, {"name": name}).scalar() is not None
@@ -131,7 +139,7 @@ def has_table(connection: Connection, name: str) -> bool:
 
 
 def qualified(connection: Connection, name: str) -> str:
-    """*name* as SQL finds it: with the configured schema, or bare, for the search_path."""
+    """Return *name* with the configured schema, or alone if none is configured, so the search_path finds it."""
     schema = schema_of(connection)
     if schema is None:
         return name
@@ -146,7 +154,7 @@ def database_name(connection: Connection) -> str:
         return str(where())
     url = connection.engine.url
     if connection.dialect.name == "sqlite" and url.database:
-        # relative paths mean another file to an app in another folder
+        # A relative path means another file to an app in another folder.
         url = url.set(database=str(Path(url.database).absolute()))
     # The query string may contain a password, too.
     return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)

@@ -1,6 +1,6 @@
-"""The versions of the code that refused a job and those that ticked: the facts for giving its payload up.
+"""The facts for giving up a job's payload: the versions of the code that refused the job, and those that tick.
 
-A version is what a tick that loads its handlers records: the hash of its job types and of their source
+A version is the hash of the job types and their source, which a tick records when it loads its handlers
 (``store.job_types``). While a payload waits for code that accepts it, every tick loads its handlers.
 """
 
@@ -34,9 +34,9 @@ _RUNNERS_HOST: Final = either(
 
 
 def known_misfits(connection: Connection, ids: Collection[int]) -> dict[int, Refusals]:
-    """The facts about those jobs whose first misfit is old enough to give them up.
+    """Return the facts about the jobs among *ids* whose first misfit was long enough ago to give the jobs up.
 
-    The caller holds their leases; its own version counts as one that has refused them.
+    The caller holds the jobs' leases. The caller's own version counts as having refused the jobs.
     """
     found = run(
         connection,
@@ -59,9 +59,9 @@ def known_misfits(connection: Connection, ids: Collection[int]) -> dict[int, Ref
 
 
 def versions_that_tick(connection: Connection) -> dict[str, frozenset[str] | None]:
-    """The versions that ticked lately, with the job types they know, or None if the code of a tick is unknown.
+    """Return the versions that ticked lately, each with the job types it knows.
 
-    A tick that loaded no handlers counts as its host's last version.
+    The types are None if the tick's code is unknown. A tick that loaded no handlers counts as its host's last version.
     """
     rows = run(
         connection,
@@ -109,13 +109,16 @@ def _refused(connection: Connection, ids: Collection[int]) -> dict[int, set[str]
 
 
 def outlived(connection: Connection, limit: int) -> Sequence[int]:
-    """Ids of up to *limit* waiting jobs whose payload has not fitted for MOST, in index order."""
+    """Return the ids of up to *limit* waiting jobs whose payloads have been misfits for MOST, in index order."""
     statement = f"SELECT id FROM {JOBS} WHERE {_OUTLIVED} ORDER BY job_type, misfit_since, id LIMIT :limit"
     return run(connection, statement, limit=limit).scalars().all()
 
 
 def give_up_outlived(connection: Connection, ids: Collection[int]) -> list[tuple[Job, str]]:
-    """Mark as dead, each with its error, those of them that still qualify and that nobody has locked."""
+    """Mark these jobs as dead, and return them with their errors.
+
+    Jobs that no longer qualify, or that another session has locked, are skipped.
+    """
     rows = run(
         connection,
         f"SELECT {FACTS_UNREAD}, j.last_error FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.{_OUTLIVED} {LOCK}",
@@ -141,9 +144,9 @@ def _outlived(said: object) -> str:
 
 @dataclass(frozen=True)
 class WaitingMisfits:
-    """The jobs of a type that wait for code that accepts their payloads: how many, since when, and one of the errors.
+    """The jobs of one type that wait for code that accepts their payloads.
 
-    ``first`` and ``newest`` are ids; the error is that of ``first``.
+    ``first`` and ``newest`` are job ids. ``error`` is the error of the job ``first``.
     """
 
     job_type: str

@@ -1,4 +1,4 @@
-"""The facts that the database has about a job id that no longer exists or never did."""
+"""The facts that the database has about a job id that never existed or no longer exists."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from cronjobs.engine.store.sql import run
 
 
 class Gap(NamedTuple):
-    """The facts about a job number without a job.
+    """The facts about a job id that does not exist.
 
-    ``highest``: the highest id ever given, or None if this role may not see it. ``highest_here``: the highest of a job.
-
-    ``in_ledger``: the ledger names it, so it was a job. ``made_after``: when the job with the next lower id was made,
-    or None if there is none.
+    ``highest`` is the highest id ever given, or None if this role may not see it. ``highest_here`` is the highest id of
+    an existing job. If ``in_ledger``, the ledger names the id, so a job once had it. ``made_after`` is when the job
+    with the next lower id was created, or None if there is none.
     """
 
     highest: int | None
@@ -26,7 +25,7 @@ class Gap(NamedTuple):
     made_after: datetime | None
 
 
-# Ask first: a role that may not use the sequence would get an error from it.
+# Check the privilege first: without it, reading the sequence would be an error.
 _HIGHEST: Final = either(
     postgresql=f"""(
       SELECT CASE WHEN has_sequence_privilege(d.objid, 'SELECT, USAGE')
@@ -42,6 +41,6 @@ _GAP: Final = f"""
 
 
 def gap_at(connection: Connection, job_id: int) -> Gap:
-    """Return what is known of *job_id*, an id that no job has."""
+    """Return the facts about *job_id*, which does not exist."""
     row = run(connection, _GAP, id=job_id).one()
     return Gap(row.highest, row.highest_here, bool(row.in_ledger), row.created_at)

@@ -1,4 +1,4 @@
-"""Due jobs that wait: a few rows from each lane of the queue, however long the lanes are."""
+"""Read due jobs that wait: a few rows from each lane of the queue, however long the lanes are."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cronjobs.engine.store.overlap import IN_TURN, runnable_value
 from cronjobs.engine.store.sql import group_value, is_postgresql, run
 
 TYPES_SEEN: Final = 500
-LANES_SEEN: Final = 100  # lanes of due jobs: one type in one queue at one priority
-SAMPLE: Final = 50  # rows of each lane
+LANES_SEEN: Final = 100  # lanes to read; a lane is one type in one queue at one priority
+SAMPLE: Final = 50  # rows to read from each lane
 COUNTED: Final = 5000  # jobs counted in each lane, at most
 
 
 def _types_of(kind: str, waiting: str) -> str:
-    """The waiting job types, each found by one index step."""
+    """Return SQL for the job types of waiting jobs. Each type is found by one index step."""
     there = f"FROM {JOBS} j WHERE j.{waiting}"
     return f"""
       {kind}_type(job_type, place) AS (
@@ -42,7 +42,10 @@ _WAITS_TIMED: Final = f"{IN_LANE} AND j.{TIMED} AND j.run_at <= {NOW}"
 
 @dataclass(frozen=True)
 class WaitingLane:
-    """Due jobs of one type in one queue at one priority: the first ``rows``, and their ``count`` (COUNTED: or more)."""
+    """Due jobs of one type in one queue at one priority. ``rows`` are the first of them.
+
+    ``count`` is the number of jobs, counted up to COUNTED.
+    """
 
     job_type: str
     queue: str
@@ -53,7 +56,10 @@ class WaitingLane:
 
 
 def types_waiting(connection: Connection) -> list[str]:
-    """The job types with waiting jobs, due or not; at most TYPES_SEEN."""
+    """Return the job types with waiting jobs, due or not.
+
+    At most TYPES_SEEN types with own timeouts are read, and as many without.
+    """
     rows = run(
         connection,
         f"""WITH RECURSIVE {_WAITING_TYPES}
@@ -65,7 +71,7 @@ def types_waiting(connection: Connection) -> list[str]:
 
 
 def lanes_due(connection: Connection, runnable: Collection[str] | None) -> list[WaitingLane]:
-    """The lanes of due jobs that wait, of any type; *runnable*: as in a claim."""
+    """Return the lanes with due jobs of any type. *runnable* is as in ``ClaimFilter``."""
     types = group_value(connection, types_waiting(connection))
     every = {"fitting": types, "known": types, "remaining": ANY_TIMEOUT, "longest": ANY_TIMEOUT}
     facts = {"runnable": runnable_value(connection, runnable), "most": COUNTED, "sample": SAMPLE}

@@ -1,4 +1,4 @@
-"""Values that only SQLite stores: of another type than their column. Searched for after an unexpected error."""
+"""Find values whose type does not fit their column; only SQLite stores such values. Used after unexpected errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS: Final = {"blob": "bytes", "text": "text", "real": "a fraction", "integer
 
 
 def odd_value(database: Database) -> DatabaseError | None:
-    """The first value that does not fit its column, as an error that says where, or None if there is none."""
+    """Return an error about the first value that does not fit its column, or None if all values fit."""
     if not database.is_sqlite:
         return None
     try:

@@ -1,6 +1,6 @@
-"""The actions of operators on jobs: retry, cancel, dismiss, and release jobs whose runner is gone, in short batches.
+"""Operators' actions on jobs, in short batches: retry, cancel, dismiss, and release jobs whose runner is gone.
 
-No statement waits for a locked row: it skips the row, and the caller tries again.
+No statement waits for a locked row. It skips the row, and the caller tries again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cronjobs.model import Job, Status
 from cronjobs.reserved import EXEC_PREFIX
 
 BATCH: Final = 500  # rows in one transaction: few enough that ticks hardly notice
-# The states that each action applies to. The statements check the rest.
+# The statuses that each action applies to. The statements check the other conditions.
 TAKES: Final[Mapping[str, tuple[Status, ...]]] = {
     "retry": (Status.DEAD, Status.CANCELLED, Status.FAILED),
     "cancel": (Status.QUEUED, Status.FAILED, Status.RUNNING),
@@ -48,7 +48,7 @@ _TOO_LONG: Final = (
 _CAN_RETRY: Final = f"""j.status IN ('dead', 'cancelled', 'failed') AND NOT {IS_STRIPPED} AND {_TOO_LONG} IS NULL
       AND NOT {IS_EXEC} AND {KEY_OWNER} IS NULL AND NOT EXISTS (SELECT 1 FROM {JOBS} n
         WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {AMONG_IDS})"""
-# Between the choice and this statement another operator may have retried a job, and it has failed again.
+# Since a job was chosen, another operator may have retried it, and it may have failed again. Leave such a job alone.
 _AS_IT_WAS: Final = """(j.status IN ('queued', 'running')
       OR coalesce(j.finished_at, j.last_failed_at, j.created_at) <= :as_of)"""
 CAN_CANCEL: Final = f"j.{WAITING}"
@@ -58,7 +58,7 @@ RUNS: Final = f"j.status = 'running' AND NOT {IS_EXEC}"  # nobody would read a r
 
 @dataclass(frozen=True)
 class Changed:
-    """The result of a batch: ``done`` took effect, ``asked`` were asked to stop; jobs in neither are unchanged."""
+    """The result of a batch. ``done`` jobs were changed, ``asked`` jobs were asked to stop, others are unchanged."""
 
     done: frozenset[int] = frozenset()
     asked: frozenset[int] = frozenset()
@@ -66,9 +66,10 @@ class Changed:
 
 @dataclass(frozen=True)
 class OperatorAction:
-    """An action, with who does it, where and why, for the audit trail. ``filter``: how jobs were chosen if not by id.
+    """An action with who does it, where and why, for the audit trail.
 
-    ``as_of``: change only jobs that have not ended or failed since then. None means all.
+    ``filter`` is how the jobs were chosen, or None if they were chosen by id. If ``as_of`` is given, only jobs that
+    have not ended or failed since then are changed.
     """
 
     action: str
@@ -80,7 +81,7 @@ class OperatorAction:
 
     @property
     def words(self) -> str:
-        """ "cancelled by ada: wrong customer"."""
+        """The action in words, for example "cancelled by ada: wrong customer"."""
         done = {"cancel": "cancelled", "retry": "retried", "release": "released", "dismiss": "dismissed"}[self.action]
         return f"{done} by {self.actor}" + (f": {self.why}" if self.why else "")
 
@@ -89,9 +90,9 @@ class OperatorAction:
 
 
 def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
-    """Make dead, cancelled or waiting failed jobs due now, with all their tries.
+    """Make dead, cancelled or failed jobs due now, with all their tries.
 
-    Their history stays, and so does ``attempts``: the fence only rises.
+    Their history stays, and so does ``attempts``, because the fence only rises.
     """
     again = f"""status = 'queued', run_at = {NOW}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
       cancel_requested_at = NULL, dismissed_at = NULL, misfit_since = NULL, {TAKE_KEY_BACK}"""
@@ -108,26 +109,26 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
 
 
 def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
-    """Cancel waiting jobs at once, ask running ones to stop."""
+    """Cancel waiting jobs at once, and ask running jobs to stop."""
     done = _change(connection, _locked(connection, ids), CAN_CANCEL, CANCELLED, act.as_of, error=act.words)
     count_jobs(connection, done)
     request = f"cancel_requested_at = coalesce(j.cancel_requested_at, {NOW})"
     asked = _change(connection, set(ids) - done, RUNS, request)
     record_act(connection, act, done)
-    # One row for each job: when its attempt ends, we look up there who cancelled it and why.
+    # Write one audit row for each job: when its attempt ends, we look up there who cancelled the job and why.
     record_act(connection, act, asked, each=True)
     return Changed(done, asked)
 
 
 def dismiss(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
-    """Record that dead jobs were dealt with: they stay dead and are no longer reported."""
+    """Record that dead jobs were dealt with. They stay dead and are no longer reported."""
     done = _change(connection, ids, CAN_DISMISS, f"dismissed_at = {NOW}", act.as_of)
     record_act(connection, act, done)
     return Changed(done)
 
 
 def take_back(connection: Connection, ids: Collection[int], act: OperatorAction) -> frozenset[int]:
-    """Cancel the waiting jobs that never had an attempt; return them. Running jobs are not asked to stop."""
+    """Cancel the waiting jobs that never had an attempt, and return them. Running jobs are not asked to stop."""
     never_ran = f"{CAN_CANCEL} AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"
     done = _change(connection, _locked(connection, ids), never_ran, CANCELLED, error=act.why)
     count_jobs(connection, done)
@@ -136,7 +137,10 @@ def take_back(connection: Connection, ids: Collection[int], act: OperatorAction)
 
 
 def begun(connection: Connection, ids: Collection[int]) -> dict[int, int | None]:
-    """The jobs that have or had an attempt, and the number of the last one; None: a pruned job, so it had ended."""
+    """Return the jobs that have or had an attempt, each with the number of its last attempt.
+
+    The number is None for a pruned job, which had ended.
+    """
     statement = f"""
       SELECT j.id, j.attempts, CASE WHEN j.status IN ('queued', 'failed', 'cancelled')
         AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id) THEN 1 ELSE 0 END AS never
@@ -146,9 +150,9 @@ def begun(connection: Connection, ids: Collection[int]) -> dict[int, int | None]
 
 
 def _locked(connection: Connection, ids: Collection[int]) -> Collection[int]:
-    """Lock those of *ids* that nobody else has locked.
+    """Lock the waiting jobs among *ids* that no other session has locked, and return them.
 
-    The next statement then sees whether an attempt of them began.
+    The next statement then sees whether an attempt of these jobs has begun.
     """
     if not ids or not is_postgresql(connection):
         return ids
@@ -183,21 +187,22 @@ def _change(
 
 @dataclass(frozen=True)
 class JobState:
-    """Decides whether an action applies to a job. ``too_long``: the text that exceeds its limit, and the limit.
+    """The facts that decide whether an action applies to a job.
 
-    ``key_owner``: the job that now has the key that this job gave back when it was cancelled.
+    ``too_long`` names the text that exceeds its limit, and the limit. ``key_owner`` is the job that now has the key
+    that this job released when it was cancelled.
     """
 
     status: Status
     stripped: bool  # its payload was pruned, and only its key is left
     too_long: str | None
     dismissed: bool
-    is_exec: bool  # a run of "cronjobs exec": no tick runs it again, or can stop it
+    is_exec: bool  # a run of "cronjobs exec", which no tick can run again or stop
     key_owner: int | None
 
 
 def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
-    """The states of those jobs that exist."""
+    """Return the states of the jobs among *ids* that exist."""
     statement = f"""
         SELECT j.id, j.status, {IS_STRIPPED} AS stripped, {_TOO_LONG} AS too_long,
           j.status = 'dead' AND NOT ({CAN_DISMISS}) AS dismissed, {IS_EXEC} AS is_exec,
@@ -217,10 +222,10 @@ def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
 
 @dataclass(frozen=True)
 class HeldJob:
-    """A running job and its lease; ``recorded``: its runner has already recorded the attempt's outcome.
+    """A running job and its lease. If ``recorded``, the runner has already recorded the attempt's outcome.
 
-    ``lease_s``: the length of its runner's leases in seconds, or None if unknown. ``permitted_until``: until then a
-    cluster worker may run it. If None, no worker may.
+    ``lease_s`` is how long its runner's leases are, in seconds, or None if unknown. Until ``permitted_until`` a cluster
+    worker may run the job. If that is None, no worker may.
     """
 
     job: Job
@@ -234,7 +239,7 @@ class HeldJob:
         return self.job.locked_by or ""
 
     def permitted(self, now: datetime) -> bool:
-        """Whether a cluster worker may still be running it, even if its runner is gone."""
+        """Whether a cluster worker may still be running the job, even if the job's runner is gone."""
         return self.permitted_until is not None and self.permitted_until > now
 
 
@@ -258,12 +263,12 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
 
 
 def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction) -> Written:
-    """Queue jobs whose runner is proven gone: due now, no try charged, one loss more, each only if it passes its fence.
+    """Queue jobs whose runner is proven gone, due now. Each job is changed only if it passes its fence.
 
-    A run of exec becomes dead instead.
+    No try is charged, but one more loss is counted. A run of exec becomes dead instead.
     """
     now = database_now(connection)
-    # On a cluster a handler outlives its supervisor, until its permit ends.
+    # On a cluster, a handler may outlive its supervisor until its permit ends.
     over = tokens.close(connection, [lease_of(holding.job) for holding in gone]).over
     ends = [_released(holding, now, act.words) for holding in gone if holding.job.id in over]
     written = leases.finish(connection, ends) if ends else Written(frozenset(), frozenset())
@@ -297,9 +302,10 @@ def record_act(
     each: bool = False,
     were_dead: frozenset[int] = frozenset(),
 ) -> None:
-    """Record the action: one row per job if jobs were named (or *each*), else one row with all ids of the batch.
+    """Record the action in the audit trail.
 
-    *were_dead*: the jobs whose death it ended. Their rows no longer show it.
+    If the jobs were named, or *each* is true, each job gets one row. Otherwise one row has all ids of the batch.
+    *were_dead* are the jobs that were dead before the action. Their own rows no longer show that.
     """
     if not ids:
         return
@@ -319,11 +325,12 @@ def record_act(
 
 
 def claims_in_flight(connection: Connection) -> frozenset[str]:
-    """The transactions that are claiming now. One that began before a pause was committed may not have seen the pause.
+    """Return the transactions that are claiming now.
 
-    A claim's statement that reads the pauses locks both tables before it takes its snapshot, until the claim ends. So a
-    claim missing from the first answer after that commit sees the pause. Under limits, and row by row, that statement
-    only locks the rows, and a later one leases them. (On SQLite a claim is alone, so there are none.)
+    A claim that began before a pause was committed may not have seen the pause. The claim's statement that reads the
+    pauses locks both tables before it takes its snapshot, and the locks stay until the claim ends. So a claim that is
+    not in the first result after that commit sees the pause. Under limits, and row by row, that statement only locks
+    the rows, and a later statement leases them. On SQLite a claim is alone, so the result is empty.
     """
     if not is_postgresql(connection):
         return frozenset()

@@ -1,7 +1,7 @@
-"""The jobs of a schedule that block each other. Running jobs and jobs that can run decide this, never the ids alone.
+"""The jobs of a schedule that block each other. Only jobs that run, or that some host can run, block others.
 
-The SQL here compares a job ``j`` with the others of its schedule, ``o``. ``:runnable`` is the list of job types that
-some host can run; NULL: unknown, so any may be.
+The SQL here compares a job ``j`` with the other jobs of its schedule, ``o``. ``:runnable`` is the list of job types
+that some host can run, or NULL if that is unknown: then any job counts as runnable.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _IS_RUNNING: Final = "o.status = 'running'"
 AMONG_RUNNABLE: Final = among("runnable")
 _SOMEBODY_CAN_RUN: Final = f"(CAST(:runnable AS text) IS NULL OR o.job_type {AMONG_RUNNABLE})"
 PRESENT_TYPE: Final = json_value("s.definition", "job")
-# Jobs of one schedule run one at a time, oldest first, unless it allows overlap or a person forced this job. None
-# starts while another runs, whatever their ids. A job of a type that no host can run does not block others. Jobs of an
-# earlier definition's type wait behind the rest. All in one subquery: it occurs several times in a claim, where
-# planning costs more than running.
+# Jobs of one schedule run one at a time, oldest first, unless the schedule allows overlap or a person forced this job.
+# No job starts while another runs, whatever their ids. A job of a type that no host can run does not block others. Jobs
+# whose type comes from an earlier definition wait behind the rest. All of this is one subquery, because it occurs
+# several times in a claim, where planning costs more than running.
 IN_TURN: Final = f"""
       ({_FORCED} OR NOT EXISTS (
         SELECT 1 FROM {JOBS} o LEFT JOIN {SCHEDULES} s ON s.name = o.schedule
@@ -40,15 +40,15 @@ _ANOTHER_RUNS: Final = f"""
       EXISTS (SELECT 1 FROM {JOBS} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
         AND {_IS_RUNNING})"""
 # Two concurrent claims could each take a job of the same schedule, because neither sees what the other has not
-# committed. So only one claim at a time takes jobs of schedules until it commits, and it checks again afterwards; see
-# take_turns. The lock is on the row of cronjobs_meta, like the one for limits: a tick locks a schedule's own row for as
-# long as it settles many.
+# committed. So only one claim at a time takes jobs of schedules, until it commits. It checks again afterwards; see
+# take_turns. The lock is on the row of cronjobs_meta, like the lock for limits: a tick locks a schedule's own row for
+# as long as it settles many schedules.
 HOLDS_TURN: Final = f"""
       (j.schedule IS NULL OR {_FORCED}
        OR EXISTS (SELECT 1 FROM {META} m WHERE m.id = 1 FOR NO KEY UPDATE OF m SKIP LOCKED)
        OR {_OVERLAP_ALLOWED})"""
-# Only jobs of the schedule's present type: others come from an older definition. And no jobs of a type that no host can
-# run, which may wait for ever.
+# Only jobs of the schedule's present type count: others come from an older definition. Waiting jobs of a type that no
+# host can run do not count, because they may wait forever.
 _KEEPS_BUSY: Final = f"""
       (o.schedule IS NOT NULL AND o.finished_at IS NULL
        AND (s.id IS NULL OR o.job_type = coalesce({PRESENT_TYPE}, s.name))
@@ -63,10 +63,10 @@ def unfinished_jobs(connection: Connection, schedule: str, runnable: Collection[
 def busy_schedules(
     connection: Connection, names: Collection[str], runnable: Collection[str] | None
 ) -> dict[str, list[Busy]]:
-    """By schedule, the unfinished jobs that keep it from making another job, oldest first.
+    """Return, by schedule, the unfinished jobs that keep it from making another job, oldest first.
 
-    Schedules without any are left out. *runnable*: the job types that some host can run, or None if that is unknown.
-    Read from rows, never from a lock that could outlive a crash.
+    Schedules without such jobs are left out. *runnable* are the job types that some host can run, or None if that is
+    unknown. The answer comes from rows, never from a lock that could outlive a crash.
     """
     busy: dict[str, list[Busy]] = {}
     rows = run(
@@ -87,9 +87,9 @@ def runnable_value(connection: Connection, runnable: Collection[str] | None) -> 
 
 
 def hold_turn(connection: Connection) -> None:
-    """Keep others from starting jobs of schedules until this transaction ends.
+    """Keep other claims from starting jobs of schedules until this transaction ends.
 
-    Waits for another claim that is doing so.
+    If another claim is starting such jobs, this waits for that claim to end.
     """
     if is_postgresql(connection):
         run(connection, f"SELECT m.id FROM {META} m WHERE m.id = 1 FOR NO KEY UPDATE").all()
@@ -103,7 +103,7 @@ def turn_is_taken(connection: Connection) -> bool:
 
 
 def running_beside(connection: Connection, job_id: int) -> int | None:
-    """The running job of the same schedule that this job has to wait for."""
+    """Return the running job of the same schedule that this job has to wait for, or None if there is none."""
     found = run(
         connection,
         f"SELECT o.id FROM {JOBS} j JOIN {JOBS} o ON o.schedule = j.schedule AND o.finished_at IS NULL "
@@ -116,9 +116,9 @@ def running_beside(connection: Connection, job_id: int) -> int | None:
 
 
 def take_turns(connection: Connection, claimed: Sequence[int], runnable: Collection[str] | None) -> None:
-    """Check that the schedules whose jobs were just *claimed* run nothing else. Raises TurnTaken.
+    """Raise TurnTaken if a schedule whose job was just *claimed* is running another job.
 
-    A statement of its own, after the claim has the lock: it sees what another claim committed meanwhile.
+    This is a separate statement after the one that takes the lock, so it sees what another claim committed meanwhile.
     """
     if not claimed or not is_postgresql(connection):
         return

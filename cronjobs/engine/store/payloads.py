@@ -71,7 +71,7 @@ def chunk_after(connection: Connection, after: int, last: int) -> Chunk | None:
     try:
         with connection.begin_nested():
             rows = [StoredPayload._make(row) for row in run(connection, _ROWS, **where, most_bytes=MOST_BYTES)]
-    except (DBAPIError, MemoryError) as error:  # a few bytes of jsonb can be numbers of a gigabyte of digits
+    except (DBAPIError, MemoryError) as error:  # a few bytes of jsonb can be numbers with a gigabyte of digits
         if is_lost(error):
             raise
         rows = list(_one_by_one(connection, where))

@@ -1,6 +1,6 @@
-"""Delete rows that are past their retention: short statements, one per batch, none of which waits for a row lock.
+"""Delete rows that are past their retention. Each batch is one short statement, and none waits for a row lock.
 
-Deleted rows come from RETURNING: SQLite's driver counts no rows for a statement that begins with WITH.
+The deleted rows come from RETURNING, because SQLite's driver counts no rows for a statement that begins with WITH.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from cronjobs.engine.probe.sql_text import (
 from cronjobs.engine.store.given_up import PRUNED, give_up
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_KEYS, IS_STRIPPED, JSON_TYPE, database_now, run
 
-# The payload is gone for good, so the job must not run again; see IS_STRIPPED in engine/store/sql.py.
 DEATHS_NAMED: Final = 20  # ids named in one audit entry
+# A stripped job's payload is gone for good, so the job must not run again; see IS_STRIPPED in engine/store/sql.py.
 STRIPPED: Final = '{"cronjobs.stripped": "true"}'
 
-# Nothing asks for the key of an exec run once the run is written, so the key goes with its row.
+# Nothing asks for the key of an exec run once the run is written, so the key is deleted with its row.
 _KEYED: Final = f"(j.idempotency_key IS NOT NULL AND NOT {IS_EXEC})"
-# A row locked in somebody's open transaction must stop nothing. FOR UPDATE, not FOR NO KEY UPDATE: DELETE takes that
-# lock, and must not wait for it either.
+# Skip rows that somebody's open transaction has locked. Use FOR UPDATE, not FOR NO KEY UPDATE: DELETE takes the FOR
+# UPDATE lock, and must not wait for it either.
 _UNLOCKED: Final = either(postgresql="FOR UPDATE SKIP LOCKED", sqlite="")
 
 
@@ -48,7 +48,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class OldJob:
-    """An ended job past its retention. ``keyed``: its key stays used, so the job is stripped, not deleted."""
+    """An ended job past its retention. If ``keyed``, its key stays in use, so the job is stripped, not deleted."""
 
     id: int
     finished_at: datetime
@@ -76,13 +76,14 @@ def old_jobs(connection: Connection, status: str, before: datetime, after: Slot 
     return [OldJob(row.id, row.finished_at, bool(row.keyed), bool(row.stripped)) for row in rows]
 
 
-# They may have been retried since we read them. "+" keeps SQLite from using the index of all ended jobs.
+# The jobs may have been retried since we read them. "+" keeps SQLite from using the index of all ended jobs.
 _STILL_OLD: Final = either(
     postgresql=f"j.id {AMONG_IDS} AND j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before",
     sqlite=f"j.id {AMONG_IDS} AND +j.status = :status AND +j.finished_at < :before",
 )
 _WITHOUT_RUNS: Final = f"NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"
-# Runs first, in batches: a job that snoozed for a year has half a million, and the cascade would delete them at once.
+# Delete attempts first, in batches: a job that snoozed for a year has half a million, and the cascade would delete them
+# at once.
 _RUNS: Final = f"""
   WITH mine AS MATERIALIZED (SELECT r.job_id, r.attempt FROM {JOB_RUNS} r
     WHERE r.job_id IN (SELECT j.id FROM {JOBS} j WHERE {_STILL_OLD}) LIMIT :limit {_UNLOCKED})
@@ -104,14 +105,14 @@ def remove_runs(connection: Connection, ids: Collection[int], status: str, befor
 
 
 def delete_jobs(connection: Connection, ids: Collection[int], status: str, before: datetime) -> set[int]:
-    """Delete those of these jobs that have no attempts left and are not locked; return them."""
+    """Delete the jobs among *ids* that have no attempts left and are not locked. Return their ids."""
     gone = _of(connection, _JOBS, ids, status, before).all()
     _note_deaths(connection, gone)
     return {row.id for row in gone}
 
 
 def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
-    """Record the open dead jobs among *gone* in the audit trail: their finding disappears with them."""
+    """Record the open dead jobs among *gone* in the audit trail, because their finding disappears with them."""
     found: dict[str, dict[str, Any]] = {}
     for row in gone:
         if row.status == "dead" and (row.dismissed_at is None or row.dismissed_at < row.finished_at):
@@ -123,7 +124,7 @@ def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
 
 
 def strip_jobs(connection: Connection, ids: Collection[int], status: str, before: datetime) -> set[int]:
-    """Clear payload, meta and result of those that have no attempts left and are not locked; return them."""
+    """Clear payload, meta and result of the jobs that have no attempts left and are not locked. Return their ids."""
     return set(_of(connection, _STRIP, ids, status, before, empty="{}", mark=STRIPPED).scalars())
 
 
@@ -133,13 +134,13 @@ def _of(
     return run(connection, statement, ids=sorted(ids), status=status, before=before, **more)
 
 
-# --- what is not a job ------------------------------------------------------------------------------------------------
+# --- other rows -------------------------------------------------------------------------------------------------------
 
-# Never the effect of a job that may run again, by itself or after a retry: it would be done twice.
+# Keep the effects of a job that may run again, by itself or after a retry. Otherwise they would be done twice.
 _SERVED: Final = f"""e.begun_at < :before
       AND NOT EXISTS (SELECT 1 FROM {JOBS} j WHERE j.id = e.job_id AND j.status <> 'succeeded')"""
-# Never above the watermark: there, a missing row means that the occurrence is not settled yet, and the newest row below
-# it explains a gap. Never a schedule's newest row: it shows whether a schedule that is due once a year has had its run.
+# Keep rows above the watermark: there, a missing row means that the occurrence is not settled yet. Keep a schedule's
+# newest row: it explains a gap, and shows whether a schedule that is due once a year has had its run.
 _MAY_GO: Final = f"""EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)
       AND EXISTS (SELECT 1 FROM {OCCURRENCES} n WHERE n.schedule_id = c.schedule_id AND n.last_for > c.last_for)"""
 _UNLOCKED_C: Final = either(postgresql="FOR UPDATE OF c SKIP LOCKED", sqlite="")
@@ -174,17 +175,17 @@ _EFFECTS: Final = f"""
 
 
 def remove_occurrences(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
-    """Delete up to *limit* ledger rows that end no earlier than *after*; return their instants."""
+    """Delete up to *limit* ledger rows that end before *before* and at or after *after*. Return when they end."""
     return list(_from(connection, _removal_of_occurrences, "c.last_for", before, after, limit).scalars())
 
 
 def remove_ticks(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
-    """Delete up to *limit* ticks that began no earlier than *after*; return when they began."""
+    """Delete up to *limit* ticks that began before *before* and at or after *after*. Return when they began."""
     return list(_from(connection, _removal_of_ticks, "t.started_at", before, after, limit).scalars())
 
 
 def old_effects(connection: Connection, before: datetime, after: datetime | None, limit: int) -> Sequence[Row[Any]]:
-    """The next *limit* effects past their retention that began no earlier than *after*: key, begun_at."""
+    """Return the next *limit* effects past their retention that began at or after *after*: key, begun_at."""
     rows: Sequence[Row[Any]] = _from(connection, _search_for_effects, "e.begun_at", before, after, limit).all()
     return rows
 
@@ -197,7 +198,7 @@ def _from(
     after: datetime | None,
     limit: int,
 ) -> Any:
-    # Start where the last batch ended: PostgreSQL would step over every deleted row that is not vacuumed yet.
+    # Start where the last batch ended. Otherwise PostgreSQL would step over every deleted row that is not vacuumed yet.
     from_here = "TRUE" if after is None else f"{column} >= :after"
     place = {} if after is None else {"after": after}
     return run(connection, statement(from_here), before=before, limit=limit, **place)
@@ -228,7 +229,7 @@ def remove_job_type_lists(connection: Connection, hashes: Sequence[str], before:
     return len(run(connection, statement, keys=list(hashes), before=before).all())
 
 
-# --- what would go ----------------------------------------------------------------------------------------------------
+# --- what pruning would delete ----------------------------------------------------------------------------------------
 
 # Kind → its table, and the setting for how long its rows are kept, in the order of pruning.
 KINDS: Final = {
@@ -245,19 +246,19 @@ KINDS: Final = {
 }
 
 Past = tuple[int, datetime | None]
-"""How many rows would go, and the instant of the oldest."""
+"""The number of rows that pruning would delete, and the instant of the oldest row."""
 
 _OLD_JOB: Final = "j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before"
 _KEY_GOES: Final = f"(NOT {_KEYED} OR j.finished_at < :keys)"
-# A dead job that is pruned, too, keeps its effects no longer.
+# A dead or cancelled job keeps its effects only until it is pruned itself.
 _JOB_STAYS: Final = f"""j.status <> 'succeeded' AND NOT (j.finished_at IS NOT NULL AND j.status IN ('dead', 'cancelled')
       AND j.finished_at < :dead AND {_KEY_GOES})"""
 
 
 def past_jobs(connection: Connection, status: str, before: datetime, keys: datetime) -> dict[str, Past]:
-    """Return how much pruning would delete of the jobs in *status*.
+    """Return how many rows pruning would take from the jobs in *status*, by kind.
 
-    Jobs, attempts, and what is left of jobs that keep their key.
+    The kinds are jobs to delete, jobs to strip because they keep their key, and attempts.
     """
     limits = {"status": status, "before": before, "keys": min(keys, before)}
     found = {}
@@ -309,7 +310,7 @@ def past_job_type_lists(connection: Connection, before: datetime) -> Past:
 
 
 def last_tick_at(connection: Connection) -> datetime | None:
-    """When the newest tick, by id, began; see ``clock_jumped``."""
+    """Return when the newest tick, by id, began. See ``clock_jumped``."""
     at: datetime | None = run(connection, f"SELECT t.started_at FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").scalar()
     return at
 
@@ -319,13 +320,13 @@ def _past(connection: Connection, what: str, **limits: Any) -> Past:
     return int(count), oldest
 
 
-# --- how far it got ---------------------------------------------------------------------------------------------------
+# --- how far pruning has come -----------------------------------------------------------------------------------------
 
 
 def prune_from(connection: Connection) -> dict[str, datetime]:
-    """By status, the instant before which only stripped jobs are left.
+    """Return, by status, the instant before which only stripped jobs are left.
 
-    There may be a million of them, and none need be read.
+    There may be a million stripped jobs, and pruning need not read any of them.
     """
     stored = connection.execute(select(meta.c.prune_from).where(meta.c.id == 1)).scalar()
     found = {}

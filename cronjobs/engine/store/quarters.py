@@ -1,7 +1,7 @@
-"""The recent outcomes of schedules' occurrences: the strips on the pages, and the table that caches closed hours.
+"""The recent outcomes of schedules' occurrences: strips for the pages, and the table that caches closed hours.
 
 A row of ``cronjobs_quarters`` is one hour of one schedule in which nothing can change any more. An hour without a row
-is read from the ledger. So a row is never needed; it saves reading up to sixty occurrences and their jobs.
+is read from the ledger. So rows are never needed, but each saves reading up to sixty occurrences and their jobs.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from cronjobs.engine.store.sql import AMONG_IDS, group, run
 from cronjobs.errors import CronjobsError
 
 MARK: Final = 0  # the schedule_id of the row that says up to which hour all hours are closed; real ids begin with 1
-# the hour of the row under that id that serves as a lock: before all others
+# the hour of the row under MARK that serves as a lock; it lies before all others
 NEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
 KEPT: Final = timedelta(hours=26)
 COUNTED: Final = timedelta(days=31)  # the occurrences of longer ranges take too long to count
 MICROSECOND: Final = timedelta(microseconds=1)
 SECONDS: Final = int(QUARTER.total_seconds())
-LATEST: Final = timedelta(minutes=5)  # an hour stays open for so long after its end: its last jobs still run
+LATEST: Final = timedelta(minutes=5)  # an hour stays open this long after its end, while its last jobs still run
 
 
 def quarter_sql(instant: str) -> str:
@@ -50,12 +50,12 @@ def quarter_sql(instant: str) -> str:
 
 _QUARTER_OF_FIRST: Final = quarter_sql("c.first_for")
 _QUARTER_OF_LAST: Final = quarter_sql("c.last_for")
-# The status of the job that an occurrence made. A subquery: for a join PostgreSQL might read all jobs.
+# The status of the job that an occurrence made. This is a subquery: for a join PostgreSQL might read all jobs.
 _STATUS_OF_JOB: Final = (
     f"CASE WHEN c.outcome = 'enqueued' THEN (SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id) END"
 )
 _EARLY: Final = f"c.outcome = 'enqueued' AND c.reason LIKE '{RAN_EARLY}%'"
-# Instants only of the few rows that need them: decoding them takes longer than the rest.
+# Select instants only for the few rows that need them: decoding them takes longer than the rest.
 _BECAME: Final = f"""c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_OF_LAST} AS last_in, c.outcome,
   {_STATUS_OF_JOB} AS status, CAST(c.count AS integer) AS many, CASE WHEN c.count > 2 THEN c.first_for END AS first_for,
   CASE WHEN c.count > 2 THEN c.last_for END AS last_for,
@@ -68,7 +68,7 @@ _SPAN_ROWS: Final = group("rows", {"schedule_id": "bigint", "first_for": "timest
 _OF_GAP: Final = f"""c.schedule_id = g.schedule_id AND c.last_for >= g.begin AND c.last_for <= coalesce(
   (SELECT n.last_for FROM {OCCURRENCES} n WHERE n.schedule_id = g.schedule_id AND n.last_for >= g.ends
    ORDER BY n.last_for LIMIT 1), g.ends)"""
-# The limit keeps PostgreSQL from a join.
+# The limit keeps PostgreSQL from planning a join.
 _IN_GAP: Final = either(
     postgresql=f"LATERAL (SELECT c.* FROM {OCCURRENCES} c WHERE {_OF_GAP} ORDER BY c.last_for LIMIT {1 << 31}) c",
     sqlite=f"{OCCURRENCES} c WHERE {_OF_GAP}",
@@ -79,7 +79,7 @@ _IN_GAP: Final = either(
 
 
 def strips(connection: Connection, ids: Collection[int], first: int, count: int) -> dict[int, str]:
-    """By schedule id, the worst letter of each of *count* quarters from the one numbered *first*."""
+    """Return, by schedule id, the worst letter of each of *count* quarter-hours, beginning with number *first*."""
     known = _hours(connection, ids, first)
     open_ranges = [
         {"schedule_id": id_, "begin": _at(begin), "ends": _at(end)}
@@ -92,7 +92,7 @@ def strips(connection: Connection, ids: Collection[int], first: int, count: int)
 
 
 def _hours(connection: Connection, ids: Collection[int], first: int) -> dict[int, dict[int, str]]:
-    """By schedule, the letters of closed hours, by the number of their first quarter."""
+    """Return the letters of closed hours, by schedule and by the number of the hour's first quarter."""
     rows = run(
         connection,
         f"SELECT q.schedule_id, q.hour, q.quarters FROM {QUARTERS} q WHERE q.schedule_id {AMONG_IDS} "
@@ -129,10 +129,11 @@ def _became_in(connection: Connection, ranges: Sequence[dict[str, Any]]) -> list
 
 
 def _due(connection: Connection, became: Iterable[Became]) -> Callable[[Became, int, int], Iterable[int]]:
-    """The quarters in which occurrences of a row were due: by the schedule's expression, else evenly spread.
+    """Return a function for the quarters in which a row's occurrences were due.
 
-    A row may come from an earlier definition. It counts as one of the present definition if that gives as many
-    occurrences between its first and its last.
+    The function uses the schedule's cron expression, or else spreads the occurrences evenly. A row may come from an
+    earlier definition. So the present expression is used only if it gives the same first and last occurrence, and as
+    many.
     """
     wide = sorted({row.schedule_id for row in became if row.span})
     statement = f"SELECT s.id, s.definition FROM {SCHEDULES} s WHERE s.id {AMONG_IDS}"
@@ -152,7 +153,7 @@ def _due(connection: Connection, became: Iterable[Became]) -> Callable[[Became, 
 
 
 def _cron(definition: Any) -> CronTiming | None:
-    """Return its cron timing, or None if it is due at even intervals or its definition cannot be read."""
+    """Return the cron timing of *definition*, or None if it has no cron expression or cannot be read."""
     try:
         return CronTiming(parse(definition["cron"]), definition.get("timezone", "UTC"))
     except (CronjobsError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
@@ -167,7 +168,7 @@ def _at(quarter: int) -> datetime:
 
 
 def next_open_hour(connection: Connection, now: datetime) -> datetime | None:
-    """The first ended hour in which something was due and that is not closed, or None if there is none."""
+    """Return the first hour that has ended and is not closed, and in which something was due, or None."""
     oldest = _at(number_of(now - timedelta(hours=24)) // IN_AN_HOUR * IN_AN_HOUR)
     marked: datetime | None = run(
         connection,
@@ -188,7 +189,7 @@ def next_open_hour(connection: Connection, now: datetime) -> datetime | None:
 
 
 def close_hour(connection: Connection, now: datetime) -> bool:
-    """Close the oldest ended hour that is open, in one transaction. False: there is none."""
+    """Close the oldest ended hour that is still open, in one transaction. Return False if there is none."""
     _alone(connection)
     hour = next_open_hour(connection, now)
     if hour is None:
@@ -198,7 +199,7 @@ def close_hour(connection: Connection, now: datetime) -> bool:
 
 
 def _alone(connection: Connection) -> None:
-    """Wait for any transaction that closes an hour, or writes occurrences again."""
+    """Keep out other transactions that close an hour or rewrite occurrences. Wait for those that have begun."""
     # Lock a row whose key never changes: a session that waits for a row deleted meanwhile would go on without the lock.
     run(
         connection,
@@ -210,7 +211,7 @@ def _alone(connection: Connection) -> None:
 
 
 def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
-    """The rows to store for *hour*: one for each schedule that had something there which cannot change any more."""
+    """Return the rows to store for *hour*: one for each schedule with occurrences there that can no longer change."""
     place = {"hour": hour, "ends": hour + HOUR}
     settled = run(
         connection,
@@ -237,7 +238,7 @@ def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
 
 
 def _keep(connection: Connection, hour: datetime, rows: Sequence[dict[str, Any]]) -> None:
-    """Write the *rows* of *hour*, mark it as closed, and delete what is too old for any strip."""
+    """Write the *rows* of *hour*, mark the hour as closed, and delete rows that are too old for any strip."""
     mark = {"schedule_id": MARK, "hour": hour + HOUR, "quarters": ""}
     run(
         connection,
@@ -256,7 +257,7 @@ def _keep(connection: Connection, hour: datetime, rows: Sequence[dict[str, Any]]
 
 
 def forget_hours(connection: Connection, spans: Sequence[dict[str, Any]]) -> None:
-    """Reopen the hours of these *spans* (schedule_id, first_for, last_for): their occurrences are written again."""
+    """Reopen the hours of *spans* (schedule_id, first_for, last_for), whose occurrences will be written again."""
     _alone(connection)
     rows = [span | {"first_for": _at(number_of(span["first_for"]) // IN_AN_HOUR * IN_AN_HOUR)} for span in spans]
     run(

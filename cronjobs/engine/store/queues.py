@@ -1,4 +1,4 @@
-"""Capped queues: the row that enqueuers lock, how many jobs wait, how many were dropped, and what sync writes there."""
+"""Capped queues: the row that enqueuers lock, the numbers of waiting and dropped jobs, and what sync writes there."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CAP_ROWS: Final = group("rows", {"name": "text", "max_waiting": "int", "on_full
 _THIS_TRANSACTION: Final = either(
     postgresql="CAST(pg_current_xact_id_if_assigned() AS text)", sqlite="CAST(NULL AS text)"
 )
-# For an enqueue into a queue without a cap. If the queue has one, nothing is written, and ``locked_room`` is used.
+# For an enqueue that expects no cap. If the queue has a cap, nothing is written, and ``locked_room`` is used.
 IS_CAPPED: Final = (
     f"EXISTS (SELECT 1 FROM {QUEUES} q WHERE q.name = CAST(:queue AS text) AND q.max_waiting IS NOT NULL)"
 )
 
-# Steps over rows that another session has locked, so nobody waits for ever. Locking is a statement of its own, because
-# the one that counts must see what was committed before we had the lock. It is a function because an enqueuer has no
-# right to update the row, and so could not lock it by a plain SELECT.
+# Skip rows that another session has locked, so nobody waits forever. Locking is a separate statement, because the
+# statement that counts must see what was committed before we had the lock. A function does the locking, because an
+# enqueuer may not update the row, and so could not lock it by a plain SELECT.
 _LOCK_POSTGRESQL: Final = f"""
   SELECT q.name, q.max_waiting, q.on_full, q.mine, CAST(pg_current_xact_id() AS text) AS xact
   FROM {LOCK_QUEUES}(ARRAY(SELECT v FROM json_array_elements_text(CAST(:names AS json)) v), false) q"""
@@ -44,9 +44,9 @@ _COUNT: Final = f"""
 
 @dataclass(frozen=True)
 class Room:
-    """For the given queues: the ``caps`` in force, and how many jobs wait (counted up to the cap).
+    """The ``caps`` in force for some queues, and how many jobs wait in each, counted up to the cap.
 
-    ``held``: queues locked by another transaction; then nothing was counted.
+    ``held`` are queues that another transaction has locked. If there are any, nothing was counted.
     """
 
     caps: Mapping[str, Cap]
@@ -56,9 +56,9 @@ class Room:
 
 @contextmanager
 def locked_room(connection: Connection, names: Collection[str]) -> Iterator[Room]:
-    """Lock those of queues *names* that are capped until the transaction ends, and yield their room.
+    """Lock the capped queues among *names* until the transaction ends, and yield their room.
 
-    If each statement is a transaction of its own (autocommit), the block becomes one transaction.
+    If the connection is in autocommit mode, the block becomes one transaction.
     """
     room = _room(connection, names)
     if room is not None:
@@ -76,7 +76,7 @@ def locked_room(connection: Connection, names: Collection[str]) -> Iterator[Room
 
 
 def _room(connection: Connection, names: Collection[str]) -> Room | None:
-    """The room, or None if the lock did not outlast its statement."""
+    """Return the room, or None if the lock ended with its statement (autocommit)."""
     asked = sorted(names)
     statement = _LOCK_POSTGRESQL if is_postgresql(connection) else _LOCK_SQLITE
     locked = run(connection, statement, names=asked).all()
@@ -91,7 +91,7 @@ def _room(connection: Connection, names: Collection[str]) -> Room | None:
 
 
 def room_now(connection: Connection, names: Collection[str], changed: Collection[Cap], lifted: Collection[str]) -> Room:
-    """The room of queues *names* once *changed* caps are in force and *lifted* caps are removed. Locks nothing."""
+    """Return the room of queues *names* with the *changed* caps and without the *lifted* ones. Locks nothing."""
     stored = caps_in_force(connection)
     caps = {name: cap for name, cap in stored.items() if name in names and name not in lifted}
     caps |= {cap.queue: cap for cap in changed if cap.queue in names}
@@ -127,7 +127,10 @@ def count_held(connection: Connection, queue: str) -> None:
 
 
 def held_so_far(connection: Connection) -> int:
-    """Return how many enqueues gave up in this way. SQLite has one writer, and enqueues wait for it."""
+    """Return how many enqueues gave up because a queue was held.
+
+    On SQLite none gives up. Enqueues wait for the only writer.
+    """
     if not is_postgresql(connection):
         return 0
     statement = f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {QUEUES_HELD}"
@@ -146,9 +149,9 @@ def caps_in_force(connection: Connection) -> dict[str, Cap]:
 
 
 def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str]) -> set[str]:
-    """Put *caps* in force and remove those of the queues *lifted*. The number of dropped jobs stays.
+    """Put *caps* in force, and remove the caps of the queues *lifted*. The number of dropped jobs stays.
 
-    Returns the queues that were changed: it does not wait for rows that an enqueuer has locked.
+    Returns the queues that were changed. Queues whose rows an enqueuer has locked are skipped.
     """
     names = sorted({cap.queue for cap in caps} | set(lifted))
     if not names:
@@ -174,7 +177,7 @@ def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str
 
 
 def pressures(connection: Connection) -> Sequence[Row[Any]]:
-    """Queues that are capped or have dropped jobs, with their caps, for commands that only read."""
+    """Return queues that are capped or have dropped jobs, with their caps and the number of dropped jobs."""
     return run(
         connection,
         f"""
@@ -184,7 +187,7 @@ def pressures(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def paused_scope(connection: Connection, queue: str) -> str | None:
-    """Whether a pause of "all" or of this "queue" holds its jobs back now. None: not paused."""
+    """Return "all" or "queue", the scope of a pause that holds the queue's jobs back now, or None if none does."""
     found = run(
         connection,
         f"""

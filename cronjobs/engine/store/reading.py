@@ -1,4 +1,4 @@
-"""A connection that only reads, and runs no statement for long: for pages that anybody may open at any time."""
+"""Make a connection read-only, with a time limit for each statement, for pages that anybody may open at any time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AGAIN_S: Final = 0.02
 def only_reading(connection: Connection, *, lent: bool = False) -> Iterator[None]:
     """Make a transaction that has just begun read-only: one snapshot, at most 5 s per statement.
 
-    *lent*: the connection is not one of ours, so it also needs our session settings.
+    If *lent*, the connection is not one of ours, so it also needs our session settings.
     """
     if is_postgresql(connection):
         run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -39,9 +39,9 @@ def only_reading(connection: Connection, *, lent: bool = False) -> Iterator[None
 
 @contextmanager
 def _interrupted_after(limit_s: float, raw: Any) -> Iterator[None]:
-    """Interrupt the statement in a thread.
+    """Interrupt statements from a thread once *limit_s* seconds have passed.
 
-    SQLite would call a Python progress handler while it holds the connection's mutex, which can freeze other threads.
+    SQLite would call a progress handler in Python while it holds the connection's mutex, which can freeze others.
     """
     done = threading.Event()
 

@@ -1,8 +1,7 @@
-"""SQL by which a cancelled job gives its key back, if no attempt of it ever began.
+"""SQL by which a cancelled job releases its key if none of its attempts ever began.
 
-Every way to cancel uses these pieces.
-
-The SQL functions of the migration say the same; a test compares the rows that both leave.
+Every way to cancel uses these pieces. The SQL functions of the migration do the same; a test compares the rows that
+both leave.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from typing import Final
 
 from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS
 
-# A row in job_runs is an attempt that began. A job that died and was retried while it was being pruned has no such row
-# left, but it has failed.
+# A row in job_runs is an attempt that began. A job that died, and was retried while it was being pruned, has no such
+# row left, but ``last_failed_at`` shows that it ran.
 NEVER_BEGUN: Final = f"(j.last_failed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id))"
 # Clear the column of the unique key, so that ON CONFLICT in anybody's SQL lets a new job have the key.
 RELEASE_KEY: Final = f"""
@@ -20,5 +19,5 @@ RELEASE_KEY: Final = f"""
       idempotency_key = CASE WHEN {NEVER_BEGUN} THEN NULL ELSE j.idempotency_key END"""
 # For jobs that are retried.
 TAKE_KEY_BACK: Final = "idempotency_key = coalesce(j.idempotency_key, j.released_key), released_key = NULL"
-# NULL: nobody has it.
+# The job that now has the released key, or NULL.
 KEY_OWNER: Final = f"(SELECT k.id FROM {JOBS} k WHERE k.idempotency_key = j.released_key)"

@@ -1,4 +1,4 @@
-"""The questions of ``status`` about all schedules: which need a closer look, and which fire next."""
+"""Find the schedules that need a closer look, and those that fire next, for ``status``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from cronjobs.engine.store.overlap import AMONG_RUNNABLE, runnable_value
 from cronjobs.engine.store.schedules import PAUSED_BY, SCHEDULE_COLUMNS, StoredSchedule, stored_schedules
 from cronjobs.engine.store.sql import AMONG_IDS, json_value, run
 
-# Of the schedule "j": its newest ledger row did not run, or its job has not succeeded. A row in the future proves
-# nothing (a clock was wrong), nor does a run that such a clock made early. A job that no longer exists ended long ago.
-# Subqueries with a limit, not joins: PostgreSQL would read the whole ledger and all jobs.
+# True if the newest ledger row of schedule "j" has no run, or its job has not succeeded. A row in the future (a clock
+# was wrong) counts as no run, as does a run that such a clock made early. A job that no longer exists ended long ago,
+# and counts as succeeded. Subqueries with a limit, because for joins PostgreSQL would read the whole ledger and all
+# jobs.
 _WENT_BADLY: Final = f"""
       (SELECT CASE WHEN c.last_for <= {NOW} AND c.outcome IN ('enqueued', 'coalesced')
          AND coalesce(c.reason, '') NOT LIKE '{RAN_EARLY}%'
          AND coalesce((SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id), 'succeeded') = 'succeeded'
          THEN 0 ELSE 1 END
        FROM {OCCURRENCES} c WHERE c.schedule_id = j.id ORDER BY c.last_for DESC LIMIT 1) = 1"""
-# An object without a grace, and not one that Python may fail to read: a NUL, too many digits, too many levels.
+# True if the definition is an object without a grace that Python can certainly read. Python may fail to read a NUL, too
+# many digits or too many levels.
 _NO_GRACE: Final = either(
     postgresql=(
         "(jsonb_typeof(j.definition) = 'object' AND NOT j.definition ? 'grace_s' "
@@ -47,10 +49,11 @@ _BY_BYTES: Final = either(postgresql='COLLATE "C"', sqlite="")  # as Python comp
 
 @dataclass(frozen=True)
 class Survey:
-    """The numbers of ``active`` schedules and of those that will fire unless something changes, and ids of active ones.
+    """Counts of all active schedules, and the ids of schedules that need a closer look.
 
-    ``went_badly``: the newest ledger row needs a closer look. ``doubtful``: these, plus schedules that are due, have a
-    ``grace`` or may have an unreadable definition, plus retired ones that owe something.
+    ``coming`` counts the schedules that will fire unless something changes. ``went_badly`` are schedules whose newest
+    ledger row needs a closer look. ``doubtful`` are these, plus schedules that are due, have a ``grace`` or may have an
+    unreadable definition, plus schedules, even retired ones, that owe something.
     """
 
     active: int = 0
@@ -61,9 +64,9 @@ class Survey:
 
 
 def survey(connection: Connection, runnable: Collection[str]) -> Survey:
-    """All facts that need a look at each schedule, in one pass. *runnable*: the job types that some host can run.
+    """Read all facts that need a look at each schedule, in one pass. *runnable* are the types that some host can run.
 
-    In the order of ids, which is the order of their ledger rows, not of names.
+    The pass goes by id, like the ledger rows, not by name.
     """
     row = run(
         connection,
@@ -82,7 +85,7 @@ def survey(connection: Connection, runnable: Collection[str]) -> Survey:
 
 
 def schedules_by_id(connection: Connection, ids: Collection[int]) -> list[StoredSchedule]:
-    """These schedules, by name."""
+    """Return these schedules, ordered by name."""
     if not ids:
         return []
     statement = f"SELECT {SCHEDULE_COLUMNS} FROM {SCHEDULES} j WHERE j.id {AMONG_IDS} ORDER BY j.name"
@@ -90,7 +93,7 @@ def schedules_by_id(connection: Connection, ids: Collection[int]) -> list[Stored
 
 
 def next_to_fire(connection: Connection, limit: int) -> list[tuple[datetime, str]]:
-    """Active schedules that are not paused, by instant and name: the first *limit*."""
+    """Return the first *limit* active schedules that are not paused, ordered by instant and name."""
     rows = run(
         connection,
         f"SELECT j.next_at, j.name FROM {SCHEDULES} j WHERE j.status = 'active' AND {_FIRES} "
@@ -101,7 +104,7 @@ def next_to_fire(connection: Connection, limit: int) -> list[tuple[datetime, str
 
 
 def active_schedules(connection: Connection) -> Sequence[Row[Any]]:
-    """All active schedules by name: ``name``, ``next_at``, ``paused``."""
+    """Return all active schedules, ordered by name: ``name``, ``next_at``, ``paused``."""
     return run(
         connection,
         f"SELECT j.name, j.next_at, {PAUSED_BY} AS paused FROM {SCHEDULES} j WHERE j.status = 'active' ORDER BY j.name",

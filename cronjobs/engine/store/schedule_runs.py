@@ -1,7 +1,7 @@
 """The newest ledger rows of some schedules, and what became of their jobs.
 
-Bounded, however long a schedule has lived: it reads so many ledger rows by primary key, and makes one step into jobs
-and attempts for each.
+However long a schedule has lived, a limited number of its ledger rows is read by primary key, with one step into jobs
+and attempts for each row.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from cronjobs.engine.store.schedules import PAUSED_BY
 from cronjobs.engine.store.sql import AMONG_IDS, run
 from cronjobs.engine.store.status_facts import SOME_AGO
 
-# SQLite needs this join with a bound; PostgreSQL would make it by reading the whole ledger by time.
+# SQLite needs a join with a bound. For that join, PostgreSQL would read the whole ledger by time.
 _NEWEST_OF_EACH: Final = either(
     postgresql=f"""{SCHEDULES} s CROSS JOIN LATERAL (
           SELECT l.* FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
           ORDER BY l.last_for DESC LIMIT :rows_each) c WHERE s.id {AMONG_IDS}""",
-    # CROSS JOIN keeps the order, schedules first. The ledger is read from the row that is so many back.
+    # CROSS JOIN keeps the order, schedules first. The ledger is read from the row that is :rows_each back.
     sqlite=f"""{SCHEDULES} s CROSS JOIN {OCCURRENCES} c
         WHERE s.id {AMONG_IDS} AND c.schedule_id = s.id AND c.last_for <= {NOW} AND c.last_for >= coalesce(
           (SELECT l.last_for FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
@@ -37,7 +37,7 @@ _NEWEST_OF_EACH: Final = either(
 
 @dataclass(frozen=True)
 class ScheduleRow:
-    """A schedule; ``paused``: who paused it or everything, and why, if that pause is in force."""
+    """A schedule. ``paused`` says who paused it or everything, and why, if that pause is in force."""
 
     id: int
     name: str
@@ -48,11 +48,11 @@ class ScheduleRow:
 
 @dataclass(frozen=True)
 class LedgerRun:
-    """A ledger row and the job that was made for it; all of the job is None if there is none, or it was pruned.
+    """A ledger row and the job that was made for it. The job's fields are None if there is no job, or it was pruned.
 
-    ``status`` is "dead" for a job that retention removed dead, before anybody dealt with it.
-    ``count``: of its occurrences. ``took``: how long the job's last attempt ran, if it ended and is still recorded.
-    ``early``: a wrong clock ran it before it was due, and nothing did since; ``early_by``: by when on a right clock.
+    ``count`` is the number of occurrences in the row. ``took`` is how long the job's last attempt ran, if that attempt
+    ended and is still recorded. If ``early``, a wrong clock ran the job before it was due, and nothing has run it
+    since. ``early_by`` is the instant, on a right clock, by which it had run.
     """
 
     last_for: datetime
@@ -76,7 +76,10 @@ def schedule_rows(connection: Connection, schedule_ids: Collection[int]) -> list
 
 
 def next_due(connection: Connection, limit: int | None) -> list[int]:
-    """Active schedules by their next run, paused ones too, then those that are never due again: the first *limit*."""
+    """Return the first *limit* active schedules by their next run, even if paused. Those never due again come last.
+
+    If *limit* is None, all are returned.
+    """
     statement = (
         f"SELECT j.id FROM {SCHEDULES} j WHERE j.status = 'active' ORDER BY j.next_at IS NULL, j.next_at, j.name "
         "LIMIT :limit"
@@ -114,7 +117,7 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
 
 
 def newest_triggered(connection: Connection, schedule_ids: Collection[int]) -> dict[int, LedgerRun]:
-    """By id, the newest run of each schedule that a person triggered, in the form of a ledger row."""
+    """Return, by schedule id, the newest run that a person triggered, in the form of a ledger row."""
     rows = run(
         connection,
         f"""
@@ -141,7 +144,7 @@ def _number_of(detail: object) -> int | None:
 
 
 def _jobs(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
-    # The last attempt by a subquery: PostgreSQL may turn a join into a walk over all attempts.
+    # Find the last attempt by a subquery: PostgreSQL may turn a join into a scan of all attempts.
     found = run(
         connection,
         f"""
@@ -165,7 +168,10 @@ def _with_job(
 
 
 def with_long_runs(connection: Connection, *, longer_than: timedelta, among_last: int, limit: int) -> list[int]:
-    """Ids of active schedules with a run that takes longer than that now, or did among its *among_last* last runs."""
+    """Return up to *limit* active schedules, by id, with a run longer than *longer_than*.
+
+    Runs in progress count, and the last *among_last* successful runs of all jobs.
+    """
     rows = run(
         connection,
         f"""

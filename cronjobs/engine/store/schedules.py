@@ -1,4 +1,4 @@
-"""Definitions, watermarks, the occurrence ledger, pauses."""
+"""The tables of schedules: definitions, watermarks, the occurrence ledger, pauses."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ Settled = tuple[datetime, list[Any] | None]  # the watermark, and what earlier d
 
 @dataclass(frozen=True)
 class StoredSchedule:
-    """A row of cronjobs_schedules; ``paused`` if a pause of everything or of this schedule is in force.
+    """A row of ``cronjobs_schedules``, with the pauses that affect it.
 
-    ``owed``: what earlier definitions owe (``schedules.planning``). ``pauses``: its own and those of everything, in
-    force or over, as ``pauses_of_schedules`` returns them.
+    ``owed`` is what earlier definitions owe (``schedules.planning``). If a pause of everything or of this schedule is
+    in force, ``paused`` says who paused it and why. ``pauses`` are such pauses, in force or over, as
+    ``pauses_of_schedules`` returns them.
     """
 
     id: int
@@ -67,14 +68,14 @@ class LedgerRow:
     outcome: str
     reason: str | None = None
     job_id: int | None = None
-    decided_at: datetime | None = None  # None: the time of the write
+    decided_at: datetime | None = None  # if None, the time of the write
     tick: int | None = None  # id of the tick that decided it
 
 
 _ABOVE: Final = "c.schedule_id = r.schedule_id AND c.last_for > r.above"
 
 _LEDGER_ROWS: Final = group("rows", kinds(occurrences))
-# The limit keeps PostgreSQL from a join, for which it would read the whole ledger.
+# The limit keeps PostgreSQL from planning a join, for which it would read the whole ledger.
 _ROWS_ABOVE: Final = either(
     postgresql=f"LATERAL (SELECT c.* FROM {OCCURRENCES} c WHERE {_ABOVE} ORDER BY c.last_for LIMIT {1 << 31}) c",
     sqlite=f"{OCCURRENCES} c WHERE {_ABOVE}",
@@ -92,14 +93,14 @@ _DUE_SINCE: Final = "coalesce(j.next_at, j.seen_until)"
 
 
 def stored_schedules(connection: Connection, rows: Sequence[Row[Any]]) -> list[StoredSchedule]:
-    """Rows of ``SCHEDULE_COLUMNS`` as objects."""
+    """Return rows of ``SCHEDULE_COLUMNS`` as objects, with their pauses."""
     if not rows:
         return []
     of_everything: list[Row[Any]] = []
     of_one: dict[str, list[Row[Any]]] = {}
     for pause in pauses_of_schedules(connection):
         (of_everything if pause.scope == "all" else of_one.setdefault(pause.name, [])).append(pause)
-    # By position: by name it takes twice as long, and there may be ten thousand.
+    # Pass the columns by position: by name it takes twice as long, and there may be ten thousand schedules.
     return [_schedule(*row, pauses=[*of_everything, *of_one.get(row.name, ())]) for row in rows]
 
 
@@ -107,7 +108,7 @@ _schedule: Any = StoredSchedule  # mypy does not know how many columns a row has
 
 
 def all_schedules(connection: Connection) -> list[StoredSchedule]:
-    """Every definition in the database, including retired ones, by name."""
+    """Return every schedule in the database, including retired ones, ordered by name."""
     return stored_schedules(
         connection, run(connection, f"SELECT {SCHEDULE_COLUMNS} FROM {SCHEDULES} j ORDER BY j.name").all()
     )
@@ -120,11 +121,11 @@ def due_schedules(
     after: StoredSchedule | None = None,
     limit: int | None = None,
 ) -> list[StoredSchedule]:
-    """Schedules that are due and not paused, the longest due first. Locks nothing.
+    """Return schedules that are due and not paused, the longest due first. Locks nothing.
 
-    *but*: names to leave alone. It returns at most *limit* of those that come *after* the given one. A watermark in the
-    future (a clock was wrong) counts as due, so that it can be corrected. So does a schedule, even a retired one, with
-    pieces of earlier definitions, unless it is paused.
+    *but* are names to leave out. If *after* is given, the schedules up to that one are left out, too. A schedule whose
+    watermark is in the future (a clock was wrong) counts as due, so that the watermark can be corrected. A schedule
+    with pieces of earlier definitions counts as due, even if retired, unless it is paused.
     """
     behind = "" if after is None else f"AND ({_DUE_SINCE}, j.id) > (:after_at, :after_id) "
     place = {} if after is None else {"after_at": after.next_at or after.seen_until, "after_id": after.id}
@@ -141,7 +142,7 @@ def due_schedules(
 
 
 def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled]:
-    """Lock the rows of these schedules that others have not locked; return how far each locked one is settled."""
+    """Lock the rows of these schedules that no other session has locked. Return how far each of them is settled."""
     rows = run(
         connection,
         f"SELECT j.id, j.seen_until, j.owed FROM {SCHEDULES} j WHERE j.id {AMONG_IDS} ORDER BY j.id {LOCK}",
@@ -151,22 +152,22 @@ def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled
 
 
 def lock_schedules(connection: Connection, stored: Sequence[StoredSchedule]) -> set[int]:
-    """Lock those schedules that are still settled exactly as far as we read; return their ids.
+    """Lock the schedules that are still settled exactly as far as we read. Return their ids.
 
-    Leaves out those that another tick has locked. The comparison makes it safe to write in the transaction what was
-    computed outside it.
+    Schedules that another tick has locked are left out. The comparison makes it safe to write results in this
+    transaction that were computed outside it.
     """
     locked = lock_rows(connection, [each.id for each in stored])
     return {each.id for each in stored if locked.get(each.id) == each.settled}
 
 
 def wait_for_schedule(connection: Connection, name: str) -> None:
-    """Lock a schedule's row until the transaction ends. Unlike a tick, wait for whoever has it."""
+    """Lock a schedule's row until the transaction ends. Unlike a tick, wait if another session has locked it."""
     run(connection, f"SELECT j.id FROM {SCHEDULES} j WHERE j.name = :name {WAIT_FOR_LOCK}", name=name)
 
 
 def lock_definitions(connection: Connection) -> bool:
-    """Lock the definitions against changes until the transaction ends. False: another tick has the lock."""
+    """Lock the definitions until the transaction ends. Return False if another tick has locked them."""
     if not is_postgresql(connection):
         return True
     return run(connection, f"SELECT j.id FROM {META} j {LOCK}").first() is not None
@@ -174,7 +175,7 @@ def lock_definitions(connection: Connection) -> bool:
 
 @dataclass(frozen=True)
 class Watermark:
-    """Up to where a schedule's occurrences are settled, and when the next tick must look again."""
+    """Up to where a schedule's occurrences are settled, and when the next tick must look at the schedule again."""
 
     schedule_id: int
     seen_until: datetime
@@ -200,7 +201,7 @@ def put_owed(connection: Connection, schedule_id: int, owed: list[dict[str, Any]
 
 
 def ledger_between(connection: Connection, schedule_id: int, first: datetime, last: datetime) -> list[LedgerRow]:
-    """The ledger rows that touch the range from *first* to *last*, oldest first."""
+    """Return a schedule's ledger rows that touch the range from *first* to *last*, oldest first."""
     columns = occurrences.c
     rows = connection.execute(
         select(*(columns[name] for name in LedgerRow.__dataclass_fields__))
@@ -211,9 +212,9 @@ def ledger_between(connection: Connection, schedule_id: int, first: datetime, la
 
 
 def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict[int, list[LedgerRow]]:
-    """By schedule id, the ledger rows that end after its instant, oldest first; schedules without any are left out.
+    """Return, by schedule id, the ledger rows that end after the schedule's instant in *limits*, oldest first.
 
-    Above a watermark there normally are none.
+    Schedules without such rows are left out. Above a watermark there normally are none.
     """
     found: dict[int, list[LedgerRow]] = {}
     rows = [{"schedule_id": schedule_id, "above": instant} for schedule_id, instant in limits.items()]
@@ -247,7 +248,7 @@ def record_occurrences(
 ) -> None:
     """Insert ledger rows. If an occurrence already has one, the primary key makes the transaction fail.
 
-    *now* and *tick* apply to rows that are decided here. Rows of which a part is left keep their own.
+    *now* and *tick* apply to rows that are decided here. A row that is the rest of an earlier row keeps its own.
     """
     if rows:
         here = {"decided_at": now, "tick": tick}
@@ -295,7 +296,10 @@ def put_definitions(connection: Connection, definitions: Sequence[Definition]) -
 
 
 def rename(connection: Connection, names: Mapping[str, str]) -> None:
-    """Rename schedules (old → new); ledger and watermark refer to their ids, and unfinished jobs and pauses follow."""
+    """Rename schedules (*names* maps old to new), and with them their unfinished jobs and pauses.
+
+    The ledger and the watermark refer to a schedule's id, so they need no change.
+    """
     if not names:
         return
     rows = [{"old": old, "new": new} for old, new in names.items()]
@@ -312,7 +316,7 @@ def rename(connection: Connection, names: Mapping[str, str]) -> None:
 
 
 def renames(connection: Connection) -> list[tuple[datetime, str, str]]:
-    """Every renaming, oldest first: when, from, to."""
+    """Return every renaming, oldest first, as (when, old name, new name)."""
     rows = connection.execute(select(audit).where(audit.c.action == "rename").order_by(audit.c.at, audit.c.id)).all()
     return [
         (row.at, str(row.detail["from"]), row.subject)
@@ -322,7 +326,7 @@ def renames(connection: Connection) -> list[tuple[datetime, str, str]]:
 
 
 def name_now(name: str, renamed: Sequence[tuple[datetime, str, str]]) -> str:
-    """The present name of the schedule that was once called *name*; *renamed*: every renaming, oldest first."""
+    """Return the present name of the schedule once called *name*. *renamed* is every renaming, oldest first."""
     for _, old, new in renamed:
         if old == name:
             name = new
@@ -330,7 +334,7 @@ def name_now(name: str, renamed: Sequence[tuple[datetime, str, str]]) -> str:
 
 
 def follow_renames(connection: Connection, ids: Collection[int]) -> None:
-    """Give these jobs, which may run again, the present name of their schedule: overlap finds them by it."""
+    """Give these jobs, which may run again, their schedule's present name, by which the overlap rules find them."""
     gone = run(
         connection,
         f"SELECT DISTINCT j.schedule FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.schedule IS NOT NULL "
@@ -360,7 +364,7 @@ def _move_pause(connection: Connection, old: str, new: str) -> None:
 
 
 def retire(connection: Connection, names: Collection[str]) -> None:
-    """Stop firing these schedules; rows, ledger and jobs stay."""
+    """Stop firing these schedules. Their rows, ledger and jobs stay."""
     if names:
         run(
             connection,
@@ -383,7 +387,10 @@ def pause(
     now: datetime,
     skip: bool = False,
 ) -> None:
-    """Pause, or change a pause in force. Its beginning stays unless *skip* changes."""
+    """Begin a pause, or change the pause in force. If *until* is None, the pause has no end.
+
+    A changed pause keeps its beginning unless *skip* changes.
+    """
     there = pause_row(connection, scope=scope, name=name)
     goes_on = there is not None and (there.until is None or there.until > now) and bool(there.skip) == skip
     values = {"until": until, "by": by, "why": why, "skip": int(skip)}
@@ -396,12 +403,15 @@ def pause(
 
 
 def pause_row(connection: Connection, *, scope: str, name: str) -> Row[Any] | None:
-    """The last pause of this scope and name, in force or over."""
+    """Return the last pause of this scope and name, in force or over, or None if there was none."""
     return connection.execute(select(pauses).where(pauses.c.scope == scope, pauses.c.name == name)).first()
 
 
 def resume(connection: Connection, *, scope: str, name: str, now: datetime) -> bool:
-    """End a pause; return whether it was in force. The row stays: later settling needs its beginning and end."""
+    """End a pause. Return whether it was in force.
+
+    The row stays, because occurrences that are settled later need the pause's beginning and end.
+    """
     ended = connection.execute(
         update(pauses)
         .where(pauses.c.scope == scope, pauses.c.name == name, or_(pauses.c.until.is_(None), pauses.c.until > now))
@@ -412,7 +422,10 @@ def resume(connection: Connection, *, scope: str, name: str, now: datetime) -> b
 
 
 def pauses_of_schedules(connection: Connection) -> Sequence[Row[Any]]:
-    """Every past and present pause that affects schedules, oldest first. "said" is its name in the ledger."""
+    """Return every past and present pause that affects schedules, oldest first.
+
+    ``said`` is how the ledger names the pause.
+    """
     return run(
         connection,
         f"SELECT p.scope, p.name, p.until, p.paused_at, p.skip, {_PAUSED_WORDS} AS said FROM {PAUSES} p "

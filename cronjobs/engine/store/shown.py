@@ -1,4 +1,4 @@
-"""Columns as lists show them: the beginning of each text, and JSON up to a size. Anyone can write megabytes there."""
+"""Columns as lists show them: the beginning of a text, and JSON up to a size. Anyone can write megabytes there."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _LONGER: Final = {
 
 def columns_shown(*names: str) -> str:
     """Text columns of ``j`` (a job or an attempt) as a list for SELECT."""
-    # SQLite keeps bytes even in a text column.
+    # CAST, because SQLite keeps bytes even in a text column.
     return ", ".join(f"CAST(substr(j.{name}, 1, {_LONGER.get(name, LONGEST)}) AS text) AS {name}" for name in names)
 
 
 def shown(
     connection: Connection, columns: Iterable[Column[Any]], *, with_json: bool = True
 ) -> list[ColumnElement[Any]]:
-    """*columns* to select. Without *with_json*, JSON columns count as too large."""
+    """Return *columns* in the form to select. Without *with_json*, JSON columns count as too large."""
     return [_one(is_postgresql(connection), column, with_json) for column in columns]
 
 
 def fetched(connection: Connection, query: Callable[[bool], Select[Any]]) -> Sequence[Row[Any]]:
-    """The rows of *query*, a function of whether to fetch JSON.
+    """Return the rows of *query*, a function that takes whether to fetch JSON.
 
     If the database itself fails, try without JSON: a few bytes of jsonb can be numbers with a gigabyte of digits.
     """
@@ -55,7 +55,7 @@ def fetched(connection: Connection, query: Callable[[bool], Select[Any]]) -> Seq
 
 
 def beginning(column: Column[Any]) -> ColumnElement[Any]:
-    """The beginning of a text *column*, under the column's own name."""
+    """Return SQL for the beginning of a text *column*, under the column's own name."""
     return cast(func.substr(column, 1, _LONGER.get(column.name, LONGEST)), Text).label(column.name)
 
 
@@ -64,7 +64,7 @@ def _one(postgresql: bool, column: Column[Any], with_json: bool) -> ColumnElemen
         kind = "jsonb" if postgresql else "text"
         return literal_column(f"""CAST('"{TOO_LARGE}"' AS {kind})""", Json()).label(column.name)
     if isinstance(column.type, Json):
-        # Only the table's name: after FROM it refers to the table of the configured schema.
+        # Use the table's name alone: after FROM it refers to the table of the configured schema.
         fetched = if_not_too_large(f"{column.table.name}.{column.name}")
         sql = statement_text(fetched, postgresql=postgresql)
         return literal_column(sql, Json()).label(column.name)

@@ -9,20 +9,20 @@ from cronjobs.engine.probe.sql_text import either
 from cronjobs.engine.rules.payload import MOST_FETCHED, ODD_NUMBER, TOO_LARGE
 from cronjobs.text import BrokenText
 
-UNREAD: Final = "cronjobs unread"  # replaces a payload; no payload is a plain text
-NOT_FETCHED: Final = (TOO_LARGE, ODD_NUMBER)  # the same, as the database writes them
+UNREAD: Final = "cronjobs unread"  # replaces a payload that was not read; a payload is never plain text
+NOT_FETCHED: Final = (TOO_LARGE, ODD_NUMBER)  # what the database returns instead of JSON
 
-_SMALL: Final = 16 * 1024  # bytes of jsonb; as text at most sixty times that, unless its numbers are odd
-_COMPRESSED: Final = 2_000  # bytes on disk; at most 255 times that when decompressed
+_SMALL: Final = 16 * 1024  # bytes of jsonb; as text it is at most sixty times as long, unless its numbers are odd
+_COMPRESSED: Final = 2_000  # bytes on disk; decompressed they are at most 255 times as many
 _SURELY_LARGE: Final = 2 * MOST_FETCHED  # jsonb takes up to twelve bytes for one digit and its comma
 
 
 def if_not_too_large(column: str) -> str:
-    """JSON *column* if it is small enough to fetch, else ``TOO_LARGE`` or ``ODD_NUMBER``.
+    """Return SQL for JSON *column* if it is small enough to fetch, else for ``TOO_LARGE`` or ``ODD_NUMBER``.
 
-    On PostgreSQL it checks from cheap to expensive. The size on disk is free. The size of the value needs
-    decompression. The size of its text needs the text, which odd numbers can make a thousand times larger. (The result
-    of a concatenation is not compressed.)
+    On PostgreSQL the checks go from cheap to expensive. The size on disk is free. The size of the value needs
+    decompression (a concatenated value is not compressed). The size of the text needs the text, which odd numbers can
+    make a thousand times larger.
     """
     return either(
         postgresql=f"""
@@ -38,13 +38,13 @@ def if_not_too_large(column: str) -> str:
 
 
 def in_bytes(column: str) -> str:
-    """The length of a text *column* in bytes."""
+    """Return SQL for the length of a text *column* in bytes."""
     return either(postgresql=f"octet_length({column})", sqlite=f"length(CAST({column} AS BLOB))")
 
 
 def stored(text: Any) -> Any:
-    """A text from a row, as a parameter that finds the row again.
+    """Return a text from a row as a parameter that finds the row again.
 
-    If it is broken: its bytes, which SQLite needs to CAST.
+    A broken text becomes its bytes, which the SQL on SQLite casts to text.
     """
     return text.raw if isinstance(text, BrokenText) else text

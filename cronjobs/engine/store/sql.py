@@ -1,7 +1,7 @@
-"""Run statements. This module also has what many statements share: groups of rows, locks, types.
+"""Run statements. This module also has the parts that many statements share: groups of rows, locks, types.
 
 A statement is an f-string, written once for both databases: see ``engine/probe/sql_text.py``. A piece of SQL that
-several statements have is a constant of the module whose subject it is.
+several statements share is a constant in the module that it is about.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 INSTANT_TYPE: Final = either(postgresql="timestamptz", sqlite="integer")
 JSON_TYPE: Final = either(postgresql="jsonb", sqlite="text")
 OPEN_QUEUE: Final = f"(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {PAUSED}"
-# Skip rows that others have locked. On SQLite a writer is alone.
+# Skip rows that other sessions have locked. On SQLite a writer is alone.
 LOCK: Final = either(postgresql="FOR NO KEY UPDATE OF j SKIP LOCKED", sqlite="")
 WAIT_FOR_LOCK: Final = either(postgresql="FOR NO KEY UPDATE OF j", sqlite="")
-# Pruned except for its key: what the job was to do is gone.
+# True for a job that was pruned except for its key: its payload is gone.
 IS_STRIPPED: Final = either(
     postgresql="j.meta ? 'cronjobs.stripped'",
     sqlite="(json_valid(j.meta) AND json_type(j.meta, '$.\"cronjobs.stripped\"') IS NOT NULL)",
@@ -65,7 +65,10 @@ _WORD: Final = re.compile(r"\w+")
 
 
 def json_value(column: str, key: str) -> str:
-    """A value in a JSON column, as text. NULL for invalid JSON: an error would make the whole claim fail."""
+    """Return SQL for a value in a JSON column, as text.
+
+    The value is NULL if the JSON is invalid, because an error would make the whole claim fail.
+    """
     return either(
         postgresql=f"({column} ->> '{key}')",
         sqlite=f"CASE WHEN json_valid({column}) THEN json_extract({column}, '$.\"{key}\"') END",
@@ -86,7 +89,7 @@ AMONG_KEYS: Final = among("keys")
 
 
 def group(parameter: str, columns: Mapping[str, str]) -> str:
-    """A group of rows as one JSON parameter: far fewer bytes and plans than executemany.
+    """Return SQL for a group of rows from one JSON parameter. It needs far fewer bytes and plans than executemany.
 
     *columns* maps names to "bigint", "int", "float8", "text" or "timestamptz".
     """
@@ -105,11 +108,11 @@ def shaped(
     from_json: Collection[str],
     as_json: Collection[str] = (),
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
-    """The parameters of a group of rows, by column: the columns with one value for all rows, and the others.
+    """Return the parameters of a group of rows, the columns with one value for all rows, and the varying columns.
 
-    A value that all rows have is bound once, unless its column is one of *from_json*. A column without values is in
-    neither list. ``shaped_rows`` makes rows of them again. Rows of one group differ in little but their keys.
-    *as_json*: columns whose values are JSON texts; on PostgreSQL they are not made strings within JSON.
+    Rows of one group differ in little but their keys. So a value that all rows have is bound once, unless its column is
+    one of *from_json*. A column without values is in neither list. ``shaped_rows`` makes rows of the parameters again.
+    *as_json* are columns whose values are JSON texts. On PostgreSQL these are not wrapped in JSON strings.
     """
     postgresql = is_postgresql(connection)
     parameters: dict[str, Any] = {}
@@ -132,10 +135,10 @@ def shaped(
 
 
 def _may_be_bound(value: Any, postgresql: bool) -> bool:
-    """Whether every driver, in every client encoding, passes *value* on unchanged; if not, it travels in JSON.
+    """Return whether every driver passes *value* on unchanged, in every client encoding.
 
-    Drivers have their own ideas about enums, and cannot encode all characters. psycopg refuses NUL, which the server
-    would refuse as a bad value. JSON is ASCII.
+    If not, the value is sent within JSON, which is ASCII. Drivers have their own ideas about enums, and cannot encode
+    all characters. psycopg refuses a NUL, which the server would refuse as a bad value.
     """
     if type(value) is str:
         return not postgresql or (value.isascii() and "\0" not in value)
@@ -155,13 +158,13 @@ def shaped_rows(
     varying: tuple[str, ...],
     as_json: Collection[str] = (),
 ) -> str:
-    """SQL for rows of *columns*.
+    """Return SQL for rows of *columns*.
 
-    A *bound* column is one parameter, a *varying* one comes from JSON, and the rest is NULL.
+    A *bound* column is one parameter, a *varying* column comes from JSON, and all other columns are NULL.
     """
     values = dict.fromkeys(columns, "NULL")
     if postgresql:
-        # All are sent as text: drivers disagree about the type of, say, an instant or a number.
+        # Send all values as text: drivers disagree about the type of, say, an instant or a number.
         values |= {name: f"CAST(:{name} AS text)" for name in bound} | {name: f"v.{name}" for name in varying}
         values = {name: f"CAST({value} AS {columns[name]})" for name, value in values.items()} | {"n": "v.n"}
         elements = {name: "json_array_elements" + ("" if name in as_json else "_text") for name in varying}
@@ -178,7 +181,7 @@ def shaped_rows(
 
 
 def kinds(table: Table, *names: str) -> dict[str, str]:
-    """The columns of a table, or those with these *names*, as ``group`` takes them; JSON counts as text."""
+    """Return a table's columns, or only those in *names*, as ``group`` takes them. JSON counts as text."""
     return {name: _kind(table.c[name]) for name in names or table.c.keys()}
 
 
@@ -196,7 +199,7 @@ def _kind(column: Column[Any]) -> str:
 
 
 def group_value(connection: Connection, rows: Any) -> str:
-    """The JSON parameter of ``group`` and ``among``, with instants as the database compares them."""
+    """Return *rows* as the JSON parameter of ``group`` or ``among``, with instants as the database compares them."""
     return (_AS_POSTGRESQL if is_postgresql(connection) else _AS_SQLITE).encode(rows)
 
 
@@ -214,18 +217,18 @@ _AS_SQLITE: Final = _encoder(to_microseconds)
 
 
 def json_text(value: Mapping[str, Any]) -> str:
-    """A JSON column's value in a group of rows, where it is text."""
+    """Return the value of a JSON column as the text that a group of rows needs."""
     return _ENCODER.encode(value)
 
 
-# Stable, like the clock that it replaces, so that statements keep their plans.
+# This is stable, like the clock that it replaces, so statements keep their plans.
 STANDING_NOW: Final = "(CASE WHEN statement_timestamp() IS NOT NULL THEN CAST(:now_ AS timestamptz) END)"
 
 
 def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorResult[Any]:
-    """Run *statement* with bound *parameters*; a list is a group, as in ``among``.
+    """Run *statement* with bound *parameters*. A list becomes one JSON parameter, as ``among`` and ``group`` need it.
 
-    The only way to run a statement written for both databases: on every connection, for one row or hundreds.
+    Every statement for both databases runs through here, on every connection, for one row or hundreds.
     """
     postgresql = is_postgresql(connection)
     prepared, needs_clock = _prepare(statement, postgresql, schema_of(connection), _stands(connection))
@@ -251,16 +254,16 @@ def _prepare(statement: str, postgresql: bool, schema: str | None, stands: bool)
 
 
 def _types_told(statement: str) -> dict[str, TypeEngine[Any]]:
-    """Return the ``_TYPES`` that *statement* may return. SQLAlchemy compares each with the result, every time."""
+    """Return the ``_TYPES`` that *statement* may return, because SQLAlchemy compares each with every result."""
     told = statement.rpartition("RETURNING")[2]
     words = None if _EVERY_COLUMN.search(told) else set(_WORD.findall(told))
     return {name: kind for name, kind in _TYPES.items() if words is None or name in words}
 
 
 def inserted_into(connection: Connection, table: Table) -> Any:
-    """An INSERT that can be given an ON CONFLICT."""
+    """Return an INSERT that can take an ON CONFLICT clause."""
     if is_postgresql(connection):
-        from sqlalchemy.dialects import postgresql  # imports every PostgreSQL dialect: SQLite's ticks do without
+        from sqlalchemy.dialects import postgresql  # imports every PostgreSQL dialect, and ticks on SQLite need none
 
         return postgresql.insert(table)
     from sqlalchemy.dialects import sqlite
@@ -278,7 +281,7 @@ def is_postgresql(connection: Connection) -> bool:
 
 
 def schema_of(connection: Connection) -> str | None:
-    """The schema configured for our tables. None: the search_path finds them."""
+    """Return the schema that is configured for our tables, or None if the search_path finds them."""
     schema: str | None = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
     return schema
 
@@ -294,6 +297,6 @@ def clock_of(connection: Connection) -> Clock:
 
 
 def database_now(connection: Connection) -> datetime:
-    """The database's now: the one clock that decides."""
+    """Return the time by the database's clock, the one that decides."""
     now: datetime = run(connection, f"SELECT {NOW} AS now").scalar_one()
     return now

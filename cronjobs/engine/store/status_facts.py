@@ -1,6 +1,7 @@
-"""The reads of ``status`` behind every problem: deaths, runs that did not happen, ticks that fire no schedules.
+"""The reads behind every problem in ``status``: deaths, missing runs, ticks that fire no schedules.
 
-Every statement uses an index and reads a bounded number of rows, however many jobs have ended; a test checks the plans.
+Every statement uses an index and reads a bounded number of rows, however many jobs have ended. A test checks the query
+plans.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 
 DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
-TRIGGERS_READ: Final = 100  # of a schedule
-OCCURRENCES_READ: Final = 5000  # of a schedule
+TRIGGERS_READ: Final = 100  # entries of one schedule
+OCCURRENCES_READ: Final = 5000  # ledger rows of one schedule
 TICKS_READ: Final = 1500  # ticks read to find when something began: one day at a tick a minute
 
 UNDEALT: Final = UNSETTLED_DEAD_SQL
@@ -36,8 +37,8 @@ _LATER_AGO: Final = after_now(":later_s")
 class Deaths:
     """Open dead jobs (not retried, cancelled or dismissed): how many, at most DEATHS_COUNTED, and since when.
 
-    ``newest``: the ids of those that died last, at most DEATHS_NAMED. ``last_of``: when the last of these died, by job
-    type.
+    ``newest`` are the ids of the jobs that died last, at most DEATHS_NAMED. ``last_of`` is when the last of these jobs
+    died, by job type.
     """
 
     count: int
@@ -91,10 +92,10 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
 def further_back(
     connection: Connection, schedule_id: int, before: datetime, but: Collection[int], rows: int
 ) -> list[Happened]:
-    """The newest *rows* ledger rows of a schedule from before *before*, newest first.
+    """Return a schedule's newest *rows* ledger rows from before *before*, newest first.
 
-    Leaves out rows of the jobs in *but*, and rows that a pause skipped: a schedule that is due each minute may have a
-    hundred thousand of them, and here each costs one comparison.
+    Rows of the jobs in *but* are left out, and so are rows that a pause skipped. A schedule that is due every minute
+    may have a hundred thousand such rows. Here each of them costs one comparison.
     """
     ledger = run(
         connection,
@@ -113,7 +114,7 @@ def further_back(
 
 
 def heads(connection: Connection, names: Collection[str]) -> dict[str, JobNow]:
-    """By schedule, the unfinished job that its other jobs wait for: the running one, else the oldest."""
+    """Return, by schedule, the unfinished job that its other jobs wait for: the running one, or else the oldest."""
     rows = run(
         connection,
         f"""
@@ -126,7 +127,7 @@ def heads(connection: Connection, names: Collection[str]) -> dict[str, JobNow]:
 
 
 def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
-    """Return the jobs that exist among these."""
+    """Return the jobs among *ids* that exist."""
     rows = run(
         connection,
         f"""
@@ -157,15 +158,15 @@ _happened: Any = Happened
 
 
 def _with_jobs(connection: Connection, ledger: Sequence[Any]) -> list[Happened]:
-    # A statement of its own: joined to so few rows, PostgreSQL would still read all jobs.
+    # This is a separate statement: for a join with so few rows, PostgreSQL would still read all jobs.
     jobs = jobs_now(connection, {row.job_id for row in ledger if row.job_id is not None})
     return [_happened(*row, job=jobs.get(row.job_id)) for row in ledger]
 
 
 def triggered(connection: Connection, schedule: str) -> list[ByHand]:
-    """The last TRIGGERS_READ runs of *schedule* that a person triggered, newest first.
+    """Return the last TRIGGERS_READ runs of *schedule* that a person triggered, newest first.
 
-    Backfilled runs are not here: they have ledger rows like all other runs.
+    Backfilled runs are left out, because they have ledger rows like all other runs.
     """
     rows = run(
         connection,
@@ -193,9 +194,9 @@ def retrying(connection: Connection) -> frozenset[int]:
 
 
 def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | None:
-    """The newest occurrence whose run succeeded, among the schedule's last OCCURRENCES_READ, or None if none did.
+    """Return the newest occurrence whose run succeeded, among the schedule's last OCCURRENCES_READ, or None.
 
-    Leaves out what a wrong clock ran early.
+    Runs that a wrong clock started early are left out.
     """
     at: datetime | None = run(
         connection,
@@ -213,7 +214,10 @@ def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | N
 
 
 def resumed_lately(connection: Connection, within: timedelta) -> set[str]:
-    """The queues whose pause ended since then, "" for all: a person resumed them, or the pause's time was over."""
+    """Return the queues whose pause ended in the last *within*, with "" for a pause of everything.
+
+    A person resumed the queue, or the pause's time was over.
+    """
     subjects = run(
         connection,
         f"""
@@ -227,7 +231,7 @@ def resumed_lately(connection: Connection, within: timedelta) -> set[str]:
 
 
 def fired_lately(connection: Connection, within: timedelta) -> bool:
-    """Whether a tick with schedules switched on began within that time."""
+    """Return whether a tick with schedules switched on began in the last *within*."""
     statement = (
         f"SELECT 1 FROM {TICKS} t WHERE t.started_at >= {SOME_AGO} AND t.schedules_on = 1 "
         "ORDER BY t.started_at DESC LIMIT 1"
@@ -236,7 +240,7 @@ def fired_lately(connection: Connection, within: timedelta) -> bool:
 
 
 def last_fired_at(connection: Connection) -> datetime | None:
-    """When the last tick with schedules switched on began, among the last TICKS_READ."""
+    """Return when the last tick with schedules switched on began, among the last TICKS_READ, or None."""
     at: datetime | None = run(
         connection,
         f"SELECT max(t.started_at) AS started_at FROM (SELECT i.started_at, i.schedules_on FROM {TICKS} i "
@@ -247,7 +251,7 @@ def last_fired_at(connection: Connection) -> datetime | None:
 
 
 def recorded_since(connection: Connection, host: str, *names: str) -> datetime | None:
-    """Since when every tick of this host has recorded one of these *names*, or None if the last tick did not."""
+    """Return since when every tick of this host has recorded one of *names*, or None if the last tick did not."""
     rows = run(
         connection,
         f"SELECT t.started_at, t.did FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",
@@ -258,7 +262,7 @@ def recorded_since(connection: Connection, host: str, *names: str) -> datetime |
 
 
 def carried_since(connection: Connection, host: str, fingerprint: str) -> datetime | None:
-    """Since when all ticks of this host have had this file, or None if the last one did not."""
+    """Return since when all ticks of this host have had the file *fingerprint*, or None if the last tick had not."""
     rows = run(
         connection,
         f"SELECT t.started_at, t.fingerprint FROM {TICKS} t WHERE t.host = :host AND t.fingerprint IS NOT NULL "
@@ -270,7 +274,10 @@ def carried_since(connection: Connection, host: str, fingerprint: str) -> dateti
 
 
 def _since(ticks: Iterable[Any], holds: Callable[[Any], bool]) -> datetime | None:
-    """Since when something holds of every one of *ticks*, newest first, or None if it does not hold of the first."""
+    """Return since when *holds* is true of all *ticks*, or None if it is not true of the newest.
+
+    *ticks* are ordered, newest first.
+    """
     since = None
     for tick in ticks:
         if not holds(tick):
@@ -281,7 +288,7 @@ def _since(ticks: Iterable[Any], holds: Callable[[Any], bool]) -> datetime | Non
 
 @dataclass(frozen=True)
 class Killed:
-    """Ticks of a host that did not end: how many, of those that began lately, and when the first of them began."""
+    """The ticks of a host that began in the last ``within`` and did not end: how many, and when the first began."""
 
     ticks: int
     since: datetime
@@ -307,7 +314,7 @@ def killed_lately(connection: Connection, within: timedelta, longest: timedelta,
 
 
 def files_between(connection: Connection, ago: timedelta, until: timedelta) -> set[str]:
-    """Fingerprints of the files of ticks that began between *ago* and *until* before now."""
+    """Return the fingerprints of the files of ticks that began between *ago* and *until* before now."""
     rows = run(
         connection,
         f"SELECT DISTINCT t.fingerprint FROM {TICKS} t WHERE t.started_at >= {SOME_AGO} "
@@ -319,7 +326,7 @@ def files_between(connection: Connection, ago: timedelta, until: timedelta) -> s
 
 
 def scheduled_and_waiting(connection: Connection) -> dict[str, datetime]:
-    """By queue, since when the oldest due job of a schedule has waited there."""
+    """Return, by queue, since when the oldest due job of any schedule has waited there."""
     rows = run(
         connection,
         f"SELECT queue, min(run_at) AS run_at FROM {JOBS} WHERE schedule IS NOT NULL AND finished_at IS NULL "

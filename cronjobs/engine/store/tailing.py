@@ -1,4 +1,4 @@
-"""The reports of running jobs so far: their progress, and the end of their output."""
+"""What running jobs have reported so far: their progress, and the end of their output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOB_PROGRESS: Final = if_not_too_large("j.progress")
 
 
 def job_row(connection: Connection, job_id: int) -> Row[Any] | None:
-    """A job's state, and what its running attempt has reported, or None if there is no such job."""
+    """Return a job's state and what its running attempt has reported, or None if there is no such job."""
     return run(
         connection,
         f"""
@@ -28,7 +28,7 @@ def job_row(connection: Connection, job_id: int) -> Row[Any] | None:
 
 
 def progress_of(connection: Connection, ids: Collection[int]) -> dict[int, Any]:
-    """By id, what the running attempts of these jobs have reported."""
+    """Return, by job id, the progress that the running attempts of these jobs have reported."""
     if not ids:
         return {}
     rows = run(
@@ -40,7 +40,10 @@ def progress_of(connection: Connection, ids: Collection[int]) -> dict[int, Any]:
 
 
 def ended_attempt(connection: Connection, job_id: int, attempt: int | None) -> Row[Any] | None:
-    """How this attempt ended, and all its output. *attempt* None means the last one that has ended."""
+    """Return how this attempt ended, and all its output.
+
+    If *attempt* is None, the last attempt that has ended is meant.
+    """
     return run(
         connection,
         f"""

@@ -22,7 +22,7 @@ from cronjobs.engine.probe.sql_text import AUDIT, JOBS, QUEUES, SCHEDULES, TICKS
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.sql import INSTANT_TYPE, JSON_TYPE, group, inserted_into, json_text, run
 
-CLOCK_SLACK: Final = timedelta(minutes=5)  # a longer lease than this allows was written by a wrong clock
+CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is too long by more than this was written by a wrong clock
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Overview:
     oldest_code: str
     pruned_at: datetime | None
     expired: bool  # a lease has expired
-    far_lease: bool  # a lease ends later than this host's could
+    far_lease: bool  # a lease ends later than a lease of this host could
     held_here: bool  # a process whose ``locked_by`` begins with *place* holds a lease, dead or alive
     schedules_due: bool
     jobs_due: bool
@@ -50,7 +50,7 @@ class Overview:
     handlers_at: datetime | None  # when that tick started
     look_at: datetime | None  # the earliest instant at which a finding may begin, end or be repeated
     look_due: bool  # that instant has come
-    many_queues: bool  # so many that reading all waiting jobs is quicker than stepping from queue to queue
+    many_queues: bool  # so many queues that reading all waiting jobs is quicker than stepping from queue to queue
 
     @property
     def handlers_stale(self) -> bool:
@@ -99,7 +99,10 @@ def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
 
 
 class Signs(NamedTuple):
-    """``died``: a tick died lately, perhaps of a row that it read. ``doubtful``: jobs wait whose rows were not read."""
+    """Signs that a tick died of a row that it read.
+
+    If ``died``, a tick died lately, perhaps of a row. If ``doubtful``, jobs wait whose rows were not read.
+    """
 
     died: bool
     doubtful: bool
@@ -108,11 +111,11 @@ class Signs(NamedTuple):
 NO_SIGNS: Final = Signs(False, False)
 _NEWEST: Final = 200  # ticks that are read
 _FORGOTTEN_S: Final = 600.0
-_DEAD_AFTER: Final = timedelta(seconds=3)  # after its time: then a tick without an end is dead
+_DEAD_AFTER: Final = timedelta(seconds=3)  # a tick without an end is dead this long after its budget
 
 
 def signs_of_death(connection: Connection, budget: timedelta) -> Signs:
-    """Whether some host's last tick did not end, and whether jobs wait that may be the reason."""
+    """Return whether some host's last tick did not end, and whether jobs wait that may have killed it."""
     dead_s = (budget + _DEAD_AFTER).total_seconds()
     row = run(
         connection,
@@ -133,7 +136,7 @@ def signs_of_death(connection: Connection, budget: timedelta) -> Signs:
 
 
 def overran_lately(connection: Connection) -> frozenset[str]:
-    """The job types that ticks of the last day admitted by experience, and had to interrupt."""
+    """Return the job types that ticks of the last day admitted by experience but had to interrupt."""
     rows = run(
         connection, f"SELECT t.did FROM {TICKS} t WHERE t.started_at > {after_now('-86400')} AND {_SOME_OVERRAN}"
     ).scalars()
@@ -145,7 +148,7 @@ _AT_THE_END: Final = ("finished_at", "did", "ended", "fingerprint", "job_types",
 
 
 def end_tick(connection: Connection, row: dict[str, Any]) -> None:
-    """Write what a tick did and why it ended; for an idle tick this is the only write."""
+    """Write what a tick did and why it ended. For an idle tick, this is the only write."""
     _put_tick(connection, row, {name: row[name] for name in _AT_THE_END if name in row})
 
 
@@ -175,13 +178,16 @@ def record(
     detail: dict[str, Any] | None = None,
     at: datetime | None = None,
 ) -> int:
-    """Append to the audit trail; return the entry's id. ``actor`` None means the user that the database sees."""
+    """Append an entry to the audit trail, and return its id.
+
+    If *actor* is None, the actor is the user that the database sees.
+    """
     values = {"action": action, "subject": subject, "host": host, "why": why, "detail": detail}
     if actor is not None:
         values["actor"] = actor
     if at is not None:
         values["at"] = at  # type: ignore[assignment]
-    look_soon(connection)  # whatever a person does may begin or end a finding
+    look_soon(connection)  # any action of a person may begin or end a finding
     id_: int = connection.execute(insert(audit).values(values).returning(audit.c.id)).scalar_one()
     return id_
 
@@ -197,7 +203,7 @@ class AuditAct:
 
 
 def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str | None, at: datetime) -> None:
-    """Append to the audit trail, in this order."""
+    """Append entries to the audit trail, in this order."""
     rows = [
         {"n": n, "action": act.action, "subject": act.subject, "actor": act.actor}
         | ({} if act.detail is None else {"detail": json_text(act.detail)})
@@ -232,13 +238,16 @@ class BegunSync:
 
 
 def begin_sync(connection: Connection, fingerprint: str, *, actor: str, host: str, at: datetime, removals: bool) -> int:
-    """Record that a file is being applied; return the entry's id. *removals*: whether they are allowed."""
+    """Record that a file is being applied, and return the entry's id.
+
+    *removals* says whether the sync may remove schedules.
+    """
     detail = {"removals": removals}
     return record(connection, action="sync_begun", subject=fingerprint, actor=actor, host=host, at=at, detail=detail)
 
 
 def unfinished_sync(connection: Connection) -> BegunSync | None:
-    """The newest sync, if it has not ended."""
+    """Return the newest sync if it has not ended, else None."""
     row = run(
         connection,
         f"SELECT a.id, a.subject, a.host, a.at, a.detail FROM {AUDIT} a WHERE {UNFINISHED_SYNC} "
@@ -248,15 +257,15 @@ def unfinished_sync(connection: Connection) -> BegunSync | None:
 
 
 def last_sync(connection: Connection) -> int:
-    """The id of the newest "sync" or "sync_begun" entry; 0 if there is none."""
+    """Return the id of the newest "sync" or "sync_begun" entry, or 0 if there is none."""
     statement = f"SELECT max(a.id) FROM {AUDIT} a WHERE a.action IN ('sync', 'sync_begun')"
     found: int = run(connection, statement).scalar() or 0
     return found
 
 
 def file_in_force(connection: Connection) -> str | None:
-    """The fingerprint of the file that was applied last."""
-    # "+ 0" makes the planner use the index on action instead of reading back through every row since.
+    """Return the fingerprint of the file that was applied last, or None if no file was applied."""
+    # "+ 0" makes the planner use the index on action, instead of reading back through every later row.
     statement = f"SELECT a.subject FROM {AUDIT} a WHERE a.action = 'sync' ORDER BY a.id + 0 DESC LIMIT 1"
     found: str | None = run(connection, statement).scalar()
     return found

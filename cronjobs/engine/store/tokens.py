@@ -1,9 +1,9 @@
 """The tokens of attempts that run on a cluster: who may run the handler, and until when.
 
-The supervisor of a cluster writes a token before it submits the attempt (``put``). The worker takes it (``take``) and
-confirms its permit while the handler runs (``confirm``). One row decides between them and whoever ends the attempt
-(``close``): a valid permit makes every other side wait, and a deleted row can be neither taken nor confirmed. On
-PostgreSQL a worker calls two functions, so its role needs no right to any table.
+The supervisor of a cluster writes a token before it submits the attempt (``put``). The worker takes the token
+(``take``), and confirms its permit while the handler runs (``confirm``). Whoever ends the attempt takes the token back
+(``close``). The token's row decides between them: while a permit is valid, everyone else waits, and a deleted row can
+be neither taken nor confirmed. On PostgreSQL a worker calls two functions, so its role needs no right to any table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cronjobs.engine.probe.sql_text import CONFIRM_PERMIT, JOB_RUNS, JOBS, NOW, 
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.store.sql import group, is_postgresql, run
 
-MOST_ENDED: Final = 900_000  # characters of a recorded end; a longer one travels only through the cluster
+MOST_ENDED: Final = 900_000  # characters of a recorded end; a longer end travels only through the cluster
 
 
 def _seconds(until: str, since: str) -> str:
@@ -43,9 +43,10 @@ class TokenKey(NamedTuple):
 
 
 class Permit(NamedTuple):
-    """``left_s``: seconds until the lease ends, by the database's clock.
+    """The answer to a worker, whose lease has ``left_s`` seconds left by the database's clock.
 
-    "cancelled": the permit is valid, but stop. "done": the handler has ended its job in a transaction of its own.
+    "cancelled" means that the permit is valid, but the handler should stop. "done" means that the handler has ended its
+    job in a transaction of its own.
     """
 
     answer: Answer
@@ -56,9 +57,9 @@ class Permit(NamedTuple):
 
 
 def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
-    """Write the tokens of claimed attempts; return the jobs that now have one.
+    """Write the tokens of claimed attempts. Return the jobs whose token was written.
 
-    For the others an earlier attempt is still permitted to run, so they must not begin.
+    The other jobs must not begin, because an earlier attempt of theirs may still run.
     """
     rows = run(
         connection,
@@ -77,8 +78,8 @@ def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
 class Closed(NamedTuple):
     """The result of taking tokens back.
 
-    ``over``: the jobs whose attempt nobody can begin or continue any more. ``unbegun``: those of them that nobody
-    began.
+    ``over`` are the jobs whose attempt nobody can begin or continue any more, ``unbegun`` the jobs among them that
+    nobody began.
     """
 
     over: frozenset[int]
@@ -86,7 +87,7 @@ class Closed(NamedTuple):
 
 
 def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
-    """Take back the tokens of these attempts. A valid permit keeps its token: the handler may run until it ends."""
+    """Take back the tokens of these attempts, except those with a valid permit, whose handlers may still run."""
     if not leases:
         return Closed(frozenset(), frozenset())
     attempts = [{"job_id": lease.job_id, "attempt": lease.attempt} for lease in leases]
@@ -98,7 +99,7 @@ def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
         RETURNING job_id, holder""",
         attempts=attempts,
     ).all()
-    # A second statement: it sees a token that was taken while the first one waited for its row.
+    # This is a separate statement, so it sees a token that was taken while the first one waited for its row.
     held = run(
         connection,
         f"SELECT t.job_id FROM {TOKENS} t JOIN {_THESE_ATTEMPTS} AS o ON {_IS_THIS_ATTEMPT}",
@@ -111,7 +112,7 @@ def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
 def drop(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, str]:
     """Delete the tokens of attempts that have stopped completely, as their guards have reported.
 
-    Return the holders, by job.
+    Returns the holders, by job id.
     """
     rows = run(
         connection,
@@ -125,9 +126,10 @@ def drop(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, str]:
 
 
 class TokenRow(NamedTuple):
-    """``taken_s``: seconds since the token was taken, or None if nobody took it. ``ended``: JSON that its worker wrote.
+    """The row of a token, which was taken ``taken_s`` seconds ago. If None, nobody took it.
 
-    ``left_s``: seconds until its permit ends; negative: nothing of the attempt runs any more.
+    The permit lasts for ``left_s`` more seconds. If that is negative, nothing of the attempt runs any more. ``ended``
+    is JSON that the worker wrote when the attempt ended.
     """
 
     job_id: int
@@ -138,7 +140,7 @@ class TokenRow(NamedTuple):
 
 
 def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow]:
-    """The tokens of these attempts, by job. A missing one was taken back."""
+    """Return the tokens of these attempts, by job id. A missing token was taken back."""
     rows = run(
         connection,
         f"""
@@ -192,7 +194,7 @@ def take(connection: Connection, key: TokenKey, holder: str) -> Permit:
 
 
 def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> Permit:
-    """Confirm that the attempt is still leased, which renews its permit; or record that it *ended*, and how."""
+    """Renew the permit if the attempt is still leased. If *ended* is given, record how the attempt ended instead."""
     if is_postgresql(connection):
         return _call(connection, CONFIRM_PERMIT, key, ended)
     if ended is not None:
@@ -217,7 +219,7 @@ def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> 
     return Permit("cancelled" if lease.cancel_requested else "yours", lease.left_s)
 
 
-# As the migration's functions do it; on SQLite a writer is alone.
+# The statements for SQLite do what the migration's functions do. On SQLite a writer is alone.
 _THIS_TOKEN: Final = "t.job_id = :job_id AND t.attempt = :attempt AND t.token = :token"
 _ENDED_ITSELF: Final = f"""
       r.job_id = :job_id AND r.attempt = :attempt AND r.outcome = 'succeeded'
@@ -225,7 +227,7 @@ _ENDED_ITSELF: Final = f"""
 
 
 def _lease_here(connection: Connection, key: TokenKey) -> Row[Any] | None:
-    """The lease of an attempt, if it has not ended; ``left_s``: seconds."""
+    """Return the lease of an attempt and its ``left_s`` in seconds, or None if the attempt or the lease has ended."""
     return run(
         connection,
         f"""

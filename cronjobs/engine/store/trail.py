@@ -13,12 +13,12 @@ from cronjobs.engine.database.tables import audit
 from cronjobs.engine.store.shown import fetched, shown
 from cronjobs.engine.store.sql import is_postgresql
 
-KINDS: Final = ("job", "schedule", "queue", "effect")  # "schedule nightly" is the subject of its pause
+KINDS: Final = ("job", "schedule", "queue", "effect")  # a pause, for example, has the subject "schedule nightly"
 
 
 @dataclass(frozen=True)
 class TrailFilter:
-    """The filter for audit entries. None means any."""
+    """The filter for audit entries. A field that is None lets all entries pass."""
 
     since: datetime | None = None
     subject: str | None = None
@@ -44,9 +44,9 @@ def entries(connection: Connection, wanted: TrailFilter, limit: int) -> Sequence
 
 
 def _about(connection: Connection, subject: str) -> ColumnElement[bool]:
-    """SQL for entries about *subject*, also written "job 17" or "queue mail".
+    """Return the condition for entries about *subject*, with or without its kind ("job 17", "queue mail").
 
-    For a job also those in a batch with others.
+    For a job, entries about its batches are included.
     """
     named = audit.c.subject.in_([subject, *(f"{kind} {subject}" for kind in KINDS)])
     number = subject.removeprefix("job ")
@@ -57,7 +57,7 @@ def _about(connection: Connection, subject: str) -> ColumnElement[bool]:
     )
 
 
-# By is_postgresql: SQLite's column may hold anything that plain SQL has written.
+# The keys are values of is_postgresql. On SQLite, plain SQL may have written anything into the column.
 IN_BATCH: Final = {
     True: "cronjobs_audit.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))",
     False: "CASE WHEN json_valid(cronjobs_audit.detail) THEN "

@@ -1,4 +1,4 @@
-"""Whether queues grow: how many jobs are due now, and how many were ten minutes ago, computed from today's rows."""
+"""Whether queues grow: how many jobs are due now and were due ten minutes ago, computed from the present rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cronjobs.engine.probe.sql_text import JOBS, NOW, after_now
 from cronjobs.engine.store.sql import run
 
 WINDOW: Final = timedelta(minutes=10)
-ENDS_READ: Final = 2000  # ended jobs; if more ended, the comparison is with a later instant
-CAME_READ: Final = 2000  # of each queue
+ENDS_READ: Final = 2000  # ended jobs to read; if more ended, the comparison is with a later instant
+CAME_READ: Final = 2000  # new jobs to read in each queue
 
 _TREND_FROM: Final = after_now(f"-{WINDOW.total_seconds():.0f}")
-# By the index of ended jobs, where each status has a range of its own.
+# Use the index of ended jobs, where each status has a range of its own.
 _ENDED_LATELY: Final = " UNION ALL ".join(
     f"""SELECT * FROM (SELECT e.status, e.queue, e.run_at, e.started_at, e.finished_at FROM {JOBS} e
         WHERE e.status = '{status}' AND e.finished_at IS NOT NULL AND e.finished_at >= {_TREND_FROM}
@@ -36,9 +36,9 @@ def compared_with(connection: Connection) -> datetime:
 
 
 def changes(connection: Connection, queues: Collection[str], since: datetime) -> dict[str, int]:
-    """Return how many more jobs are due now than at *since*; negative: fewer. A retried job counts as new.
+    """Return, by queue, how many more jobs are due now than at *since*. A negative number means fewer.
 
-    Reads at most CAME_READ new jobs of each queue, and leaves out queues that have more.
+    A retried job counts as new. Queues with more than CAME_READ new jobs are left out.
     """
     began = run(
         connection,

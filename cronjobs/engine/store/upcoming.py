@@ -22,14 +22,14 @@ _DUE_HERE: Final = f"""
 
 @dataclass(frozen=True)
 class DueJobs:
-    """``first``: in the order in which one worker would run them; ``count``: of all."""
+    """Due jobs. ``first`` are in the order in which one worker would run them. ``count`` counts all due jobs."""
 
     first: Sequence[Row[Any]]
     count: int
 
 
 def due_jobs(connection: Connection, *, known: Collection[str], queue: str | None, limit: int) -> DueJobs:
-    """The jobs of the types *known* that a tick could claim now."""
+    """Return the jobs of the types *known* that a tick could claim now, at most *limit* of them."""
     parameters = {"known": sorted(known), "queue": queue}
     first = run(
         connection,
@@ -69,7 +69,7 @@ def waiting_queues(connection: Connection) -> list[str]:
 
 
 def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str, int]]:
-    """Due job types that are not in *known*, with the number of their jobs."""
+    """Return the types of due jobs that are not in *known*, each with the number of its due jobs."""
     rows = run(
         connection,
         f"""
@@ -81,7 +81,7 @@ def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str
 
 
 def due_attempts(connection: Connection) -> set[tuple[int, int]]:
-    """The waiting jobs that are due (at most LOOKED_AT), by id and attempts: a job that ran and is due again is new."""
+    """Return up to LOOKED_AT due jobs as (id, attempts). A job that ran and is due again counts as new."""
     rows = run(
         connection,
         f"SELECT id, attempts FROM {JOBS} WHERE {WAITING} AND run_at <= {NOW} ORDER BY id DESC LIMIT :limit",

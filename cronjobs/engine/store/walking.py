@@ -1,8 +1,8 @@
-"""Search jobs, or change many: never more than a bounded number of rows is read at once.
+"""Search jobs, or choose many jobs to change. Only a bounded number of rows is read at once.
 
-An index finds the status, ``since`` and ids; Python checks every other part of a Filter row by row. So a rare word
-cannot walk through a million rows: the reader learns how far the search came, and continues from there. Texts are
-compared as they are shown, masked: otherwise a person who may only look could guess a secret letter by letter.
+An index finds the status, ``since`` and ids. Python checks every other part of a Filter row by row. So a search for a
+rare word does not read a million rows: it stops, reports how far it came, and can continue from there. Texts are
+compared as they are shown, masked. Otherwise a person who may only look could guess a secret letter by letter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cronjobs.model import FINAL, Status
 from cronjobs.reserved import EXEC_PREFIX
 
 READ: Final = 10_000  # rows read by one search
-BATCH: Final = 2_000  # rows in memory
+BATCH: Final = 2_000  # rows in memory at once
 
 _FINAL_SORTS: Final = ("-ended", "ended")
 _WAITING_SORTS: Final = ("-id", "id", "due", "-due")
@@ -37,7 +37,7 @@ _COLUMNS: Final = {"id": jobs.c.id, "ended": jobs.c.finished_at, "due": jobs.c.r
 
 
 class Place(NamedTuple):
-    """A row in the requested order. ``at`` is None if it is ordered by id alone."""
+    """The place of a row in the requested order. ``at`` is None if rows are ordered by id alone."""
 
     at: datetime | None
     job_id: int
@@ -47,17 +47,17 @@ class Place(NamedTuple):
 class Looked:
     """Matching jobs, in order.
 
-    ``read``: how many rows were checked. ``place``: the last one checked, if there are more.
+    ``read`` is how many rows were checked. ``place`` is the last row checked, or None if there are no more rows.
     """
 
     jobs: Sequence[Row[Any]] = ()
     read: int = 0
     place: Place | None = None
-    found_all: bool = True  # all matches among the rows that were read; False: *limit* was reached first
+    found_all: bool = True  # whether these are all matches among the rows read; if not, *limit* was reached first
 
 
 def sorts_of(wanted: Filter) -> tuple[str, ...]:
-    """The orders that an index serves, the default first; "-" means descending."""
+    """Return the orders that an index serves, the default first. "-" means descending."""
     status = Status.DEAD if wanted.cause is not None else wanted.status
     if status is None or wanted.ids or wanted.key is not None:
         return ("-id", "id")
@@ -67,7 +67,10 @@ def sorts_of(wanted: Filter) -> tuple[str, ...]:
 
 
 def look(connection: Connection, wanted: Filter, sort: str, after: Place | None, limit: int) -> Looked:
-    """The first *limit* jobs after a place, among the next READ that an index finds. *sort*: one of ``sorts_of``."""
+    """Return the first *limit* matching jobs after the place *after*.
+
+    Only the next READ rows that an index finds are checked. *sort* is one of ``sorts_of``.
+    """
     wanted = _with_ids(connection, wanted)
     if wanted.ids == NOBODY:
         return Looked()
@@ -90,7 +93,7 @@ NOBODY: Final = (0,)  # ids that no job has
 
 
 def _with_ids(connection: Connection, wanted: Filter) -> Filter:
-    """Replace the key by the id of the job that has it, or gave it back last."""
+    """Replace the filter's key by the id of the job that has the key, or else released it last."""
     if wanted.key is None:
         return wanted
     found = job_of_key(connection, wanted.key)
@@ -117,7 +120,7 @@ def _rows(connection: Connection, wanted: Filter, sort: str, after: Place | None
         each = union_all(*(select(*columns).where(*_indexed(wanted, one), *_among(wanted)) for one in statuses))
         found = each.subquery()
         query = select(found)
-        # "+ 0": with both an order by id and such a condition, either database may walk the whole table.
+        # Without "+ 0", an order by id together with such a condition may make either database walk the whole table.
         number = found.c.id + 0
         order = number if sort.lstrip("-") == "id" else found.c[_COLUMNS[sort.lstrip("-")].name]
     down = sort.startswith("-")
@@ -139,7 +142,7 @@ def _behind(order: ColumnElement[Any], number: ColumnElement[Any], place: Place,
 
 
 def _needed(connection: Connection, wanted: Filter) -> list[ColumnElement[Any]]:
-    """The columns that ``passes`` needs: errors are long, and mostly not asked for."""
+    """Return the columns that ``passes`` needs. Errors are long, so they are read only if the filter asks for them."""
     c = jobs.c
     plain = [c.id, c.job_type, c.status, c.queue, c.schedule, c.error_type, c.run_at, c.finished_at]
     columns = [*shown(connection, plain)]
@@ -184,12 +187,12 @@ def _has(whole: str, part: str) -> bool:
     return part in masking.hide(whole).casefold()
 
 
-# --- for a change of many ---------------------------------------------------------------------------------------------
+# --- change many jobs -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Bulk:
-    """Jobs to change: those up to an id, as they were at an instant. Nothing later is changed."""
+    """A change of many jobs: of the matching jobs up to the id ``upper``, if they are unchanged since ``as_of``."""
 
     verb: str
     wanted: Filter
@@ -201,7 +204,7 @@ class Bulk:
 class Kinds:
     """The number of jobs that a change is about, by type and status.
 
-    ``read``: only so many rows were checked, and there are more.
+    If ``read`` is set, only that many rows were checked, and there are more.
     """
 
     jobs: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -210,14 +213,14 @@ class Kinds:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Ids, the largest first. ``below``: where the next step begins, or 0 if nothing is left."""
+    """Job ids, the largest first. ``below`` is the id at which the next step begins, or 0 if nothing is left."""
 
     ids: Sequence[int]
     below: int
 
 
 def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> Chosen:
-    """The next *limit* jobs with an id up to *below*, among the next READ that an index finds."""
+    """Choose the next *limit* jobs with ids up to *below*, among the next READ rows that an index finds."""
     wanted = _with_ids(connection, bulk.wanted)
     ids: list[int] = []
     read = 0
@@ -233,9 +236,9 @@ def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> C
 
 
 def kinds(connection: Connection, bulk: Bulk, below: int, above: int = 0) -> Kinds:
-    """Count what a change has not changed yet, of the ids above *above* up to *below*.
+    """Count the jobs that a change has not changed yet, with ids above *above* and up to *below*.
 
-    Counts all of it, or the next READ rows if Python must check each.
+    All are counted, or those among the next READ rows if Python must check each row.
     """
     wanted = _with_ids(connection, bulk.wanted)
     below = min(below, bulk.upper)
@@ -259,7 +262,7 @@ def kinds(connection: Connection, bulk: Bulk, below: int, above: int = 0) -> Kin
 
 
 def _can(verb: str, row: Any) -> bool:
-    """Whether the action applies: no tick can run or stop a run of exec."""
+    """Return whether the action applies to a row. No tick can run or stop a run of exec."""
     by_exec = row.job_type.startswith(EXEC_PREFIX)
     return not by_exec or verb == "dismiss" or (verb == "cancel" and row.status != Status.RUNNING)
 
@@ -283,7 +286,7 @@ def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: i
             *_indexed(wanted, status),
             *_among(wanted),
             *_unchanged(bulk, status),
-            jobs.c.id + 0 <= below,  # "+ 0": by the index of the status, not through the whole table
+            jobs.c.id + 0 <= below,  # "+ 0": use the index of the status, do not read the whole table
             jobs.c.id + 0 > above,
         )
         for status in meant
@@ -296,7 +299,10 @@ def _taken(verb: str) -> Collection[Status]:
 
 
 def _unchanged(bulk: Bulk, status: Status) -> list[ColumnElement[bool]]:
-    """A job that was retried and has failed or died since then was changed already."""
+    """Return the conditions for jobs that were not changed already.
+
+    A job that has failed or died since ``as_of`` was retried in between.
+    """
     c = jobs.c
     if status in FINAL:
         dealt = [text(UNSETTLED_DEAD_SQL)] if bulk.verb == "dismiss" else []
@@ -313,7 +319,7 @@ ACTS_READ: Final = 5_000  # rows of the audit trail, each of up to operating.BAT
 
 
 def done_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Counter[str]:
-    """Return how many jobs a change has changed, by who did it: the audit entries with the filter *of*."""
+    """Return how many jobs a change has changed so far, by actor, from the audit entries with the filter *of*."""
     done: Counter[str] = Counter()
     for row in _acts(connection, bulk, of, audit.c.subject == "jobs"):
         done[row.actor] += len(row.detail.get("ids", ()))
@@ -321,13 +327,13 @@ def done_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Co
 
 
 def some_done(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Sequence[int]:
-    """Ids of a few jobs that a change has changed; none if it has changed none yet."""
+    """Return the ids of a few jobs that a change has changed so far."""
     ids = (id_ for row in _acts(connection, bulk, of, audit.c.subject == "jobs") for id_ in row.detail.get("ids", ()))
     return list(islice(ids, SOME))
 
 
 def asked_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> int:
-    """Return how many running jobs a cancel has asked to stop: each has an audit entry of its own."""
+    """Return how many running jobs a cancel has asked to stop. Each of them has an audit entry of its own."""
     return sum(1 for _ in _acts(connection, bulk, of, audit.c.subject != "jobs"))
 
 
