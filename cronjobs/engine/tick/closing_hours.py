@@ -1,4 +1,4 @@
-"""A tick's work for the pages: it stores the outcomes of hours in which nothing can change any more."""
+"""A tick's work for the web pages: store the outcomes of past hours that cannot change any more."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.errors import DatabaseBusy
 
-SHARE: Final = 0.25  # of what is left of the tick
+SHARE: Final = 0.25  # of the time left in the tick
 
 
 def close_hours(tick: TickContext) -> None:
-    """An hour at a time, the oldest first; the next tick goes on where this one's time ends."""
+    """Close one hour at a time, oldest first. The next tick continues where this one runs out of time."""
     until = tick.clock.monotonic() + SHARE * (tick.deadline - tick.clock.monotonic())
     with tick.database.read() as connection:
         more = next_open_hour(connection, database_now(connection)) is not None

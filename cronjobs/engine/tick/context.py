@@ -44,14 +44,14 @@ class TickContext:
     emit: Callable[[events.Event], None]
     limits: TickFilter = field(default_factory=TickFilter)
     say_not_started: bool = False
-    tells_each: bool = True  # somebody reads of each job that begins and that goes well: in a log, on a terminal
+    tells_each: bool = True  # report each start and each success, as a log or a terminal shows them
     say_progress_s: float = math.inf  # see ``Loop``
     waits_for_long_jobs: bool = False  # if True, signals are passed on to them
     start: Start | None = None  # how this process was started, for the fast path of the next one
-    spool: str = "-"  # what marks the runs of exec that wait for this database: ``probe.state_files.spool_address``
-    code_at_fault: bool = False  # the last report about the code, of this file, was that it is at fault
+    spool: str = "-"  # identifies runs of ``exec`` that wait for this project: ``probe.state_files.spool_address``
+    code_at_fault: bool = False  # the last report about this file's code was that it is at fault
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
-    # No repr: signal.signal() takes one of the tick whose method was the handler, perhaps before these are set.
+    # No repr: signal.signal() takes the repr of the old handler and so of its tick, perhaps before these are set.
     database_now: datetime = field(init=False, repr=False)  # as it was read at the monotonic instant ``now_read_at``
     now_read_at: float = field(init=False, repr=False)
 
@@ -64,7 +64,7 @@ class TickContext:
         self.stop_requested: str | None = None
         self.database_gone = False
         self.many_queues = False  # see ``Overview``
-        self.tried_again = False  # then we do not know for certain what the parts before the work created
+        self.tried_again = False  # if True, the parts before the work may have created more than we know
         self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())
 
     def go_on(self) -> bool:
@@ -72,15 +72,16 @@ class TickContext:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that begins with the tick's row, if that is not there yet."""
+        """A transaction that begins by writing the tick's row, if that is not written yet."""
         with self.database.write() as connection:
             self.row.begin(connection)
             yield connection
 
     def try_part(self, do: Callable[[], None], *, retry_until: float | None = None) -> None:
-        """Run one part of a tick, which is safe to repeat; a database error in it does not stop the other parts.
+        """Run one part of a tick, which must be safe to repeat. A database error in it does not stop the other parts.
 
-        Transient errors are retried for a share of the tick, so that the rest is left for the work.
+        Transient errors are retried until *retry_until*. If that is None, they are retried for a share of the tick, so
+        that the rest is left for the work.
         """
         until = self.patient_until if retry_until is None else retry_until
         try:

@@ -1,4 +1,4 @@
-"""A tick's work for metrics and charts: it folds new counts into the sums."""
+"""A tick's work for metrics and charts: fold new counts into the sums."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cronjobs.errors import DatabaseBusy
 
 
 def fold_counts(tick: TickContext, share: float, *, hourly: bool) -> None:
-    """Fold in short transactions, for a *share* of what is left of the tick; the next one goes on where this one ends.
+    """Fold counts in short transactions, for a *share* of the time left in the tick. The next tick continues.
 
-    *hourly*: also if there are few, and remove old hours.
+    If *hourly* is True, fold even a few counts, and remove old hours.
     """
     until = tick.clock.monotonic() + share * (tick.deadline - tick.clock.monotonic())
 
@@ -32,4 +32,4 @@ def fold_counts(tick: TickContext, share: float, *, hourly: bool) -> None:
         if hourly:
             do(remove_old_hours)
     except DatabaseBusy:
-        return  # somebody else folds, or any other writer is more urgent
+        return  # another tick folds, or another writer is more urgent

@@ -23,9 +23,10 @@ from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
 
 @dataclass
 class Guard:
-    """``began`` (monotonic) and ``began_wall`` (since 1970) are when the kernel started the process.
+    """The start of this process, and the watchdog that ends it.
 
-    ``start`` is what it was started with; handlers may change its environment later.
+    ``began`` (monotonic) and ``began_wall`` (since 1970) are when the kernel started the process. ``start`` has its
+    arguments and environment of that time; handlers may change the environment later.
     """
 
     began: float

@@ -36,15 +36,15 @@ from cronjobs.model import Finished, Released, RetryPolicy, Succeeded
 
 NOT_BEGUN: Final = Released()
 STILL_HERE: Final = Released("an earlier attempt of it lost its lease, and its code still runs here")
-BRIEF_S: Final = 0.0005  # jobs that take no longer end together: a commit takes longer than to wait for the next
+BRIEF_S: Final = 0.0005  # jobs this short are written together: waiting for the next one is quicker than a commit
 
 
 @dataclass
 class Ends:
-    """Writes the ends of attempts. Those not written yet wait in ``in_flight``.
+    """Writes the ends of attempts. Ends not written yet wait in ``in_flight``.
 
-    ``database_now`` was read at the monotonic instant ``now_read_at``. ``caught`` takes an error that nobody expected.
-    ``last``: the end that was recorded last.
+    ``database_now`` was read at the monotonic instant ``now_read_at``. ``caught`` is called with each unexpected error.
+    ``last`` is the end that was recorded last.
     """
 
     clock: Clock
@@ -59,15 +59,15 @@ class Ends:
     caught: Callable[[Exception], None]
     database_now: datetime
     now_read_at: float
-    tells_each: bool = True  # see ``TickContext``; if not, of the successes of a type only the first
+    tells_each: bool = True  # see ``TickContext``; if False, report only each type's first success
     told_types: set[str] = field(default_factory=set)
     last: Decided | None = None
-    progress_at: float = -math.inf  # when it was said last
+    progress_at: float = -math.inf  # when progress was last reported
 
     # --- collecting ---------------------------------------------------------------------------------------------------
 
     def collect(self, wait_s: float) -> None:
-        """Wait for an end, then take all that are there, and of short jobs those that come in a moment."""
+        """Wait for an end, then take all ends that have arrived. If jobs are short, wait a moment for more."""
         try:
             ended = self.workers.ended.get(timeout=wait_s) if wait_s > 0 else self.workers.ended.get_nowait()
             first = self.clock.monotonic()
@@ -90,10 +90,10 @@ class Ends:
         return self.workers.ended.get(timeout=patience_s)
 
     def _patience_s(self, until: float) -> float:
-        """Return how long to wait for another end, so that one write takes many."""
+        """Return how long to wait for another end, so that one write covers many."""
         left = until - self.clock.monotonic()
         running = len(self.in_flight.held) - len(self.in_flight.unwritten)
-        waiting = sum(each.let_go is not None for each in self.in_flight.unwritten)  # workers, for this write
+        waiting = sum(each.let_go is not None for each in self.in_flight.unwritten)  # workers wait for this write
         if left > 0 and not waiting and running > max(self.workers.count, self.planner.ahead() // 2):
             return left
         return BRIEF_S if running and waiting < self.workers.count and self.planner.last_s <= BRIEF_S else 0.0
@@ -101,7 +101,7 @@ class Ends:
     def _take_safely(self, ended: Ended) -> None:
         try:
             self._take(ended)
-        except Exception as error:  # it is on no queue now: do not lose track of it
+        except Exception as error:  # the end is no longer on a queue: do not lose track of it
             self.caught(error)
             if ended.attempt.is_leased and not ended.attempt.has_ended:
                 self.in_flight.end(_plain(ended, error))
@@ -118,7 +118,7 @@ class Ends:
         if isinstance(ended.finished.outcome, Released):
             self.release([attempt], ended.finished.outcome)
             return
-        self.pace.look_again()  # it may have enqueued more
+        self.pace.look_again()  # the job may have enqueued others
         self.planner.note(attempt.job.job_type, ended.finished.duration)
         late = timed_out(attempt) if attempt.recorded == "timed_out" else None
         outcome = as_stopped(ended.finished.outcome, attempt.stop.reason, process=attempt.has_process, late=late)
@@ -156,7 +156,7 @@ class Ends:
         self.emit(events.lease_lost(attempt.job, attempt.worker))
 
     def say_progress(self, every_s: float) -> None:
-        """Report how far what runs has come, no oftener than *every_s*."""
+        """Report the progress of running jobs, at most once in *every_s* seconds."""
         now = self.clock.monotonic()
         if now < self.progress_at + every_s:
             return
@@ -175,7 +175,7 @@ class Ends:
         return [(ended, self._decide(ended, at)) for ended in self.in_flight.unwritten.values()]
 
     def _now(self) -> tuple[float, datetime]:
-        """One instant, by the monotonic clock and by the database's."""
+        """Return the present instant by the monotonic clock and by the database's clock."""
         now = self.clock.monotonic()
         return now, self.database_now + timedelta(seconds=now - self.now_read_at)
 
@@ -209,7 +209,7 @@ class Ends:
                 if not isinstance(error, BadValue):
                     self.outage.note(error)
                     return False
-                self._drop(ended, error)  # not in any form: its lease expires, and the next tick records it as lost
+                self._drop(ended, error)  # refused in every form: its lease expires, and a tick records it as lost
             except Exception as error:
                 self.caught(error)
                 self._drop(ended, error)
@@ -232,7 +232,7 @@ class Ends:
         self._report_unwritten([ended], str(error))
 
     def written(self, turn: BatchResult) -> None:
-        """Report what a committed turn wrote, and let go of it.
+        """Report the ends that a committed turn wrote, and stop tracking their attempts.
 
         If this raises, ends not reached stay queued; the next turn finds them in the history.
         """
@@ -247,15 +247,15 @@ class Ends:
         released = isinstance(decided.finished.outcome, Released)
         if job_id in written.written:
             if released:
-                self.pace.nothing_due = False  # it is due again, and perhaps nobody else takes it
+                self.pace.nothing_due = False  # the job is due again, and perhaps no other runner takes it
             if job_id in written.cancelled:
                 decided = as_cancelled(decided, written.cancelled[job_id])
             elif job_id in written.succeeded:
                 decided = succeeded_itself(decided)
             self._report(ended.attempt, decided)
         elif not (released or ended.attempt.handed_over):
-            # A released job whose COMMIT's reply was lost may have been claimed by another runner since: nothing is
-            # left to record.
+            # Not for a released job: if the reply to its COMMIT was lost, another runner may have claimed it since, and
+            # nothing is left to record.
             self.lost(ended.attempt)
 
     def _report(self, attempt: Attempt, decided: Decided) -> None:
@@ -280,7 +280,7 @@ class Ends:
             self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, why))
 
     def report_the_rest(self) -> None:
-        """At the end of a tick: what could not be written, and jobs that ended themselves and whose code runs on."""
+        """Report, as a tick ends, the ends not written, and the jobs that recorded their own success and still run."""
         self.outage.tell()
         why = "the database could not be reached" if self.outage.error else "another session kept its row locked"
         self._report_unwritten(self.in_flight.unwritten.values(), why)

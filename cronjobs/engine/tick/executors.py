@@ -1,7 +1,7 @@
 """How a tick starts the supervisors of executors: processes that submit jobs to a cluster, and outlive the tick.
 
-There is one on a host for each file, executor and queue: it holds a lock file in the user's state folder for as long as
-it takes jobs. The jobs of an executor's types are never claimed by a tick itself.
+A host has one supervisor for each file, executor and queue. The supervisor holds a lock file in the user's state folder
+for as long as it takes jobs. A tick itself never claims jobs of an executor's types.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOT_INSTALLED: Final = "Dask is not installed: pip install 'cronjobs[dask]'"
 class Supervision:
     """The facts that a supervisor is started with.
 
-    It reads everything else from the configuration file. If ``queue`` is None, it takes every queue.
+    It reads everything else from the configuration file. If ``queue`` is None, it takes jobs from every queue.
     """
 
     config: str
@@ -69,7 +69,7 @@ class SupervisorLock:
 
     @classmethod
     def take(cls, supervision: Supervision, folder: Path | None = None) -> SupervisorLock | None:
-        """Take the lock. Return None if somebody has it. Raises OSError if the state folder cannot be used."""
+        """Take the lock. Return None if another process has it. Raises OSError if the state folder cannot be used."""
         descriptor = _open(folder or state_folder(), supervision.lock_name)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,7 +95,7 @@ def _open(folder: Path, name: str) -> int:
 
 @dataclass
 class Supervisors:
-    """Starts those that are missing; all are in ``started``, with the other processes that outlive this tick."""
+    """Starts missing supervisors, and adds them to ``started``, the list of processes that outlive this tick."""
 
     settings: Settings
     queue: str | None
@@ -121,7 +121,7 @@ class Supervisors:
         if find_spec("distributed") is None:
             lock.release()
             raise OSError(NOT_INSTALLED)
-        # Released before the process looks for it: of two ticks that start one each, the second process ends at once.
+        # The new process takes the lock itself. If two ticks start a process each, the second process ends at once.
         lock.release()
         with tempfile.TemporaryFile() as request:
             request.write(supervision.encode())
@@ -138,7 +138,7 @@ class Supervisors:
 
 
 def begin_supervisors(tick: TickContext, types: JobTypes, started: list[subprocess.Popen[bytes]]) -> None:
-    """Start the supervisors that are missing of executors with due jobs; they join what this tick has *started*."""
+    """Start the missing supervisors of executors that have due jobs, and add their processes to *started*."""
     far = {name: each.executor for name, each in types.types.items() if each.executor is not None}
     with tick.database.read() as connection:
         lanes = lanes_due(connection, types.runnable)

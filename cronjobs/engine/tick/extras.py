@@ -1,8 +1,9 @@
-"""The door for extras into a tick. Their work beside the tick's own cannot harm it.
+"""How extras take part in a tick without being able to harm it.
 
-Each extra has a thread of its own, in which its calls run one after another: its error, its hang and its slow network
-stay its own. The tick waits two seconds in all for an extra. Then it goes on without it, reports that, and does not
-call it again. At the end, when the work is done and the tick's row is written, it waits until its deadline.
+Each extra has a thread of its own, which runs the extra's calls one after another. So an error, a hang or a slow
+network harms only that extra. The tick waits two seconds in all for an extra. Then the tick goes on without the extra,
+reports that, and does not call the extra again. At the end, after the tick's row is written, the tick waits for extras
+until its deadline.
 """
 
 from __future__ import annotations
@@ -67,34 +68,34 @@ class Beside:
     settings: Settings
     database: Database
     identity: Identity
-    emit: Callable[[events.Event], None]  # the tick takes it to the log later, in its own thread
+    emit: Callable[[events.Event], None]  # the tick's own thread logs the event later
     clock: Clock = SYSTEM
     deadline: float = math.inf  # of the tick, seconds of the clock's monotonic time
-    go_on: Callable[[], bool] = lambda: True  # False: the tick is asked to stop, or the database is gone
-    seen: Overview | None = None  # by the tick as it began; None: this is no tick but the process of a job
-    spool: str = "-"  # what marks the runs of exec that wait for this database
+    go_on: Callable[[], bool] = lambda: True  # returns False if the tick has to stop, or the database is gone
+    seen: Overview | None = None  # what the tick read as it began; None in the process of a job, which is no tick
+    spool: str = "-"  # see ``TickContext``
 
 
 class Over(NamedTuple):
-    """The facts that a hook gets at the end. *until*: when the hook has to be done, by the monotonic clock."""
+    """The facts that a hook gets at the end. ``until`` is the monotonic instant by which the hook must be done."""
 
     until: float
     exit_code: int = 0
     trouble: str = ""
-    news: bool = False  # whether something may be wrong, or well again, that was not before
-    types: JobTypes | None = None  # None: this process did not load the handlers
+    news: bool = False  # whether a problem may have begun or ended
+    types: JobTypes | None = None  # None if this process did not load the handlers
 
 
 class Hook:
     """The work that an extra does beside a tick. Override the methods you need; they run in the extra's own thread."""
 
-    schedules: frozenset[str] = frozenset()  # it hears of the attempts of their jobs
+    schedules: frozenset[str] = frozenset()  # the hook is called for attempts of these schedules' jobs
 
     def __init__(self, beside: Beside) -> None:
         self.beside = beside
 
     def begin(self) -> None:
-        """Called first of all, before anything is recovered or claimed."""
+        """Called before anything is recovered or claimed."""
 
     def before_work(self) -> None:
         """Called before a tick's work, for tasks that no tick has had time for lately."""
@@ -103,10 +104,10 @@ class Hook:
         """Called when the code of *job* begins."""
 
     def ended(self, finished: Finished) -> None:
-        """Called when the job's code has ended; an event tells what becomes of the job."""
+        """Called when the job's code has ended. An event reports later what becomes of the job."""
 
     def heard(self, event: events.Event) -> None:
-        """Called with an event that tells what became of such a job."""
+        """Called with each event about a job for which ``started`` was called."""
 
     def wants_handlers(self) -> bool:
         """Whether ``end`` needs the handlers loaded, which only the tick's own thread may do."""
@@ -117,7 +118,7 @@ class Hook:
 
 
 class Extras:
-    """The extras of one process. The loop's thread calls its methods; workers call ``started`` and ``ended``."""
+    """The extras of one process. Workers call ``started`` and ``ended``; the loop's thread calls the other methods."""
 
     def __init__(self, doors: Mapping[str, Door], beside: Beside) -> None:
         self._emit, self._clock = beside.emit, beside.clock
@@ -127,7 +128,7 @@ class Extras:
         self._heard_of: dict[int, list[_Extra]] = {}
 
     def begin(self) -> None:
-        """Call every extra's ``begin``. Nothing waits for it yet."""
+        """Call every extra's ``begin``, without waiting for the calls to end."""
         for extra in self._extras:
             extra.call(lambda hook: hook.begin())
 
@@ -140,7 +141,7 @@ class Extras:
         return any(found)
 
     def end(self, over: Over) -> None:
-        """Call each for the last time, and wait for all of them."""
+        """Call every extra's ``end``, the last call, and wait for all of them."""
         self._each(lambda hook: hook.end(over), SYSTEM.monotonic() + over.until - self._clock.monotonic())
 
     def _each(self, do: Callable[[Hook], None], until: float | None = None) -> None:
@@ -169,7 +170,7 @@ class Extras:
             extra.call(lambda hook: hook.ended(finished))
 
     def listening(self, emit: Callable[[events.Event], None]) -> Callable[[events.Event], None]:
-        """*emit*, and after it those extras that heard of the job's start."""
+        """Return a function that calls *emit*, and then the extras that were told of the job's start."""
         if not self.hear_of_attempts:
             return emit
 
@@ -194,7 +195,7 @@ class _Extra:
         self._given_up = False
 
     def call(self, do: Callable[[Hook], None]) -> threading.Event | None:
-        """Have *do* run after all calls before it. Return None if this extra is not called any more."""
+        """Queue *do*. Return an event that is set once *do* has run, or None if this extra is not called any more."""
         if self._given_up:
             return None
         if self._thread is None:
@@ -210,7 +211,7 @@ class _Extra:
         return done
 
     def wait(self, done: threading.Event, until: float | None) -> None:
-        """Wait for a call: *until* that instant, or for what is left of the two seconds."""
+        """Wait for a call until the instant *until*. If that is None, wait for what is left of the two seconds."""
         began = SYSTEM.monotonic()
         if not done.wait(max(0.0, self._left_s if until is None else until - began)):
             self._given_up = True
@@ -225,7 +226,7 @@ class _Extra:
             try:
                 if hook is None:
                     module = import_module(self._module)
-                    # One of another's may only have findings.
+                    # A third party's extra may have no hook, but only findings.
                     hook = (module.hook if self.name in DOORS else getattr(module, "hook", Hook))(self._beside)
                     self.schedules = hook.schedules
                 do(hook)
@@ -247,7 +248,7 @@ def of_tick(beside: Beside) -> Extras:
 
 
 def beside_jobs(settings: Settings, database: Database, emit: Callable[[events.Event], None]) -> Extras:
-    """Return the extras that hear of jobs outside a tick, in a process of their own. They have begun."""
+    """Return the extras for a process that runs jobs outside a tick. Their ``begin`` has been called."""
     doors = {name: door for name, door in DOORS.items() if door.beside_jobs and door.wanted(settings, "-")}
     extras = Extras(doors, Beside(settings, database, Identity.here(), emit))
     extras.begin()
@@ -256,7 +257,7 @@ def beside_jobs(settings: Settings, database: Database, emit: Callable[[events.E
 
 
 def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
-    """Let extras report a tick that did not begin, until that instant of the monotonic clock."""
+    """Let extras report a tick that did not begin. Wait for them until *until*, on the monotonic clock."""
     threads: list[threading.Thread] = []
     for door in DOORS.values():
         if door.not_started and door.wanted(settings, "-"):

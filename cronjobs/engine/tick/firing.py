@@ -1,6 +1,6 @@
 """The parts of a tick that deal with schedules: apply the file, and turn due occurrences into jobs and ledger rows.
 
-An idle tick runs 1,440 times a day: what applies and settles is imported where it is used.
+An idle tick runs 1,440 times a day, so the modules that apply and settle are imported where they are used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from cronjobs.engine.tick.context import TickContext
 
 @dataclass
 class Firing:
-    """``applies``: this tick has to put its file in force; ``applied``: it has."""
+    """The schedule steps of one tick.
+
+    ``applies`` says that the tick has to apply its file, ``applied`` that it has done so.
+    """
 
     tick: TickContext
     applies: bool = False
@@ -58,7 +61,7 @@ class Firing:
             tick.result.refused = done.plan.refused
             tick.emit(events.fault(str(tick.settings.file), done.plan.refused))
         if done.applied:
-            # Only now: if the tick is killed, or the file refused, the next tick must see the change.
+            # Only now, so that the next tick sees the change if this one is killed or its file is refused.
             tick.row.fingerprint, self.applied = mark, True
 
     def materialise(self) -> None:

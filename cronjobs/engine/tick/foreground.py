@@ -1,10 +1,12 @@
-"""One job here and now, in the main thread of a terminal's process: pdb works, output is seen and recorded.
+"""Run one job now, in the main thread of a process at a terminal: pdb works, and output is shown and recorded.
 
-It is an attempt like any other. A tick's loop runs in a thread beside it, with this one job: it renews the lease, hears
-of a cancel request, and records the end. There is no time limit (somebody may be in a debugger) but for declared
-commands. What was begun by hand by its type or schedule has one try, and a tick never picks it up again: not after a
-failure, not after Ctrl-C (cancelled), not after a kill -9 (its history row is written at the start, and the next tick
-reads it there). A job that was named by its id goes back to where it was.
+The run is an attempt like any other. A tick's loop, with this one job, runs in a thread beside it. The loop renews the
+lease, sees cancel requests, and records the end. Only declared commands have a time limit, since a person may be in a
+debugger.
+
+A job that was started by its type or schedule has one try, and no tick picks it up again: not after a failure, not
+after Ctrl-C (it is cancelled), and not after a kill -9 (its history row is written at the start, and the next tick
+reads that row). A job that was started by its id and interrupted stays due when it was.
 """
 
 from __future__ import annotations
@@ -45,17 +47,18 @@ from cronjobs.model import (
     Succeeded,
 )
 
-SLOW_S: Final = 2.0  # an end that is not recorded by then is worth a line
-PROGRESS_S: Final = 0.25  # what was told too soon after another word is shown by then
+SLOW_S: Final = 2.0  # seconds until a message says that the end is not recorded yet
+PROGRESS_S: Final = 0.25  # minimum seconds between progress lines
 LOCKED: Final = "another transaction holds the job's row"
-HAND_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which a person ends a run
+HAND_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # with these a person ends a run
 
 
 @dataclass(frozen=True)
 class RunResult:
     """The end of a run.
 
-    If ``decided`` is None, the lease was lost and nothing was recorded. ``signal``: the signal that a person sent.
+    If ``decided`` is None, the lease was lost and nothing was recorded. If a person stopped the run with a signal,
+    ``signal`` is its number, otherwise None.
     """
 
     job: Job
@@ -72,7 +75,7 @@ class RunResult:
 
 
 class _MainThread(Workers):
-    """The one worker is the main thread, which has the job already."""
+    """A pool whose one worker is the main thread, which already has the job."""
 
     def hand(self, attempt: Attempt) -> bool:
         attempt.on_its_way = True
@@ -80,7 +83,7 @@ class _MainThread(Workers):
 
 
 class _HeardStop(StopSignal):
-    """Lets *hear* know of each request before the job does."""
+    """A stop signal that calls *hear* before the handler sees the stop."""
 
     def __init__(self, hear: Callable[[str], None]) -> None:
         super().__init__()
@@ -92,20 +95,20 @@ class _HeardStop(StopSignal):
 
 
 class _LeaseIsLost(BaseException):
-    """Ends the handler: not a KeyboardInterrupt, after which a debugger goes on."""
+    """Ends the handler. This is no KeyboardInterrupt, because a debugger catches that and goes on."""
 
 
 class Terminated(BaseException):
-    """Ends the handler on SIGTERM and SIGHUP: likewise."""
+    """Ends the handler on SIGTERM and SIGHUP. This is no KeyboardInterrupt either."""
 
 
-# How a person leaves a handler or the debugger, as the outcome names it.
+# The exceptions by which a person leaves a handler or the debugger, as an outcome names them.
 QUIT: Final = ("KeyboardInterrupt", "bdb.BdbQuit", f"{Terminated.__module__}.{Terminated.__qualname__}")
 
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Ctrl-C and the like wait until ``Foreground`` hears them: a job that is claimed is never left behind."""
+    """Hold back Ctrl-C, SIGTERM and SIGHUP until ``Foreground`` handles them, so that no claimed job is left behind."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HAND_SIGNALS)
     try:
         yield
@@ -114,9 +117,10 @@ def signals_wait() -> Iterator[None]:
 
 
 class Foreground:
-    """Runs one claimed job in the main thread. ``by_hand``: it was made for this run; see the module's docstring.
+    """Runs one claimed job in the main thread.
 
-    ``claimed``: when the claim was sent, on the monotonic clock.
+    *by_hand* says that the job was made for this run (see the module's docstring). *claimed* is when the claim was
+    sent, on the monotonic clock.
     """
 
     def __init__(
@@ -152,10 +156,10 @@ class Foreground:
         self._main = threading.get_ident()
         self._signal: int | None = None
         self._was_stopped = False  # by a person
-        self._running = False  # the job's own code
+        self._running = False  # whether the job's own code runs
         self._lost = False
-        self._ended = False  # and the loop knows it
-        # Without a watchdog: a person may stop this process (Ctrl-Z), and a handler have alarms of its own.
+        self._ended = False  # whether the loop was given the end
+        # Without a watchdog: a person may suspend this process (Ctrl-Z), and a handler may set alarms of its own.
         self._loop = Loop.of_one(
             self._attempt,
             database,
@@ -168,7 +172,7 @@ class Foreground:
             self._loop.say_progress_s = PROGRESS_S
 
     def run(self) -> RunResult:
-        """Run it and record what came of it. Raises DatabaseError if that could not be recorded."""
+        """Run the job and record its outcome. Raises DatabaseError if the outcome could not be recorded."""
         self._emit(events.job_claimed(self._job))
         beside = threading.Thread(target=self._keep, name="cronjobs-loop", daemon=True)
         with self._signals():
@@ -191,7 +195,7 @@ class Foreground:
         return RunResult(self._job, decided, self._signal if self._was_stopped else None)
 
     def _keep(self) -> None:
-        """Run in the thread beside the job: keep its lease until it has ended, and record the end."""
+        """Keep the job's lease until the job has ended, and record the end. Runs in the thread beside the job."""
         self._loop.run()
         if self._ended:
             self._loop.finish()
@@ -199,7 +203,7 @@ class Foreground:
             self._attempt.stop.set("lease lost")  # the loop gave up
 
     def _hand_back(self, finished: Finished) -> None:
-        """The end is the loop's to record, which it tries for as long as a lease is, at least."""
+        """Give the end to the loop, which tries to record it for at least the length of a lease."""
         self._allow_time()
         self._loop.workers.ended.put(Ended(self._attempt, finished, self._clock.monotonic()))
         self._ended = True
@@ -210,12 +214,12 @@ class Foreground:
             why = self._loop.outage.error or LOCKED
             self._streams.say(f"the outcome cannot be recorded yet, retrying: {why}")
         while beside.is_alive():
-            if self._loop.outage.error is None:  # somebody's psql: for as long as the person has patience
+            if self._loop.outage.error is None:  # somebody's psql has the row: wait until the person gives up
                 self._allow_time()
             beside.join(SLOW_S)
 
     def _allow_time(self) -> None:
-        # Longer than until the next look at it: a lease may be as short as that.
+        # Longer than SLOW_S, after which ``_wait_for`` extends it again. A lease may be shorter than that.
         self._loop.deadline = self._clock.monotonic() + max(self._lease_s, 2 * SLOW_S)
 
     # --- the job ------------------------------------------------------------------------------------------------------
@@ -229,7 +233,7 @@ class Foreground:
                 if self._signal is not None:
                     raise KeyboardInterrupt
                 finished = run_attempt(self._attempt, self._around, self._clock)
-            except (KeyboardInterrupt, Terminated, _LeaseIsLost):  # before it, or in a command's second Ctrl-C
+            except (KeyboardInterrupt, Terminated, _LeaseIsLost):  # before the job began, or a command's second Ctrl-C
                 ran = timedelta(seconds=self._clock.monotonic() - began)
                 finished = Finished(self._job, Interrupted(), ran, WORKER)
             finally:
@@ -238,7 +242,7 @@ class Foreground:
         return finished._replace(outcome=self._by_a_person(finished.outcome), output=text)
 
     def _by_a_person(self, outcome: Outcome) -> Outcome:
-        """Return the outcome to record in place of *outcome*: a person watches this run, and may have stopped it."""
+        """Return the outcome to record instead of *outcome* for a run that a person watches and may have stopped."""
         self._was_stopped = self._is_stop(outcome)
         if self._was_stopped:
             number = signal.Signals(self._signal or signal.SIGINT)
@@ -253,7 +257,7 @@ class Foreground:
         return outcome
 
     def _is_stop(self, outcome: Outcome) -> bool:
-        """Whether a person ended it. A failure after a Ctrl-C that only the debugger heard is one of the job's own."""
+        """Whether a person stopped the job. A failure after a Ctrl-C that only the debugger got is the job's own."""
         if isinstance(outcome, Interrupted):
             return self._signal is not None
         if not isinstance(outcome, Failed):
@@ -286,16 +290,16 @@ class Foreground:
             why = f"ran out: {trouble}" if trouble else "was taken over or ran out"
             self._streams.say(f"stopping; this attempt will record nothing: the lease {why}")
             self._lost = True
-            signal.pthread_kill(self._main, signal.SIGINT)  # only in that thread does it end a sleep or a read
+            signal.pthread_kill(self._main, signal.SIGINT)  # ends a sleep or a read only in that thread
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Ctrl-C, a closed terminal and SIGTERM end the job and are recorded; a command has its grace, the first time.
+        """Let Ctrl-C, a closed terminal and SIGTERM end the job, and record that. A command first gets its grace.
 
-        What was ignored when we began (nohup, a script's "&") stays ignored; SIGINT is also how a lost lease is told.
-        While the end is being recorded they end that, after one more try.
+        Signals that were ignored before (nohup, a script's "&") stay ignored. SIGINT also reports a lost lease. While
+        the end is being recorded, a signal stops that after one more try.
         """
 
         def on_signal(number: int, _frame: FrameType | None) -> None:
@@ -314,7 +318,7 @@ class Foreground:
 
         taken = [number for number in HAND_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, on_signal) for number in taken}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HAND_SIGNALS)  # what came since the claim comes now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HAND_SIGNALS)  # signals sent since the claim arrive now
         try:
             yield
         finally:

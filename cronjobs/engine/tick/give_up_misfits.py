@@ -1,4 +1,4 @@
-"""Give up the jobs whose payload has fitted no code for a day, also those that no tick claims any more."""
+"""Give up the jobs whose payload has fitted no code for a day, including those that no tick claims any more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH: Final = 200
 
 
 def give_up(tick: TickContext, types: Callable[[], JobTypes]) -> None:
-    """Record and report each as dead, in short transactions while there is time."""
+    """Record and report these jobs as dead, in short transactions, while there is time."""
     while tick.go_on():
         with tick.database.read() as connection:
             found = outlived(connection, BATCH)

@@ -1,8 +1,8 @@
-"""Handlers that run on past their time-out, or past the end of the tick, in a thread: no thread can be killed.
+"""Handlers in threads that run past their timeout, or past the end of the tick. A thread cannot be killed.
 
-Each is recorded, told to stop, and keeps its slot, its row and its lease. Once nothing else can start the loop ends
-(``pacing``), cuts these leases to 2 s (``loop``), and the process exits before they end (``command.leaving``). Those
-in a process of their own are killed by ``execution.process``.
+Such an attempt is recorded and asked to stop, and keeps its slot, its row and its lease. Once nothing else can start,
+the loop ends (``pacing``) and cuts these leases to 2 s (``loop``), and the process exits before they end
+(``command.leaving``). A handler in a process of its own is killed by ``execution.process``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cronjobs.model import Interrupted, TimedOut, duration_text
 
 @dataclass
 class HungHandlers:
-    """``collect``: takes what the workers have ended by now."""
+    """Notes handlers that run on. ``collect`` takes the ends that workers have delivered by now."""
 
     clock: Clock
     in_flight: InFlight
@@ -31,10 +31,10 @@ class HungHandlers:
     collect: Callable[[], None]
 
     def note_overdue(self) -> None:
-        """A thread cannot be killed: past its time-out it is recorded so, and keeps its slot, row and lease."""
+        """Note attempts whose thread runs past its timeout, and ask them to stop. They keep slot, row and lease."""
         if not self._overdue():
             return
-        self.collect()  # what ended while a turn took its time is not overdue
+        self.collect()  # an attempt that ended during a slow turn is not overdue
         now = self.clock.monotonic()
         for attempt in self._overdue():
             self.in_flight.note_overdue(attempt, "timed_out", now)
@@ -47,7 +47,7 @@ class HungHandlers:
         return [each for each in self.in_flight.busy() if each.phase is Phase.HELD and now >= each.overdue_at]
 
     def note_stuck(self, stopping: str | None) -> list[Attempt]:
-        """Return the attempts that run on although the tick ends; note those that were not overdue as interrupted."""
+        """Return the attempts that run on although the tick ends. Those not yet overdue are noted as interrupted."""
         stuck = self.in_flight.busy()
         for attempt in stuck:
             if attempt.phase is Phase.HELD:
@@ -58,7 +58,7 @@ class HungHandlers:
         return stuck
 
     def rows(self) -> list[Finish]:
-        """The history rows of what still runs and should not."""
+        """Return the history rows to write for overdue attempts, which still run."""
         return [self._overdue_row(attempt) for attempt in self.in_flight.unrecorded()]
 
     def _overdue_row(self, attempt: Attempt) -> Finish:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def leave(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> None:
-    """Let the next ticks of this command line take the fast path; only for a tick that ended without any fault."""
+    """Let the next ticks of this command line take the fast path. Call this only after a tick without faults."""
     inputs = inputs_of(start, settings, address, seen, spool)
     if inputs is None:
         State().take(start.name)
@@ -65,21 +65,21 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
 
 
 def _often(settings: Settings) -> bool:
-    """Whether something is to be written or sent every few minutes, however idle all is."""
+    """Whether metrics or a ping must be written or sent every few minutes, even if nothing is due."""
     return settings.metrics.textfile is not None or settings.run.ping is not None
 
 
 def _linger_s(start: Start, settings: Settings) -> float:
-    """Return the seconds after which a tick of this command line looks again, or 0 if it does not stay.
+    """Return the seconds after which a tick of this command line looks for work again, or 0 if it does not linger.
 
-    Each of these options is for one tick: to wait for its long jobs, to run so many jobs, to take so long.
+    It does not linger with ``--wait``, ``--limit`` or ``--budget``, since these options are for one tick.
     """
     for_one = tuple(word.startswith((b"--wait", b"--limit", b"--budget")) for word in start.arguments)
     return 0 if settings.run.linger is None or any(for_one) else settings.run.linger.total_seconds()
 
 
 def _as_libpq_reads_it(url: str, address: Address) -> str | None:
-    """*url* after its scheme if libpq understands it as we do; None if we had to change it (see ``parse_url``)."""
+    """Return *url* without its scheme, or None if libpq understands the URL differently (see ``parse_url``)."""
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
     from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -98,7 +98,7 @@ def _as_libpq_reads_it(url: str, address: Address) -> str | None:
 
 
 def _libpq() -> str | None:
-    """The file of the libpq that psycopg has loaded into this process."""
+    """Return the path of the libpq that psycopg has loaded into this process, or None if unknown."""
     for line in (read("/proc/self/maps") or "").splitlines():
         _, slash, path = line.partition("/")
         if path.rpartition("/")[2].startswith("libpq") and ".so" in path:

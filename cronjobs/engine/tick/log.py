@@ -1,4 +1,4 @@
-"""The log file of the setting ``log:``, and what is written there from workers' threads."""
+"""The log file of the ``log:`` setting, and the events that worker threads write to it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Log:
             line += "".join(f"\n    {visible(part)}" for part in masking.hide(traceback).splitlines())
         try:
             left = (line + "\n").encode()
-            while left:  # the last bytes of a disk are a short write, and no error
+            while left:  # on a disk that is nearly full, a write is short and raises no error
                 left = left[os.write(self._descriptor, left) :]
         except OSError as error:
             self.fault = f"the log cannot be written: {error.strerror}"

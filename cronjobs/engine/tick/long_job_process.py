@@ -1,9 +1,9 @@
 """One long job in its own process: ``python -m`` this module, started by ``long_jobs``.
 
-Before any user code runs it takes over the tick's lease with a compare-and-swap of ``locked_by``, under the same
-attempt; if no row matches it exits. Then it answers the tick and runs the tick's loop for one job: it renews the lease,
-obeys time-out, cancel and SIGTERM, and records the result. It only supervises: the handler or command is its child, in
-a session of its own, and dies with it. Its watchdog fires before the lease ends, as a tick's does.
+Before any user code runs, this process takes over the tick's lease with a compare-and-swap of ``locked_by``, under the
+same attempt. If no row matches, it exits. Otherwise it answers the tick and runs the tick's loop for one job: it renews
+the lease, obeys timeout, cancel and SIGTERM, and records the result. It only supervises: the handler or command is its
+child, in a session of its own, and dies with it. Its watchdog fires before the lease ends, as a tick's does.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 
-REPORT_S: Final = 30.0  # for extras, at the end: to look for what is wrong, and to send alerts
+REPORT_S: Final = 30.0  # for extras at the end, to look for findings and to send alerts
 
 
 class Signals:
-    """Asks the loop to stop, also for a signal that arrived before the loop existed, so that no signal is lost."""
+    """Asks the loop to stop when a signal arrives, or later if the loop does not exist yet, so no signal is lost."""
 
     def __init__(self) -> None:
         self._came: list[str] = []
@@ -61,7 +61,7 @@ class Signals:
 
 
 def main() -> None:
-    """Adopt, answer, run, record. Exit code: 0 it ended, 1 it ended dead, 3 or 4 not started or not recorded."""
+    """Adopt the job, answer, run and record. Exit codes: 0 ended, 1 ended dead, 3 or 4 not started or not recorded."""
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     signals = Signals()
@@ -79,7 +79,7 @@ def main() -> None:
         _answer(descriptor, str(error).partition("\n")[0])
         os._exit(error.exit_code)
     if adopted is None:
-        # If the tick took the job back we answer FULL as well: it is no longer listening.
+        # If the tick took the job back, we answer FULL as well. The tick no longer listens then.
         _answer(descriptor, STOPPED if signals.came else FULL)
         os._exit(0)
     _answer(descriptor, ADOPTED)
@@ -96,7 +96,7 @@ def _answer(descriptor: int, word: str) -> None:
 
 
 def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdog: Watchdog, signals: Signals) -> int:
-    """Run one adopted job to its end, by the loop that ticks use; return the exit code."""
+    """Run one adopted job to its end with a tick's loop, and return the exit code."""
     settings, database = around.settings, around.database
     assert database is not None
     log = Log(settings.log).write
@@ -113,7 +113,7 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
         attempt,
         database,
         Workers(1, around, SYSTEM),
-        # The time-out ends the job; this limit is for an end that cannot be recorded while renewals still work.
+        # The timeout ends the job. This limit is for an end that cannot be recorded while renewals still work.
         deadline=SYSTEM.monotonic() + (attempt.timeout + PROCESS_SLACK).total_seconds() + attempt.lease_s,
         database_now=adopted.now,
         emit=emit,

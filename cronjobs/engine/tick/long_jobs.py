@@ -1,8 +1,8 @@
-"""How a tick hands a long job over to a process of its own, which outlives the tick, and how that takes it over.
+"""How a tick hands a long job to a separate process, which outlives the tick, and how that process takes the job over.
 
 Before any user code runs, the process takes over the lease with a compare-and-swap, and answers with one word on a
-pipe. After "adopted" only the process owns the job. If no answer comes the tick releases the job, fenced on its own
-``locked_by``: whichever of the two is late finds that the lease is no longer its own.
+pipe. After "adopted" only the process owns the job. If no answer comes, the tick releases the job, fenced on the tick's
+own ``locked_by``. Whichever of the two is late finds that it has lost the lease.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Handover:
     max_memory: int | None
     success: list[int]  # exit statuses, see ExitCodes
     permanent: list[int]
-    row_policy: str  # JSON, for the job's row, see AttemptPolicy; its process retries by it, too
+    row_policy: str  # the AttemptPolicy for the job's row, as JSON; the process also retries by it
 
     @classmethod
     def of(cls, settings: Settings, attempt: Attempt) -> Handover:
@@ -99,7 +99,10 @@ class Handover:
         return cls(**json.loads(data))
 
     def as_type(self, settings: Settings) -> JobType:
-        """The job type as the tick knew it; only a command's words are read from the file. Raises CronjobsError."""
+        """Return the job type as the tick knew it. Only a command's own settings are read from the file.
+
+        Raises CronjobsError if the file no longer declares the command.
+        """
         declared = settings.job_types.get(self.job_type)
         if self.is_command and (declared is None or declared.command is None):
             raise CronjobsError(f"the command {self.job_type} is no longer in {self.config}")
@@ -126,7 +129,7 @@ class Handover:
 
 @dataclass
 class Handovers:
-    """Starts the processes (all are in ``started``) and puts their answers on the loop's queue as ends."""
+    """Starts the processes of long jobs, lists them in ``started``, and puts their answers on the loop's queue."""
 
     settings: Settings
     clock: Clock
@@ -134,9 +137,9 @@ class Handovers:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def begin(self, attempt: Attempt, until: float) -> None:
-        """Start a process for *attempt*; its answer is on the queue by the monotonic instant *until*."""
+        """Start a process for *attempt*. Its answer is on the queue by the monotonic instant *until*."""
         attempt.handed_over = attempt.on_its_way = True
-        # In a thread: starting the process and its answer take up to a second; the loop must renew its leases.
+        # In a thread, since the process may take a second to start and answer, and the loop must renew its leases.
         thread = threading.Thread(target=self._hand_over, args=(attempt, until), name="cronjobs-handover", daemon=True)
         try:
             thread.start()
@@ -144,7 +147,7 @@ class Handovers:
             self._answer(attempt, f"cannot start a thread: {error}")
 
     def begin_supervisors(self, tick: Any, types: JobTypes) -> None:
-        """Start what submits jobs to clusters, where some are due; these processes outlive the *tick* (its context)."""
+        """Start the supervisors that submit due jobs to clusters. They outlive the *tick* (a TickContext)."""
         if any(job_type.executor is not None for job_type in types.types.values()):
             from cronjobs.engine.tick.executors import begin_supervisors
 
@@ -161,7 +164,7 @@ class Handovers:
                 answer = _read_line(opened.fileno(), self.clock, until) or _why_silent(process)
         except OSError as error:
             answer = f"cannot start a process: {error.strerror}"
-        except Exception as error:  # the tick would wait to its end for an answer
+        except Exception as error:  # without an answer, the tick would wait until its end
             answer = f"cannot start a process: {type(error).__name__}: {error}"
         self._answer(attempt, answer)
 
@@ -229,7 +232,7 @@ PAUSE_S: Final = 0.2
 
 @dataclass(frozen=True)
 class Adopted:
-    """The job we took over; ``sent``: when we sent the statement (monotonic); ``now``: the database's time then."""
+    """The job that we took over. ``sent`` is when we sent the statement (monotonic); ``now`` is the database's time."""
 
     job: Job
     sent: float
@@ -239,9 +242,8 @@ class Adopted:
 def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted | None:
     """Take over the lease.
 
-    Return None if the job is no longer the tick's, or too many long jobs already run on this host.
-
-    If the COMMIT's reply is lost, the rows show whose lease it is. Raises DatabaseError.
+    Return None if the tick no longer has the job, or if too many long jobs already run on this host. If the COMMIT's
+    reply is lost, read the rows to see who has the lease. Raises DatabaseError.
     """
     identity = Identity.here()
     own = str(replace(identity, tick=leases.LONG + identity.tick))

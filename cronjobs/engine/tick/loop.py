@@ -1,8 +1,8 @@
-"""The one loop of a tick: claim, hand to workers, collect ends, have them written, renew leases, keep time.
+"""The loop of a tick: claim jobs, hand them to workers, collect and write their outcomes, renew leases, keep time.
 
-It writes leases and outcomes, in one transaction a turn (``turn``). Workers only compute, but for handlers that write
-themselves: an end in a transaction of their own (``ctx.transaction()``, ADR 11), and effects. What a turn changes in
-memory is changed after the commit, so that a turn that failed is simply done again.
+The loop writes leases and outcomes, in one transaction per turn (``turn``). Workers only compute, with two exceptions:
+a handler may record its own success in ``ctx.transaction()`` (ADR 11), and handlers write effects. A turn changes
+memory only after its commit, so a failed turn is simply done again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
 from cronjobs.errors import BadValue, DatabaseError
 
 EXIT_MARGIN_S: Final = 1.5  # once leases are cut to 2 s, this process must be gone before they end
-HANDOVER_S: Final = 5.0  # what must be left of a tick for it to hand a long job over
+HANDOVER_S: Final = 5.0  # a tick hands over a long job only if it has at least this much time left
 
 
 def nothing(_connection: Connection) -> None:
@@ -50,7 +50,7 @@ class Loop:
     workers: Workers
     locked_by: str
     deadline: float
-    database_now: datetime  # as read at ``now_read_at``; between readings the monotonic clock counts on
+    database_now: datetime  # the database's time at ``now_read_at``, from which the monotonic clock counts on
     now_read_at: float
     emit: Callable[[events.Event], None]
     before_writing: Callable[[Connection], None] = nothing
@@ -59,12 +59,12 @@ class Loop:
     limits: TickFilter = field(default_factory=TickFilter)
     counts: Counts = field(default_factory=Counts)
     crashing: Collection[str] = ()  # types that crashed runners: their jobs run in child processes
-    suspected: Collection[str] = ()  # types that one runner died with
+    suspected: Collection[str] = ()  # types whose jobs one runner died with
     many_queues: bool = False  # see ``Overview``
     tells_each: bool = True  # see ``TickContext``
     overran: Callable[[], Collection[str] | None] = unknown  # see ``Experience``
     overran_now: set[str] = field(default_factory=set)  # types whose jobs this tick has to interrupt
-    signs: Signs = NO_SIGNS  # of rows that took ticks down
+    signs: Signs = NO_SIGNS  # whether reading a row may have killed earlier ticks
     say_progress_s: float = math.inf  # seconds between progress lines on a terminal
     catches: bool = True  # catch unexpected exceptions; tests set False so they propagate
 
@@ -120,7 +120,7 @@ class Loop:
         self.renewed_at = -math.inf
         self.handover_s = min(HANDOVER_S, (self.deadline - self.clock.monotonic()) / 2)
         self.takes_reports = True
-        self.gone_by = math.inf  # the process must have exited by then, in any case
+        self.gone_by = math.inf  # the instant by which this process must have exited
         self.finishing = False  # once ``finish`` has begun, no job starts here
 
     @classmethod
@@ -135,7 +135,7 @@ class Loop:
         emit: Callable[[events.Event], None],
         watchdog: Watchdog | None = None,
     ) -> Loop:
-        """For *attempt* alone, whose lease this process has; ``begin_adopted`` begins it.
+        """Return a loop for *attempt* alone, whose lease this process holds. ``begin_adopted`` starts the attempt.
 
         *database_now* was read when the lease was taken over.
         """
@@ -155,9 +155,9 @@ class Loop:
     # --- the story ----------------------------------------------------------------------------------------------------
 
     def run(self) -> str:
-        """Work until nothing is due, time is up, or no slot will come free; say which.
+        """Work until nothing is due, time is up, no slot will come free, or a stop is requested. Return the reason.
 
-        An unexpected error stops the claims: jobs not begun are released, running jobs finish.
+        After an unexpected error the loop claims nothing more. It releases jobs not begun and lets running jobs finish.
         """
         while not self.net.gave_up:
             try:
@@ -185,11 +185,14 @@ class Loop:
 
     def _caught(self, error: Exception) -> None:
         self.net.catch(error)
-        # The failed turn may have committed a claim: re-read our leases and release the jobs never started.
+        # The failed turn may have committed a claim. Re-read our leases and release the jobs never started.
         self.writer.claim_unsettled = True
 
     def stop(self, reason: str) -> None:
-        """Begin shutdown, from a signal handler: contexts report it at once, claims stop. A second call ends it."""
+        """Begin shutdown: tell running handlers at once, and claim no more. A second call ends the loop at once.
+
+        Signal handlers call this.
+        """
         if self.stopping is not None:
             self.hurry = True
             self.gone_by = min(self.gone_by, self.clock.monotonic() + EXIT_MARGIN_S)
@@ -209,19 +212,20 @@ class Loop:
             self.emit(events.signalled(self.stopping))
 
     def finish(self, last_write: Callable[[Connection], None] = without_a_row) -> bool:
-        """The last transaction: ends, history of what still runs, leases cut to 2 s; whether a thread still runs.
+        """Run the last transaction. Return whether a thread still runs.
 
-        A loop without a tick row only marks that facts have changed.
+        The transaction writes outcomes, the history rows of attempts that still run, and *last_write*, which by default
+        marks that findings may have changed. It also cuts the leases of those attempts to 2 s.
 
-        If one does, the caller must end the process before those leases end, so that no second owner can begin while
-        the code still runs here. From the first try on they may be cut, whatever its answer was.
+        If a thread still runs, the caller must end the process before its lease ends, so that no second owner can begin
+        while the code still runs here. The lease may be cut from the first try on, even if that try seems to fail.
         """
         self.finishing = True
         try:
             return self._finish(last_write)
         except Exception as error:
             self._caught(error)
-        try:  # the tick's row alone: leases that were not cut expire after this process has ended
+        try:  # write the tick's row alone; leases that were not cut expire after this process has ended
             self.writer.write_alone(last_write)
         except Exception as error:
             self.net.catch(error)
@@ -242,10 +246,11 @@ class Loop:
                     self.writer.cut_leases(connection, stuck)
                 last_write(connection)
 
-            unsettled = self.writer.claim_unsettled  # another turn releases what this one finds of it
+            unsettled = self.writer.claim_unsettled  # this turn finds that claim's jobs, the next releases them
             went_well = self._turn(last=write)
             done = went_well and not unsettled
-            # A second signal ends it at once, but for what this turn found: the database is there, and it can go back.
+            # A second signal ends the loop at once, unless this turn found jobs of an unanswered claim. The database
+            # works, so the next turn can release them.
             hurried = self.hurry and not (went_well and unsettled)
             until = min(self.deadline, self.gone_by - EXIT_MARGIN_S / 2)
             hopeless = (self.outage.stays and not self.in_flight.held) or self.net.gave_up
@@ -269,12 +274,12 @@ class Loop:
         return True
 
     def _decide(self, now: float, last: Callable[[Connection], None] | None) -> Batch | None:
-        """Return what to write at the monotonic instant *now*, or None. Changes nothing."""
-        # Not while an earlier claim is unresolved: repeated unanswered claims would lease more and more jobs.
+        """Return what to write at the monotonic instant *now*, or None if there is nothing. Changes nothing."""
+        # Claim nothing while an earlier claim is unresolved: repeated unanswered claims would lease ever more jobs.
         no_claim = last is not None or self.writer.claim_unsettled
         room = 0 if no_claim or now >= self.deadline or now < self._next_claim() else self.planner.room(self.in_flight)
         renew = now >= self._next_renewal() and not last
-        # Only if enough time is left to start one.
+        # Look for long jobs only if enough time is left to hand one over.
         may_look = not (no_claim or self._claims_nothing or now < self.pace.next_long_claim)
         long = self.planner.long_admission() if may_look and self.deadline - now >= self.handover_s else None
         to_write = self.in_flight.unwritten or self.in_flight.unrecorded() or self.writer.claim_unsettled
@@ -301,16 +306,16 @@ class Loop:
         )
 
     def _after_failure(self, batch: Batch, error: Exception) -> bool:
-        """*batch* was not written, or that is unknown; return whether the turn counts as done anyway."""
+        """Handle *error* from writing *batch*, which may be committed. Return whether the turn still counts as done."""
         if not isinstance(
             error, DatabaseError
-        ):  # one outcome's or one claim's bad value: the other outcomes are still written
+        ):  # one outcome or one claimed row has a bad value; the other outcomes are still written
             self._caught(error)
             self.ends.write_one_by_one()
             return False
         self._begin(BatchResult(batch.now, unsure=self.writer.unconfirmed))
         if batch.reports and isinstance(error, BadValue):
-            self.takes_reports = False  # no lease may be lost over a bad value
+            self.takes_reports = False  # no lease may be lost because a report has a bad value
             return False
         if isinstance(error, BadValue) and self.in_flight.unwritten and self.ends.write_one_by_one():
             return batch.last is None
@@ -334,13 +339,13 @@ class Loop:
         if batch.long is not None:
             self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
         if batch.room:
-            # A wary claim takes one job at a time: the next one follows at once.
+            # A wary claim takes one job at a time, so the next claim follows at once.
             found = batch.room if turn.unread else len(turn.claimed)
             self.pace.looked(turn.sent, room=batch.room, found=found, more_due=turn.more_due)
             if turn.postponed:
                 self.pace.nothing_due = False
         self.in_flight.recorded(turn.recorded)
-        self.ends.written(turn)  # after the look: jobs it released may be due again, and its claim did not see them
+        self.ends.written(turn)  # after ``looked``: jobs that this turn released may be due, and its claim missed them
         if turn.cleared:
             for name in sorted(set(turn.cleared) & set(self.crashing)):
                 self.emit(events.type_cleared(name))
@@ -357,11 +362,11 @@ class Loop:
             self._move_watchdog()
 
     def _begin(self, turn: BatchResult) -> None:
-        """Hand claimed jobs to the workers; of those that a claim took without an answer what still fits the tick."""
+        """Hand claimed jobs to the workers. Jobs of an unanswered claim start only if they still fit into the tick."""
         attempts = []
         for job in (*turn.settled, *turn.unsure, *turn.claimed, *turn.long):
             job_type = self.job_types.types.get(job.job_type)
-            if job_type is None:  # only from an unresolved claim of a removed type: the lease expires
+            if job_type is None:  # an unresolved claim took a job of a removed type; its lease expires
                 continue
             if job.id in self.in_flight.held:  # its row was reset by hand, or by a clock that jumped
                 self._lose(self.in_flight.held[job.id])
@@ -389,8 +394,8 @@ class Loop:
     def _begin_one(self, attempt: Attempt, late: bool) -> None:
         long = attempt.timeout > self.planner.longest
         if self.stopping is not None:
-            attempt.stop.set("shutdown")  # claimed as the signal came: on_shutdown: drop applies to it, too
-        time_is_up = self.clock.monotonic() >= self.deadline  # the claim's own transaction took so long
+            attempt.stop.set("shutdown")  # claimed as the signal came; ``on_shutdown: drop`` applies here, too
+        time_is_up = self.clock.monotonic() >= self.deadline  # the claim itself took the rest of the time
         if self._takes_nothing or time_is_up or (late and not long and not self._fits(attempt)):
             self.ends.release([attempt])
         elif long and attempt.refusal() is None:
@@ -408,12 +413,12 @@ class Loop:
         if self.workers.fault is not None and before is None:
             self.planner.workers = self.workers.count
             self.emit(events.worker_not_started(self.workers.fault, self.workers.count))
-        if not handed:  # and claim no more: no slot is left
+        if not handed:  # no slot is left, so claim no more
             self.net.error = self.net.error or RuntimeError(self.workers.fault)
             self.ends.release([attempt])
 
     def begin_adopted(self, attempt: Attempt) -> None:
-        """Run an attempt whose lease this process has taken over, by a statement sent when it was ``claimed``."""
+        """Run an attempt whose lease this process has taken over. Its ``claimed`` is when it sent that statement."""
         self._take(attempt)
         self._move_watchdog()
         self._hand(attempt)
@@ -431,28 +436,28 @@ class Loop:
         self.renewed_at = turn.sent
 
     def _lose(self, attempt: Attempt) -> None:
-        """The lease was taken over or expired: stop the code, drop the job, record nothing."""
+        """Stop the code of an attempt whose lease was taken over or expired, drop it, and record nothing of it."""
         self.in_flight.lose(attempt)
         attempt.stop.set("lease lost")
-        if not attempt.handed_over:  # else its own process took it, as intended
+        if not attempt.handed_over:  # otherwise the long job's own process took the lease, as intended
             self.ends.lost(attempt)
 
     def _lose_what_ran_out(self) -> None:
-        """Lose attempts whose lease was not renewed in time. In a tick the kernel's timer then ends the process."""
+        """Drop running attempts whose lease was not renewed in time. In a tick the kernel's timer ends the process."""
         leased_since = self.clock.monotonic() - self.lease_s + lease_margin_s(self.lease_s)
         for attempt in self.in_flight.busy():
             if attempt.started is not None and attempt.leased_at <= leased_since:
                 self._lose(attempt)
 
     def _move_watchdog(self) -> None:
-        """Set the kernel's timer before the first lease ends, so that no code outlives its lease."""
+        """Set the kernel's timer to fire before the first lease ends, so that no code outlives its lease."""
         first = self.in_flight.first_leased(working=True) + self.lease_s - lease_margin_s(self.lease_s)
         self.watchdog.stand_at(min(self.deadline + PAST_DEADLINE_S, first, self.gone_by))
 
     # --- keeping time -------------------------------------------------------------------------------------------------
 
     def _give_back_what_waits(self) -> None:
-        """Release jobs claimed ahead that wait behind slow ones, for other runners."""
+        """Release jobs claimed ahead once one has waited too long behind slow jobs, or once no more may start."""
         now = self.clock.monotonic()
         waits = any(attempt.started is None and now - attempt.taken > UNBEGUN_S for attempt in self.in_flight.busy())
         if waits or self._takes_nothing:

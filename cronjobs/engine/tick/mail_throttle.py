@@ -18,7 +18,7 @@ from cronjobs.model import rough
 from cronjobs.text import one_line
 
 CAUSES_KEPT: Final = 500
-WORD: Final = 4000  # characters
+WORD: Final = 4000  # the longest line kept for the next tick, in characters
 
 CODE: Final = "code"  # what a cause is about
 DATABASE: Final = "database"
@@ -27,7 +27,7 @@ DATABASE: Final = "database"
 class Alarm:
     """Remembers, in the user's state folder, which causes were reported for one configuration file.
 
-    Never fails: where nothing can be remembered, every cause is reported every time.
+    Never raises. If nothing can be stored, every cause is reported every time.
     """
 
     def __init__(self, config: Path, folder: Path | None = None, *, name: str | None = None) -> None:
@@ -39,7 +39,7 @@ class Alarm:
         return list(self._load())
 
     def forget(self, cause: str) -> None:
-        """As if *cause* had never been reported."""
+        """Forget *cause*, as if it had never been reported."""
         known = self._load()
         if known.pop(cause, None) is not None:
             self._store(known)
@@ -58,10 +58,11 @@ class Alarm:
         times: int = 1,
         about: str | None = None,
     ) -> bool:
-        """Whether to report *cause* now; remembers that it occurred. *said*: what is reported, if not the cause.
+        """Whether to report *cause* now. Remembers that the cause occurred.
 
-        With a *job_type* (whose jobs die of it) it may come and go before it counts as over: see ``over``. *about*:
-        CODE or DATABASE, if only a tick that knows that can see that it is over.
+        *said* is the text that is reported, if it differs from *cause*. If jobs of *job_type* die of the cause, it may
+        come and go before it counts as over: see ``over``. If *about* is CODE or DATABASE, only a tick that checks the
+        code or the database can see that the cause is over.
         """
         known = self._load()
         at = now.isoformat()
@@ -95,12 +96,12 @@ class Alarm:
     def over(
         self, still: Collection[str], now: datetime, well: Collection[str] = (), *, unknown: Collection[str] = ()
     ) -> list[str]:
-        """Forget the causes that are not in *still*; return a sentence for each one that had repeated and is over.
+        """Forget the causes that are not in *still*. Return a sentence for each repeated cause that is over.
 
-        *unknown*: what this tick could not look at, CODE or DATABASE, so that faults of that last.
+        *unknown* has what this tick could not check, CODE or DATABASE. Causes about that are kept.
 
-        A cause with a job type is over when no job died of it for an hour and a job of that type has succeeded (*well*)
-        since. If neither happens it is forgotten without a report after a day.
+        A cause with a job type is over once no job has died of it for an hour and a job of that type has succeeded
+        (*well*) since the last death. Without a success, it is forgotten a day after that hour, and not reported.
         """
         known = self._load()
         told, changed = [], False
@@ -116,7 +117,7 @@ class Alarm:
             del known[cause]
             changed = True
             lasted = max(timedelta(0), now - datetime.fromisoformat(entry["since"]))
-            # A cause seen only once was reported and fixed at once: its end is not news.
+            # A cause seen only once was reported and fixed at once, so its end is not news.
             if entry["seen"] > 1 and ("job_type" not in entry or entry.get("well")):
                 told.append(f"over after {rough(lasted)}: {entry.get('said', cause)}")
         if changed:
@@ -137,9 +138,10 @@ class Alarm:
 
 
 def _quiet_until(known: dict[str, Any]) -> dict[str, int]:
-    """Until when no tick without work can end one of these causes, for the fast path; {} if one may end at any time.
+    """Return, for the fast path, the instant before which no tick without work can end any of these causes.
 
-    That is so for deaths alone: they are over after an hour in which a job went well, or after a day without one.
+    Return {} if one of them may end at any time, as all but deaths may. Deaths are over an hour after the last one if a
+    job has succeeded since, otherwise a day later.
     """
     ends = [
         datetime.fromisoformat(entry.get("last", entry["since"])) + (HOURLY if entry.get("well") else DAILY + HOURLY)
@@ -162,12 +164,12 @@ def _is_sound(entry: Any) -> bool:
 
 
 def leave_word(config: Path, line: str) -> None:
-    """Keep *line* for the next tick of this configuration file to print; for processes whose output nobody reads."""
+    """Keep *line* for the next tick of *config* to print. Processes whose output nobody reads use this."""
     State().append(word_name(config), one_line(line, WORD) + "\n")
 
 
 def leave_death(config: Path, whose: str, event: events.Event) -> None:
-    """Keep *event* for the next tick to print if it says that a job is dead; *whose*: "a long job"."""
+    """Keep *event* for the next tick to print, if the event says that a job is dead. *whose* is "a long job", say."""
     if event.name == "job.dead":
         leave_word(config, f"{whose} is dead: {events.death_line(event, config)}")
 
@@ -181,30 +183,30 @@ def take_word(config: Path) -> list[str]:
 
 
 def remember_log(config: Path, log: Path | None) -> None:
-    """Remember where a tick of *config* writes its log, for a tick that cannot read the file."""
+    """Remember where ticks of *config* write their log, for a later tick that cannot read *config*."""
     state, name = State(), f"log-{_name(config)}"
     if (state.read(name) or "") != str(log or ""):
         state.write(name, str(log or ""))
 
 
 def known_log(config: Path) -> Path | None:
-    """Return where ticks of *config* wrote their log when the file could last be read."""
+    """Return where ticks of *config* wrote their log when *config* could last be read, or None if unknown."""
     kept = State().read(f"log-{_name(config)}")
     return Path(kept) if kept and Path(kept).is_absolute() and Path(kept).exists() else None
 
 
 def alarm_name(config: Path) -> str:
-    """The file of the causes that were reported."""
+    """The name of the file that lists the reported causes."""
     return f"alarm-{_name(config)}.json"
 
 
 def away_name(config: Path) -> str:
-    """The file of the channels that were told that the database is away."""
+    """The name of the file that lists the alert channels that were told that the database is unreachable."""
     return f"away-{_name(config)}.json"
 
 
 def word_name(config: Path) -> str:
-    """The file of the words for the next tick."""
+    """The name of the file with the lines that the next tick prints."""
     return f"word-{_name(config)}"
 
 

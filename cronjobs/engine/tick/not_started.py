@@ -1,7 +1,7 @@
 """The due jobs that a tick did not start, and why: for the tick's row, its log, and ``explain``. Pure.
 
-A record is a JSON list of entries: ``why`` (a key of WHY), ``job_type``, ``queue``, the number of ``jobs`` (with
-``more``: at least so many), and what the reason needs.
+A record is a JSON list of entries. An entry has ``why`` (a key of WHY), ``job_type``, ``queue``, the number of ``jobs``
+(the least number, if ``more`` is set), and the facts that its reason needs.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ LONGEST_NAME: Final = 200  # characters
 
 @dataclass(frozen=True)
 class TickState:
-    """The room that a tick still had when it ended. ``left``: how many more jobs --limit allowed.
+    """The room that a tick still had when it ended.
 
-    ``longest_s``: a longer job needs a place for long jobs; infinite where there are none (``long_jobs: 0``).
-    ``slots``: whether a worker was free. ``running``: number of running jobs by concurrency key.
+    Jobs longer than ``longest_s`` need a place for long jobs; it is infinite without such places (``long_jobs: 0``).
+    ``left`` is how many more jobs --limit allowed. ``slots`` says whether a worker was free. ``running`` counts the
+    running jobs by concurrency key.
     """
 
     types: JobTypes
@@ -69,7 +70,7 @@ class TickState:
 
 
 def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
-    """The first reason that applies, with the facts for its sentence."""
+    """Return the first reason that applies to the job of *row*, with the facts for its sentence."""
     known = tick.types.types.get(lane.job_type)
     if lane.paused:
         return {"why": "paused"}
@@ -103,12 +104,12 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
 
 
 def record(lanes: Iterable[WaitingLane], tick: TickState) -> list[dict[str, Any]]:
-    """The entries for the jobs that wait in *lanes*."""
+    """Return the entries for the jobs that wait in *lanes*."""
     entries: dict[tuple[Any, ...], dict[str, Any]] = {}
     for lane in lanes:
         known = tick.types.types.get(lane.job_type)
         if known is not None and known.executor is not None:
-            continue  # a supervisor takes these, and no tick is to look for what could have become of them
+            continue  # a supervisor takes these jobs, so no tick has to explain them
         counts: dict[tuple[Any, ...], int] = {}
         for row in lane.rows:
             reason = {key: value for key, value in why(lane, row, tick).items() if value is not None}
@@ -134,7 +135,7 @@ def counted(lanes: Iterable[WaitingLane]) -> dict[str, int]:
 
 
 def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
-    """The entry for a job type that no tick knows and that these *schedules* use."""
+    """Return the entry for a job type that *schedules* use and no tick knows."""
     names = [one_line(name, LONGEST_NAME) for name in schedules[:MOST_ENTRIES]]
     return {"why": "unknown type", "job_type": one_line(job_type, LONGEST_NAME), "schedules": names}
 
@@ -142,7 +143,7 @@ def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
 def reason_for(
     entries: Any, *, job_type: str, queue: str, schedule: str | None, key: str | None, timeout_s: float | None
 ) -> str | None:
-    """Why the tick of this record did not start such a job, as a sentence; None if the record has no reason for it."""
+    """Return, as a sentence, why the tick that recorded *entries* did not start such a job, or None if unknown."""
     entry = entry_for(entries, job_type=job_type, queue=queue, schedule=schedule, key=key, timeout_s=timeout_s)
     return None if entry is None else in_words(entry)
 
@@ -150,7 +151,7 @@ def reason_for(
 def entry_for(
     entries: Any, *, job_type: str, queue: str, schedule: str | None, key: str | None, timeout_s: float | None
 ) -> Mapping[str, Any] | None:
-    """The entry of this record about such a job. *entries* may have been written by any version."""
+    """Return the first entry about such a job, or None. Any version of cronjobs may have written *entries*."""
     here = (one_line(job_type, LONGEST_NAME), one_line(queue, LONGEST_NAME))
     for entry in entries if isinstance(entries, list) else []:
         if not isinstance(entry, dict) or str(entry.get("why")) not in WHY:
@@ -168,7 +169,7 @@ def entry_for(
 
 
 def in_words(entry: Mapping[str, Any]) -> str | None:
-    """The sentence of an entry, or None if it lacks a fact."""
+    """Return an entry as a sentence, or None if the entry lacks a fact."""
     try:
         spans = {name: rough(timedelta(seconds=value)) for name, value in entry.items() if name.endswith("_s")}
         stop = f", with {spans['stop_s']} to stop its process," if "stop_s" in spans else ""

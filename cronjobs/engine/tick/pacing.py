@@ -12,9 +12,9 @@ from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.engine.tick.trouble import FAULT
 
 POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
-MORE_DUE_S: Final = 0.02  # until the next claim, if another runner was just deciding what limits allow
+MORE_DUE_S: Final = 0.02  # until the next claim, if another runner was just checking limits
 UNBEGUN_S: Final = 1.0  # after this, release jobs claimed ahead that have not started: no slot will be free soon
-LAST_CHANCE_S: Final = 0.25  # a handler that stops at its time-out when asked can still end within this tick
+LAST_CHANCE_S: Final = 0.25  # in which a handler that stops when asked at its timeout can still end in this tick
 LOCKED_PAUSE_S: Final = 0.1  # before the next try for a row that another transaction has locked
 SHORTEST_WAIT_S: Final = 0.001
 
@@ -28,8 +28,8 @@ NO_SLOT: Final = "no slot will come free"
 class Pace:
     """When to look for work next, on the monotonic clock.
 
-    ``nothing_due``: the last look found less than there was room for. ``closed``: nothing is claimed until it opens.
-    ``not_before``: whatever ``next_claim`` says.
+    ``nothing_due`` says that the last claim found fewer jobs than there was room for. While ``closed`` is True, nothing
+    is claimed. Nothing is claimed before ``not_before``, even if ``next_claim`` is earlier.
     """
 
     next_claim: float = 0.0
@@ -48,7 +48,7 @@ class Pace:
         self.next_long_claim = math.inf
 
     def looked(self, sent: float, *, room: int, found: int, more_due: bool) -> None:
-        """A claim sent at *sent* found so many; *more_due*: another runner was judging what limits let begin."""
+        """Note how many jobs a claim sent at *sent* found. *more_due* says that another runner was checking limits."""
         self.nothing_due = found < room and not more_due
         self.next_claim = sent + (POLL_S if self.nothing_due else MORE_DUE_S if more_due else 0.0)
 
@@ -59,12 +59,12 @@ class Pace:
 
 @dataclass(frozen=True)
 class LoopState:
-    """The work of a loop. Instants are seconds of the monotonic clock; infinity means never.
+    """The state of a loop. Instants are seconds of the monotonic clock; infinity means never.
 
-    ``busy``: claimed and not ended. ``running_on``: ended their jobs themselves, and are still within their timeouts.
-    ``without_lease``: how many attempts without a lease occupy a slot, those included. ``left``: how many jobs the
-    caller still allows. ``outage_pause_s``: seconds until the next try after a database error, or None without one.
-    ``outage_stays``: waiting does not help against it.
+    ``busy`` has the claimed attempts that have not ended. ``running_on`` has those that recorded their own success and
+    are still within their timeouts. ``without_lease`` counts the attempts that occupy a slot without a lease, including
+    ``running_on``. ``left`` is how many more jobs the caller allows. ``outage_pause_s`` is how long to wait after a
+    database error, or None without one. ``outage_stays`` says that waiting cannot fix that error.
     """
 
     now: float
@@ -90,12 +90,12 @@ class LoopState:
 
     @property
     def last_chance_until(self) -> float:
-        """Return the instant until which an attempt that just reached its time-out may still end by itself."""
+        """Return the instant until which an attempt that just reached its timeout may still end by itself."""
         return max((a.recorded_at + LAST_CHANCE_S for a in self.busy if a.phase is Phase.OVERDUE), default=0.0)
 
 
 def why_ended(state: LoopState) -> str | None:
-    """Why the loop ends now; None if it goes on."""
+    """Return why the loop ends now, or None if it goes on."""
     working = [attempt for attempt in state.busy if attempt.phase is Phase.HELD] + [*state.running_on]
     if state.hurry:
         return f"{state.stopping}, twice"

@@ -23,7 +23,7 @@ SMALLEST_BATCH: Final = 20
 LARGEST_BATCH: Final = 1000
 # On SQLite a batch keeps all other writers waiting; on PostgreSQL it locks only the rows that it removes.
 SHARE_S: Final = {"sqlite": 0.01, "postgresql": 0.2}
-PATIENCE_S: Final = 1.0  # for SQLite's write lock: any other writer is more urgent than we are
+PATIENCE_S: Final = 1.0  # how long to wait for SQLite's write lock; any other writer is more urgent
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Before:
 
     @property
     def jobs(self) -> tuple[tuple[str, datetime], ...]:
-        """For each status of an ended job."""
+        """The statuses of ended jobs, each with that instant."""
         return (("succeeded", self.succeeded), ("dead", self.dead), ("cancelled", self.dead))
 
 
 def would_go(connection: Connection, before: Before) -> dict[str, store.Past]:
-    """Return what a ``Pruner`` would remove now if nobody has locked it, by kind; writes nothing."""
+    """Return, by kind, the rows that a ``Pruner`` would remove now if none of them is locked. Writes nothing."""
     found: dict[str, store.Past] = {}
     for status, limit in before.jobs:
         for kind, (rows, oldest) in store.past_jobs(connection, status, limit, before.keys).items():
@@ -62,7 +62,7 @@ def would_go(connection: Connection, before: Before) -> dict[str, store.Past]:
 
 
 def next_batch(rows: int, took_s: float, share_s: float) -> int:
-    """Return how many rows the next batch takes, if the last *rows* took *took_s*."""
+    """Return the size of the next batch, if the last batch of *rows* rows took *took_s* seconds."""
     if took_s > share_s:
         return max(SMALLEST_BATCH, rows // 2)
     return min(LARGEST_BATCH, rows * 2) if took_s < share_s / 3 else rows
@@ -72,7 +72,7 @@ def next_batch(rows: int, took_s: float, share_s: float) -> int:
 class Pruner:
     """Removes rows older than *before* in batches while *go_on* returns True.
 
-    ``counts``: what it removed, by the kinds of ``store.pruning.KINDS``.
+    ``counts`` has the number of rows removed, by the kinds of ``store.pruning.KINDS``.
     """
 
     database: Database
@@ -86,11 +86,14 @@ class Pruner:
 
     @property
     def gone(self) -> int:
-        """The number of whole rows, without the attempts of their jobs."""
+        """The number of rows removed, without attempts and without jobs that were only stripped."""
         return self.counts.total() - self.counts["stripped"] - self.counts["attempts"]
 
     def run(self) -> bool:
-        """Prune; return whether nothing is left. A second call continues where this one stops. Raises DatabaseError."""
+        """Prune; return whether no old row is left. The next call continues where this one stops.
+
+        Raises DatabaseError.
+        """
         with self.database.read() as connection:
             self._places = store.prune_from(connection)
         found = dict(self._places)
@@ -114,10 +117,10 @@ class Pruner:
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def _ended_jobs(self, status: str, before: datetime) -> bool:
-        """Delete ended jobs and strip those with a key; moves the start of the next look past the stripped ones."""
+        """Delete ended jobs, but only strip those with a key. The next look starts after the stripped jobs."""
         start = self._places.get(status)
         place = None if start is None else Slot(start, 0)
-        stuck: datetime | None = None  # the first one that was locked: the next look begins with it
+        stuck: datetime | None = None  # when the first locked job ended; the next look starts there
         while self.go_on():
             page = self._page(status, before, place)
             if not page:
@@ -125,7 +128,7 @@ class Pruner:
             wanted = [job for job in page if not (job.keyed and job.stripped)]
             left = self._remove(wanted, status, before) if wanted else []
             if not self.go_on() and left:
-                return False  # perhaps they are left only because time was up
+                return False  # the jobs may be left only because time was up
             if left and stuck is None:
                 stuck = left[0].finished_at
             place = Slot(page[-1].finished_at, page[-1].id)
@@ -151,14 +154,14 @@ class Pruner:
             for job in [left.pop(id_) for id_ in done]:
                 if not job.keyed:
                     self.counts[status] += 1
-                elif job.finished_at >= self.before.keys:  # else it goes, too, in this round
+                elif job.finished_at >= self.before.keys:  # otherwise this round deletes the row, too
                     self.counts["stripped"] += 1
             if not runs and not done:
                 break
         return list(left.values())
 
     def _keyed_jobs(self, status: str, before: datetime) -> bool:
-        """Delete jobs whose key has expired, too; only stripped ones of that age are left."""
+        """Delete stripped jobs whose key has expired, too. Other jobs of that age are deleted already."""
         place: Slot | None = None
         while self.go_on():
             page = self._page(status, before, place)
@@ -199,7 +202,7 @@ class Pruner:
                 gone = store.remove_effects(connection, [row.key for row in found], self.before.effects)
             self.counts["effects"] += gone
             if gone == 0 and after == found[-1].begun_at:
-                return True  # all of this instant are locked
+                return True  # all effects that began at this instant are locked
             after = found[-1].begun_at
         return False
 
@@ -227,5 +230,5 @@ class Pruner:
             took_s = self.clock.monotonic() - began
         self._batch = next_batch(self._batch, took_s, SHARE_S["sqlite" if is_sqlite else "postgresql"])
         if is_sqlite and took_s:
-            # SQLite's waiters retry every 100 ms at the longest; without pauses they would rarely find it free.
+            # Writers that wait for SQLite retry at least every 100 ms. Without pauses they would rarely find it free.
             sleep(min(self.clock.monotonic() - began, 0.05))

@@ -1,4 +1,4 @@
-"""When a tick removes old rows, and for how long; ``pruner`` has how, which an idle tick does not import."""
+"""When a tick removes old rows, and for how long. ``pruner`` removes them; an idle tick does not import that module."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cronjobs.errors import DatabaseBusy
 EVERY: Final = timedelta(seconds=PRUNE_EVERY_S)  # between two rounds; only time limits how many rows one removes
 OVERDUE: Final = timedelta(hours=2)  # after this even a tick with work spends a little of its time on pruning
 WRONG_CLOCK: Final = timedelta(seconds=WRONG_CLOCK_S)
-SHARE: Final = 0.75  # of what is left of the tick after its work
+SHARE: Final = 0.75  # of the time left in the tick after its work
 OVERDUE_SHARE: Final = 0.1  # of a tick with work, if no tick had time to prune for hours
 
 
 def is_due(pruned_at: datetime | None, now: datetime) -> bool:
-    """Whether to prune now, also if the last time lies far in the future because a clock was wrong."""
+    """Whether to prune now. It is also due if *pruned_at* is far in the future because a clock was wrong."""
     return pruned_at is None or abs(now - pruned_at) >= EVERY
 
 
@@ -27,7 +27,7 @@ def is_overdue(pruned_at: datetime | None, now: datetime) -> bool:
 
 
 def clock_jumped(last_tick_at: datetime | None, now: datetime) -> bool:
-    """Whether the clock moved by more than a day since the last tick (by its id): then no age is certain."""
+    """Whether the clock moved by more than a day since the last tick (by its id), so that no row's age is certain."""
     return last_tick_at is not None and abs(now - last_tick_at) > WRONG_CLOCK
 
 

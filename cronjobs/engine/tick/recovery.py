@@ -28,7 +28,7 @@ RECOVER_BATCH: Final = 200
 
 @dataclass
 class Recovery:
-    """Recovery of one tick."""
+    """Settles the attempts of dead runners, for one *tick*."""
 
     tick: TickContext
     runners: Runners = field(default_factory=Runners)
@@ -45,9 +45,9 @@ class Recovery:
         return bool(seen.expired or self.runners.dead or self.far)
 
     def _look_far(self, connection: Connection, now: datetime) -> None:
-        """Find leases that no correct clock can have written; runners of this host from before its boot count as dead.
+        """Find leases that no correct clock can have written. Runners of this host from before its boot count as dead.
 
-        About the other runners we know nothing: their leases are cut to the normal length, and live runners renew them.
+        We know nothing about the other runners. Their leases are cut to the normal length, and live runners renew them.
         """
         found = expiry.far_leases(connection, self.tick.settings.run.lease, RECOVER_BATCH)
         wrong = [each for each in found if lease_is_wrong(each.locked_until, now, each.lease_s)]
@@ -56,7 +56,10 @@ class Recovery:
         self.far = [each for each in wrong if each.lease.locked_by not in self.runners.dead]
 
     def run(self) -> None:
-        """Settle attempts whose lease expired or whose runner is dead: by what that runner recorded, else as lost."""
+        """Settle attempts whose lease expired or whose runner is dead.
+
+        The outcome is the one that the runner recorded. Without a record, the attempt is lost.
+        """
         self._cut_far_leases()
         while self.tick.go_on():
             with self.tick.writing() as connection:
@@ -64,7 +67,7 @@ class Recovery:
                     connection, RECOVER_BATCH, self.runners.dead, working=self.runners.working
                 )
                 looked_at = len(found)
-                # A worker of a cluster may have begun or confirmed one of them since they were read.
+                # Since these rows were read, a cluster's worker may have begun or confirmed one of the attempts.
                 closed = tokens.close(connection, [lease_of(expired.job) for expired in found])
                 found = [
                     replace(expired, unbegun=expired.job.id in closed.unbegun)
@@ -90,7 +93,7 @@ class Recovery:
         self._record_deaths()
 
     def _note_death(self, expired: Expired, end: Decided) -> None:
-        """Note the job type of an attempt that ran in its runner's own process, if that runner is not known to live."""
+        """Note the job type of an attempt that ran in its runner's process, unless that runner is known to be alive."""
         runner = expired.job.locked_by or ""
         died = runner in self.runners.dead or is_gone(runner, self.tick.identity) is None
         if died and isinstance(end.finished.outcome, Lost) and _policy_of(expired).in_thread:
@@ -98,7 +101,7 @@ class Recovery:
             self.deaths[expired.job.job_type] = runner
 
     def _record_deaths(self) -> None:
-        """In its own transaction: a lock on these rows must not keep attempts from being settled."""
+        """Record the deaths in a separate transaction, so that a lock on these rows cannot delay settling attempts."""
         deaths, self.deaths = self.deaths, {}
         if not deaths:
             return
@@ -137,7 +140,7 @@ class Recovery:
 
 
 def _policy_of(expired: Expired) -> AttemptPolicy:
-    """The policy that the claim wrote. Without one, as only plain SQL leaves it, nothing runs twice."""
+    """Return the policy that the claim wrote. If plain SQL removed it, the job must not run a second time."""
     if expired.policy is not None:
         return expired.policy
     return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")

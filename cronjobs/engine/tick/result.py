@@ -1,4 +1,4 @@
-"""The restrictions of a tick and its result: for its row, its summary and its exit code."""
+"""The restrictions of a tick, and its result, from which its row, its summary and its exit code are made."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class TickFilter:
 
     queue: str | None = None
     only: str | None = None  # a job type
-    jobs: int | None = None  # how many are claimed at most
-    executor: str | None = None  # jobs of this executor's types alone, for its supervisor; None: of no executor's
+    jobs: int | None = None  # the most jobs that are claimed
+    executor: str | None = None  # for its supervisor: only jobs of its types; if None, only types without an executor
 
     def options(self) -> dict[str, Any]:
         """Return the restrictions that were given, by the names of the options."""
@@ -77,23 +77,23 @@ class Counts:
                 setattr(self, name, getattr(self, name) + 1)
 
 
-TOLD_CODES: Final = (3, 4, EX_SOFTWARE)  # exit codes that a tick's row has; the others it shows otherwise
+TOLD_CODES: Final = (3, 4, EX_SOFTWARE)  # exit codes that a tick's row stores; the others follow from its other facts
 
 
 @dataclass
 class Result:
-    """The result of a tick. ``stuck``: a thread still runs, so the process must exit at once."""
+    """The result of a tick. If ``stuck`` is True, a thread still runs, so the process must exit at once."""
 
     ended: str = ""
     counts: Counts = field(default_factory=Counts)
     occurrences: dict[str, int] = field(default_factory=dict)
     recovered: int = 0
     pruned: int = 0
-    overran: set[str] = field(default_factory=set)  # types that experience said would fit, and were interrupted
-    not_started: list[dict[str, Any]] = field(default_factory=list)  # due jobs it left, see not_started.py
+    overran: set[str] = field(default_factory=set)  # types whose jobs were expected to fit, but were interrupted
+    not_started: list[dict[str, Any]] = field(default_factory=list)  # due jobs not started, see not_started.py
     options: dict[str, Any] = field(default_factory=dict)  # how the caller restricted it
     broken: dict[str, str] = field(default_factory=dict)  # bad entries of its file, and what is wrong with them
-    not_loaded: dict[str, str] = field(default_factory=dict)  # modules and job types, and why
+    not_loaded: dict[str, str] = field(default_factory=dict)  # modules and job types that did not load, and why
     skew_s: float = 0  # how far this host's clock is ahead of the database's, if that is too far
     faults: int = 0  # in the user's code and configuration
     refused: str | None = None  # why the file was not applied
@@ -117,7 +117,7 @@ class Result:
         return counts | {name: value for name, value in more.items() if value}
 
     def exit_code(self, fail_on: str = "dead") -> int:
-        """0 the tick did its work; 1 a job died; 3 configuration; 4 database; 70 a bug in cronjobs; 128+n signal."""
+        """Return 0 if all went well, 1 job dead, 3 configuration, 4 database, 70 bug in cronjobs, 128+n signal n."""
         if self.trouble is not None:
             return 4
         if self.fault is not None:
@@ -130,7 +130,7 @@ class Result:
         return 1 if failed and fail_on != "never" else 0
 
 
-# As people read the figures of ``Result.did``.
+# The figures of ``Result.did`` in words for people.
 WORDS: Final = {
     "succeeded": "succeeded",
     "failed": "will retry",
@@ -147,7 +147,7 @@ WORDS: Final = {
 
 
 def did_in_words(did: Mapping[str, Any]) -> str:
-    """ "3 succeeded, 1 dead"; "" for nothing. Plain SQL may have written anything into *did*."""
+    """Return "3 succeeded, 1 dead", for example, or "" for nothing. Plain SQL may have written anything into *did*."""
     counts = {name: did.get(name) for name in WORDS}
     return ", ".join(f"{count} {WORDS[name]}" for name, count in counts.items() if isinstance(count, int) and count)
 
@@ -156,17 +156,17 @@ MOST_NOTED: Final = 5  # a file may stay broken for weeks, and each tick records
 
 
 def noted(faults: dict[str, str]) -> dict[str, str]:
-    """The beginning of *faults*, for the tick's row."""
+    """Return the first few *faults*, shortened for the tick's row."""
     return dict(starmap(as_noted, list(faults.items())[:MOST_NOTED]))
 
 
 def as_noted(where: str, what: str) -> tuple[str, str]:
-    """A fault as a tick's row has it."""
+    """Return a fault, shortened for the tick's row."""
     return one_line(where, 120), one_line(what, 200)
 
 
 def is_code_fault(not_started: Any) -> bool:
-    """Whether the record of a tick (``left`` of its Result, of any version) says that its code was at fault.
+    """Whether a tick's record (``Result.left``, written by any version) says that its code was at fault.
 
     Only a tick that loads the handlers can see that such a fault is over.
     """

@@ -15,14 +15,14 @@ LONGEST_LEASE: Final = timedelta(days=1)  # the longest that a configuration may
 
 @dataclass(frozen=True)
 class Runners:
-    """Runners by ``locked_by``: leases of ``dead`` ones are recovered at once, of ``working`` ones not at all."""
+    """Runners by ``locked_by``. Leases of ``dead`` runners are recovered at once, and of ``working`` runners never."""
 
     dead: tuple[str, ...] = ()
     working: tuple[str, ...] = ()
 
 
 def sort_runners(holders: Mapping[str, float | None], here: Identity) -> Runners:
-    """Sort the lease holders of this host; each comes with the highest age of its process, as it wrote it itself.
+    """Sort the lease holders of this host. *holders* has the highest age of their processes, or None if unknown.
 
     When a clock steps forward or a machine resumes, leases of live processes expire. A runner that is proven alive, is
     not stopped, and is within its own limit keeps them: it is about to renew them. Beyond its limit it is stuck or

@@ -1,6 +1,6 @@
-"""The tasks of a tick beside its work: prune, fold counts, close hours, and call extras.
+"""The tasks of a tick besides its work: prune, fold counts, close hours, and call extras.
 
-Only what is needed is imported.
+A task's modules are imported only when the task is due.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from cronjobs.engine.tick.extras import Beside, Over, of_tick
 if TYPE_CHECKING:
     from cronjobs.engine.jobs.job_types import JobTypes
 
-FOLD_SHARE: Final = 0.25  # of what is left of the tick
+FOLD_SHARE: Final = 0.25  # of the time left in the tick
 
 
 class SpareTime:
-    """Of one *tick*, which has *seen* this.
+    """The spare-time tasks of one *tick*. *seen* is what the tick read at its start.
 
-    *types* loads the handlers if nobody has, *loaded* says whether they are; *held*: whether ends wait to be recorded.
+    *types* returns the job types, and first loads the handlers if they are not loaded. *loaded* says whether they are.
+    *held* says whether outcomes may still have to be recorded.
     """
 
     def __init__(
@@ -51,15 +52,15 @@ class SpareTime:
         tick.extras = self.extras = of_tick(beside)
 
     def begin(self) -> None:
-        """First of all: note a clock that jumped, and let the extras begin."""
+        """Note a clock that jumped, and let the extras begin. A tick calls this before all else."""
         tick, seen = self.tick, self.seen
         if pruning.clock_jumped(seen.last_tick_at, seen.now):
-            # Before the tick's row is written: compared with it, the next tick would see no jump.
+            # Before the tick's row is written: the next tick compares the clock with that row, and sees no jump.
             tick.try_part(partial(pruning.note_pruned, tick, seen.now))
         self.extras.begin()
 
     def before_work(self) -> None:
-        """Do what no tick has had time for lately."""
+        """Do overdue tasks, which no tick has had time for lately."""
         tick, seen = self.tick, self.seen
         if pruning.is_overdue(seen.pruned_at, seen.now):
             tick.try_part(partial(self._prune, pruning.OVERDUE_SHARE))
@@ -76,7 +77,7 @@ class SpareTime:
             tick.try_part(partial(close_hours, tick), retry_until=0)
 
     def end(self) -> None:
-        """Do the rest, after the tick's row is written."""
+        """Call the extras for the last time, after the tick's row is written."""
         result = self.tick.result
         if result.stuck:
             return
@@ -99,7 +100,7 @@ class SpareTime:
             self.tick.try_part(partial(fold_counts, self.tick, share, hourly=hourly), retry_until=0)
 
     def _has_news(self) -> bool:
-        """Whether this tick may have changed what is wrong, or met something that no probe asks for."""
+        """Whether findings may have changed: the tick did something, or met something that no probe asks about."""
         seen, result = self.seen, self.tick.result
         due = seen.jobs_due or seen.schedules_due or seen.paused_due or seen.expired
         return bool(due or result.did() or result.faults or result.trouble or not self.tick.fire_schedules)

@@ -25,7 +25,7 @@ from cronjobs.engine.tick.result import NOTHING_DUE, Result, is_code_fault
 from cronjobs.engine.tick.spare_time import SpareTime
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S
 
-# An idle tick runs 1,440 times a day: what only a tick with work needs is imported where it is used.
+# An idle tick runs 1,440 times a day, so modules that only a tick with work needs are imported where they are used.
 if TYPE_CHECKING:
     import subprocess
 
@@ -38,7 +38,7 @@ SKEW: Final = timedelta(seconds=CLOCK_SKEW_S)
 
 
 class Tick(TickContext):
-    """One run of ``run-due``: its story."""
+    """One run of ``run-due``. ``run`` does its steps in order."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,7 +68,7 @@ class Tick(TickContext):
             if self.fire_schedules:
                 self.try_part(partial(self.firing.sync, seen))
                 if seen.schedules_due and self.go_on():
-                    self.try_part(self.firing.materialise)  # by itself: a retry does not apply the file again
+                    self.try_part(self.firing.materialise)  # a part of its own, so a retry does not sync again
             made = result.recovered or result.occurrences.get("enqueued") or self.tried_again
             if (seen.jobs_due or made) and self.go_on():
                 spare.before_work()
@@ -90,7 +90,7 @@ class Tick(TickContext):
         if self.result.fault is not None:
             from cronjobs.engine.store.odd_values import odd_value
 
-            if (odd := odd_value(self.database)) is not None:  # not ours
+            if (odd := odd_value(self.database)) is not None:  # not a bug in cronjobs
                 self.result.fault, self.result.trouble = None, str(odd)
 
     @property
@@ -106,10 +106,11 @@ class Tick(TickContext):
         return self._work_here is not None and self._work_here.loaded is not None
 
     def _has_to_load(self, seen: Overview) -> bool:
-        """Whether even a tick without work loads the handlers.
+        """Whether to load the handlers even if the tick has no work.
 
-        If they were at fault: it may be over. If a payload fits no handler: whether it dies depends on the versions of
-        the code that tick. And once an hour: a deploy may have changed only Python.
+        They are loaded after a fault in the code, which may be over, and after the file was applied. They are loaded
+        while a job waits whose payload fits no handler: all versions of the code that tick decide whether that job
+        dies. They are also loaded once an hour, because a deploy may have changed only Python.
         """
         at_fault = self.code_at_fault or is_code_fault(seen.not_started)
         return at_fault or seen.misfits or self.firing.applied or seen.handlers_stale
@@ -171,7 +172,7 @@ class Tick(TickContext):
     def _recover(self) -> None:
         try:
             self.recovery.run()
-        finally:  # also if this try fails: the next one continues
+        finally:  # even if this try fails, since the next try continues where this one stopped
             self.result.recovered = self.recovery.recovered
 
     def _give_up_misfits(self) -> None:
@@ -187,7 +188,7 @@ class Tick(TickContext):
         loop.handovers.begin_supervisors(self, self.work.types())
         self.result.ended = loop.run()
         if loop.outage.told and loop.outage.error is not None:
-            self.result.trouble = str(loop.outage.error)  # even if the last write succeeds: work was left undone
+            self.result.trouble = str(loop.outage.error)  # even if the last write succeeds, since work was left undone
 
     def _record(self) -> None:
         self._note_fault()
@@ -199,7 +200,7 @@ class Tick(TickContext):
                 self.result.trouble = str(self.loop.outage.error)
             return
         if not self.database_gone:
-            # As the loop does, without resolving a lost COMMIT reply: an idle tick is one statement, and repeatable.
+            # A lost COMMIT reply need not be resolved: an idle tick writes one statement, which is safe to repeat.
             with self.database.write(next_in_line=True) as connection:
                 self._write_row(connection)
 
@@ -214,7 +215,7 @@ class Tick(TickContext):
         self.row.end(connection, finished_at, self.result)
 
     def leave_inputs(self) -> None:
-        """Let the next ticks of this command line use the fast path; only after a tick without faults."""
+        """Let the next ticks of this command line use the fast path. Call this only after a tick without faults."""
         from cronjobs.engine.tick import idle_inputs
 
         if self.start is not None and self.seen is not None:
@@ -222,7 +223,7 @@ class Tick(TickContext):
 
     @property
     def knows_the_code(self) -> bool:
-        """Whether it loaded the handlers and compared them with what is due: then it knows which faults are over."""
+        """Whether this tick loaded the handlers and compared them with due jobs, so it knows which faults are over."""
         return self._has_loaded() and self.result.trouble is None and self.result.fault is None
 
     # --- small things -------------------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ class Tick(TickContext):
                 process.send_signal(number)
         if self.loop is not None:
             self.loop.stop(self.stop_requested)
-        elif first:  # an import gets as much time as a handler
+        elif first:  # handlers may be importing: an import gets as much time to stop as a handler
             grace_s = self.settings.run.shutdown_grace.total_seconds()
             self.watchdog.stand_at(min(self.clock.monotonic() + grace_s, self.deadline) + PAST_DEADLINE_S)
         else:  # nothing runs yet, so no transaction is worth waiting for

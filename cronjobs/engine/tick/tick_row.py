@@ -1,4 +1,4 @@
-"""The tick's own row: inserted with its first write, so that a killed tick leaves a trace; completed with its last."""
+"""The tick's own row. Its first write inserts the row, so that a killed tick leaves a trace. Its last completes it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class TickRow:
-    """The contents of a tick's row. ``fingerprint``: of the definitions that the tick found, or put in force.
+    """The contents of a tick's row. ``fingerprint`` is that of the definitions that the tick found or applied.
 
-    ``loaded``: its job types and the version of their code, or None if they were not loaded.
+    ``loaded`` has the tick's job types and the version of their code, or is None if the tick did not load handlers.
     """
 
     identity: Identity
@@ -42,9 +42,9 @@ class TickRow:
             ticks.begin_tick(connection, self._facts(connection))
 
     def settle(self, connection: Connection) -> int:
-        """``begin`` for a transaction that writes ledger rows, which name the row by its id.
+        """Write the row in a transaction that also writes ledger rows, and return the id by which they refer to it.
 
-        Each such transaction writes it, as the one that did so before may have been rolled back.
+        Each such transaction writes the row again, since the one before may have been rolled back.
         """
         self._begun, self._types_recorded = True, self.loaded is not None
         return ticks.begin_tick(connection, self._facts(connection))

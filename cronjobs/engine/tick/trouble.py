@@ -1,4 +1,4 @@
-"""A loop's trouble: its own faults, in which running jobs still come to their end, and the database's, tried again."""
+"""Errors in a loop: bugs in cronjobs, after which running jobs still finish, and database errors, which are retried."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FRAMES: Final = 6
 
 @dataclass
 class SafetyNet:
-    """Catches unexpected errors; ``error`` is the first. With ``spread`` False they propagate, for tests to see.
+    """Catches unexpected errors. ``error`` is the first one. With ``spread`` False they propagate, for tests to see.
 
-    After the first error nothing more is claimed. Memory changes only after a commit, so a turn that was interrupted is
-    done again, and jobs that it may have claimed are found by reading the rows.
+    After the first error nothing more is claimed. Memory changes only after a commit, so an interrupted turn is simply
+    done again. Jobs that it may have claimed are found by reading the rows.
     """
 
     tell: Callable[[events.Event], None]
@@ -73,7 +73,11 @@ BUSY_IS_TROUBLE_S: Final = 3.0  # waiting for the write lock is normal; report i
 
 @dataclass
 class Outage:
-    """``error``: of the last try, None if it succeeded. ``told``: it was reported. ``pause_s``: before the next try."""
+    """The loop's present database error, and when to try again.
+
+    ``error`` is None if the last try succeeded. ``told`` says whether the error was reported. ``pause_s`` is how long
+    to wait before the next try.
+    """
 
     clock: Clock
     emit: Callable[[events.Event], None]

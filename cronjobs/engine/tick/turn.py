@@ -1,7 +1,7 @@
 """One turn of the loop: which jobs it claims next, and the transaction that writes, renews and claims.
 
-Here memory holds only what is known of the database: the caller applies a turn's result after its commit, so that a
-turn that failed can simply be done again.
+The caller applies a turn's result to its own memory only after the commit, so a failed turn can simply be done again.
+Objects in this module remember only what they know about the database.
 """
 
 from __future__ import annotations
@@ -53,24 +53,25 @@ from cronjobs.model import Finished, Job, Released, RetryPolicy, Status
 # --- what to claim ----------------------------------------------------------------------------------------------------
 
 GROUP: Final = 400  # outcomes written at once, while workers run the other claimed jobs
-MOST_AHEAD: Final = 2 * GROUP  # at most so many are claimed before a worker is free
+MOST_AHEAD: Final = 2 * GROUP  # the most jobs claimed before a worker is free for them
 AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this time
 NO_LIMIT: Final = 1_000_000
 
 
-LEAST_ENDS: Final = 20  # of a type, before they tell how long its jobs take
-MOST_ENDS: Final = 100  # the last ones count
-EXPECTED_TIMES: Final = 2.0  # the longest of them
+LEAST_ENDS: Final = 20  # jobs of a type that must have ended before their run times predict the next one's
+MOST_ENDS: Final = 100  # only so many of a type's latest run times count
+EXPECTED_TIMES: Final = 2.0  # the expected time is the longest of them times this, plus EXPECTED_MORE
 EXPECTED_MORE: Final = timedelta(seconds=0.5)
 
 
 @dataclass
 class Experience:
-    """The run times of each type's jobs in this tick.
+    """The run times of each type's jobs in this tick, from which the next job's run time is expected.
 
-    With the default timeout alone, the last third of each minute would be idle.
+    If only the default timeout counted, the last third of each minute would be idle.
 
-    ``overran``: the types that experience was wrong about within a day; asked once, when it is needed. None: unknown.
+    ``overran`` returns the types whose jobs exceeded the expected time within the last day, or None if that is unknown.
+    It is called once, when it is first needed.
     """
 
     overran: Callable[[], Collection[str] | None]
@@ -84,9 +85,9 @@ class Experience:
         self._took.setdefault(job_type, deque(maxlen=MOST_ENDS)).append(took)
 
     def expected(self, job_type: JobType) -> timedelta | None:
-        """Return a time that one more job will hardly exceed, or None to count with its timeout.
+        """Return a time that the next job of this type will hardly exceed, or None to go by its timeout.
 
-        Only for types whose timeout nobody declared, and not for those that must not be lost.
+        It is None if the timeout was declared, or if a lost job of this type is not retried.
         """
         took = self._took.get(job_type.name, ())
         if job_type.timeout_declared or job_type.on_lost == "dead" or len(took) < LEAST_ENDS:
@@ -99,18 +100,16 @@ class Experience:
 
 
 def unknown() -> None:
-    """Which types overran, for a loop that has no history to ask: it goes by timeouts alone."""
+    """An ``overran`` for loops without a history to ask. It returns None, so such a loop goes by timeouts alone."""
 
 
 @dataclass
 class ClaimPlanner:
     """Plans the claims of one tick.
 
-    ``typical_s``: how long jobs that may be claimed ahead took lately, or None if unknown.
-
-    ``last_s``: how long the last job took; ``write_s``: the last turn's transaction. ``claimed``: how many jobs so far.
-    ``runner``: the highest age this tick's process can reach, or None if unknown. ``many_queues``: see ``Overview``.
-    ``experience``: how long jobs take, by type.
+    ``typical_s`` is how long jobs that may be claimed ahead took lately, or None if unknown. ``last_s`` is how long the
+    last job took, ``write_s`` how long the last turn's transaction took. ``claimed`` counts the jobs claimed so far.
+    ``runner`` is the highest age this tick's process can reach, or None if unknown. ``many_queues``: see ``Overview``.
     """
 
     settings: Settings
@@ -133,7 +132,7 @@ class ClaimPlanner:
         self.experience.note(job_type, took)
         self.last_s = seconds = took.total_seconds()
         known = self.job_types.types.get(job_type)
-        if known is not None and known.starts_at_once:  # none of them is claimed ahead, so do not look for them there
+        if known is not None and known.starts_at_once:  # never claimed ahead, so its time does not count
             return
         if known is not None and known.durable == "each":  # its worker was busy until the commit
             seconds += self.write_s
@@ -148,9 +147,9 @@ class ClaimPlanner:
         return self._slots(overdue, in_flight) - (len(busy) - overdue)
 
     def room(self, in_flight: InFlight) -> int:
-        """Return how many jobs to claim.
+        """Return how many jobs to claim: enough for the free slots, and for those that come free in about 50 ms.
 
-        They fill the free slots and start within about 50 ms. More are claimed once half of those are left.
+        The next claim follows when half of the jobs claimed ahead are left.
         """
         overdue = sum(attempt.phase is Phase.OVERDUE for attempt in in_flight.busy())
         free, ahead = self.free(in_flight), self.ahead()
@@ -159,7 +158,10 @@ class ClaimPlanner:
         return max(0, min(free + ahead, self.left()))
 
     def ahead(self) -> int:
-        """Return how many jobs will start within about 50 ms; with one worker none, so that jobs run in exact order."""
+        """Return how many jobs to claim ahead: those that will start within about 50 ms.
+
+        With one worker this is 0, so that jobs run in exact order.
+        """
         if self.workers == 1 or self.typical_s is None:
             return 0
         return min(MOST_AHEAD, int(self.workers * AHEAD_S / max(self.typical_s, 0.0001)))
@@ -169,15 +171,15 @@ class ClaimPlanner:
         return NO_LIMIT if self.limits.jobs is None else self.limits.jobs - self.claimed
 
     def _slots(self, overdue: int, in_flight: InFlight) -> int:
-        """Workers that are not occupied by an overdue attempt or by one whose lease is lost."""
+        """Return the number of workers not occupied by an overdue attempt, or by one without a lease."""
         return self.workers - overdue - len(in_flight.without_lease)
 
     # --- which --------------------------------------------------------------------------------------------------------
 
     def admission(self, remaining: timedelta, in_flight: InFlight) -> ClaimFilter:
-        """The filter for jobs whose time-out ends before the tick does, so that the tick never has to interrupt one.
+        """Return the filter for jobs that end before the tick does, so that the tick need not interrupt any.
 
-        And for those that will have ended by then as far as experience tells.
+        A job passes if its timeout fits into *remaining*, or if the run time that experience predicts does.
         """
         longest, known = self.longest, self._known()
         short = {name: job_type for name, job_type in known.items() if not job_type.is_long(longest)}
@@ -197,7 +199,7 @@ class ClaimPlanner:
         return expected is not None and fits(_whole_time(job_type, expected), remaining)
 
     def long_admission(self) -> ClaimFilter | None:
-        """The filter for jobs that are too long for any tick, or None if this tick may not start any."""
+        """Return the filter for jobs that are too long for any tick, or None if this tick may not start any."""
         longest, known = self.longest, self._known()
         if not self.settings.run.long_jobs or self.left() <= 0:
             return None
@@ -221,7 +223,7 @@ class ClaimPlanner:
         self.job_types, self._policies = job_types, None
 
     def policies(self) -> ClaimPolicies:
-        """The policies that claims write on rows, by which any host's recovery can settle a lost attempt."""
+        """The policies that claims write on rows, so that recovery on any host can settle a lost attempt."""
         if self._policies is None:
             run = self.settings.run
             types = self.job_types.types
@@ -242,14 +244,14 @@ class ClaimPlanner:
 
 
 def fits(timeout: timedelta, remaining: timedelta) -> bool:
-    """Whether a job may start now: its time-out ends before the tick does, so that the tick never interrupts it."""
+    """Whether a job with this *timeout* must end before the tick does, so that the tick never interrupts it."""
     return timeout <= remaining
 
 
 def _whole_time(job_type: JobType, expected: timedelta | None = None) -> timedelta:
     """Return how much of the tick a job may take.
 
-    That is its time-out or *expected*, plus the time to stop its process.
+    That is its timeout or *expected*, whichever is shorter, plus the time to stop its process.
     """
     longest = job_type.timeout if expected is None else min(expected, job_type.timeout)
     return longest + job_type.stop_grace
@@ -271,17 +273,17 @@ End = tuple[Ended, Decided]
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows that a turn is to write, as decided at the monotonic instant ``now``. ``held``: all our leases.
+    """The work of one turn, as decided at the monotonic instant ``now``.
 
-    ``room``: how many jobs to claim.
+    ``held`` has all our leases, if the turn needs them. ``room`` is how many jobs to claim.
 
-    ``unsettled``: an earlier claim had no answer; what it leased to us is neither ``held`` nor ``given_up``.
+    If ``unsettled`` is True, an earlier claim got no answer. Jobs that it leased to us are neither in ``held`` nor in
+    ``given_up``, which has leases that may still be ours in the rows, but must expire because their attempts began.
 
-    ``given_up``: leases that the rows may still have as ours and that are to run out, as their attempts began here.
+    ``reports`` has the handlers' reports for the renewal to write, by job id.
 
-    ``reports``: what a renewal writes besides, by job id.
-
-    ``long``: which long jobs to claim, up to ``long_jobs`` on ``host``; ``long_room`` includes ``room``.
+    ``long`` is the filter for long jobs, of which at most ``long_jobs`` may run on ``host``. ``long_room`` is the most
+    jobs that this turn may claim, long or not.
     """
 
     now: float
@@ -305,25 +307,25 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The result of one committed transaction. ``sent``: when its first statement was sent, on the monotonic clock.
+    """The result of one committed transaction. ``sent`` is when its first statement was sent, on the monotonic clock.
 
-    ``more_due``: there may be more due jobs that the claim did not look at.
+    ``more_due`` says that there may be due jobs that the claim did not look at.
     """
 
     sent: float
     ends: Sequence[End] = ()
     written: Written = field(default_factory=lambda: Written(frozenset(), frozenset()))
-    recorded: frozenset[int] = frozenset()  # jobs whose overdue row is in the history
+    recorded: frozenset[int] = frozenset()  # overdue jobs whose history rows were written
     renewal: Renewal | None = None
-    reported: Sequence[Report] = ()  # what the renewal wrote besides
+    reported: Sequence[Report] = ()  # the reports that the renewal wrote
     settled: Sequence[Job] = ()  # jobs of an earlier claim whose COMMIT reply was lost
-    unsure: Sequence[Job] = ()  # ours, but must not start: another session locked the row, or a failover may lose it
+    unsure: Sequence[Job] = ()  # leased but not to start: another session has the row, or a failover may undo it
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
     database_now: datetime | None = None
     more_due: bool = False
     refused: Mapping[int, str] = field(default_factory=dict)  # jobs that the database would not lease, and why
-    unread: Sequence[int] = ()  # jobs that a wary claim has leased
+    unread: Sequence[int] = ()  # jobs that a wary claim leased and whose rows are still to be read
     postponed: bool = False  # see ``Claim``
     cleared: Sequence[str] = ()  # types that need not be watched any more
 
@@ -337,12 +339,12 @@ class Writer:
     locked_by: str
     lease: timedelta
     before_writing: Callable[[Connection], None]
-    claim_unsettled: bool = False  # a turn that claimed jobs failed: their rows may be ours
-    warily: bool = False  # one row made a claim fail: from now on each row is claimed alone
-    doubtful: bool = False  # some claims ended before the row was read: those jobs come last
+    claim_unsettled: bool = False  # a turn that claimed jobs failed, so we may hold their leases
+    warily: bool = False  # a row made a claim fail, so from now on each row is claimed alone
+    doubtful: bool = False  # some runners ended before reading a claimed row; such jobs are claimed last
     refused: set[int] = field(default_factory=set)
-    suspects: set[int] = field(default_factory=set)  # leased, and reading them failed by what is in their rows
-    unconfirmed: list[Job] = field(default_factory=list)  # leased by the last turn, and no standby has confirmed it
+    suspects: set[int] = field(default_factory=set)  # leased jobs whose rows have unreadable content
+    unconfirmed: list[Job] = field(default_factory=list)  # leased by the last turn, but unconfirmed by a standby
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
@@ -351,7 +353,7 @@ class Writer:
             yield connection
 
     def write(self, order: Batch) -> BatchResult:
-        """Write all of it or nothing. Raises BadValue or another DatabaseError."""
+        """Write all of *order* or nothing, then read the rows of a wary claim. Raises BadValue or DatabaseError."""
         try:
             return self._read_leased(self._write(order))
         except MemoryError:
@@ -387,7 +389,7 @@ class Writer:
         except CommitUnconfirmed:
             for found in (settled, unsure, claim.jobs if claim else (), long.jobs if long else ()):
                 self.unconfirmed += found
-            self.claim_unsettled = any(each.unread for each in (claim, long) if each)  # these go back
+            self.claim_unsettled = any(each.unread for each in (claim, long) if each)  # released later
             raise
         self.claim_unsettled = False
         return BatchResult(
@@ -412,8 +414,8 @@ class Writer:
     def _read_leased(self, turn: BatchResult) -> BatchResult:
         """Read the rows that a wary claim leased, each in a transaction of its own.
 
-        A row whose content cannot be read stays leased, and recovery judges it by that. The next turn gives the others
-        back. This never raises: *turn* is committed.
+        If the content of a row cannot be read, the job stays leased until recovery settles it. The next turn releases
+        jobs whose rows could not be read for another reason. Never raises, because *turn* is already committed.
         """
         for job_id in turn.unread:
             try:
@@ -426,10 +428,10 @@ class Writer:
         return turn
 
     def _read_one(self, job_id: int) -> Job | None:
-        """Read a leased row; where the database is busy or away, which is no fault of the row, again for a second.
+        """Read a leased row. Return None if it is no longer leased to us and unread.
 
-        A connection that is lost while the row itself is fetched is held against the row: it may have cost the server
-        its process, and is not to do that again.
+        While the database is busy or unreachable, try again for up to a second. But do not try again if the connection
+        is lost while the row itself is fetched: the row may have crashed the server's process.
         """
         fetching = False
 
@@ -487,7 +489,7 @@ class Writer:
         else:
             found = claims.claim(connection, limit=room, **lease, admission=admission)
         if self.doubtful and not found.jobs and not found.unread:
-            if not alone:  # reading one may kill this process and all that runs in it
+            if not alone:  # reading such a row may kill this process and all its jobs
                 return found._replace(postponed=True)
             found = claims.claim_warily(connection, **lease, admission=replace(admission, doubtful=True))
         self.refused |= found.refused.keys()
@@ -495,7 +497,7 @@ class Writer:
 
     def _claim_long(self, connection: Connection, order: Batch, admission: ClaimFilter, room: int) -> Claim | None:
         if not admission.fitting and not claims.any_with_own_timeout(connection):
-            return None  # a job is long by its type or by its row; to plan a claim takes the server ten milliseconds
+            return None  # no long type and no row with its own timeout; planning a claim would take the server 10 ms
         room = min(room, order.long_jobs - leases.long_running(connection, order.host))
         if room <= 0:
             return None
@@ -503,7 +505,7 @@ class Writer:
         return self._claim(connection, room, admission, alone=order.alone)
 
     def cut_leases(self, connection: Connection, attempts: Sequence[Attempt]) -> None:
-        """Cut the leases of what still runs to 2 s; this process must exit before that."""
+        """Cut the leases of attempts that still run to 2 s. This process must exit before they end."""
         leases.cut_leases(connection, [attempt.lease for attempt in attempts], CUT_LEASE)
 
     def write_alone(self, last: Callable[[Connection], None]) -> None:
@@ -526,7 +528,7 @@ class Writer:
         return BatchResult(sent, ends, written)
 
     def _judged(self, connection: Connection, ends: Sequence[End]) -> Sequence[End]:
-        """The same outcomes, after other ticks' rows decide whether a misfit payload is given up."""
+        """Return *ends*, after deciding by other ticks' records which misfits are given up."""
         misfits = [ended.attempt.job.id for ended, decided in ends if is_misfit(decided.finished.outcome)]
         known = known_misfits(connection, misfits) if misfits else {}
         if not known:
@@ -543,16 +545,16 @@ class Writer:
         return [(ended, judged(ended, decided)) for ended, decided in ends]
 
     def _finish(self, connection: Connection, finishes: list[Finish]) -> Written:
-        """Finish the attempts; read the rows to resolve what a COMMIT with a lost reply may already have written."""
+        """Finish the attempts. Read the rows to see what an earlier COMMIT with a lost reply has already written."""
         if not finishes:
             return Written(frozenset(), frozenset())
         written = settle(connection, finishes, leases.finish(connection, finishes))
         if any(finish.status is Status.DEAD for finish in finishes):
-            look_soon(connection)  # also for a loop that is no tick's, and for a tick that is killed before its end
+            look_soon(connection)  # also for a loop without a tick, and for a tick that is killed before its end
         return written
 
     def _give_back_unread(self, connection: Connection) -> None:
-        """Release what a wary claim leased and nobody read, but for rows that are suspected."""
+        """Release jobs that a wary claim leased and whose rows nobody read, except those in ``suspects``."""
         unread = [job for job in claims.unread_by(connection, self.locked_by) if job.id not in self.suspects]
         if unread:
             now = database_now(connection)
@@ -560,9 +562,9 @@ class Writer:
             self._finish(connection, [end.finish for end in ends])
 
     def _settle_claim(self, connection: Connection, known: set[Lease]) -> tuple[list[Job], list[Job]]:
-        """Find the jobs that a claim with a lost COMMIT reply leased to us, and renew their leases, which are older.
+        """Find the jobs that a claim with a lost COMMIT reply leased to us, and renew their leases.
 
-        The second are those whose rows somebody else has locked.
+        Return the jobs whose leases were renewed, and the jobs whose rows another session has locked.
         """
         leased = claims.held_by(connection, self.locked_by, warily=self.warily)
         found = [job for job in leased if lease_of(job) not in known]

@@ -1,8 +1,8 @@
 """``run-due --wait`` after its tick: by exec, the tick's process becomes ``python -m`` this module.
 
-It is another program because a thread that did not end at its time-out must be gone before its lease ends. The exec
-ends that thread, and the processes of the long jobs remain children of this one. A process that waits for hours should
-be small, too.
+This is a separate program because a thread that did not end at its timeout must be gone before its lease ends. The exec
+ends that thread, and the processes of the long jobs remain children of this process. A process that waits for hours
+should also be small.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
     signals: list[int] = []
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        """Pass on every signal: for those processes, too, the second one means to end at once."""
+        """Pass on every signal, since a second signal makes those processes end at once, too."""
         signals.append(number)
         for pid in left:
             with suppress(ProcessLookupError):
@@ -54,7 +54,7 @@ def main() -> None:
     ends = []
     for pid in pids:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        left.remove(pid)  # before it is reaped, when its number may go to another process
+        left.remove(pid)  # before it is reaped; after that, another process may get its pid
         ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     code = _worst(code, ends, bool(count_dead))
     for word in take_word(Path(config)):

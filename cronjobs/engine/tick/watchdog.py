@@ -1,10 +1,10 @@
-"""Ends a tick on time whatever Python is doing, by a kernel timer with SIGALRM's default action.
+"""End a tick on time whatever Python is doing, with a kernel timer and SIGALRM's default action.
 
 Signal handlers in Python, watchdog threads and ``os._exit`` all need the GIL, which a C call may hold for seconds. The
 kernel does not need it. faulthandler's C handler dumps the stacks first, so that cron's mail shows where it hung.
 
-A handler may disarm SIGALRM, so before the first handler is imported a second timer is set behind it that nothing in
-this process can remove: ``HardLimit``.
+A handler may disarm SIGALRM. So before the first handler is imported, a second timer is set to fire shortly after it,
+which user code cannot remove: ``HardLimit``.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from typing import Any, Final, TextIO
 from cronjobs.clock import Clock
 from cronjobs.engine.probe import timer
 
-PAST_DEADLINE_S: Final = timer.PAST_DEADLINE_S  # a tick that is not done by its deadline has so long
+PAST_DEADLINE_S: Final = timer.PAST_DEADLINE_S  # how long after its deadline a tick is ended
 CLOCK_MONOTONIC: Final = 1  # linux/time.h
 TIMER_ABSTIME: Final = 1  # linux/time.h
 SIGEV_SIGNAL: Final = 0  # asm-generic/siginfo.h
-HARD_AFTER_S: Final = 0.4  # after both signals, and before leases that the loop cut to 2 s end
+HARD_AFTER_S: Final = 0.4  # later than both SIGALRMs, and earlier than the end of leases that the loop cut to 2 s
 
 
 class Watchdog:
-    """Ends the process by SIGALRM (exit 142 as a shell counts) at an instant of the monotonic clock.
+    """Ends the process with SIGALRM (a shell sees exit code 142) at an instant of the monotonic clock.
 
-    Only the owner of the tick's deadline and leases may move the instant. A process that was frozen past it dies when
-    it wakes, since the timer ran on; once hardened, it dies while it is frozen.
+    Only the owner of the tick's deadline and leases may move the instant. A process that is frozen past that instant
+    dies when it wakes, since the timer runs on. Once hardened, the process dies even while it is frozen.
     """
 
     _hard: HardLimit | None = None
     _hard_after_s = HARD_AFTER_S
     hardened = False
-    instant: float = math.inf  # when the process ends
+    instant: float = math.inf  # when SIGALRM ends the process
 
     def __init__(self, clock: Clock, *, stacks_to: TextIO | None = None) -> None:
         self._clock = clock
-        faulthandler.unregister(signal.SIGALRM)  # of probe.timer: what is registered already is not installed again
+        faulthandler.unregister(signal.SIGALRM)  # else register() would keep probe.timer's registration
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         target = stacks_to or sys.__stderr__
@@ -53,29 +53,29 @@ class Watchdog:
                 faulthandler.unregister(signal.SIGALRM)
 
     def stand_at(self, instant: float) -> None:
-        """Move the end to *instant* (monotonic seconds); one in the past ends the process now."""
+        """Let the process end at *instant* (monotonic seconds). An instant in the past ends it now."""
         left_s = max(0.001, instant - self._clock.monotonic())
-        if self._hard is not None and instant != self.instant:  # to call it gives another thread the interpreter
+        if self._hard is not None and instant != self.instant:  # the call releases the GIL, so avoid it
             self._hard.stand_at(instant + self._hard_after_s)
-        # Set it even if it is unchanged: a handler's signal.alarm() shares this timer, and may have stopped it.
+        # Set the timer even if *instant* is unchanged: a handler's signal.alarm() shares it and may have stopped it.
         signal.setitimer(signal.ITIMER_REAL, left_s, timer.STRIKE_AGAIN_S)
         self.instant = instant
 
     def harden(self, lease: timedelta) -> None:
-        """Call before user code runs: put SIGKILL (exit 137) behind SIGALRM, which that code may disarm.
+        """Let SIGKILL (exit code 137) follow SIGALRM, which user code may disarm. Call this before user code runs.
 
-        Like SIGALRM's own margin, it comes at most a tenth of a *lease* later, so that the process is gone when the
-        lease ends.
+        SIGKILL follows at most a tenth of a *lease* later, which is also SIGALRM's own margin, so that the process is
+        gone when the lease ends.
         """
         if not self.hardened and self.instant < math.inf:
             self.hardened = True
             self._hard_after_s = min(HARD_AFTER_S, lease.total_seconds() / 10)
-            with suppress(OSError):  # not Linux, or this user has no timers left: then SIGALRM has to do
+            with suppress(OSError):  # not Linux, or no timers left for this user: SIGALRM has to do
                 self._hard = HardLimit()
                 self._hard.stand_at(self.instant + self._hard_after_s)
 
     def dismiss(self) -> None:
-        """Remove the timers: for tests, and for commands that are no ticks."""
+        """Remove the timers. Tests and commands other than ticks call this."""
         if self._hard is not None:
             self._hard.dismiss()
         self._hard, self.instant = None, math.inf
@@ -84,7 +84,7 @@ class Watchdog:
 
 
 class Unarmed(Watchdog):
-    """No kernel timer: it would end the test's process, or a person's."""
+    """A watchdog without a kernel timer, for tests and for processes that a person uses."""
 
     def __init__(self) -> None:
         pass
@@ -94,13 +94,13 @@ class Unarmed(Watchdog):
 
 
 class HardLimit:
-    """The limit that user code cannot remove: a POSIX timer of this process that sends SIGKILL.
+    """A limit that user code cannot remove: a POSIX timer that sends this process SIGKILL.
 
     A handler can call ``signal.alarm(0)``, ``setitimer``, ``signal.signal`` and ``pthread_sigmask``, and close any
     descriptor, so SIGALRM alone is no guarantee. This timer has no descriptor and is independent of alarm(2), and
     SIGKILL cannot be caught, blocked or ignored; it also kills a stopped process. The kernel removes the timer with the
-    process, and a fork does not inherit it: timer_create(2). So no watching process is needed, which a handler could
-    reap in ``os.wait()`` or which could be left behind. Raises OSError if the system has no such timer.
+    process, and a fork does not inherit it: timer_create(2). So no watching process is needed; a handler could reap one
+    in ``os.wait()``, or one could be left behind. Raises OSError if the system has no such timer.
     """
 
     def __init__(self) -> None:
@@ -132,9 +132,9 @@ class HardLimit:
         self._check(create(CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)))
 
     def stand_at(self, instant: float) -> None:
-        """Move the kill to *instant* of the monotonic clock; one in the past kills now.
+        """Send SIGKILL at *instant* of the monotonic clock, or now if that is in the past.
 
-        The kernel reads that clock itself: whatever user code has made of ours, the limit stands.
+        The kernel reads the clock itself, so the limit stands even if user code has replaced Python's clock.
         """
         whole = max(0, int(instant))
         span = self._span(0, 0, whole, max(1, int((instant - whole) * 1e9)))

@@ -1,6 +1,6 @@
-"""The part of a tick that an idle one does not need: the handlers, the loop, and which due jobs did not start.
+"""The part of a tick that an idle tick does not need: handlers, the loop, and the record of due jobs not started.
 
-An idle tick runs 1,440 times a day and imports nothing of this.
+An idle tick runs 1,440 times a day, and does not import this module.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ NOTHING_CAN_START: Final = "no other due job can start here"
 
 @dataclass
 class Work:
-    """One tick's. ``loop`` is there once jobs are looked for."""
+    """The work of one *tick*. ``loop`` is None until the tick looks for jobs."""
 
     tick: TickContext
     loop: Loop | None = None
     loaded: JobTypes | None = None
-    unknown_due: set[str] = field(default_factory=set)  # job types of due jobs that no tick knew lately
+    unknown_due: set[str] = field(default_factory=set)  # types of due jobs that no recent tick knew
 
     def types(self) -> JobTypes:
         """The job types that run here; the first call imports the handlers."""
@@ -71,7 +71,7 @@ class Work:
         return replace(loaded, elsewhere=(runnable or frozenset()) - loaded.types.keys())
 
     def prepare(self) -> Loop:
-        """The loop, ready to run."""
+        """Return the loop, ready to run."""
         tick, types = self.tick, self.types()
         keep_orphans()
         around = WorkerContext(tick.settings, tick.database)
@@ -109,9 +109,9 @@ class Work:
         return self.loop
 
     def _look(self) -> tuple[list[Crashing], Signs]:
-        """Return the job types that earlier ticks died of.
+        """Return the job types that may have killed earlier ticks, and the signs that reading a row did.
 
-        First write this tick's row, by which a later tick sees that this one died.
+        First write this tick's row, by which a later tick can see whether this one died.
         """
         try:
             with self.tick.database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
@@ -122,7 +122,7 @@ class Work:
                 return watched(connection), signs_of_death(connection, self.tick.settings.run.budget)
 
     def _overran(self) -> Collection[str] | None:
-        """The job types that experience was wrong about within a day, or None if the database does not say."""
+        """Return the job types whose jobs took longer than expected lately, or None if the database cannot be read."""
         try:
             with self.tick.database.read() as connection:
                 return overran_lately(connection)
@@ -130,7 +130,7 @@ class Work:
             return None
 
     def note_waiting(self) -> None:
-        """Note which due jobs this tick did not start, and why: for its row, and the important ones for the log."""
+        """Note in the tick's row which due jobs it did not start, and why. Report the important ones in the log."""
         tick, loop = self.tick, self.loop
         if loop is None or loop.outage.error is not None:
             return
@@ -165,9 +165,9 @@ class Work:
                 tick.emit(events.not_started(left["job_type"], left["jobs"], left["timeout_s"], left["left_s"]))
 
     def note_unknown_types(self) -> None:
-        """Job types of schedules and due jobs that no tick knew lately: a fault, until some host knows them."""
+        """Report job types of schedules and due jobs that no recent tick knew. Each counts as a fault."""
         with self.tick.database.read() as connection:
-            # Read it again: another host that knows them may have started a tick while this one worked.
+            # Read the known types again: another host may have started a tick while this one worked.
             present = self._present_types(connection)
             if present is None:
                 return
@@ -175,7 +175,7 @@ class Work:
         self.unknown_due -= present
         for job_type in sorted(self.unknown_due | schedules.keys()):
             names = schedules.get(job_type, [])
-            if job_type not in self.tick.settings.disabled_job_types:  # else it is reported as a problem of the file
+            if job_type not in self.tick.settings.disabled_job_types:  # otherwise the file's problem is reported
                 self.tick.result.faults += 1
                 self.tick.emit(events.unknown_type(job_type, names))
             if names:
@@ -190,7 +190,7 @@ class Work:
         return present_types(connection, remembered(self.tick.settings.run.every), here)
 
     def report_left_behind(self) -> None:
-        """Processes that handlers started and left running."""
+        """Report processes that handlers started and left running."""
         long_jobs = self.loop.handovers.started if self.loop is not None else []
         found = left_behind({process.pid for process in long_jobs})
         if found:
