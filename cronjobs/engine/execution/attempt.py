@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from cronjobs.engine.config.settings import Settings
     from cronjobs.engine.database.connection import Database
 
-# for an interpreter to start, for a job that has its own process only because runners died
+# extra time for an interpreter to start, if a job has its own process only because runners died
 TO_START: Final = timedelta(seconds=5)
-PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # for process.py to end it: TERM, KILL, report
-ISOLATED_FROM_LOSSES: Final = 2  # runners that died holding the job; then it gets a process of its own
+PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # for process.py to end a process: TERM, KILL, report
+ISOLATED_FROM_LOSSES: Final = 2  # after so many runners died holding a job, it gets a process of its own
 # Only a deploy mends a handler that returns a generator: wait long enough for one.
 MISMATCH_DELAY: Final = timedelta(minutes=5)
-READABLE_TIMEOUT_S: Final = 1e8  # plain SQL can write any number, and a timedelta cannot hold it
+READABLE_TIMEOUT_S: Final = 1e8  # plain SQL can write a number that a timedelta cannot hold
 
 
 @dataclass(frozen=True)
 class WorkerContext:
     """The context that all attempts of a process share. ``on_output`` shows their output live to a person.
 
-    The worker's thread calls ``on_start`` and ``on_end`` around the attempt's code. ``environ``: the variables that
-    commands and processes get, as they were before the first handler, which may change them.
+    The worker's thread calls ``on_start`` and ``on_end`` around the attempt's code. ``environ`` has the variables that
+    commands and child processes get. It is copied before the first handler runs, since handlers may change theirs.
     """
 
     settings: Settings
@@ -81,9 +81,10 @@ _WITHOUT_LEASE: Final = (Phase.RUNS_ON, Phase.LOST)
 
 @dataclass(eq=False)
 class Attempt:
-    """A claimed job on its way through this process. Instants are of the monotonic clock; None: not yet.
+    """A claimed job on its way through this process. Instants are of the monotonic clock, or None until they come.
 
-    ``in_child_process``: whether its handler gets its own process; None: if its type says so, or after too many losses.
+    ``in_child_process`` says whether the handler gets its own process. If it is None, the handler gets one if its type
+    says so, or after too many losses.
     """
 
     job: Job
@@ -92,7 +93,7 @@ class Attempt:
     in_child_process: bool | None = None
     stop: StopSignal = field(default_factory=StopSignal)
     claimed: float = 0.0  # when the claim was sent
-    lease_s: float = 0.0  # length of the lease from ``leased_at``; 0: the attempt need not watch it
+    lease_s: float = 0.0  # length of the lease from ``leased_at``; if 0, the attempt need not watch its lease
     reporting: Reporting = field(default_factory=Reporting)
 
     # Fields of the loop.
@@ -109,7 +110,7 @@ class Attempt:
     handed_over: bool = False  # a process of its own was asked to adopt it, and may have done so
     started: float | None = None
     begun: bool = False  # its own code may have run: from now on it is charged for failures
-    let_go: threading.Event | None = None  # with durable: each, the worker waits for this until the end is committed
+    let_go: threading.Event | None = None  # with ``durable: each``, the worker waits for the commit
 
     @property
     def lease(self) -> Lease:
@@ -145,14 +146,14 @@ class Attempt:
 
     @property
     def waits_on_a_cluster(self) -> bool:
-        """Whether a cluster has it and no worker there has begun it, which may take minutes."""
+        """Whether the job waits on a cluster, where no worker has begun it. That may take minutes."""
         return self.started is None and self.job_type.executor is not None
 
     @property
     def to_start(self) -> timedelta:
-        """Time to start that does not count against the timeout: an interpreter may need seconds, a thread none.
+        """The time to start that does not count against the timeout: an interpreter may need seconds, a thread none.
 
-        Only where the process is our own precaution: whoever declares one must include its start in the timeout.
+        It is 0 for a declared process, whose timeout must include its start, but not for one that is our precaution.
         """
         declared = self.is_command or self.job_type.isolation == "process"
         ours = self.job_type.for_crashes or not declared
@@ -175,7 +176,7 @@ class Attempt:
         return self.started + (self.timeout + slack).total_seconds()
 
     def refusal(self) -> Outcome | None:
-        """The failure if the row itself is unusable, which plain SQL can make it, or None if it can run."""
+        """Return the failure if plain SQL made the row unusable, or None if the job can run."""
         fault = payload_fault(self.job.payload)
         if fault:
             return Failed(fault, "PayloadError", permanent=True)
@@ -188,21 +189,21 @@ class Attempt:
 
 
 def mismatch(fault: str) -> Failed:
-    """The outcome if the payload does not fit the handler, by name or by type: it may fit the next version."""
+    """The outcome if the payload does not fit the handler, by name or by type. The next version may accept it."""
     return Failed(one_line(fault, ERROR_LIMIT), MISFIT)
 
 
 def timeout_of(job: Job, job_type: JobType) -> timedelta:
-    """The row's own timeout, else the type's."""
+    """Return the row's own timeout, or the type's if the row has none."""
     if job.timeout_s is None:
         return job_type.timeout
-    return timedelta(seconds=min(READABLE_TIMEOUT_S, job.timeout_s))  # also turns NaN into the first
+    return timedelta(seconds=min(READABLE_TIMEOUT_S, job.timeout_s))  # turns NaN into the limit, too
 
 
 class Ended(NamedTuple):
     """An attempt's end on its way to the loop, and when it ended (monotonic).
 
-    ``answer``: the answer of the process that a long job was handed to; None: the job ran here.
+    ``answer`` is the answer of the process that a long job was handed to, or None if the job ran here.
     """
 
     attempt: Attempt
@@ -215,9 +216,10 @@ class Ended(NamedTuple):
 class InFlight:
     """The work of a loop: the leases it holds, and the ends it has not written yet.
 
-    Instants are seconds of the monotonic clock. ``held``: every leased attempt, by job id. ``without_lease``: attempts
-    whose thread still runs and keeps its slot. ``unwritten``: ends to write, in the order in which they came.
-    ``given_up``: leases that are lost, or whose end the database refuses in any form: they run out.
+    Instants are seconds of the monotonic clock. ``held`` has every leased attempt, by job id. ``without_lease`` has
+    attempts without a lease whose thread still runs and keeps its slot. ``unwritten`` has the ends to write, in order
+    of arrival. ``given_up`` has leases that must expire: lost ones, and those whose end the database refuses in any
+    form.
     """
 
     held: dict[int, Attempt] = field(default_factory=dict)
@@ -226,7 +228,7 @@ class InFlight:
     given_up: set[Lease] = field(default_factory=set)
 
     def take(self, attempt: Attempt, sent: float) -> None:
-        """Begin with a claimed attempt; the statement sent at *sent* wrote its lease."""
+        """Hold a newly claimed attempt. The statement sent at *sent* wrote its lease."""
         if attempt.job_type.durable == "each":
             attempt.let_go = threading.Event()
         attempt.leased_at = sent
@@ -257,18 +259,18 @@ class InFlight:
         self.move(attempt, phase)
 
     def note_overdue(self, attempt: Attempt, outcome: str, now: float) -> None:
-        """Note that its thread runs on although it should not; this is recorded once."""
+        """Note that the attempt's thread runs on although it should not. *outcome* goes into its history row, once."""
         attempt.recorded, attempt.recorded_at, attempt.is_row_due = outcome, now, True
         self.move(attempt, Phase.OVERDUE)
 
     def lose(self, attempt: Attempt) -> None:
-        """Drop a lost lease and what was to be written about it. Its thread may still run."""
+        """Drop an attempt whose lease is lost, and its unwritten end. Its thread may still run."""
         self.given_up.add(attempt.lease)
         runs = attempt.started is not None and attempt.phase in _AT_WORK
         self.move(attempt, Phase.LOST if runs else Phase.GONE)
 
     def end_itself(self, attempt: Attempt) -> None:
-        """The handler ended the job in its own transaction. The handler may still run, and keeps its slot."""
+        """Note that the handler ended the job in its own transaction. If the handler still runs, it keeps its slot."""
         attempt.leased_at = attempt.overdue_at
         self.move(attempt, Phase.RETURNED if attempt.phase is Phase.ENDED else Phase.RUNS_ON)
 
@@ -285,9 +287,9 @@ class InFlight:
             self.held[job_id].leased_at = sent
 
     def first_leased(self, *, working: bool = False) -> float:
-        """Return the instant at which the lease that ends first was last extended.
+        """Return the instant at which the lease that ends first was last extended, or infinity if there is no lease.
 
-        Of all leases, or of those whose attempt has not ended. Infinity: there is none.
+        If *working* is True, only leases of attempts that have not ended count.
         """
         # A copy: the signal handler may call this while the loop changes the dict.
         attempts = list(self.held.values())
@@ -315,7 +317,7 @@ class InFlight:
             self.held[job_id].is_row_due = False
 
     def reports(self, secrets_of: Callable[[Job], frozenset[str]]) -> dict[int, Report]:
-        """Return the reports of running attempts since the last write, by job id."""
+        """Return what running attempts have reported since the last write, by job id."""
         found = {}
         for job_id, attempt in self.held.items():
             if attempt.has_ended:

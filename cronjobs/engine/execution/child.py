@@ -1,10 +1,10 @@
 """Runs one handler in an interpreter of its own: ``python -m`` this module, the other end of ``child_protocol``.
 
-``process.run_handler`` starts it below ``launcher``, for ``isolation: process``, for long jobs, and for jobs whose
-runners keep dying. It reads its request, imports the user's modules, runs the handler in its main thread and writes the
-outcome. SIGTERM only sets the stop reason of the handler's context (an async handler is cancelled through its loop),
-because an exception thrown from a signal handler could land in a ``finally`` block. A handler that does not stop is
-killed from outside.
+``process.run_handler`` starts this program under ``launcher``, for ``isolation: process``, for long jobs, and for jobs
+whose runners keep dying. The program reads its request, imports the user's modules, runs the handler in its main thread
+and writes the outcome. SIGTERM only sets the stop reason of the handler's context (an async handler is cancelled
+through its loop), because an exception raised in a signal handler could land in a ``finally`` block. A handler that
+does not stop is killed from outside.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from cronjobs.text import one_line
 def main() -> None:
     descriptor, told = int(sys.argv[1]), int(sys.argv[2])
     for each in (descriptor, told):
-        os.set_inheritable(each, False)  # processes that the handler starts must not inherit it
+        os.set_inheritable(each, False)  # processes that the handler starts must not inherit these
     stop = StopSignal()
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
-        # Without a reason it was not our runner: someone is stopping the whole service, the runner included.
+        # Without a reason, the signal is not our runner's: someone is stopping the whole service, the runner included.
         stop.set(read_reason(descriptor) or "shutdown")
 
     signal.signal(signal.SIGTERM, on_sigterm)
@@ -58,7 +58,7 @@ def main() -> None:
 def run(request: Request, stop: StopSignal, told: int) -> Outcome:
     """Import the user's modules and run the handler. Always returns an Outcome.
 
-    *told*: the file for its progress.
+    *told* is the descriptor of the file for the handler's progress.
     """
     try:
         faults = job_types.import_handlers(request.settings)
@@ -107,7 +107,7 @@ def _open_streams() -> None:
 
 
 def _leave() -> None:
-    """Exit now: threads that the handler left running must not keep the job. But flush the buffers first."""
+    """Flush the buffers and exit, without waiting for threads that the handler left running."""
     with suppress(BaseException):
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -1,8 +1,9 @@
-"""How a job goes to a process of its own and how its outcome comes back: JSON both ways, never pickled code.
+"""How a job is sent to a process of its own, and how its outcome is sent back: JSON both ways, never pickled code.
 
-The request is the child's standard input. The answer is an unnamed file that both have open: the runner writes into its
-first bytes why the child must stop, and the child writes its outcome after them. A file, not a pipe: nobody waits for a
-reader, and what was written before a kill -9 is still there. A second such file holds the handler's latest progress.
+The request is the child's standard input. The answer is an unnamed file that both processes have open. The runner
+writes into its first bytes why the child must stop, and the child writes its outcome after them. With a file, unlike a
+pipe, nobody waits for a reader, and what was written before a kill -9 is still there. A second such file holds the
+handler's latest progress.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup
 class Request:
     """The request to a child that runs *job*'s handler: where the code is, and when its time is up.
 
-    ``settings``: what the child needs from the configuration file, which it does not read again, because a deploy may
-    be replacing it. Their ``shutdown_grace``: how long it may go on after a shutdown begins. ``ends_at`` is of the
-    monotonic clock, which all processes of a host share. Even if the child starts early it gets no more than
-    ``timeout_s``.
+    ``settings`` has what the child needs from the configuration file. The child does not read the file again, because a
+    deploy may be replacing it. ``settings.run.shutdown_grace`` is how long the child may go on after a shutdown begins.
+    ``ends_at`` is an instant of the monotonic clock, which all processes of a host share. Even if the child starts
+    early, it gets no more than ``timeout_s``.
     """
 
     job: Job
@@ -99,9 +100,9 @@ def write_progress(descriptor: int, number: int, told: HowFar) -> None:
 
 
 def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
-    """The child's latest progress, and the number of its reports.
+    """Return the number of the child's reports so far, and its latest progress.
 
-    None: there is none, or the child is writing right now.
+    Return None if there is none, or if the child is writing right now.
     """
     line = os.pread(descriptor, PROGRESS_ROOM, 0).partition(b"\n")[0]
     text = line[8:]
@@ -131,19 +132,19 @@ def write_outcome(descriptor: int, outcome: Outcome) -> None:
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """An outcome as JSON; ``outcome_from`` reads it."""
+    """Return *outcome* as JSON, which ``outcome_from`` reads."""
     facts = {each.name: getattr(outcome, each.name) for each in fields(outcome)}
     return json.dumps({"outcome": type(outcome).__name__, **facts}, default=_plain)
 
 
 def read_outcome(descriptor: int) -> Outcome | None:
-    """The outcome that the child wrote, or None if it did not finish, or was killed while it wrote."""
+    """Return the outcome that the child wrote, or None if the child ended before it had written all of it."""
     text = os.pread(descriptor, max(0, os.fstat(descriptor).st_size - REASON_ROOM), REASON_ROOM)
     return outcome_from(text) if text.endswith(b"\n") else None
 
 
 def outcome_from(text: str | bytes) -> Outcome | None:
-    """Read what ``outcome_text`` wrote. None: it is something else."""
+    """Read what ``outcome_text`` wrote. Return None if *text* is something else."""
     try:
         facts = json.loads(text)
         kind = _OUTCOMES[facts.pop("outcome")]

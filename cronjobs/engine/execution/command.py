@@ -16,16 +16,17 @@ from cronjobs.text import CappedText
 class Command:
     """A program to run, and how it may be stopped.
 
-    ``env``: the whole environment. ``stdin``: its standard input (b"": /dev/null). ``grace``: from TERM to KILL.
+    ``env`` is the whole environment. ``stdin`` is the text on standard input; if it is empty, that is /dev/null.
+    ``keep_open`` has descriptors that the command inherits. ``max_memory`` limits the bytes of each of its processes;
+    None means no limit.
 
-    ``shutdown_grace``: the same when the runner shuts down. None means ``grace``. ``max_memory``: bytes for each of its
-    processes. None means no limit. ``keep_open``: descriptors that it inherits. ``term_alone``: SIGTERM goes only to
-    the command itself; processes that it started get theirs after it has ended. ``leave_running``: when the command
-    ends by itself, the processes it left go on.
+    ``grace`` is the time from SIGTERM to SIGKILL. ``shutdown_grace`` is that time when the runner shuts down; None
+    means ``grace``. With ``term_alone``, SIGTERM goes only to the command itself, and processes that it started get
+    SIGTERM after it has ended. With ``leave_running``, processes that the command leaves go on if it ends by itself.
 
-    ``lease`` returns until when the lease is ours, on the monotonic clock. If this process is frozen by then, the
-    launcher kills the command. None means that no lease limits it. ``on_output`` gets the output as it comes, for a
-    person who watches; an exception from it ends the command. ``output`` collects it meanwhile, for progress reports.
+    ``lease`` returns until when the lease is ours, on the monotonic clock. If this process is frozen then, the launcher
+    kills the command. If ``lease`` is None, no lease limits the command. ``on_output`` is called with new output, for a
+    person who watches; an exception from it ends the command. ``output`` collects output, for progress reports.
     """
 
     argv: tuple[str, ...]

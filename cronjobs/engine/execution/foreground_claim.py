@@ -1,4 +1,4 @@
-"""Claim the one job of a foreground run: a new one, or one that waits."""
+"""Claim the one job of a foreground run: a new job, or a job that waits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class UnknownType(CannotRun):
 
 
 def _policies(known: JobTypes, run: RunSettings) -> ClaimPolicies:
-    """The policies for jobs begun by hand: a crash at a person's hands says nothing about the type."""
+    """The policies for jobs begun by hand. A crash in such a run must not count against the job type."""
     return ClaimPolicies.of(
         {
             name: replace(policy_of(job_type, run, runner=NO_LIMIT), in_thread=False)
@@ -52,10 +52,10 @@ def _policies(known: JobTypes, run: RunSettings) -> ClaimPolicies:
 def begin_new(
     database: Database, new: NewJob, run: RunSettings, known: JobTypes, *, locked_by: str, alone: bool, actor: str
 ) -> Job:
-    """Insert *new* with one try and claim it in the same transaction, so that no tick comes between.
+    """Insert *new* with one try and claim it in the same transaction, so that no tick can claim it first.
 
-    A schedule's job is recorded as triggered by *actor*. *alone*: the schedule lets no two of its jobs run at once;
-    raises CannotRun if one is unfinished.
+    A schedule's job is recorded as triggered by *actor*. *alone* says that the schedule lets no two of its jobs run at
+    once; then this raises CannotRun if one of them is unfinished.
     """
     with database.write() as connection:
         if alone and new.schedule is not None:
@@ -82,8 +82,8 @@ def begin_new(
         policies = _policies(known, run)
         job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=run.lease, policies=policies)
         assert isinstance(job, Job)  # nobody else can have it, and it has no concurrency_key
-        # If this process is killed, the next tick finds this: one charged try, so the job is dead and does not run
-        # again.
+        # If this process is killed, the next tick finds this row, which charges the one try. So the job is dead and
+        # does not run again.
         row = running_row(job, Failed(KILLED, "Lost"), timedelta(0), WORKER)
         leases.record_overdue(connection, [row])
     return job

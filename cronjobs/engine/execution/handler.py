@@ -1,4 +1,7 @@
-"""The entry of every attempt: a handler here or in a process of its own, or a command. Masks what it printed."""
+"""Run an attempt: a handler in this thread or in a process of its own, or a command. Secrets in its output are masked.
+
+``run_attempt`` is the entry.
+"""
 
 from __future__ import annotations
 
@@ -89,9 +92,9 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
 def _surrounded(
     handler: Callable[..., Any], ctx: Context | None, attempt: Attempt, around: WorkerContext, clock: Clock
 ) -> Callable[..., Any]:
-    """*handler* inside the hooks of ``around_attempts``, and these inside the file's ``around:``.
+    """Return *handler* inside the hooks of ``around_attempts``, and these inside the file's ``around:`` entries.
 
-    If there are any, an async handler is awaited there.
+    If there are any, an async handler is awaited inside them.
     """
     entries = around.settings.around
     if not (entries or HOOKS):
@@ -168,7 +171,7 @@ def _command(
 
 
 def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callable[[str], None] | None:
-    """The callback for a process's output. A command reports progress in it; a handler has its context for that."""
+    """The callback for a process's output. A command reports progress in its output, a handler through its context."""
     if not attempt.is_command:
         return around.on_output
 
@@ -181,16 +184,15 @@ def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callabl
 
 
 def _shutdown_grace(around: WorkerContext) -> timedelta:
-    """Time from SIGTERM to SIGKILL at shutdown: short enough that the end is recorded within the runner's grace."""
+    """Time from SIGTERM to SIGKILL at shutdown. The end can still be recorded within the runner's grace period."""
     return max(PROCESS_GRACE, around.settings.run.shutdown_grace - PROCESS_GRACE)
 
 
 def _succeeded(result: Any) -> Outcome:
-    """The outcome of a handler that returned.
+    """Return the outcome of a handler that returned *result*.
 
-    Even an unusable result counts as success: the work must not be done again.
-
-    It holds only plain JSON, so the thread that renews the leases never runs code of the handler's objects.
+    Even an unusable result counts as success, because the work must not be done again. The outcome holds only plain
+    JSON, so the thread that renews the leases never runs code of the handler's objects.
     """
     if result is None:
         return Succeeded(None)
@@ -214,10 +216,10 @@ def _awaited(result: Any, attempt: Attempt, around: WorkerContext, hooks: Surrou
 
 
 async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
-    """Await a handler. Cancel it through its loop at its timeout and when it has to stop.
+    """Await a handler. Cancel it through its event loop at its timeout and when it has to stop.
 
-    At shutdown it gets half the grace period to end by itself, because its context reports the shutdown at once. After
-    it has ended nothing is cancelled: the hooks around it must clean up.
+    At shutdown its context reports the shutdown at once, so it gets half the grace period to end by itself. Once the
+    handler has ended, nothing is cancelled, because the hooks around it must clean up.
     """
     import asyncio
 

@@ -8,8 +8,8 @@ docs). It is as simple as it can be and decides nothing: the runner knows *when*
 
 - **No process escapes.** It is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): whatever the command starts, in
   whichever session, becomes a child of this process when its own parent dies. So "no children" (ECHILD) means that
-  nothing is left.
-  Only with ``leave_running`` it lets go of what a command that ended by itself has left.
+  nothing is left. With ``leave_running``, and only then, it lets go of processes that a command left when it ended by
+  itself.
 - **Death with the runner.** When the runner dies, its end of the socket closes and everything is killed. If a forked
   copy of the runner keeps that end open, ``getppid`` shows it. Neither depends on the thread that started this
   process, as PR_SET_PDEATHSIG would. If this process is killed, PDEATHSIG kills at least the command.
@@ -17,10 +17,10 @@ docs). It is as simple as it can be and decides nothing: the runner knows *when*
   ends, when another runner may take the job. The runner reports each renewal of the lease.
 - **Disk.** The command's output is our standard output: one unlinked file, whose middle is freed as it grows.
 
-Orders: C sends SIGTERM to the command, T to all; K sends SIGKILL until all are gone; R and eight bytes: the lease now
-lasts so many milliseconds. Reports are lines of tab-separated fields: ``failed WHERE ERRNO``, nothing was started;
-``started PID``; ``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED tells whether it was signalled before;
-``left NAME…``, which could not be killed. Then the stream ends.
+Orders: C sends SIGTERM to the command, T to all processes; K sends SIGKILL until all are gone; R and eight bytes give
+the milliseconds that the lease now lasts. Reports are lines of tab-separated fields: ``failed WHERE ERRNO``, nothing
+was started; ``started PID``; ``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED says whether the command was
+signalled before it ended; ``left NAME…``, processes that could not be killed. Then the stream ends.
 
 Other systems have neither a subreaper nor PDEATHSIG: there the command's process group is killed. Every import here
 delays every command, so no typing (4 ms), pathlib or socket.
@@ -39,7 +39,7 @@ import time
 
 TICK_MS = 100  # how often to look at the output's size and at our parent
 KILL_TICK_MS = 10
-KILL_ROUNDS = 300  # 3 s; what is left after that is another user's, or hangs in the kernel
+KILL_ROUNDS = 300  # 3 s; processes left after that belong to another user, or hang in the kernel
 KEEP_AT_EACH_END = 1024 * 1024  # bytes of output that stay on disk; more than is ever read
 MAX_NAMES = 8  # in a report; they fit into the socket's buffer, so no report waits for a frozen runner
 
@@ -64,7 +64,7 @@ class Launcher:
         self.subreaper = LINUX and libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
         self.wakeups = wake_on_signals()
         self.command = 0  # its pid, which is also its process group and session
-        self.ended = False  # the command
+        self.ended = False  # the command ended
         self.stopped = False  # the command was signalled
         self.killing = False
         self.limit_at = 0.0  # monotonic
@@ -91,7 +91,7 @@ class Launcher:
         rounds = 0
         while self.anyone_left():
             if self.ended and leave_running and not self.stopped:
-                return  # they become children of init, or of a subreaper above us
+                return  # the processes left become children of init, or of a subreaper above us
             if self.killing:
                 self.signal_all(signal.SIGKILL, tell=rounds == 0)
                 rounds += 1
@@ -134,7 +134,7 @@ class Launcher:
     def stand_at_end_of(self, leased_s: float | None) -> None:
         """Set the kernel's timer to the time limit or the end of the lease, whichever comes first.
 
-        A None lease does not count.
+        If *leased_s* is None, no lease limits the command.
         """
         left_s = self.limit_at - time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, max(0.001, left_s if leased_s is None else min(left_s, leased_s)))

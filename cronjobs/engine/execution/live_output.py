@@ -17,7 +17,7 @@ from cronjobs.text import CappedText
 class Live(io.TextIOBase):
     """A stream that shows at once what is written, and also records it while there is a ``sink``.
 
-    Otherwise it behaves like the stream behind it: ``input()`` and pdb find a terminal if that is one.
+    Otherwise it behaves like the stream behind it. So ``input()`` and pdb find a terminal if that stream is one.
     """
 
     def __init__(self, outside: Any) -> None:
@@ -92,9 +92,9 @@ class Streams:
 
 @contextmanager
 def live_streams() -> Iterator[Streams]:
-    """Replace stdout and stderr.
+    """Replace stdout and stderr. Log records go there, too.
 
-    Call it before handler modules are imported and keep references. Log records go there, too.
+    Call this before handler modules, which may keep the real streams, are imported.
     """
     before = sys.stdout, sys.stderr
     streams = Streams(Live(sys.stdout), Live(sys.stderr))

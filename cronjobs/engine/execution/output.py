@@ -1,7 +1,7 @@
 """Keep what a handler prints or logs in the output of its own attempt, away from the tick's streams.
 
-Threads that it starts, and tasks that it submits to a thread pool, belong to its attempt. Anything they print after the
-attempt has ended is dropped: its output is already written, and no other attempt owns it.
+Threads that a handler starts, and tasks that it submits to a thread pool, belong to the handler's attempt. Anything
+they print after the attempt has ended is dropped: the attempt's output is already written by then.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _sink() -> _Sink | None:
 
 
 class _Bytes(io.RawIOBase):
-    """``sys.stdout.buffer``: sends bytes where text goes."""
+    """A ``sys.stdout.buffer`` that sends bytes to where text goes."""
 
     def __init__(self, text: io.TextIOBase) -> None:
         self._text = text
@@ -103,7 +103,7 @@ class _LogToOutput(logging.Handler):
 
 
 def divert_streams() -> None:
-    """Install the dispatchers. Call it before handler modules are imported and keep references to the real streams."""
+    """Install the dispatchers. Call this before handler modules, which may keep the real streams, are imported."""
     if not isinstance(sys.stdout, _Dispatch):
         sys.stdout = _Dispatch(sys.stdout)
         sys.stderr = _Dispatch(sys.stderr)
@@ -114,7 +114,7 @@ _follows = False
 
 
 def follow_threads() -> None:
-    """From now on a thread belongs to the attempt that starts it, and a pool's task to the attempt that submits it."""
+    """Make each new thread belong to the attempt that starts it, and each pool task to the attempt that submits it."""
     global _follows
     if _follows:
         return
@@ -149,7 +149,7 @@ def follow_threads() -> None:
 
 
 def divert_logging() -> None:
-    """Send log records to the output, too, unless the app configured logging itself."""
+    """Also send log records to the attempt's output, unless the app configured logging itself."""
     if not logging.getLogger().handlers:
         log_to(_LogToOutput())
 
@@ -162,7 +162,7 @@ def log_to(handler: logging.Handler) -> None:
 
 
 class captured:  # noqa: N801 used as a function; each job of a drain has one, and a generator takes longer
-    """Collect what this thread prints and logs inside the block, capped; *also* gets it live."""
+    """Collect what this thread prints and logs inside the block, up to a cap. *also* is called with it at once."""
 
     def __init__(self, sink: CappedText | None = None, also: Callable[[str], Any] | None = None) -> None:
         self._text = sink or CappedText()

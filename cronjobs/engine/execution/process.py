@@ -1,15 +1,15 @@
-"""A process of its own for one attempt, of a command or a handler: starts, watches and stops it.
+"""Run one attempt, of a command or a handler, in a process of its own: start, watch and stop that process.
 
 A command is an argument list, never a shell. The payload goes to standard input and nowhere else, so none of its values
-can become an option or a command. A handler runs in ``child``. Between us and it stands ``launcher``, which is
-responsible for every process started there, and for their all dying with this one. All decisions are made here; the
+can become an option or a command. A handler runs in ``child``. Between us and that process stands ``launcher``. It is
+responsible for every process started there, and makes them all die with this process. All decisions are made here; the
 docstrings of ``run_command`` and ``run_handler`` have the rules.
 
 Output goes to a file, never a pipe: any process that inherits a pipe keeps ``communicate()`` waiting, and a busy runner
 would hold up the command. The file has no name, so nothing remains of it, whichever process dies.
 
-On macOS and other POSIX systems all of this works but for two things that only Linux can do: a process that leaves the
-command's process group is not found, and the command survives a kill -9 of the *launcher*.
+On macOS and other POSIX systems all of this works, except for two things that only Linux can do. There, a process that
+leaves the command's process group is not found, and the command survives a kill -9 of the *launcher*.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from cronjobs.engine.rules.progress import HowFar
 from cronjobs.model import ExitCodes, Failed, Job, Outcome, Released, Succeeded, TimedOut, in_zone
 from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
-POLL_S: Final = 0.05  # a stop is noticed at most this late; the end of a command at once
+POLL_S: Final = 0.05  # a stop is noticed at most this late; a command's end is noticed at once
 # for leftovers that are about to end by themselves: bash's ``> >(tee log)`` outlives its shell
 LEFTOVER_PAUSE_S: Final = 0.5
 LEFTOVER_GRACE_S: Final = 2.0
 LAUNCHER_GRACE_S: Final = 5.0  # the launcher itself gives up after 3
 CHILD: Final = "cronjobs.engine.execution.child"
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
-# an environment variable of everything that one command starts, with a value of its own
+# an environment variable with a value unique to one command; all that the command starts inherits it
 MARK: Final = "CRONJOBS_PROCESS"
-END_ROUNDS, END_PAUSE_S = 300, 0.01  # what is left after 3 s is another user's, or hangs in the kernel
+END_ROUNDS, END_PAUSE_S = 300, 0.01  # processes left after 3 s are another user's, or hang in the kernel
 
 
 class NoRoom(Exception):
@@ -72,7 +72,7 @@ NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFI
 def command_environment(
     base: Mapping[str, str], job: Job, *, deadline: datetime | None = None, timezone: tzinfo = UTC
 ) -> dict[str, str]:
-    """Return *base* with the job's facts as ``CRONJOBS_…``; a fact that the job does not have is unset.
+    """Return *base* with the job's facts as ``CRONJOBS_…`` variables. A fact that the job lacks is unset.
 
     Instants are ISO 8601; ``CRONJOBS_SCHEDULED_FOR`` is in *timezone*, the schedule's, so that its date is "today".
     """
@@ -92,15 +92,18 @@ def command_environment(
 
 
 def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[Outcome, str | None]:
-    """Run *command* to its end; return its outcome, and its output cleaned and capped, or None if it printed nothing.
+    """Run *command* to its end. Return its outcome, and its output cleaned and capped, or None if it printed nothing.
 
-    At its timeout, and once *stop* has a reason, everything it started gets SIGTERM, and SIGKILL after the grace period
-    (at once if the lease is lost: another runner may be starting it). Its result counts only if it ended before that
-    SIGTERM: an exit 0 after it may mean that the command stopped as it was asked, and taking it for success would lose
-    work. Processes that a command leaves running are ended, too, and named in the output; the command does not fail
-    because of them. (With ``leave_running`` they go on, unless the command was stopped.) A command that could not be
-    started is a failed attempt and retried: a file may be missing only while a deploy replaces it. If the host had no
-    room for a process, the job is released instead, and nothing is charged.
+    At its timeout, and once *stop* has a reason, the command and all that it started get SIGTERM, and SIGKILL after the
+    grace period. If the lease is lost they get SIGKILL at once, because another runner may be starting the job. The
+    command's result counts only if it ended before SIGTERM. An exit 0 after that may only mean that the command stopped
+    as asked, and to take it for success would lose work.
+
+    Processes that the command leaves running are ended, too, and named in the output. The command does not fail because
+    of them. With ``leave_running`` they go on, unless the command was stopped.
+
+    A command that could not be started is a failed attempt and is retried, since a file may be missing only while a
+    deploy replaces it. If the host had no room for a process, the job is released, and nothing is charged.
     """
     if stop.reason is not None:
         return outcome_of_stop(command, stop.reason, ProcessEnding()), None
@@ -123,16 +126,16 @@ def run_handler(
     clock: Clock,
     report: Callable[[HowFar, float], None] = lambda _told, _at: None,
 ) -> tuple[Outcome, str | None]:
-    """Run a Python handler in an interpreter of its own, by the same rules as a command; return outcome and output.
+    """Run a Python handler in an interpreter of its own, by the rules for commands. Return its outcome and output.
 
-    *command* has everything but the interpreter; its ``stdin`` is a ``Request``. *report* gets the handler's progress,
-    and when it came.
+    *command* has everything but the interpreter; its ``stdin`` is a ``Request``. *report* is called with the handler's
+    progress and the monotonic instant.
 
-    The handler's result or exception comes back unchanged. Its result counts even after the SIGTERM: unlike an exit 0
-    it cannot mean that the handler was stopped. To make sure of that, only the handler's own process gets the SIGTERM:
-    a handler whose ``subprocess.run`` we ended might not notice, and return as if all were done. If the process ends
-    without an outcome it crashed: a failure, named by its signal. If it could not be started at all, the job is
-    released, uncharged.
+    The handler's result or exception is passed on unchanged. Its result counts even after SIGTERM: unlike an exit 0, a
+    result cannot mean that the handler was stopped. To make sure of that, only the handler's own process gets SIGTERM.
+    If we ended the process of a handler's ``subprocess.run``, the handler might not notice, and return as if all were
+    done. A process that ends without an outcome has crashed, which is a failure named after its signal. If the process
+    could not be started at all, the job is released, and nothing is charged.
     """
     try:
         opened = tempfile.TemporaryFile()  # noqa: SIM115 closed by the with below
@@ -205,7 +208,7 @@ class _News(NamedTuple):
 
 @dataclass(frozen=True)
 class _End:
-    """The end of a process. ``reason``: why we stopped it, or None if we did not."""
+    """The end of a process. ``reason`` is why we stopped it, or None if we did not."""
 
     ending: ProcessEnding
     reason: str | None
@@ -219,7 +222,7 @@ def _attend(
     tell: Callable[[str], None] = lambda _reason: None,
     look: Callable[[], None] = lambda: None,
 ) -> _End:
-    """Start *command* and wait until nothing of it is left.
+    """Start *command* and wait until none of its processes is left.
 
     Calls *tell* with the reason before SIGTERM, and *look* every ``POLL_S``.
     """
@@ -245,12 +248,12 @@ def _watch(
     tell: Callable[[str], None],
     look: Callable[[], None],
 ) -> str | None:
-    """Wait until nothing of the command is left; return why it was stopped. None: it was not."""
+    """Wait until none of the command's processes is left. Return why we stopped it, or None if we did not."""
     deadline = clock.monotonic() + command.timeout.total_seconds()
     kill_by = deadline + command.grace.total_seconds()
     reason: str | None = None
     ended = False
-    plan: deque[tuple[float, bytes]] = deque()  # which orders to send when, once it has to end
+    plan: deque[tuple[float, bytes]] = deque()  # which orders to send when, once the command must end
     wait = POLL_S
     lease, on_output = command.lease, command.on_output
     watched = on_output is not None or command.output is not None
@@ -309,7 +312,7 @@ def _why_stop(child: _Child, stop: StopRequest, overdue: bool) -> str | None:
 def end_marked(mark: bytes) -> None:
     """Kill the processes that have *mark* in their environment, until none is left.
 
-    For use after the launcher was killed.
+    This is for use after the launcher was killed.
     """
     for _ in range(END_ROUNDS if hasattr(os, "pidfd_open") else 0):
         numbers = [int(each.name) for each in os.scandir("/proc") if each.name.isdecimal()]
@@ -321,14 +324,14 @@ def end_marked(mark: bytes) -> None:
 
 def _kill_if_marked(pid: int, mark: bytes) -> bool:
     try:
-        process = os.pidfd_open(pid)  # opened before we look: the number may go to another process
+        process = os.pidfd_open(pid)  # opened before we look, since another process may get this pid
     except OSError:
         return False
     try:
         if mark not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             return False
         signal.pidfd_send_signal(process, signal.SIGKILL)
-    except OSError:  # it is another user's, or gone
+    except OSError:  # the process is another user's, or gone
         return False
     finally:
         os.close(process)
@@ -370,8 +373,7 @@ class _Child:
             os.set_blocking(theirs.fileno(), True)  # gevent's sockets do not block, and the launcher would inherit that
             try:
                 with theirs:
-                    # -I -S: without the user's PYTHON… variables and site-packages it starts in a third of the usual
-                    # time.
+                    # -I -S: without PYTHON… variables and site-packages the launcher starts in a third of the time.
                     # Its own session: a Ctrl-C at our terminal, or a kill of our process group, must reach us alone.
                     self._launcher = subprocess.Popen(
                         [sys.executable, "-I", "-S", str(LAUNCHER), str(theirs.fileno()), str(os.getpid())],
@@ -411,7 +413,7 @@ class _Child:
             pass
 
     def listen(self, timeout_s: float) -> None:
-        """Read the launcher's reports for at most *timeout_s*; return as soon as there is one."""
+        """Wait at most *timeout_s* for a report of the launcher, and read what has come."""
         if not self._has_news(timeout_s):
             # The stream does not end while a forked copy of this process (multiprocessing) keeps the other end open.
             # The launcher may have reported and ended since we looked, so read what it wrote before counting it as
@@ -428,7 +430,7 @@ class _Child:
             self._report(*line.decode().split("\t"))
 
     def _has_news(self, timeout_s: float) -> bool:
-        if not hasattr(select, "poll"):  # eventlet takes it away
+        if not hasattr(select, "poll"):  # eventlet removes it
             return bool(select.select([self._channel], [], [], timeout_s)[0])
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
@@ -465,7 +467,7 @@ class _Child:
         return text
 
     def new_output(self) -> _News | None:
-        """Return what was printed since the last call; if that is too much, only its end. None: nothing was printed."""
+        """Return what was printed since the last call, or only the end of it if it is too long. None means nothing."""
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
         if size == self._shown:

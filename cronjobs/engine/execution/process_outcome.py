@@ -1,4 +1,4 @@
-"""How a process ended, as the outcome of its attempt. Pure."""
+"""Turn the end of a process into the outcome of its attempt. Pure."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ DISK_LIMIT: Final = 1024**3  # bytes of disk for output, where the launcher cann
 
 @dataclass
 class ProcessEnding:
-    """The launcher's reports. Its module docstring has the protocol."""
+    """The launcher's reports about a process. The docstring of ``launcher`` describes them."""
 
     pid: int | None = None
     failure: tuple[str, int] | None = None  # "folder" or "command", errno
-    status: int | None = None  # the exit status; negative: the signal
-    stopped: bool = False  # it was signalled before it ended
+    status: int | None = None  # the exit status, or a signal's number as a negative
+    stopped: bool = False  # the command was signalled before it ended
     signalled: tuple[str, ...] = ()
     left: tuple[str, ...] = ()  # processes that could not be killed
 
@@ -47,7 +47,7 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
     if reason is None and not ending.stopped:
         said = "the command was lost: its launcher ended without reporting, killed by hand or because memory ran out"
         return Failed(sentence(said, last_line), "LauncherDied")
-    # We gave no reason, so the launcher's own timer came first: this process was frozen, or starved.
+    # We gave no reason, so the launcher's own timer fired first: this process was frozen, or starved.
     return outcome_of_stop(command, reason or "timeout", ending, last_line)
 
 
@@ -121,7 +121,7 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]*m")
 def last_line_of(output: str | None) -> str:
     """Return the last line that is not blank, as a terminal would show it.
 
-    Without colours, and only what follows the last carriage return.
+    Colours are removed, and so is all before the line's last carriage return.
     """
     lines = (line.rstrip().rpartition("\r")[2].strip() for line in reversed((output or "").split("\n")))
     return next((plain for line in lines if (plain := _COLOURS.sub("", line))), "")

@@ -1,8 +1,9 @@
 """The outcome of what a handler raised. An exception is user code, so nothing that it reports about itself is trusted.
 
-A group (``asyncio.TaskGroup`` raises one) contains several exceptions. The first of these that is among them decides:
+A group (``asyncio.TaskGroup`` raises one) contains several exceptions. The first kind in this list that is among them
+decides:
 
-1. a requested stop: ``Cancelled`` or asyncio's CancelledError, also as the cause of what was raised, once the job was
+1. a requested stop: ``Cancelled`` or asyncio's CancelledError, even as the cause of what was raised, after the job was
    cancelled, shutdown began, the lease was lost or the time was over;
 2. ``EffectUnknown``, ``TransactionBroken``: dead at once, since a person has to look first;
 3. ``GiveUp``: dead at once;
@@ -10,7 +11,7 @@ A group (``asyncio.TaskGroup`` raises one) contains several exceptions. The firs
 5. ``RetryLater``: a charged failure, retried after the longest of their delays;
 6. ``Snooze``: uncharged, until the latest of their instants.
 
-A delay from further down still counts: a failure next to a RetryLater is not retried sooner than that asks.
+A delay from further down the list still counts: a failure next to a RetryLater waits at least as long as that asks.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ MOST_TRACED: Final = 100  # with more than these, only the outermost exception's
 MOST_NAMED: Final = 3  # errors of a group that its one-line summary names
 LONGEST_DELAY: Final = timedelta(days=3660)  # the most that ``duration`` accepts; more is a mistake
 UNREADABLE: Final = "the handler raised an unprintable exception"
-# The beginning of the tracebacks of these is cut; around a handler, contextlib's too.
+# Tracebacks begin after the frames of these files. ``contextlib`` adds frames where hooks surround a handler.
 _OURS: Final = (str(Path(__file__).with_name("handler.py")), around.__file__, contextlib.__file__)
 
 
@@ -59,14 +60,14 @@ def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
     """Turn what a handler raised into an outcome. Never raises. The policy retries an unknown error."""
     try:
         return _outcome(error, attempt, clock)
-    except BaseException:  # reading it runs its own code: __str__, properties, a metaclass
+    except BaseException:  # reading the error runs its own code: __str__, properties, a metaclass
         return Failed(UNREADABLE, _kind(error))
 
 
 def rehearse(attempt: Attempt, clock: Clock) -> Outcome:
-    """Judge a made-up error, so that the code for it is compiled and loaded by now.
+    """Judge a made-up error, so that the code for this is loaded before a real error needs it.
 
-    A handler that has taken all memory still holds it when its own error is judged.
+    A handler that has taken all memory still holds that memory when its own error is judged.
     """
     try:
         raise MemoryError("a rehearsal")
@@ -98,7 +99,7 @@ def _outcome(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
 
 
 def _failed(error: BaseException, failures: Sequence[BaseException], at_least: timedelta | None) -> Failed:
-    """An ordinary failure. One error in a group counts as that error; several get the group's name and message."""
+    """An ordinary failure. A group's only error counts as that error. Several get the group's name and message."""
     main = failures[0] if len(failures) == 1 else error
     words, kinds = said(main), [kinds_of(part) for part in (*failures, main, error)]
     if len(failures) > 1:
@@ -130,7 +131,7 @@ def stopped(reason: str, attempt: Attempt, error: BaseException | None = None) -
 
 
 def _asked_to_stop(error: BaseException, attempt: Attempt, clock: Clock) -> str | None:
-    """Why the attempt was asked to stop, if *error* is the answer to that request; else None."""
+    """Return why the attempt was asked to stop, or None if *error* is not the handler's reaction to such a request."""
     reason = attempt.stop.reason
     if reason is None and _is_over(attempt, clock) and _holds(error, (Cancelled,)):
         return "timeout"
@@ -159,7 +160,8 @@ def _is_async_timeout(error: BaseException, attempt: Attempt, clock: Clock) -> b
 class _Wish:
     """The wish of a RetryLater (``charged``) or a Snooze to run again.
 
-    If ``until`` is None, the policy decides. ``words``: its message. ``refused``: why a Snooze cannot be meant, or "".
+    If a RetryLater's ``wait`` is None, the policy decides. ``words`` is its message. ``refused`` says why a Snooze is
+    unusable, or is "".
     """
 
     charged: bool
@@ -201,7 +203,7 @@ def _longest(wishes: Sequence[_Wish]) -> timedelta | None:
 
 
 def _delay(value: Any) -> timedelta | None:
-    """*value* as a plain timedelta. None: it is not one, is negative, or is too long to be meant."""
+    """Return *value* as a plain timedelta, or None if it is no span, is negative, or is too long to be meant."""
     try:
         span = timedelta(seconds=duration(value).total_seconds())
     except Exception:  # NaN, unreadable text, a subclass that misbehaves
@@ -210,7 +212,7 @@ def _delay(value: Any) -> timedelta | None:
 
 
 def _instant(value: Any, now: datetime) -> datetime | None:
-    """When a Snooze ends, as a plain UTC instant. None: that cannot be meant."""
+    """Return when a Snooze ends, as a plain UTC instant, or None if *value* is unusable."""
     try:
         if isinstance(value, datetime):
             if value.utcoffset() is None:

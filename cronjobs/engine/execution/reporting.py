@@ -10,19 +10,19 @@ from cronjobs.engine.rules.progress import LIVE_LIMIT, HowFar, Reported, progres
 from cronjobs.masking import longest_form, mask, mask_urls, safe_until
 from cronjobs.text import OUTPUT_LIMIT, CappedText
 
-LOOK_BACK: Final = OUTPUT_LIMIT // 2  # bytes of new output that are read: no more of its end is stored
+LOOK_BACK: Final = OUTPUT_LIMIT // 2  # the most bytes of new output to read; ``CappedText`` keeps no longer end
 MOST_HELD: Final = 4 * LIVE_LIMIT  # bytes that wait for the end of a possible secret
 LONGEST_LINE: Final = 512  # characters; no progress line is longer
 _SPACE: Final = " \t\r\n"
 
 
 class Reporting:
-    """One attempt's progress and output so far. ``output``: where its output is collected, or None if nowhere yet.
+    """One attempt's progress and output so far. ``output`` collects its output, or is None if nothing does so yet.
 
-    ``listener`` is called with each progress report at once, in the reporting thread, for a person who watches.
+    ``listener`` is called at once with each progress report, in the thread that reports, for a person who watches.
     """
 
-    # Class defaults, shared: a drain makes thousands of these, and few ever report anything.
+    # Shared defaults of the class: a drain makes thousands of these objects, and few ever report anything.
     output: CappedText | None = None
     listener: Callable[[HowFar], None] | None = None
     told: HowFar | None = None  # what the tick last showed to a person who watches
@@ -30,7 +30,7 @@ class Reporting:
     _unended = ""  # the unfinished last line of a command's output
     _taken = 0  # bytes of the output that the loop has read
     _held = ""  # read but not masked yet: it may be the beginning of a secret
-    _tail = ""  # masked
+    _tail = ""  # the last part of the output, masked
     _torn = False  # a word was too long to hold, so the next output begins in its middle
     _end = 0  # bytes up to the tail's end, counted before masking
     _written: Reported | None = None
@@ -40,7 +40,7 @@ class Reporting:
         return None if self._said is None else self._said[0]
 
     def say(self, told: HowFar, at: float) -> None:
-        """Store a handler's progress report, at a monotonic instant."""
+        """Store a handler's progress report, made at the monotonic instant *at*."""
         first, first_at = told.done or 0, at
         if self._said is not None:
             before, _, *since = self._said
@@ -51,7 +51,7 @@ class Reporting:
             self.listener(told)
 
     def read(self, text: str, at: float) -> None:
-        """Read a command's new output: the last progress line in it counts."""
+        """Read a command's new output. Only the last progress line in it counts."""
         *lines, rest = (self._unended + text).split("\n")
         self._unended = rest[:LONGEST_LINE]
         told = next((told for line in reversed(lines) if (told := progress_line(line[:LONGEST_LINE]))), None)
@@ -61,9 +61,9 @@ class Reporting:
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
     def news(self, lease: Lease, claimed: float, secrets: frozenset[str]) -> Report | None:
-        """Return the news since the last report.
+        """Return what is new since the last report, or None if nothing is.
 
-        None: nothing. ``claimed``: when the attempt was claimed, on the monotonic clock.
+        *claimed* is when the attempt was claimed, on the monotonic clock.
         """
         said = self._said
         if said is None and self.output is None:
@@ -82,7 +82,7 @@ class Reporting:
         return Report(lease, reported, None if old_output else self._tail)
 
     def written(self, report: Report) -> None:
-        """Note that the row has it: the transaction is committed."""
+        """Note that *report* is committed to the attempt's row."""
         self._written = report.reported
 
     def _read_output(self, output: CappedText, secrets: frozenset[str]) -> None:
@@ -91,7 +91,7 @@ class Reporting:
         left_out, self._taken = start - self._taken, start + len(new.encode())
         text = self._held + new
         if left_out > 0 or self._torn:
-            # It may begin in the middle of a secret, or of a URL.
+            # The new output may begin in the middle of a secret, or of a URL.
             whole = _from_a_word_on(new[longest_form(secrets) :])
             self._end += left_out + len(text.encode()) - len(whole.encode())
             self._tail, self._torn, text = "", not whole, whole
@@ -100,7 +100,7 @@ class Reporting:
             self._end += len(text.encode())
             self._held, self._tail, self._torn = "", "", True
             return
-        # URLs in upper or lower case: one part of the text does not show whether another part has a URL.
+        # Mask URLs even if this part of the text has no sign of one: it may be the rest of a URL.
         masked, self._held = mask_urls(mask(text[:ready], secrets)), text[ready:]
         self._end += len(masked.encode())
         self._tail = _last_bytes(self._tail + masked)

@@ -1,7 +1,7 @@
-"""Processes that handlers in threads leave behind: reported, not killed. ``isolation: process`` does more.
+"""Processes that handlers in threads leave behind. They are reported, not killed, unlike with ``isolation: process``.
 
-We cannot know which thread started a process, nor whether it is meant to go on. So a tick names them in the log when it
-ends, and leaves them to the reader.
+We cannot know which thread started a process, nor whether the process is meant to go on. So a tick lists such processes
+in the log when it ends, and a person decides about them.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ from pathlib import Path
 from typing import Final
 
 PR_SET_CHILD_SUBREAPER: Final = 36  # linux/prctl.h
-# These end with this process: our own, and the helpers of the standard library.
+# Our own helper processes and those of the standard library. They end with this process.
 OURS: Final = (
     "cronjobs/engine/execution/launcher.py",
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
 )
 
-OUR_PROCESSES: Final[set[int]] = set()  # of extras: they have a time limit and are no handler's
+OUR_PROCESSES: Final[set[int]] = set()  # pids of processes that extras started; these have a time limit
 
 
 def keep_orphans(on: bool = True) -> None:
-    """Become the parent of processes that handlers daemonise, so that a tick can name them at its end.
+    """Become the parent of processes that handlers daemonise, so that a tick can list them at its end.
 
-    By PR_SET_CHILD_SUBREAPER.
-
-    Not *on*: stop being it, in a process that lives on after a tick.
+    This sets PR_SET_CHILD_SUBREAPER. If *on* is False, unset it, in a process that lives on after a tick.
     """
     if sys.platform.startswith("linux"):
         import ctypes
@@ -39,7 +37,7 @@ def keep_orphans(on: bool = True) -> None:
 
 
 def left_behind(but: Collection[int]) -> list[str]:
-    """The living children of this process except *but*, "sleep (pid 7)"; empty where there is no /proc."""
+    """Return the living children of this process except *but*, as "sleep (pid 7)". Without /proc, return none."""
     found = []
     with suppress(OSError):
         for entry in os.scandir("/proc"):
@@ -58,6 +56,6 @@ def _child(pid: int) -> str | None:
         if int(parent) != os.getpid() or state in "ZX":
             return None
         command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    except (OSError, ValueError):  # it is gone
+    except (OSError, ValueError):  # the process is gone
         return None
     return None if any(word in command for word in OURS) else f"{head.partition('(')[2]} (pid {pid})"

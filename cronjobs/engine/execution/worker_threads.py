@@ -1,13 +1,13 @@
 """The daemon threads that run attempts.
 
-Workers compute and the loop writes; only ``ctx.transaction()`` and effects write from a worker's thread. They are
-daemon threads rather than a ThreadPoolExecutor, which joins its threads at exit: a handler that never returns would
-keep the tick alive for ever.
+Workers compute and the loop writes; only ``ctx.transaction()`` and effects write from a worker's thread. We do not use
+a ThreadPoolExecutor, because it joins its threads at exit: a handler that never returns would keep the tick alive for
+ever.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # in ``signal`` it makes enums of each answer, at ten times the price
+import _signal  # type: ignore[import-not-found]  # ``signal`` makes enums of each answer and takes ten times as long
 import queue
 import threading
 from contextvars import Context
@@ -25,12 +25,12 @@ from cronjobs.model import (
 )
 from cronjobs.text import ERROR_LIMIT, one_line
 
-LET_IT_BEGIN_S: Final = 0.001  # Python runs one thread at a time
+LET_IT_BEGIN_S: Final = 0.001  # a pause in which the worker's thread gets the GIL
 DROPPED: Final = "dropped at shutdown"
 
 
 def unbegun(attempt: Attempt) -> Outcome | None:
-    """The outcome of an attempt that was asked to stop before a worker took it. None: start it."""
+    """Return the outcome of an attempt that was asked to stop before a worker took it, or None if it may start."""
     match attempt.stop.reason:
         case None:
             return None
@@ -43,9 +43,9 @@ def unbegun(attempt: Attempt) -> Outcome | None:
 
 
 class Workers:
-    """Daemon threads, up to ``count``. ``hand`` gives them an attempt, and its end arrives on ``ended``.
+    """Up to ``count`` daemon threads. ``hand`` gives them an attempt, whose end is then put on ``ended``.
 
-    ``fault``: why there are fewer than were asked for; ``count`` is then the number that exists.
+    If a thread could not be started, ``fault`` says why, and ``count`` is the number of threads that exist.
     """
 
     def __init__(self, count: int, around: WorkerContext, clock: Clock) -> None:
@@ -58,7 +58,7 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def hand(self, attempt: Attempt) -> bool:
-        """Give *attempt* to a worker. False: there is none, and none can be started."""
+        """Give *attempt* to a worker. Return False if there is none and none can be started."""
         is_first = not self._threads
         if len(self._threads) < self.count:
             self._start_one()
@@ -120,13 +120,13 @@ class Workers:
                 finished = Context().run(run_attempt, attempt, self.around, self.clock)
             except BaseException as error:  # our own error, not the user's; the slot must survive it
                 finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # for the next handler and its child processes
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # undo what the handler blocked, for later ones
             self.ended.put(Ended(attempt, finished, self.clock.monotonic()))
             if attempt.let_go is not None:
                 attempt.let_go.wait()
 
     def _outcome_of(self, error: BaseException, attempt: Attempt) -> Outcome:
-        """The outcome after an error of ours: a release if the attempt's code had not started."""
+        """Return the outcome after an error in our own code: a release, if the attempt's code had not started."""
         if attempt.begun:
             return outcome_of(error, attempt, self.clock)
         return Released(one_line(f"it could not be started: {type(error).__name__}: {error}", ERROR_LIMIT // 4))
