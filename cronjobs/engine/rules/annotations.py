@@ -65,7 +65,7 @@ class Misfits:
 
 @dataclass(frozen=True)
 class Check:
-    """The check for one annotation. ``plain``: classes of JSON values that the handler gets unchanged."""
+    """The check for one annotation. ``plain`` has the classes of JSON values that the handler gets unchanged."""
 
     words: str
     read: Read
@@ -80,9 +80,9 @@ UNCHECKED: Final = Check("anything", lambda value, path, misfits: value, ANY_JSO
 
 
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """*annotations* with names in place of strings.
+    """Return *annotations* with strings resolved by *names*.
 
-    One that cannot be resolved becomes ``Any``, without affecting the others.
+    An annotation that cannot be resolved becomes ``Any``, without affecting the others.
     """
     found = {}
     for name, annotation in annotations.items():
@@ -95,7 +95,7 @@ def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> dict[s
 
 
 def plain_check(annotation: Any) -> Check:
-    """The check for an annotation whose names are resolved. Raises NeedsTypes and nothing else."""
+    """Return the check for an annotation whose names are resolved. Raises NeedsTypes and nothing else."""
     try:
         return _check(annotation)
     except (NeedsTypes, RecursionError):  # type Tree = list[Tree]
@@ -156,7 +156,7 @@ _HOOK: Final = "__get_pydantic_core_schema__"  # on models, and on classes that 
 
 
 def _is_rich(cls: Any) -> bool:
-    """Whether pydantic reads it: a class of one of the kinds that docs/how-to/payloads.md names."""
+    """Whether pydantic reads *cls*, as it does the kinds of classes that docs/how-to/payloads.md names."""
     if cls in _SETS or cls in _WRITTEN_AS_TEXT:
         return True
     if not isinstance(cls, type):
@@ -174,7 +174,7 @@ def _is_constraint(metadata: Any) -> bool:
 
 
 def _exact(cls: type, words: str) -> Check:
-    """str, int, bool and None. Here a bool is not an int, although Python says so."""
+    """Return the check for str, int, bool or None. Here a bool is not an int, although it is one in Python."""
 
     def read(value: Any, path: Path, misfits: Misfits) -> Any:
         return value if value.__class__ is cls else misfits.add(path, f"is not {words}")
@@ -261,7 +261,7 @@ def one_of(values: Sequence[Any]) -> str:
 
 
 def _union(members: Sequence[Check]) -> Check:
-    """The first member that fits, in the order written, but int before float."""
+    """Return the check for a union. The first member that fits counts, in the order written, but int before float."""
     members = sorted(members, key=lambda member: member is _FLOAT)
     words = " or ".join(dict.fromkeys(member.words for member in members))
     others = [member for member in members if member is not _NULL]
@@ -276,7 +276,7 @@ def _union(members: Sequence[Check]) -> Check:
                 return got
         return misfits.add(path, f"is not {words}")
 
-    # Another member may turn a list into a tuple.
+    # Only scalars stay unchanged in any case: another member may turn a list into a tuple.
     return Check(words, read, SCALARS & frozenset().union(*(member.plain for member in members)))
 
 
@@ -288,7 +288,7 @@ def a(name: str) -> str:
 
 
 def said(error: BaseException) -> str:
-    """The text of an exception from user code, whatever its ``__str__`` does."""
+    """Return the text of an exception from user code, whatever its ``__str__`` does."""
     try:
         words = one_line("".join([str(error)]), 200)
     except Exception:

@@ -1,4 +1,4 @@
-"""Back-pressure: what a capped queue may hold, and which jobs it admits when there is no room for all. Pure."""
+"""Back-pressure: how many jobs a capped queue may hold, and which jobs it admits when not all of them fit. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Cap:
-    """At most ``max_waiting`` jobs wait in ``queue``; ``on_full`` decides about the next one."""
+    """At most ``max_waiting`` jobs wait in ``queue``. ``on_full`` decides what happens to the next job."""
 
     queue: str
     max_waiting: int
@@ -29,10 +29,10 @@ def admit(
 ) -> tuple[list[P], list[P]]:
     """Decide which of the jobs *asking* in one call are admitted and which are dropped.
 
-    *waiting*: jobs waiting, by queue.
+    *waiting* has the number of jobs that wait already, by queue.
 
-    A queue without a cap admits all. A queue that drops admits the first that fit. Any other admits all jobs of the
-    call or raises QueueFull; then nothing of the call may be written, for any queue.
+    A queue without a cap admits all jobs. A queue that drops jobs admits the first that fit. Any other queue admits all
+    of its jobs or raises QueueFull; then no job of the call may be written, for any queue.
     """
     room = {name: max(0, cap.max_waiting - waiting.get(name, 0)) for name, cap in caps.items()}
     let_in: list[P] = []

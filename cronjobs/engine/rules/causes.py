@@ -1,4 +1,4 @@
-"""Why jobs died. Two deaths have one cause if type, class of error and text agree, except for numbers, ids and quotes.
+"""Why jobs died. Two deaths have one cause if their job type, error class and normalised error text are the same.
 
 Commands, alerts and cron's mail all group by this rule. Pure, and linear in the number of rows.
 """
@@ -18,7 +18,7 @@ KEY_DIGITS: Final = 12  # hexadecimal
 
 
 class CauseName(NamedTuple):
-    """The name of a cause, which its deaths share. ``message``: the error's first line, masked and ``normalised``."""
+    """The name of a cause, which its deaths share. ``message`` is the error's first line, masked and ``normalised``."""
 
     job_type: str
     error_type: str | None
@@ -26,17 +26,17 @@ class CauseName(NamedTuple):
 
     @property
     def key(self) -> str:
-        """A short name to type. Every process that hides the same secrets computes the same key."""
+        """A short name for people to type. Every process that masks the same secrets computes the same key."""
         return sha256(json.dumps(self).encode()).hexdigest()[:KEY_DIGITS]
 
     @property
     def error(self) -> str:
-        """ "GiveUp: there is no invoice <n>"."""
+        """The error's class and message, such as "GiveUp: there is no invoice <n>"."""
         return class_and_text(self.error_type, self.message) or "(no message)"
 
 
 def cause_of(job_type: str, error_type: str | None, error: str | None) -> CauseName:
-    """The cause of a death; *error*: its text, or the beginning that ``normalised`` reads."""
+    """Return the cause of a death. *error* is its text, or the beginning of the text, which ``normalised`` reads."""
     return CauseName(job_type, error_type, normalised(error or ""))
 
 
@@ -44,8 +44,8 @@ def cause_of(job_type: str, error_type: str | None, error: str | None) -> CauseN
 class Cause:
     """The open dead jobs of one cause (not retried, cancelled or dismissed).
 
-    The first and the last id are the smallest and the largest. ``sample_job_id``: the job that died last. ``new``: no
-    stored job had died of it when the file in force was changed.
+    ``first_job_id`` and ``last_job_id`` are the smallest and the largest id. ``sample_job_id`` is the job that died
+    last. ``new`` says that no stored job had died of this cause when the file in force was changed.
     """
 
     name: CauseName
@@ -60,10 +60,10 @@ class Cause:
 
 
 def causes(deaths: Iterable[Any], changed_at: datetime | None, before: Iterable[Any] = ()) -> list[Cause]:
-    """Group *deaths*, rows of the store's ``newest_deaths``, by cause, the largest first.
+    """Group *deaths*, rows of the store's ``newest_deaths``, by cause, the largest group first.
 
-    *changed_at*: when the file in force was changed. If that is None, it never was, and no cause is new. *before*:
-    deaths up to then, also those that somebody has dealt with.
+    *changed_at* is when the file in force was changed, or None if it never was, in which case no cause is new. *before*
+    has the deaths up to that instant, including those that a person has dealt with.
     """
     groups: dict[CauseName, list[Any]] = {}
     for row in deaths:

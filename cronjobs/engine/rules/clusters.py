@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 from cronjobs.model import Failed, Outcome, Released, rough
 from cronjobs.text import ERROR_LIMIT, one_line
 
-DIFFERS_FOR: Final = timedelta(minutes=10)  # workers may have other code than this host for so long: a deploy
+DIFFERS_FOR: Final = timedelta(minutes=10)  # how long workers may have other code than this host: a deploy
 DIFFERS_AFRESH: Final = timedelta(hours=1)  # after so long without a difference, the next one belongs to another deploy
 DIFFERS_AGAIN: Final = timedelta(seconds=20)  # until the next try, during a deploy
-AWAY_AGAIN: Final = timedelta(seconds=10)  # until the next try of what a scheduler or worker could not begin
+AWAY_AGAIN: Final = timedelta(seconds=10)  # until the next try if a scheduler or worker could not begin the attempt
 
 
 class Versions(NamedTuple):
@@ -29,7 +29,10 @@ def difference(claimed: Versions, here: Versions) -> str | None:
 
 
 def differing_since(now_s: float, seen: tuple[float, float] | None) -> float:
-    """Return when workers began to refuse a type. *seen*: when they first and last did, in seconds like *now_s*."""
+    """Return when workers began to refuse a type, in seconds like *now_s*.
+
+    *seen* is when they first and last refused it, or None if they never did.
+    """
     if seen is None or now_s - seen[1] > DIFFERS_AFRESH.total_seconds():
         return now_s
     return seen[0]
@@ -38,7 +41,7 @@ def differing_since(now_s: float, seen: tuple[float, float] | None) -> float:
 def of_difference(why: str, since_s: float) -> Outcome:
     """The outcome of an attempt that a worker refused because its code differs; the first refusal was *since_s* ago.
 
-    During a deploy this costs no try. After ten minutes it is no deploy, and somebody must be told.
+    During a deploy such a refusal costs no try. After ten minutes it is no deploy any more, and somebody must be told.
     """
     if since_s < DIFFERS_FOR.total_seconds():
         return Released(_short(why), after=DIFFERS_AGAIN)
@@ -46,7 +49,7 @@ def of_difference(why: str, since_s: float) -> Outcome:
 
 
 def of_waiting(executor: str, waited: timedelta) -> Released:
-    """The outcome of an attempt that no worker took in time."""
+    """Return the outcome of an attempt that no worker took in time."""
     return Released(
         f"no worker of executor {executor} was free for it, or had the resources it needs, for {rough(waited)}"
     )

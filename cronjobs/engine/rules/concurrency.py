@@ -1,6 +1,6 @@
-"""The file's ``limits:``: how many jobs run at once by concurrency key, and which due jobs may start. Pure.
+"""The file's ``limits:``: how many jobs may run at once by concurrency key, and which due jobs may start. Pure.
 
-(``--queue`` and the like, by which a caller restricts one tick, are ``tick.result.TickFilter``.)
+(Options that restrict one tick, such as ``--queue``, are in ``tick.result.TickFilter``.)
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _IS_BAD: Final = ' of the file is bad ("cronjobs check" says why), so none of it
 
 @dataclass(frozen=True)
 class Limit:
-    """Of the jobs whose concurrency_key begins with ``prefix``, at most ``most`` run at once, and ``each`` of one key.
+    """At most ``most`` jobs whose concurrency_key begins with ``prefix`` run at once, and at most ``each`` of one key.
 
-    None: any number. ``most`` is 0 if the file's entry is unreadable; no such job starts until it is fixed.
+    None means any number. ``most`` is 0 if the file's entry is unreadable; no such job starts until the entry is fixed.
     """
 
     prefix: str
@@ -38,9 +38,9 @@ class Limit:
 
 
 def in_the_past(reached: str) -> str:
-    """The sentence of ``Limit.reached`` in the past tense.
+    """Return the sentence of ``Limit.reached`` in the past tense.
 
-    A tick recorded it, and the limit may have changed or have room now.
+    A tick recorded the sentence, and since then the limit may have changed or may have room again.
     """
     if reached.endswith(_IS_BAD):
         return reached.removesuffix(_IS_BAD) + " of the file was bad, so none of its jobs began"
@@ -57,7 +57,7 @@ class Full:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A due job, in its place in the order. ``no_prefetch``: claim it only if it can start at once."""
+    """A due job. If ``no_prefetch`` is True, claim the job only if it can start at once."""
 
     id: int
     concurrency_key: str | None
@@ -68,7 +68,8 @@ class Candidate:
 class Choice:
     """The candidates to take.
 
-    ``running`` counts them, too. ``cut``: a ``no_prefetch`` candidate waits, and all behind it.
+    ``running`` counts the running jobs by key, including the taken ones. ``cut`` says that a ``no_prefetch`` candidate
+    has to wait, and all candidates behind it.
     """
 
     taken: tuple[int, ...]
@@ -93,7 +94,7 @@ class _Slots:
                 self._together[limit.prefix] += count
 
     def reached(self, key: str) -> Limit | None:
-        """The first limit that lets no more jobs of *key* start. If several limits apply, each must have room."""
+        """Return the first limit that stops jobs of *key*, or None. If several limits apply, each must have room."""
         return next((limit for limit in self._limits if limit.counts(key) and self._is_reached(limit, key)), None)
 
     def _is_reached(self, limit: Limit, key: str) -> bool:
@@ -104,17 +105,17 @@ class _Slots:
 
 
 def closed(limits: Sequence[Limit]) -> tuple[Limit, ...]:
-    """Limits that stop every job that *limits* apply to."""
+    """Return limits that stop every job to which *limits* apply."""
     return tuple(Limit(limit.prefix, most=0) for limit in limits)
 
 
 def reached(limits: Sequence[Limit], running: Mapping[str, int], key: str | None) -> Limit | None:
-    """The limit that a job of *key* waits for while *running* jobs (by key) run, or None if it may start."""
+    """Return the limit that a job of *key* waits for while *running* jobs (by key) run, or None if it may start."""
     return None if key is None else _Slots(limits, running).reached(key)
 
 
 def full(limits: Sequence[Limit], running: Mapping[str, int]) -> Full:
-    """The keys and prefixes that have no room while *running* jobs (by key) run."""
+    """Return the keys and prefixes that have no room while *running* jobs (by key) run."""
     slots = _Slots(limits, running)
     prefixes = frozenset(limit.prefix for limit in limits if slots.together_reached(limit))
     keys = (key for key in running if not key.startswith(tuple(prefixes)))
@@ -137,9 +138,10 @@ def waiting_by_limit(limits: Sequence[Limit], running: Mapping[str, int], due: M
 def choose(
     candidates: Sequence[Candidate], limits: Sequence[Limit], running: Mapping[str, int], *, before: int, free: int
 ) -> Choice:
-    """Take candidates in order, except those whose limit is reached, counting those taken here.
+    """Take candidates in order, except those whose limit is reached. The jobs taken here count against the limits.
 
-    *before* are already taken. A ``no_prefetch`` candidate that is not among the first *free* stops the choice.
+    *before* is the number of jobs already taken. If a ``no_prefetch`` candidate would not be among the first *free*
+    jobs, it and all candidates behind it are left.
     """
     slots = _Slots(limits, running)
     taken: list[int] = []

@@ -1,8 +1,8 @@
 """Job types that crash their runners: after two runners died with one, its jobs run in child processes. Pure.
 
-A crash in a thread kills everything beside it, and a job that the dead runner merely held looks like the one that
-killed it. So a type is only suspected at first. Jobs that end cleanly, in threads or in processes, clear it: a person
-who kills ticks in the middle of a healthy backlog does its type no harm.
+A crash in a thread kills everything beside it, and a job that the dead runner merely held looks like the job that
+killed it. So a type is only suspected at first. Jobs that end cleanly, in threads or in processes, clear their type:
+killing ticks in the middle of a healthy backlog does its types no harm.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")  # prefixes of the
 
 @dataclass(frozen=True)
 class Crashing:
-    """A job type's record: one runner died with it (``suspected``), or two did; since when, and what followed.
+    """A job type that runners died with. It is ``suspected`` after one death, and crashing after two.
 
-    The first clean end clears a suspected type, CLEAN_ENDS in a row clear a crashing one.
+    The first clean end clears a suspected type. CLEAN_ENDS clean ends in a row clear a crashing type.
     """
 
     job_type: str
@@ -38,9 +38,10 @@ class Crashing:
 
 
 def after_death(known: Crashing | None, job_type: str, runner: str, now: datetime) -> Crashing | None:
-    """The type's record after *runner* died with it. None: unchanged.
+    """Return the type's record after *runner* died with it, or None if the record does not change.
 
-    Both runners must be of the same boot: a machine that is switched off kills its runners whatever they run.
+    A type is crashing only if both runners died in the same boot of the machine, because a machine that is switched off
+    kills its runners whatever they run.
     """
     if _boot(runner) is None:
         return None
@@ -63,7 +64,7 @@ def _boot(runner: str | None) -> str | None:
 class EndCounts:
     """The last ends of a type's jobs.
 
-    ``clean``: how many clean ends in a row, counted from the last crash if there was one (``crashed``).
+    ``clean`` is the number of clean ends in a row, counted from the last crash if there was one (``crashed``).
     """
 
     clean: int = 0
@@ -86,14 +87,14 @@ def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
 def ends_needed(suspected: bool) -> int:
     """Return how many clean ends in a row clear a type.
 
-    One, if it is only suspected. A clean end between two deaths shows that the type does not crash every runner, and
-    killing ticks must not move healthy types into processes.
+    One is enough for a type that is only suspected. A clean end between two deaths shows that the type does not crash
+    every runner, and killing ticks must not move healthy types into processes.
     """
     return 1 if suspected else CLEAN_ENDS
 
 
 def is_crash(outcome: Outcome) -> bool | None:
-    """Whether this end of a child process would have crashed a tick, or None if it proves nothing.
+    """Whether the job that ended like this in a child process would have crashed a tick, or None if unknown.
 
     A timeout proves nothing: code that keeps the GIL for ever ends a tick, code that merely sleeps does not.
     """

@@ -35,7 +35,7 @@ from cronjobs.model import (
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import ERROR_LIMIT, OUTPUT_LIMIT, cap, clean, one_line
 
-NOT_COMMITTED: Final = "NotCommitted"  # error type if success depended on a transaction of the user's
+NOT_COMMITTED: Final = "NotCommitted"  # error type if success depended on the user's own transaction
 
 
 class Decided(NamedTuple):
@@ -57,7 +57,7 @@ def decide_end(
     misfits: Refusals | None = None,
     why_not_again: str | None = None,
 ) -> Decided:
-    """Decide about one ended attempt. *now* is the database's clock; *ended_ago*: how long the end waited for us.
+    """Decide about one ended attempt. *now* is the database's time, *ended_ago* is how long ago the attempt ended.
 
     If the job is dead although it had tries left, its error says why.
     """
@@ -110,10 +110,10 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
 
 
 def as_stopped(outcome: Outcome, reason: str | None, *, process: bool, late: TimedOut | None) -> Outcome:
-    """The outcome that counts, given why the attempt had been asked to stop, or None if it had not been.
+    """Return the outcome that counts. *reason* is why the attempt was asked to stop, or None if it was not.
 
-    *process*: it ran in a process of its own. *late*: it was recorded as timed out while it still ran. A result counts
-    in any case.
+    *process* says that the attempt ran in a process of its own. If the attempt was recorded as timed out while it still
+    ran, *late* is that outcome. A result counts in any case.
     """
     if reason == "cancelled" and isinstance(outcome, Failed | Interrupted | TimedOut):
         return CancelledByRequest()  # it was cancelled, so whatever it raised while stopping does not matter
@@ -129,7 +129,7 @@ def _was_terminated(outcome: Outcome) -> bool:
 
 
 def plain_end(finished: Finished, why: str) -> Finished:
-    """The same end in plain values, for an end that could not be decided or written.
+    """Return the same end in plain values, for an end that could not be decided or written.
 
     Work that was done stays done; anything else is a failure, which the default policy retries.
     """
@@ -146,7 +146,7 @@ def plain_end(finished: Finished, why: str) -> Finished:
 
 
 def as_cancelled(decided: Decided, said: str) -> Decided:
-    """The same end for a job that was cancelled meanwhile: it is cancelled, whatever the attempt's outcome."""
+    """Return the end of a job that was cancelled meanwhile. It is cancelled, whatever the attempt's outcome."""
     return decided._replace(
         finished=decided.finished._replace(outcome=CancelledByRequest(said)),
         transition=decided.transition._replace(status=Status.CANCELLED, run_at=None, delay=None),
@@ -154,7 +154,7 @@ def as_cancelled(decided: Decided, said: str) -> Decided:
 
 
 def succeeded_itself(decided: Decided) -> Decided:
-    """The same end for a job whose own attempt had committed its success: what came later changes nothing."""
+    """Return the end of a job whose attempt had committed its own success. A later error is only noted."""
     outcome, note = decided.finished.outcome, None
     error = getattr(outcome, "error", None)
     if isinstance(outcome, Succeeded):
@@ -179,13 +179,13 @@ def _is_moot(finish: Finish) -> bool:
 
 
 def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str) -> Finish:
-    """The history row of an attempt that still runs; the next tick reads it after the lease has expired."""
+    """Return the history row of an attempt that still runs. The next tick reads it after the lease has expired."""
     unchanged = Transition(Status.RUNNING, job.failures, job.losses, job.interruptions)
     return _finish(Finished(job, outcome, duration, worker), unchanged, timedelta(0))
 
 
 def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every: timedelta) -> Decided:
-    """Decide about an attempt whose runner is gone, by *policy* alone: the recovering host may not know its type."""
+    """Decide about an attempt whose runner is gone, by *policy* alone, as the recovering host may not know its type."""
     job = expired.job._replace(retry_until=policy.retry_until)
     finished = Finished(job, outcome_of_expired(expired))
     by_exec = job.job_type.startswith(EXEC_PREFIX)  # cron runs the next one, whatever became of this run
@@ -197,7 +197,10 @@ def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every
 
 
 def outcome_of_expired(expired: Expired) -> Outcome:
-    """The outcome in the history row of an attempt whose lease expired; without a row it is lost."""
+    """Return the outcome in the history row of an attempt whose lease expired.
+
+    Without a row, an attempt that may have begun is lost.
+    """
     match expired.outcome:
         case None if expired.unbegun:
             return Released()
@@ -225,13 +228,13 @@ NEVER_READ: Final = (
 
 
 def in_words(outcome: Outcome) -> str:
-    """The outcome and its error in one line, for a person who waits for it."""
+    """Return the outcome and its error in one line, for a person who waits for them."""
     error = getattr(outcome, "error", None)
     return OUTCOME_WORDS.get(type(outcome), "released") + (f": {one_line(error, 1000)}" if error else "")
 
 
 def without_texts(finish: Finish) -> Finish:
-    """The same end without texts of people or programs, for when the database refuses one of them."""
+    """Return the same end without texts of people or programs, for when the database refuses such a text."""
     error = (
         "its error, output or result could not be stored" if finish.error or finish.output or finish.result else None
     )
@@ -275,10 +278,10 @@ def decide(
 ) -> Transition:
     """The next state of *job* after an attempt ended with *outcome*.
 
-    *now* is the database's clock; *jitter* a random number in [-1, 1]; *every* the time between ticks. Only failures
-    and timeouts are charged (and interruptions after the third in a row); losses, snoozes and misfits prove nothing.
-    *misfits*: the refusals of a payload that does not fit, or None if there are too few to give it up. *why_not_again*:
-    the rule by which a job lost *max_losses* times is dead.
+    *now* is the database's time, *jitter* is a random number in [-1, 1], and *every* is the time between ticks. Only
+    failures and timeouts are charged, and interruptions after the third in a row. Losses, snoozes and misfits prove
+    nothing. *misfits* has the refusals of a payload that does not fit, or is None if it is too early to give the job
+    up. *why_not_again* is the rule by which a job lost *max_losses* times is dead.
     """
     failures, losses = job.failures, job.losses
     match outcome:

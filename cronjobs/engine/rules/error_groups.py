@@ -37,23 +37,27 @@ _NUMBERS_TOGETHER: Final = re.compile(r"<n>(?:[.,:/TZ+-]+<n>)+Z?")
 
 
 def class_and_text(error_type: str | None, text: str | None) -> str:
-    """ "ValueError: no such invoice"; for a command only "exit status 3: …", which already says what "exit-3" says."""
+    """Return "ValueError: no such invoice"; for a command only "exit status 3: …", which already says "exit-3"."""
     return ": ".join(word for word in (None if says_class(error_type, text) else error_type, text) if word)
 
 
 def says_class(error_type: object, text: object) -> bool:
-    """Whether *text* begins with what *error_type* says: "exit status 3: …" of "exit-3". SQLite keeps any types."""
+    """Whether *text* begins with what *error_type* says, as "exit status 3: …" does for "exit-3".
+
+    SQLite may hold values of any type in these columns.
+    """
     if not isinstance(error_type, str) or not isinstance(text, str):
         return False
     return text.startswith(error_type.replace("exit-", "exit status ", 1))
 
 
 def normalised(error: str) -> str:
-    """*error* without its numbers, ids and quoted values: "503 for invoice <n>", "no user <id>", "no key <…>".
+    """Return *error* without its numbers, ids and quoted values: "503 for invoice <n>", "no user <id>", "no key <…>".
 
     A number that names the error stays: an HTTP or SMTP status at the beginning, an exit status, an error code. Secrets
-    are masked first, because the mask would not find what this leaves of one. It reads ERROR_READ characters, so one
-    more is enough to fetch; from the mark of the cut ``hide`` recognises the beginning of a secret.
+    are masked first, because masking could not find what is left of a secret afterwards. Only ERROR_READ characters are
+    read, so callers need to fetch only one more. A longer text is cut and ends with "…", by which ``hide`` recognises
+    the beginning of a secret.
     """
     beginning = error if len(error) <= ERROR_READ else f"{error[:ERROR_READ]}…"
     return _normalised(hide(beginning.strip().partition("\n")[0]))
@@ -87,7 +91,7 @@ def _word(word: str) -> str:
 
 @dataclass
 class ErrorGroup:
-    """Jobs that share an error. ``sample_job_id``: one of the jobs that hit it most recently."""
+    """Jobs that share an error. ``sample_job_id`` is one of the jobs that had the error most recently."""
 
     error_type: str | None
     message: str
@@ -108,9 +112,10 @@ class ErrorGroup:
 
 
 def grouped(rows: Iterable[Any], at_most: int = GROUPS_AT_MOST) -> list[ErrorGroup]:
-    """Group *rows* of the store's ``error_groups``, the largest first; beyond *at_most* groups, the rest is one.
+    """Group *rows* of the store's ``error_groups``, the largest group first.
 
-    So are jobs whose rows were not read: each row says how many jobs there are in all.
+    Beyond *at_most* groups, all other errors form one group. Jobs whose rows were not read belong to that group, too;
+    each row says how many jobs there are in all.
     """
     groups: dict[tuple[str | None, str], ErrorGroup] = {}
     others = ErrorGroup(None, OTHERS)

@@ -1,4 +1,4 @@
-"""The text about a job that failed, the same in an alert and in cron's mail. Each fact is one line, and masked."""
+"""The facts about a job that failed, the same in an alert and in cron's mail. Each fact is masked and on one line."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def described(
 
 
 def error_line(job: dict[str, Any]) -> str:
-    """The class and the text of the error of a job that is ``described``."""
+    """Return the class and the text of the error of a *job* as ``described`` returned it."""
     return class_and_text(job["error_type"], job["error"])
 
 
 def absolute(command: str, config: Path) -> str:
-    """*command* as it can be typed in any folder and by any user: the program and the file with their full paths."""
+    """Return *command* with the full paths of program and file, so that any user can type it in any folder."""
     words = command.removeprefix("cronjobs ")
     if words == command:
         return one_line(command, COMMAND)
@@ -59,9 +59,10 @@ def absolute(command: str, config: Path) -> str:
 
 
 def last_own_line(traceback: str | None, folder: Path) -> str | None:
-    """Where the user's own code was as it failed, and its line; None if the traceback shows none of it.
+    """Return where the user's own code was when it failed, and that line of code, or None if the traceback has none.
 
-    Their own is what lies in the file's folder, or else in no folder of installed packages.
+    Their own code lies in *folder*, the file's folder. If the traceback has no such code, it is the code outside the
+    folders of installed packages.
     """
     frames = list(_FRAME.finditer(traceback or ""))
     own = [frame for frame in frames if frame[1].startswith(f"{folder}/") and not _NOT_THEIRS.search(frame[1])]

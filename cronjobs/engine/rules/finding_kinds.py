@@ -1,4 +1,4 @@
-"""The kinds of findings, by which the file and people name them."""
+"""The kinds of findings, by the names that the file and people use."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def lease_of(job: Job) -> Lease:
 
 
 class Report(NamedTuple):
-    """The report that a renewal writes too. If ``live_output`` is None, the row keeps its value."""
+    """A report that a renewal also writes. If ``live_output`` is None, the row keeps its live output."""
 
     lease: Lease
     reported: Reported
@@ -64,7 +64,7 @@ class Finish(NamedTuple):
 
     @staticmethod
     def columns(ends: Sequence[Finish]) -> list[Sequence[Any]]:
-        """The values of these ends, field by field in their order, with the lease's three values first.
+        """Return a column of values for each field of *ends*, in field order, with the lease's three fields first.
 
         Spans are in seconds.
         """
@@ -89,9 +89,9 @@ class Finish(NamedTuple):
 class Expired:
     """A job whose lease expired, or whose runner is dead.
 
-    ``outcome``: what its runner recorded about the attempt. If it is None, the attempt was lost. ``policy`` is None if
-    plain SQL claimed it. ``unbegun``: it waited on a cluster, where no worker had begun it. ``doubtful``: an earlier
-    claim of it ended before its row was read.
+    ``outcome`` is what its runner recorded about the attempt, or None if nothing. ``policy`` is None if plain SQL
+    claimed the job. ``unbegun`` says that the attempt waited on a cluster, where no worker had begun it. ``doubtful``
+    says that an earlier claim of the job ended before its row was read.
     """
 
     job: Job
@@ -115,10 +115,10 @@ def heartbeat_s(lease_s: float) -> float:
 
 
 def next_renewal(first_leased: float, renewed_at: float, lease_s: float) -> float:
-    """When all leases are next renewed, on the monotonic clock. Infinity if no lease is held.
+    """Return when all leases are next renewed, on the monotonic clock, or infinity if no lease is held.
 
-    One heartbeat after the oldest of them was written, at *first_leased*. A row that somebody had locked at the last
-    renewal, at *renewed_at*, is tried again soon.
+    That is one heartbeat after the oldest of them was written, at *first_leased*. A row that somebody had locked at the
+    last renewal, at *renewed_at*, is tried again soon after that.
     """
     every_s = heartbeat_s(lease_s)
     return max(first_leased + every_s, renewed_at + min(LOCKED_ROW_S, every_s))

@@ -1,8 +1,8 @@
 """A job whose payload does not fit its handler waits, uncharged, for code that accepts it. Pure.
 
 The usual reason is half a deploy: the new version enqueues, and a host with the old one claims. So such a job dies only
-when every version of the code that ticks has refused it. After a day it dies without another attempt, which it may
-never get: its handler may be gone, its queue paused, its limit full (``engine/tick/give_up_misfits.py``).
+when every version of the code that ticks has refused it. After a day it dies without another attempt, because it may
+never get one: its handler may be gone, its queue paused, its limit full (``engine/tick/give_up_misfits.py``).
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from cronjobs.engine.probe.idle_conditions import MISFIT as MISFIT
 from cronjobs.model import Failed, Outcome
 
 WAIT: Final = timedelta(minutes=5)  # after each misfit
-LEAST: Final = timedelta(minutes=15)  # after the first misfit
+LEAST: Final = timedelta(minutes=15)  # after the first misfit; no job is given up earlier
 LATELY: Final = timedelta(minutes=15)  # versions that ticked within this time may still accept it
 MOST: Final = timedelta(hours=24)
 OUTLIVED: Final = f"given up: no code has accepted it for {MOST // timedelta(hours=1)} hours"
-UNKNOWN_CODE: Final = "?"  # of a tick that ended before it had loaded its handlers
+UNKNOWN_CODE: Final = "?"  # the version of a tick that ended before it had loaded its handlers
 
 
 @dataclass(frozen=True)
 class Refusals:
-    """The refusals of a job's payload, read from the rows. ``since``: its first misfit.
+    """The refusals of a job's payload, read from the rows. ``since`` is when it first did not fit.
 
-    ``refused``: the versions that have refused this job since then, including the present attempt's. ``ticked``: the
-    versions that ticked within LATELY and know its type.
+    ``refused`` has the versions that have refused this job since then, including the present attempt's. ``ticked`` has
+    the versions that ticked within LATELY and know its type.
     """
 
     since: datetime
@@ -35,7 +35,7 @@ class Refusals:
     ticked: frozenset[str] = frozenset()
 
     def end(self, now: datetime) -> str | None:
-        """Why the job is dead, or None if it keeps waiting."""
+        """Return why the job is dead, or None if it keeps waiting."""
         if now - self.since >= MOST:
             return OUTLIVED
         if now - self.since >= LEAST and self.ticked <= self.refused:

@@ -1,4 +1,4 @@
-"""Decide what becomes of an occurrence by overlap, and the reason that the ledger gives. Pure."""
+"""Decide what becomes of an occurrence by its overlap policy, and which reason the ledger gives. Pure."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Range:
 
 
 RAN_EARLY: Final = "ran early at"  # prefix of the ledger's reason for a run that a wrong clock made early
-UP_TO_ATTEMPT: Final = ", up to attempt"  # followed by its attempts so far: a later attempt is in time
+UP_TO_ATTEMPT: Final = ", up to attempt"  # followed by the job's attempts so far; a later attempt is in time
 # prefix of the reason for an occurrence that this run does not make up for
 NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"
 BACKFILLED: Final = "backfill by"  # prefix of the reason for an occurrence that a person ran afterwards
-BEFORE: Final = "; before: "  # in that reason: what had become of the occurrence before
+BEFORE: Final = "; before: "  # in that reason, followed by what had become of the occurrence before
 
 
 def ran_early(reason: str | None, attempts: int | None) -> bool:
-    """Whether a wrong clock ran it before it was due, and nothing has run it since.
+    """Whether a wrong clock ran the occurrence before it was due, and nothing has run it since.
 
-    *attempts*: those of its job, or None if it is pruned.
+    *attempts* is the number of its job's attempts, or None if the job is pruned.
     """
     if reason is None or not reason.startswith(RAN_EARLY):
         return False
@@ -40,20 +40,20 @@ def ran_early(reason: str | None, attempts: int | None) -> bool:
 
 
 def only_ran_early(reason: str | None, status: str | None, attempts: int | None) -> bool:
-    """Whether its one success was early, as in ``ran_early``.
+    """Whether the occurrence's one success was early, as in ``ran_early``.
 
-    *status* is its job's, or None if that is pruned, so it ended long ago.
+    *status* is its job's status, or None if the job is pruned, because it ended long ago.
     """
     return status in ("succeeded", None) and ran_early(reason, attempts)
 
 
 def early_words(reason: str) -> str:
-    """The reason of what ran early, for people: without the attempt up to which it holds."""
+    """Return the *reason* of an early run for people, without the attempt up to which the reason holds."""
     return reason.rpartition(UP_TO_ATTEMPT)[0] or reason
 
 
 def early_by(reason: str | None) -> datetime | None:
-    """The instant by which it had run, on a right clock, or None if it did not run early or no instant is written."""
+    """Return the instant, on a right clock, by which an early run had happened, or None if *reason* has none."""
     if reason is None or not reason.startswith(RAN_EARLY):
         return None
     try:
@@ -64,30 +64,31 @@ def early_by(reason: str | None) -> datetime | None:
 
 
 def ledger_reason(policy: str, *, paused: bool = False) -> str:
-    """Why occurrences are recorded as missed, by their catch-up policy. *paused*: a pause held them back."""
+    """Return why occurrences are missed under the catch-up *policy*. *paused* says that a pause held them back."""
     if policy == "none":
         return f"{'held back by a pause' if paused else 'no tick fired it in time'} (catch_up: none)"
     return "held back by a pause, for longer than catch_up_within" if paused else "no tick came within catch_up_within"
 
 
 def not_made_up_reason(into: datetime, settled: str | None) -> str:
-    """Why ``catch_up: latest`` does not count the run for *into*, which was *settled* earlier with that reason.
+    """Return the reason for occurrences that ``catch_up: latest`` leaves to *into*, when *into* gets no run either.
 
-    A clock was ahead and ran it early, or somebody wrote the ledger.
+    *into* was settled before, with the reason *settled*: a clock was ahead and ran it early, or somebody wrote the
+    ledger.
     """
     why = settled if (settled or "").startswith(RAN_EARLY) else "was settled before"
     return f"{NOT_MADE_UP} {into.isoformat()}, which {why}"
 
 
 def dropped_reason(*, paused: bool = False) -> str:
-    """Why ``catch_up: all`` does not make up for an occurrence within ``catch_up_within``; like ``ledger_reason``."""
+    """Return why ``catch_up: all`` does not make up for an occurrence, although it is within ``catch_up_within``."""
     why = "more than catch_up_limit were owed"
     return f"held back by a pause, and {why}" if paused else why
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """An unfinished job of the schedule; whether it only waits."""
+    """An unfinished job of the schedule. ``waiting`` says that it does not run yet."""
 
     job_id: int
     waiting: bool
@@ -95,7 +96,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The place of one occurrence: a job of its own, or a ledger row that names the job it gave way to."""
+    """The decision about one occurrence: a job of its own, or a ledger row with the job to which it gave way."""
 
     outcome: OccurrenceOutcome
     reason: str | None = None

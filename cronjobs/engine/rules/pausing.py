@@ -1,6 +1,6 @@
-"""The things that a pause stops, and the pause's name.
+"""Which queues and schedules a pause stops, and how it is named. Pure.
 
-Pure. (``schedules.planning`` decides whether a pause is in force.)
+``schedules.planning`` decides whether a pause is in force.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 
 class Scoped(Protocol):
-    """``scope``: "all", "queue" or "schedule"; ``name``: which one, "" for all."""
+    """A pause's scope: "all", "queue" or "schedule". ``name`` is the queue's or the schedule's, or "" for all."""
 
     @property
     def scope(self) -> str: ...
@@ -36,5 +36,5 @@ def _is_for(pause: Scoped, scope: str, name: str) -> bool:
 
 
 def what(scope: str, name: str) -> str:
-    """ "everything", "queue mail" or "schedule nightly"."""
+    """Return "everything", "queue mail" or "schedule nightly", for example."""
     return "everything" if scope == "all" else f"{scope} {name}"

@@ -32,7 +32,7 @@ NOT_UTF8: Final = "not UTF-8"
 # A payload of the allowed 256 KiB can be four times as long as text with escapes and blanks.
 MOST_FETCHED: Final = 1024 * 1024
 TOO_LARGE: Final = "cronjobs too large"  # what the database returns instead of a larger value
-ODD_NUMBER: Final = "cronjobs odd number"  # what it returns instead of a value with a number that has more digits
+ODD_NUMBER: Final = "cronjobs odd number"  # what it returns instead of a value that has a number with more digits
 
 
 def read_json(value: str | bytes) -> Any:
@@ -60,7 +60,7 @@ def read_json(value: str | bytes) -> Any:
 def too_deep(text: str, value: Any) -> bool:
     """Whether *value*, parsed from *text*, is nested too deeply for code that recurses once per level.
 
-    The parser is no judge of that: since Python 3.12 it goes deeper than Python's own functions may.
+    The parser does not show this: since Python 3.12 it recurses deeper than Python's own functions may.
     """
     if text.count("[") + text.count("{") <= DEEPEST_READ:
         return False
@@ -101,8 +101,8 @@ def payload_fault(payload: Any) -> str | None:
     return None
 
 
-# The contents of these have at most 32 * (200 + 1000) characters, and JSON writes each as at most six: below every
-# limit.
+# A payload within these bounds has at most 32 * (200 + 1000) characters, and JSON writes each as at most six. So it is
+# below every limit.
 _FEW, _SHORT_NAME, _SHORT_TEXT, _SMALL = 32, 200, 1000, 2**63
 
 
@@ -126,7 +126,7 @@ def _is_small_and_plain(payload: Any) -> bool:
 
 
 def check_payload(payload: Any) -> dict[str, Any]:
-    """Return *payload* if it can be stored. Raises PayloadError that names the place."""
+    """Return *payload* if it can be stored. Raises PayloadError, which names the place."""
     fault = payload_fault(payload)
     if fault:
         raise PayloadError(fault)
@@ -146,7 +146,7 @@ def check_meta(meta: Any) -> dict[str, str]:
 
 
 def result_json(result: Any) -> tuple[str | None, str | None]:
-    """A handler's result as JSON text, or None and why it was not kept. Never raises: the work is done."""
+    """Return a handler's result as JSON text, or None and why it was not kept. Never raises: the work is done."""
     if result is None:
         return None, None
     try:
@@ -178,7 +178,7 @@ def text_fault(value: str) -> str | None:
 
 
 class _Room:
-    """The characters and values that may still be checked. One list in a thousand places counts a thousand times."""
+    """How many characters and values may still be checked. A list in a thousand places counts a thousand times."""
 
     def __init__(self) -> None:
         self.left = 8 * LIMIT_BYTES

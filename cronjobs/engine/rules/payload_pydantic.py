@@ -1,8 +1,8 @@
-"""Annotations that pydantic reads, strictly and from JSON text. The only module that imports pydantic, on first use.
+"""Read payload values with pydantic, strictly and from JSON text.
 
-pydantic reads containers, unions, dataclasses, TypedDicts and models. We change its schema where
-docs/how-to/payloads.md promises something else: the texts for dates and the like, no float for a Decimal, the order of
-a union.
+Only this module imports pydantic, and it is imported when first needed. pydantic reads containers, unions, dataclasses,
+TypedDicts and models. We change its schema where docs/how-to/payloads.md promises something else: the texts for dates
+and the like, no float for a Decimal, the order of a union.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TooManyTrials(Exception):
 
 
 class PydanticReader:
-    """Reads the values of one annotation. It builds its validator at the first value, which takes milliseconds."""
+    """Reads the values of one annotation. Its validator takes milliseconds to build, so the first value builds it."""
 
     def __init__(self, annotation: Any) -> None:
         self._annotation = annotation
@@ -49,7 +49,7 @@ class PydanticReader:
     def __call__(self, value: Any, path: Path, misfits: Misfits) -> Any:
         self._trials = 0
         try:
-            # In a list, because a place before the first name makes errors of the whole value and of its parts alike.
+            # In a list, so that errors of the whole value and of its parts have paths that begin alike, with an index.
             return self._validator.validate_json(json.dumps([value]))[0]
         except ValidationError as error:
             for each in error.errors(include_url=False, include_input=False):
@@ -66,7 +66,7 @@ class PydanticReader:
         return SchemaValidator(schema, CONFIG)
 
     def _changed(self, schema: Any, *, is_key: bool = False) -> Any:
-        """*schema* with our changes; the insides of pydantic's models and dataclasses stay as they are."""
+        """Return *schema* with our changes. The insides of pydantic's models and dataclasses stay as they are."""
         if isinstance(schema, list | tuple):
             return type(schema)([self._changed(each) for each in schema])
         if not isinstance(schema, dict):
@@ -92,7 +92,7 @@ class PydanticReader:
         return changed
 
     def _union(self, choices: Sequence[Any]) -> Schema:
-        """The first member that fits, in the order written, but int before float."""
+        """Return a union's schema. The first member that fits counts, in the order written, but int before float."""
         members = [choice[0] if isinstance(choice, tuple) else choice for choice in choices]
         members.sort(key=lambda member: bool(member["type"] == "float"))
         return {
@@ -117,7 +117,7 @@ _NESTED: Final = frozenset(
 
 
 def _schema_of(annotation: Any) -> Any:
-    """pydantic's schema. In a dataclass, a name that only the type checker knows counts as ``Any``."""
+    """Return pydantic's schema. In a dataclass, a name that only the type checker knows counts as ``Any``."""
     config = ConfigDict(arbitrary_types_allowed=True)
     known: set[str] = set()
     while True:
@@ -126,7 +126,7 @@ def _schema_of(annotation: Any) -> Any:
         try:
             with _typed_dicts_of_typing():
                 adapter: Any = TypeAdapter(list[annotation], config=config)
-                if hasattr(adapter, "rebuild"):  # since 2.10; without it this raises no error here
+                if hasattr(adapter, "rebuild"):  # since 2.10; otherwise an unknown name raises no error here
                     adapter.rebuild(raise_errors=True)
             return adapter.core_schema
         except PydanticUndefinedAnnotation as error:
@@ -137,7 +137,10 @@ def _schema_of(annotation: Any) -> Any:
 
 @contextmanager
 def _typed_dicts_of_typing() -> Iterator[None]:
-    """Before Python 3.12 pydantic refuses these, because it could not see validators in their bases. They have none."""
+    """Let pydantic accept ``typing.TypedDict``.
+
+    Before Python 3.12 pydantic refuses it, because it cannot see validators in its bases. There are none.
+    """
     before = _generate_schema._SUPPORTS_TYPEDDICT
     _generate_schema._SUPPORTS_TYPEDDICT = True
     try:
@@ -150,12 +153,12 @@ def _typed_dicts_of_typing() -> Iterator[None]:
 
 
 def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) -> Any:
-    """A schema of *read*, which raises ValueError for anything but *words*; *then* checks its result further."""
+    """Return a schema for *read*, which raises ValueError for anything but *words*. *then* also checks its result."""
 
     def checked(value: Any) -> Any:
         try:
             return read(value)
-        except PydanticCustomError:  # it says more
+        except PydanticCustomError:  # its message says more
             raise
         except (ValueError, ArithmeticError):  # Decimal raises the latter
             raise PydanticCustomError(OURS, "{what}", {"what": f"is not {words}"}) from None
@@ -166,7 +169,7 @@ def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) ->
 
 
 def _matching(pattern: str, parse: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """Stricter than Python's own readers, which accept texts that nobody writes on purpose: "20260102", "1_000"."""
+    """Parse only texts of *pattern*. Python's own readers accept texts that nobody writes on purpose, like "1_000"."""
     expression = re.compile(pattern)
 
     def read(value: Any) -> Any:
@@ -206,7 +209,7 @@ def _enum(schema: Schema) -> Any:
 
 
 def _one_of(members: Sequence[Any], flags: Callable[[int], Any] | None = None) -> Any:
-    """An Enum, by value, or a Literal. ``True`` is no ``1`` here."""
+    """Return the schema of an Enum, read by value, or of a Literal. Here ``True`` is not ``1``."""
     values = [member.value if isinstance(member, Enum) else member for member in members]
     known: dict[Any, Any] = {}
     for value, member in zip(values, members, strict=True):
@@ -270,7 +273,7 @@ _LIMITS: Final = frozenset(
 
 
 def _words(error: Any) -> str:
-    """Say what is wrong, by the error's type and the annotation. Pydantic's own words may contain the value."""
+    """Say what is wrong, by the error's type and the annotation. Pydantic's own message may contain the value."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == OURS:
         return str(error["msg"])
@@ -288,7 +291,7 @@ def _words(error: Any) -> str:
 
 
 def _name(schema: Any) -> str:
-    """The name of a union's member, for an error."""
+    """Return the name of a union's member, for an error."""
     if words := (schema.get("metadata") or {}).get(OURS):
         return str(words)
     if cls := schema.get("cls"):

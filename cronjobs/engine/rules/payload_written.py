@@ -18,7 +18,7 @@ _SERIALIZER: Final = "__pydantic_serializer__"
 
 
 def as_json(value: Any) -> Any:
-    """The JSON of a *value* that a handler may annotate. A value that we do not know is returned unchanged."""
+    """Return the JSON for a *value* of any type that a handler may annotate. Values of other types stay unchanged."""
     if value.__class__ in SCALARS:
         return value
     match value:
@@ -50,13 +50,13 @@ def as_json(value: Any) -> Any:
     if "pydantic_core" in sys.modules:  # an address or a URL: types that pydantic knows
         try:
             return sys.modules["pydantic_core"].to_jsonable_python(value)
-        except Exception:  # it does not know this one
+        except Exception:  # pydantic does not know this type
             return value
     return value
 
 
 def _dumped(model: Any, **how: Any) -> Any:
-    # Without warnings, which quote values. What they warn about does not come back unchanged.
+    # Without warnings, because they quote values. ``comes_back`` finds what they would warn about.
     return getattr(type(model), _SERIALIZER).to_python(model, round_trip=True, warnings=False, **how)
 
 
@@ -71,10 +71,10 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def comes_back(given: Any, got: Any) -> bool:
-    """Whether *got*, read from the JSON of *given*, equals it. Plain JSON may be read as anything.
+    """Whether *got*, read from the JSON of *given*, equals *given*. Plain JSON may be read as anything.
 
-    A date for ``str | date`` does not: the handler would get a text. Nor does a value that a ``__post_init__`` converts
-    twice.
+    A date for ``str | date`` does not come back: the handler would get a text. Nor does a value that a
+    ``__post_init__`` converts twice.
     """
     if given.__class__ in SCALARS:
         return True

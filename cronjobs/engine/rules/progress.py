@@ -16,12 +16,15 @@ NOTE_LIMIT: Final = 200  # characters
 LIVE_LIMIT: Final = 4 * 1024  # bytes of the output's end that travel with a renewal
 LARGEST: Final = 1e15  # beyond this a float does not count one by one
 
-# "::progress 37/120", "::progress 12.5", with a note behind. Nothing else is on the line but spaces.
+# "::progress 37/120", "::progress 12.5", and perhaps a note. Apart from spaces, nothing else is on the line.
 _LINE: Final = re.compile(r"\s*::progress[ \t]+(\d{1,15}(?:\.\d{1,6})?)(?:/(\d{1,15}(?:\.\d{1,6})?))?(?:[ \t]+(.*))?")
 
 
 class HowFar(NamedTuple):
-    """*done* of *of* (None: no known total), and a *note* of one line; done None: nothing was reported."""
+    """An attempt's progress: ``done`` of a total ``of``, and a ``note`` of one line.
+
+    ``done`` is None if nothing was reported. ``of`` is None if the total is unknown.
+    """
 
     done: float | None
     of: float | None = None
@@ -29,9 +32,9 @@ class HowFar(NamedTuple):
 
 
 def progress(done: float, of: float | None = None, note: str | None = None) -> HowFar:
-    """The progress that a handler reports, checked.
+    """Check the progress that a handler reports, and return it.
 
-    Raises UsageError for no number, a negative one, or one too large.
+    Raises UsageError for a value that is no number, is negative, or is too large.
     """
     return HowFar(
         _number("done", done, least=0),
@@ -51,7 +54,7 @@ def _number(name: str, value: Any, *, least: float) -> float:
 
 
 def progress_line(line: str) -> HowFar | None:
-    """The progress that a line of a command's output reports. None: an ordinary line."""
+    """Return the progress that a line of a command's output reports, or None if it is an ordinary line."""
     if "::progress" not in line[:40]:
         return None
     found = _LINE.fullmatch(line.rstrip("\r\n"))
@@ -64,10 +67,10 @@ def progress_line(line: str) -> HowFar | None:
 
 
 class Reported(NamedTuple):
-    """The report of a running attempt. ``output_end``: bytes printed up to the end of its live output.
+    """The report of a running attempt. ``output_end`` counts the bytes printed up to the end of its live output.
 
-    The progress was reported ``ran_s`` after the claim. Since ``first_s`` it has grown from ``first`` without a step
-    back and with the same total, so its pace can be computed.
+    The progress was reported ``ran_s`` after the claim. Since ``first_s`` after the claim it has grown from ``first``,
+    without a step back and with the same total, so its pace can be computed.
     """
 
     progress: HowFar = HowFar(None)
@@ -78,7 +81,7 @@ class Reported(NamedTuple):
 
 
 def row_value(reported: Reported) -> str:
-    """As JSON for the row."""
+    """Return *reported* as JSON for the row."""
     told = reported.progress
     facts: dict[str, Any] = {}
     if told.done is not None:
@@ -106,7 +109,7 @@ def reported_of(value: Any) -> Reported | None:
 
 
 def _readable(value: Any) -> float | None:
-    """A number that we wrote. Anything else that plain SQL wrote there counts as none."""
+    """Return *value* if it is a number that we may have written, or None if plain SQL wrote something else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if 0 <= value <= LARGEST else None
@@ -116,9 +119,9 @@ def _readable(value: Any) -> float | None:
 
 
 def in_words(told: HowFar) -> str:
-    """ "37 of 120 (30 %): Berlin", "1,200 done"; "" if nothing was reported.
+    """Return "37 of 120 (30 %): Berlin" or "1,200 done", say, or "" if nothing was reported.
 
-    A note may contain anything, so show it safely.
+    A note may contain anything, so show the text safely.
     """
     if told.done is None:
         return ""
@@ -135,18 +138,19 @@ def _written(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) or number == int(number) else f"{number:,.6g}"
 
 
-LEAST_SHARE: Final = 0.05  # of the total, before the pace means anything
+LEAST_SHARE: Final = 0.05  # of the total must be done before the pace means anything
 LEAST_S: Final = 20.0
 
 
-QUIET: Final = timedelta(minutes=2)  # reports travel with renewals, so each is some seconds old
+QUIET: Final = timedelta(minutes=2)  # renewals carry reports, so every report is some seconds old
 
 
 def time_left(reported: Reported, started_at: datetime, now: datetime, quiet: timedelta = QUIET) -> timedelta | None:
     """Return how long the rest will take at the pace so far, or None if no honest estimate exists.
 
-    There is none without a total, or before a twentieth of it and 20 s have passed in this attempt (an attempt that
-    continues another has its own pace), or if the last report is older than *quiet* and than a quarter of that time.
+    An honest estimate needs a total. It also needs at least a twentieth of the total and 20 s in this attempt, since an
+    attempt that continues another has its own pace. The last report must not be older than both *quiet* and a quarter
+    of the time so far.
     """
     told = reported.progress
     if told.done is None or told.of is None or told.done >= told.of:

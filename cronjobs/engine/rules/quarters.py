@@ -1,4 +1,4 @@
-"""The outcomes of a schedule's occurrences: one letter per quarter of an hour, for the worst of them. Pure."""
+"""The outcomes of a schedule's occurrences, as one letter for each quarter of an hour: its worst outcome. Pure."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _OF_JOB: Final = {"queued": WAITING, "running": "r", "failed": "f", "cancelled":
 
 
 class Became(NamedTuple):
-    """Occurrences of a schedule with the same result, from the first quarter to the last (numbered since 1970).
+    """Occurrences of a schedule with the same result, from quarter ``first`` to quarter ``last`` (numbered since 1970).
 
-    ``status``: of the job, if one was made and still exists. ``first_for`` and ``last_for`` are None unless there are
-    occurrences between the two. ``early``: the ledger's reason if a wrong clock ran it before it was due; then
-    ``attempts``: its job's.
+    ``status`` is the job's, or None if there was no job or it no longer exists. ``first_for`` and ``last_for`` are None
+    unless there are occurrences between the two. If a wrong clock ran the occurrence before it was due, ``early`` is
+    the ledger's reason, and ``attempts`` is the number of its job's attempts.
     """
 
     schedule_id: int
@@ -57,7 +57,7 @@ class Became(NamedTuple):
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
-        """From its first occurrence to its last, if one may have been due in a quarter between them."""
+        """The first and the last occurrence, or None if none can have been due in a quarter between the two."""
         if self.many < 3 or self.last - self.first < 2 or self.first_for is None or self.last_for is None:
             return None
         return self.first_for, self.last_for
@@ -76,12 +76,12 @@ def worse(one: str, other: str) -> str:
 
 
 def number_of(instant: datetime) -> int:
-    """The number of the quarter that *instant* is in."""
+    """Return the number of the quarter that *instant* is in."""
     return int(instant.timestamp() // QUARTER.total_seconds())
 
 
 def evenly(row: Became, first: int, count: int) -> Iterable[int]:
-    """The quarters in which something of *row* was due, if evenly spread: those among *count* from *first*."""
+    """Return the quarters in which occurrences of *row* were due if evenly spread, among *count* from *first*."""
     if row.span is None:
         return {row.first, row.last}
     (begin, end), steps = row.span, row.many - 1
@@ -95,9 +95,9 @@ def evenly(row: Became, first: int, count: int) -> Iterable[int]:
 def painted(
     rows: Iterable[Became], first: int, count: int, due: Callable[[Became, int, int], Iterable[int]] = evenly
 ) -> dict[int, str]:
-    """By schedule id, a letter for each of *count* quarters from the one numbered *first*.
+    """Return, by schedule id, a letter for each of *count* quarters from the quarter numbered *first*.
 
-    *due*: in which of these quarters something of a row was due.
+    *due* returns the quarters among these in which occurrences of a row were due.
     """
     cells: dict[int, list[str]] = {}
     for row in rows:
@@ -110,7 +110,10 @@ def painted(
 
 
 def gaps(first: int, count: int, hours: Collection[int]) -> list[tuple[int, int]]:
-    """The ranges of quarters, without their ends, that are not in *hours* (each given by its first quarter)."""
+    """Return the ranges of quarters that are not in *hours*, each as its first quarter and the one after its last.
+
+    An hour is given by its first quarter.
+    """
     found: list[tuple[int, int]] = []
     for start in range(first - first % IN_AN_HOUR, first + count, IN_AN_HOUR):
         if start in hours:

@@ -1,7 +1,7 @@
-"""The policy by which the end of one attempt is decided: each claim writes it on the row, and only recovery reads it.
+"""The policy by which a lost attempt is settled. Each claim writes the policy on the row, and only recovery reads it.
 
-The host that finds an attempt lost may not know its job type: during a deploy a module cannot be imported, or only
-another host has it. Settled by defaults, a payment with ``on_lost: dead`` would run a second time.
+The host that finds an attempt lost may not know its job type: during a deploy a module may fail to import, or only
+another host may have it. If defaults applied then, a payment with ``on_lost: dead`` would run a second time.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from cronjobs.model import OnLost, RetryPolicy, duration
 ON_LOST: Final = "not retried (on_lost: dead)"
 MAX_LOSSES: Final = "not retried after so many losses (run.max_losses)"
 NOT_READ: Final = "NotRead"  # error type of a waiting job whose last claim ended before its row was read
-RUNNER_SLACK: Final = timedelta(seconds=5)  # a runner may outlive its own limit for so long, to finish its last writes
+RUNNER_SLACK: Final = timedelta(seconds=5)  # a runner may outlive its limit by this, to finish its last writes
 
 
 @dataclass(frozen=True)
 class AttemptPolicy:
     """The effective policy of one attempt.
 
-    ``in_thread``: the handler runs in its runner's own process, and can crash it. ``runner_s``: the highest age in
-    seconds that the process with the lease can reach, or None if unknown. ``lease_s``: the length of its leases.
-    ``unread``: nobody has read its row since it was leased, so the attempt cannot have begun.
+    ``in_thread`` says that the handler runs in its runner's own process and can crash it. ``runner_s`` is the highest
+    age in seconds that the process with the lease can reach, or None if unknown. ``lease_s`` is the length of its
+    leases, or None if unknown. ``unread`` says that nobody has read the row since it was leased, so the attempt cannot
+    have begun.
     """
 
     retry: RetryPolicy
@@ -42,7 +43,7 @@ class AttemptPolicy:
 
     @property
     def most_losses(self) -> int:
-        """The number of runners that may die with the job: one, if it must not run again by itself."""
+        """The number of losses after which the job is dead: one, if it must not run again by itself."""
         return 1 if self.on_lost == "dead" else self.max_losses
 
     @property
@@ -51,7 +52,7 @@ class AttemptPolicy:
         return ON_LOST if self.on_lost == "dead" else MAX_LOSSES
 
     def row(self) -> dict[str, Any]:
-        """The policy as JSON, without the schedule's ``retry_until``, which the claim adds."""
+        """Return the policy as JSON values. The claim adds the schedule's ``retry_until``."""
         retry = self.retry
         facts: dict[str, Any] = {
             "max_attempts": retry.max_attempts,
@@ -67,7 +68,7 @@ class AttemptPolicy:
         return {name: value for name, value in facts.items() if value is not None}
 
     def text(self) -> str:
-        """The same, as text."""
+        """Return ``row`` as JSON text."""
         return json.dumps(self.row(), separators=(",", ":"), allow_nan=False)
 
 
@@ -111,9 +112,9 @@ def seconds(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class ClaimPolicies:
-    """The policies of all types that a claim may take; ``usual`` applies to every type that is not in ``others``.
+    """The policies of all types that a claim may take, as JSON texts. ``usual`` applies to all types not in ``others``.
 
-    Most types share one policy, and a claim is sent a hundred times a second. JSON texts.
+    This form is short: most types share one policy, and a claim is sent a hundred times a second.
     """
 
     usual: str = AttemptPolicy(RetryPolicy()).text()

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 HOURLY: Final = timedelta(hours=1)
-DAILY: Final = timedelta(hours=24)  # also how long it must have lasted
+DAILY: Final = timedelta(hours=24)  # also how long a problem must have lasted for daily reports
 
 
 def silence(lasted: timedelta) -> timedelta:

@@ -16,7 +16,7 @@ def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
     """The delay after the *failures*-th charged failure (from 1); *jitter* is a random number in [-1, 1].
 
     min(base * factor**(failures-1), cap), or the list of delays, whose last entry repeats; then ± policy.jitter.
-    Clamped before the power is taken: 2.0**1100 and timedelta(2**60) both raise.
+    The cap is applied before the power is taken, because 2.0**1100 and timedelta(2**60) both raise.
     """
     if policy.delays is not None:
         delay = duration(policy.delays[min(failures, len(policy.delays)) - 1])
@@ -31,9 +31,9 @@ def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
 def permanent(policy: RetryPolicy, outcome: Outcome) -> bool:
     """Whether *outcome* ends the job even if tries are left, by its own flag or by the policy's lists.
 
-    A name matches a kind that it equals, or that ends with it after a dot. ``give_up_on`` wins over ``retry_on``. The
-    lists do not apply to outcomes without kinds (GiveUp, RetryLater, a signature mismatch, a command that could not be
-    started).
+    A name matches a kind that equals it, or that ends with a dot and the name. ``give_up_on`` wins over ``retry_on``.
+    The lists do not apply to outcomes without kinds (GiveUp, RetryLater, a signature mismatch, a command that could not
+    be started).
     """
     match outcome:
         case Failed(permanent=True):
@@ -54,7 +54,7 @@ def retry_delay(
 ) -> timedelta:
     """Return how long *job* waits after its *failures*-th charged failure.
 
-    That is what the handler asked for, else the backoff.
+    That is the delay that the handler asked for, or else the backoff.
     """
     if isinstance(outcome, Failed) and outcome.retry_after is not None:
         return max(outcome.retry_after, SOONEST_RETRY)

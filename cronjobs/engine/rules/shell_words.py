@@ -1,4 +1,4 @@
-"""Finds what only a shell understands in a command's arguments: redirections, pipes and variables. Pure."""
+"""Find words in a command's arguments that only a shell understands: redirections, pipes and variables. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def shell_word(arguments: Sequence[str]) -> str | None:
 
 
 def as_shell_line(arguments: Sequence[str]) -> str:
-    """*arguments* as a list that starts a shell with the line they were meant to be."""
+    """Return the argument list of a shell that runs *arguments* as one line, in YAML."""
     line = " ".join(each if _OPERATOR.fullmatch(each) else shlex.quote(each) for each in arguments)
     return as_list(["sh", "-c", line])
 
 
 def list_for(line: str) -> str:
-    """A *line* as typed into a shell, written as an argument list."""
+    """Return the argument list for a *line* as typed into a shell, in YAML."""
     if _NEEDS_SHELL.search(line):
         return as_list(["sh", "-c", line])
     try:
@@ -36,5 +36,5 @@ def list_for(line: str) -> str:
 
 
 def as_list(arguments: Sequence[str]) -> str:
-    """A list in YAML."""
+    """Return *arguments* as a YAML list."""
     return f"[{', '.join(one if _PLAIN.fullmatch(one) else json.dumps(one, ensure_ascii=False) for one in arguments)}]"

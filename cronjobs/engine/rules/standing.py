@@ -1,9 +1,9 @@
-"""Whether a schedule had its runs: judges its ledger rows and their jobs, row by row. Pure.
+"""Judge whether a schedule had its runs, by its ledger rows and their jobs, row by row. Pure.
 
-"All well" needs this of every active schedule that is not paused. Each occurrence older than its grace and newer than
-the last run that succeeded must run within its timeout, wait for a retry, have given way to such a run or been
-coalesced into one, or have been dealt with by a person. A run that a wrong clock made before its occurrence was due
-does not count.
+"All well" is said only if every active schedule that is not paused had its runs. The rule applies to each occurrence
+that is older than its grace and newer than the last run that succeeded. It must run within its timeout, wait for a
+retry, have given way to such a run or been coalesced into one, or a person must have dealt with it. A run that a wrong
+clock made before its occurrence was due does not count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, Literal
 from cronjobs.engine.rules.occurrences import ran_early
 
 DEFAULT_GRACE: Final = timedelta(hours=1)  # of a schedule without ``grace:``; only ``NotRun`` uses it
-# Its runner stops an attempt at its timeout, or dies with its lease, and a tick settles the rest.
+# After its timeout or its lease, an attempt has this long until its runner has stopped it or a tick has settled it.
 OVERRUN: Final = timedelta(minutes=5)
 
 SAID_ELSEWHERE: Final = ("missed", "dead")  # these findings end by rules of their own
@@ -28,7 +28,7 @@ Why = Literal["missed", "full", "dead", "put off", "waits", "overdue", "overruns
 class JobNow:
     """A job as its row is now.
 
-    ``limit``: how long its attempt may take. If that is None, it is unknown, and its lease decides.
+    ``limit`` is how long its attempt may take, or None if that is unknown, in which case only its lease counts.
     """
 
     id: int
@@ -51,7 +51,7 @@ class JobNow:
 
 @dataclass(frozen=True)
 class Happened:
-    """A ledger row and its job. ``job`` is None if the row has none, or it was pruned."""
+    """A ledger row and its job. ``job`` is None if the row has no job, or the job was pruned."""
 
     schedule_id: int
     first_for: datetime
@@ -76,12 +76,12 @@ class Happened:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it ran and succeeded, or ended so long ago that its job was pruned."""
+        """Whether the occurrence ran and succeeded, or ended so long ago that its job was pruned."""
         return self.outcome in ("enqueued", "coalesced") and self.status in ("succeeded", None)
 
     @property
     def ran_early(self) -> bool:
-        """Whether a wrong clock ran it well before it was due, so that nothing ran when it was due."""
+        """Whether a wrong clock ran the occurrence early and successfully, so that nothing ran when it was due."""
         return self.succeeded and ran_early(self.reason, None if self.job is None else self.job.attempts)
 
     @property
@@ -91,7 +91,7 @@ class Happened:
 
 @dataclass(frozen=True)
 class ByHand:
-    """A run that a person triggered ``at`` that instant, and its job, or None if that was pruned."""
+    """A run that a person triggered at the instant ``at``, and its job, or None if the job was pruned."""
 
     at: datetime
     job: JobNow | None
@@ -108,7 +108,10 @@ class NotRun:
 
 @dataclass(frozen=True)
 class JudgedRuns:
-    """``not_run``: None if every row is as it may be. ``ended``: a later run succeeded, so older rows do not matter."""
+    """The judgement on ledger rows. ``not_run`` is None if no row is at fault.
+
+    ``ended`` says that a run succeeded, so that older rows do not matter.
+    """
 
     not_run: NotRun | None
     ended: bool
@@ -123,8 +126,9 @@ def standing(
 ) -> JudgedRuns:
     """Judge the ledger *rows* of one schedule, newest first, from before *now*.
 
-    *head*: its unfinished job that the others wait for, or None if they do not wait for each other (overlap: allow).
-    *grace* counts from the occurrence. A run by hand stands for what was due up to *covered_until*.
+    *head* is the schedule's unfinished job that its other jobs wait for, or None if they do not wait for each other
+    (overlap: allow). *grace* counts from the occurrence. A run by hand makes up for all occurrences up to
+    *covered_until*, unless that is None.
     """
     found: list[NotRun] = []
     ended = False
@@ -147,7 +151,7 @@ def standing(
 def _why(
     row: Happened, head: JobNow | None, now: datetime, grace: timedelta
 ) -> tuple[Why, JobNow | None] | tuple[None, None]:
-    """Why the occurrences of *row* did not run, and the job that shows it, or None if the row is as it may be."""
+    """Return why the occurrences of *row* did not run, and the job that shows this, or None twice if all is well."""
     if row.outcome == "missed" or row.ran_early:
         return "missed", None
     if row.outcome == "skipped" and row.job_id is None:
@@ -161,27 +165,27 @@ def _why(
 
 
 def waited_for(job: JobNow, head: JobNow | None) -> JobNow:
-    """The job by which *job* is judged: the *head* of its schedule's jobs, if it waits for that one."""
+    """Return the job by which *job* is judged: the *head* of its schedule's jobs if *job* waits for it, else *job*."""
     return job if head is None or job.status != "queued" else head
 
 
 def covered_by(triggered: Sequence[ByHand], now: datetime, grace: timedelta) -> datetime | None:
-    """Up to which instant a run by hand stands for what was due, or None if no such run does.
+    """Return the instant up to which a run by hand makes up for occurrences, or None if no such run does.
 
-    Asking for the run is not enough: like any other run, it counts by what became of its job.
+    To ask for the run is not enough. Like any other run, it counts by what became of its job.
     """
     return max((each.at for each in triggered if _stands(each.job, now, grace)), default=None)
 
 
 def _stands(job: JobNow | None, now: datetime, grace: timedelta) -> bool:
-    """Whether it succeeded (or was pruned), runs within its time, or waits for a retry."""
+    """Whether the *job* succeeded (or was pruned), runs within its time, or waits for a retry."""
     if job is None or job.status == "succeeded":
         return True
     return job.status in ("running", "failed") and why_not_run(job, now, grace) is None
 
 
 def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:
-    """Why a job that was due a *grace* ago does not count as a run, nor as one to wait for, or None if it counts."""
+    """Return why a job due a *grace* ago counts neither as a run nor as a job to wait for, or None if it does."""
     match job.status:
         case "running":
             return None if _within_its_time(job, now) else "overruns"
@@ -191,7 +195,7 @@ def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:
             return "put off" if job.run_at > now else "waits"
         case "dead":
             return None if job.dismissed else "dead"
-    return None  # it succeeded, or a person cancelled it
+    return None  # the job succeeded, or a person cancelled it
 
 
 def _within_its_time(job: JobNow, now: datetime) -> bool:
@@ -201,7 +205,10 @@ def _within_its_time(job: JobNow, now: datetime) -> bool:
 
 
 def failed_runs(rows: Sequence[Happened], most: int) -> list[Happened]:
-    """The rows of the last runs, newest first, if *most* or more of them failed. Each try of a job is a run."""
+    """Return the rows of failed runs since the last success, newest first, or [] for fewer than *most* failures.
+
+    Each try of a job counts as a run.
+    """
     found, failed = [], 0
     for row in rows:
         if row.outcome != "enqueued":
@@ -209,7 +216,7 @@ def failed_runs(rows: Sequence[Happened], most: int) -> list[Happened]:
         if row.succeeded or row.dismissed or row.status == "cancelled":
             break
         if not row.failures and row.status != "dead":  # dead without a try: for example, its payload is unreadable
-            continue  # it waits or runs, so its result is open
+            continue  # the job waits or runs, so its result is open
         failed += row.failures or 1
         found.append(row)
     return found if failed >= most else []
