@@ -107,9 +107,9 @@ class Attempt:
     # Fields of its worker.
     worker: str = ""
     on_its_way: bool = False  # a worker or a process has it and will report its end
-    handed_over: bool = False  # a process of its own was asked to adopt it, and may have done so
+    handed_over: bool = False  # a separate process was asked to adopt the job, and may have done so
     started: float | None = None
-    begun: bool = False  # its own code may have run: from now on it is charged for failures
+    begun: bool = False  # the job's own code may have run, so from now on failures are charged
     let_go: threading.Event | None = None  # with ``durable: each``, the worker waits for the commit
 
     @property
@@ -122,7 +122,7 @@ class Attempt:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its end still has to be written or reported."""
+        """Whether the attempt's end still has to be written or reported."""
         return self.phase in _HAS_ENDED
 
     @property
@@ -139,7 +139,7 @@ class Attempt:
 
     @property
     def has_process(self) -> bool:
-        """Whether it runs outside this process, so that it can certainly be killed."""
+        """Whether the attempt runs outside this process, so that it can certainly be killed."""
         if self.is_command or self.in_child_process is not None:
             return self.is_command or bool(self.in_child_process)
         return self.job_type.isolation == "process" or self.job.losses >= ISOLATED_FROM_LOSSES
@@ -161,15 +161,15 @@ class Attempt:
 
     @property
     def safe_until(self) -> float:
-        """Return the monotonic instant by which its code must stop if the lease is not renewed.
+        """Return the monotonic instant by which the attempt's code must stop if the lease is not renewed.
 
-        Each renewal moves it.
+        Each renewal moves that instant.
         """
         return self.leased_at + self.lease_s - lease_margin_s(self.lease_s) if self.lease_s else math.inf
 
     @property
     def overdue_at(self) -> float:
-        """The instant by which its code should have ended by itself."""
+        """The instant by which the attempt's code should have ended by itself."""
         if self.started is None:
             return math.inf
         slack = PROCESS_SLACK + self.to_start if self.has_process else timedelta(0)
@@ -251,11 +251,11 @@ class InFlight:
                 attempt.let_go.set()
 
     def end(self, ended: Ended) -> None:
-        """Keep an end that is to be written."""
+        """Keep an end until it is written."""
         attempt = ended.attempt
         phase = Phase.ENDED if attempt.is_leased else Phase.RETURNED
         if phase in _NEXT[attempt.phase]:
-            self.unwritten[attempt] = ended  # first: an unexpected error may strike between the two lines
+            self.unwritten[attempt] = ended  # before the move, since an unexpected error may strike in between
         self.move(attempt, phase)
 
     def note_overdue(self, attempt: Attempt, outcome: str, now: float) -> None:

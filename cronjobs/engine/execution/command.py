@@ -24,9 +24,10 @@ class Command:
     means ``grace``. With ``term_alone``, SIGTERM goes only to the command itself, and processes that it started get
     SIGTERM after it has ended. With ``leave_running``, processes that the command leaves go on if it ends by itself.
 
-    ``lease`` returns until when the lease is ours, on the monotonic clock. If this process is frozen then, the launcher
-    kills the command. If ``lease`` is None, no lease limits the command. ``on_output`` is called with new output, for a
-    person who watches; an exception from it ends the command. ``output`` collects output, for progress reports.
+    ``lease`` returns the monotonic instant until which the lease is ours. If this process is frozen at that instant,
+    the launcher kills the command. If ``lease`` is None, no lease limits the command. ``on_output`` is called with new
+    output, for a person who watches; an exception from it ends the command. ``output`` collects output, for progress
+    reports.
     """
 
     argv: tuple[str, ...]

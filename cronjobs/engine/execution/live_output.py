@@ -94,7 +94,7 @@ class Streams:
 def live_streams() -> Iterator[Streams]:
     """Replace stdout and stderr. Log records go there, too.
 
-    Call this before handler modules, which may keep the real streams, are imported.
+    Call this before importing handler modules, which may keep references to the streams.
     """
     before = sys.stdout, sys.stderr
     streams = Streams(Live(sys.stdout), Live(sys.stderr))

@@ -103,7 +103,7 @@ class _LogToOutput(logging.Handler):
 
 
 def divert_streams() -> None:
-    """Install the dispatchers. Call this before handler modules, which may keep the real streams, are imported."""
+    """Install the dispatchers. Call this before importing handler modules, which may keep references to the streams."""
     if not isinstance(sys.stdout, _Dispatch):
         sys.stdout = _Dispatch(sys.stdout)
         sys.stderr = _Dispatch(sys.stderr)
@@ -162,7 +162,7 @@ def log_to(handler: logging.Handler) -> None:
 
 
 class captured:  # noqa: N801 used as a function; each job of a drain has one, and a generator takes longer
-    """Collect what this thread prints and logs inside the block, up to a cap. *also* is called with it at once."""
+    """Collect, up to a cap, what this thread prints and logs inside the block. *also* gets each piece at once."""
 
     def __init__(self, sink: CappedText | None = None, also: Callable[[str], Any] | None = None) -> None:
         self._text = sink or CappedText()

@@ -467,7 +467,7 @@ class _Child:
         return text
 
     def new_output(self) -> _News | None:
-        """Return what was printed since the last call, or only the end of it if it is too long. None means nothing."""
+        """Return what was printed since the last call, or None if nothing was. Of a long text, return only the end."""
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
         if size == self._shown:

@@ -11,7 +11,7 @@ decides:
 5. ``RetryLater``: a charged failure, retried after the longest of their delays;
 6. ``Snooze``: uncharged, until the latest of their instants.
 
-A delay from further down the list still counts: a failure next to a RetryLater waits at least as long as that asks.
+A delay from further down the list still counts: a failure next to a RetryLater waits at least the RetryLater's delay.
 """
 
 from __future__ import annotations

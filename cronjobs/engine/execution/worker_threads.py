@@ -120,7 +120,7 @@ class Workers:
                 finished = Context().run(run_attempt, attempt, self.around, self.clock)
             except BaseException as error:  # our own error, not the user's; the slot must survive it
                 finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # undo what the handler blocked, for later ones
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # unblock signals that the handler blocked
             self.ended.put(Ended(attempt, finished, self.clock.monotonic()))
             if attempt.let_go is not None:
                 attempt.let_go.wait()

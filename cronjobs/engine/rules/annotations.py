@@ -2,7 +2,7 @@
 
 Annotations that JSON itself has (``int``, ``list[str]``, ``dict[str, float] | None``) are checked here, without an
 import. pydantic reads dates, dataclasses, models and the like (``payload_pydantic``, in the extra ``cronjobs[types]``).
-An annotation that we do not know, or cannot resolve, is not checked and never an error.
+An annotation that we do not know, or cannot resolve, is not checked. It is never an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ANY_JSON: Final = SCALARS | {list, dict}
 
 
 class Misfit(NamedTuple):
-    """One value that does not fit: where, and why. Never the value itself, which may be a secret."""
+    """One value that does not fit: where it is, and why. The value itself is not stored, as it may be a secret."""
 
     path: Path
     what: str

@@ -8,14 +8,14 @@ from typing import Final, NamedTuple
 from cronjobs.model import Failed, Outcome, Released, rough
 from cronjobs.text import ERROR_LIMIT, one_line
 
-DIFFERS_FOR: Final = timedelta(minutes=10)  # how long workers may have other code than this host: a deploy
+DIFFERS_FOR: Final = timedelta(minutes=10)  # how long different code on workers counts as a deploy under way
 DIFFERS_AFRESH: Final = timedelta(hours=1)  # after so long without a difference, the next one belongs to another deploy
 DIFFERS_AGAIN: Final = timedelta(seconds=20)  # until the next try, during a deploy
 AWAY_AGAIN: Final = timedelta(seconds=10)  # until the next try if a scheduler or worker could not begin the attempt
 
 
 class Versions(NamedTuple):
-    """The versions that both ends of an attempt must have in common."""
+    """The versions that the claiming host and the worker must have in common."""
 
     cronjobs: str
     python: str  # including the minor version: "3.12"

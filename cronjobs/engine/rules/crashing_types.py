@@ -1,4 +1,4 @@
-"""Job types that crash their runners: after two runners died with one, its jobs run in child processes. Pure.
+"""Job types that crash their runners: after two runners died with a type, its jobs run in child processes. Pure.
 
 A crash in a thread kills everything beside it, and a job that the dead runner merely held looks like the job that
 killed it. So a type is only suspected at first. Jobs that end cleanly, in threads or in processes, clear their type:
@@ -94,7 +94,7 @@ def ends_needed(suspected: bool) -> int:
 
 
 def is_crash(outcome: Outcome) -> bool | None:
-    """Whether the job that ended like this in a child process would have crashed a tick, or None if unknown.
+    """Whether a job with this *outcome* in a child process would have crashed a tick, or None if that is unknown.
 
     A timeout proves nothing: code that keeps the GIL for ever ends a tick, code that merely sleeps does not.
     """

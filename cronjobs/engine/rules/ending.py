@@ -57,7 +57,7 @@ def decide_end(
     misfits: Refusals | None = None,
     why_not_again: str | None = None,
 ) -> Decided:
-    """Decide about one ended attempt. *now* is the database's time, *ended_ago* is how long ago the attempt ended.
+    """Decide about one ended attempt. *now* is the database's time. *ended_ago* is how long ago the attempt ended.
 
     If the job is dead although it had tries left, its error says why.
     """

@@ -61,7 +61,7 @@ def absolute(command: str, config: Path) -> str:
 def last_own_line(traceback: str | None, folder: Path) -> str | None:
     """Return where the user's own code was when it failed, and that line of code, or None if the traceback has none.
 
-    Their own code lies in *folder*, the file's folder. If the traceback has no such code, it is the code outside the
+    That is code in *folder*, the configuration file's. If the traceback has no such code, it is code outside the
     folders of installed packages.
     """
     frames = list(_FRAME.finditer(traceback or ""))

@@ -32,7 +32,7 @@ def lease_of(job: Job) -> Lease:
 
 
 class Report(NamedTuple):
-    """A report that a renewal also writes. If ``live_output`` is None, the row keeps its live output."""
+    """A running attempt's report, which a renewal also writes. A ``live_output`` of None leaves the row's unchanged."""
 
     lease: Lease
     reported: Reported

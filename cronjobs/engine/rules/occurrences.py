@@ -13,7 +13,7 @@ ON_TIME_WITHIN: Final = timedelta(minutes=2)  # an older occurrence is missed, a
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """*count* occurrences from *first* to *last*, both of which are occurrences."""
+    """*count* occurrences, of which *first* is the first and *last* the last."""
 
     first: datetime
     last: datetime
@@ -22,7 +22,7 @@ class Range:
 
 RAN_EARLY: Final = "ran early at"  # prefix of the ledger's reason for a run that a wrong clock made early
 UP_TO_ATTEMPT: Final = ", up to attempt"  # followed by the job's attempts so far; a later attempt is in time
-# prefix of the reason for an occurrence that this run does not make up for
+# prefix of the reason that ``not_made_up_reason`` gives
 NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"
 BACKFILLED: Final = "backfill by"  # prefix of the reason for an occurrence that a person ran afterwards
 BEFORE: Final = "; before: "  # in that reason, followed by what had become of the occurrence before

@@ -40,7 +40,7 @@ class TooManyTrials(Exception):
 
 
 class PydanticReader:
-    """Reads the values of one annotation. Its validator takes milliseconds to build, so the first value builds it."""
+    """Reads the values of one annotation. The first value builds the validator, which takes milliseconds."""
 
     def __init__(self, annotation: Any) -> None:
         self._annotation = annotation

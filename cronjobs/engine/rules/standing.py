@@ -1,9 +1,9 @@
 """Judge whether a schedule had its runs, by its ledger rows and their jobs, row by row. Pure.
 
-"All well" is said only if every active schedule that is not paused had its runs. The rule applies to each occurrence
-that is older than its grace and newer than the last run that succeeded. It must run within its timeout, wait for a
-retry, have given way to such a run or been coalesced into one, or a person must have dealt with it. A run that a wrong
-clock made before its occurrence was due does not count.
+"All well" is said only if every active schedule that is not paused had its runs. Each occurrence counts that is older
+than its grace and newer than the last run that succeeded. Its job must run within its timeout or wait for a retry, or
+the occurrence must have given way to such a run or been coalesced into one, or a person must have dealt with it. A run
+that a wrong clock made before its occurrence was due does not count.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _stands(job: JobNow | None, now: datetime, grace: timedelta) -> bool:
 
 
 def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:
-    """Return why a job due a *grace* ago counts neither as a run nor as a job to wait for, or None if it does."""
+    """Return why a job due a *grace* ago counts neither as a run nor as one to wait for, or None if it counts."""
     match job.status:
         case "running":
             return None if _within_its_time(job, now) else "overruns"

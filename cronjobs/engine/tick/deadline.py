@@ -67,7 +67,7 @@ def arm() -> Guard:
 
 
 def left_s() -> float:
-    """Seconds until the timer ends this process; infinity if it was never started."""
+    """Return the seconds until the timer ends this process, or infinity if the timer was never started."""
     return math.inf if _armed is None else _armed.watchdog.instant - SYSTEM.monotonic()
 
 

@@ -127,7 +127,7 @@ class Ends:
         self.in_flight.end(ended)
 
     def _answered(self, attempt: Attempt, answer: str) -> None:
-        """A long job's process answered, or did not start."""
+        """Handle the answer of a long job's process, or its failure to start."""
         if answer == ADOPTED:
             if attempt.is_leased:
                 self.in_flight.move(attempt, Phase.GONE)

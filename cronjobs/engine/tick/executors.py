@@ -62,7 +62,7 @@ class Supervision:
 
 
 class SupervisorLock:
-    """Held by the one supervisor that takes jobs; ``release`` lets the next tick start another one."""
+    """The lock of the one supervisor that takes jobs. ``release`` lets the next tick start another supervisor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor

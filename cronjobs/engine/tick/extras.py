@@ -36,7 +36,7 @@ LAST_S: Final = 10.0  # for extras at the end of a process that has no deadline
 
 
 class Door(NamedTuple):
-    """An extra: the module with its ``hook``, and whether a project with these settings and this spool uses it."""
+    """An extra: the module with its ``hook``. ``wanted`` says whether a project uses it, by its settings and spool."""
 
     module: str
     wanted: Callable[[Settings, str], bool]

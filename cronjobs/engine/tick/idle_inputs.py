@@ -1,4 +1,4 @@
-"""The file that a full tick leaves for the fast path of the next ones: see ``probe.inputs``."""
+"""The file that a full tick leaves for the fast path of later ticks: see ``probe.inputs``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def leave(start: Start, settings: Settings, address: Address, seen: Overview, sp
 
 
 def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> Inputs | None:
-    """Return the inputs, or None if the fast path would not understand them. *spool*: see ``spool_address``."""
+    """Return the inputs, or None if the fast path would not understand them. ``spool_address`` returns *spool*."""
     if not start.folder or settings.by_django:  # the fast path cannot see when Django's settings change
         return None
     variables = sorted({*settings.variables, *ALWAYS})

@@ -214,8 +214,8 @@ class Loop:
     def finish(self, last_write: Callable[[Connection], None] = without_a_row) -> bool:
         """Run the last transaction. Return whether a thread still runs.
 
-        The transaction writes outcomes, the history rows of attempts that still run, and *last_write*, which by default
-        marks that findings may have changed. It also cuts the leases of those attempts to 2 s.
+        The transaction writes the outcomes, and the history rows of attempts that still run. It cuts the leases of
+        these attempts to 2 s, and then calls *last_write*, which by default marks that findings may have changed.
 
         If a thread still runs, the caller must end the process before its lease ends, so that no second owner can begin
         while the code still runs here. The lease may be cut from the first try on, even if that try seems to fail.

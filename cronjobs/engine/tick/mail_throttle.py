@@ -140,8 +140,8 @@ class Alarm:
 def _quiet_until(known: dict[str, Any]) -> dict[str, int]:
     """Return, for the fast path, the instant before which no tick without work can end any of these causes.
 
-    Return {} if one of them may end at any time, as all but deaths may. Deaths are over an hour after the last one if a
-    job has succeeded since, otherwise a day later.
+    Return {} if one of them is not about deaths, since such a cause may end at any time. A cause of deaths is over an
+    hour after the last death if a job has succeeded since, otherwise a day later.
     """
     ends = [
         datetime.fromisoformat(entry.get("last", entry["since"])) + (HOURLY if entry.get("well") else DAILY + HOURLY)
@@ -169,7 +169,7 @@ def leave_word(config: Path, line: str) -> None:
 
 
 def leave_death(config: Path, whose: str, event: events.Event) -> None:
-    """Keep *event* for the next tick to print, if the event says that a job is dead. *whose* is "a long job", say."""
+    """Keep *event* for the next tick to print, if it says that a job is dead. *whose* names the job: "a long job"."""
     if event.name == "job.dead":
         leave_word(config, f"{whose} is dead: {events.death_line(event, config)}")
 

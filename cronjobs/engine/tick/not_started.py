@@ -51,9 +51,9 @@ LONGEST_NAME: Final = 200  # characters
 class TickState:
     """The room that a tick still had when it ended.
 
-    Jobs longer than ``longest_s`` need a place for long jobs; it is infinite without such places (``long_jobs: 0``).
-    ``left`` is how many more jobs --limit allowed. ``slots`` says whether a worker was free. ``running`` counts the
-    running jobs by concurrency key.
+    A job longer than ``longest_s`` needs a place for long jobs. ``longest_s`` is infinite if there are no such places
+    (``long_jobs: 0``). ``left`` is how many more jobs --limit allowed. ``slots`` says whether a worker was free.
+    ``running`` counts the running jobs by concurrency key.
     """
 
     types: JobTypes

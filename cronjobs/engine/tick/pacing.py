@@ -14,7 +14,7 @@ from cronjobs.engine.tick.trouble import FAULT
 POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
 MORE_DUE_S: Final = 0.02  # until the next claim, if another runner was just checking limits
 UNBEGUN_S: Final = 1.0  # after this, release jobs claimed ahead that have not started: no slot will be free soon
-LAST_CHANCE_S: Final = 0.25  # in which a handler that stops when asked at its timeout can still end in this tick
+LAST_CHANCE_S: Final = 0.25  # time in which a handler that stops when asked at its timeout can still end in this tick
 LOCKED_PAUSE_S: Final = 0.1  # before the next try for a row that another transaction has locked
 SHORTEST_WAIT_S: Final = 0.001
 
@@ -61,10 +61,10 @@ class Pace:
 class LoopState:
     """The state of a loop. Instants are seconds of the monotonic clock; infinity means never.
 
-    ``busy`` has the claimed attempts that have not ended. ``running_on`` has those that recorded their own success and
-    are still within their timeouts. ``without_lease`` counts the attempts that occupy a slot without a lease, including
-    ``running_on``. ``left`` is how many more jobs the caller allows. ``outage_pause_s`` is how long to wait after a
-    database error, or None without one. ``outage_stays`` says that waiting cannot fix that error.
+    ``busy`` has the claimed attempts that have not ended. ``running_on`` has attempts that recorded their own success
+    and are still within their timeouts. ``without_lease`` counts the attempts that occupy a slot without a lease,
+    including ``running_on``. ``left`` is how many more jobs the caller allows. ``outage_pause_s`` is how long to wait
+    after a database error, or None without one. ``outage_stays`` says that waiting cannot fix that error.
     """
 
     now: float
@@ -122,7 +122,7 @@ def why_ended(state: LoopState) -> str | None:
 
 
 def wait_s(state: LoopState) -> float:
-    """Seconds until the next thing to do; an attempt that ends wakes the loop earlier."""
+    """Return the seconds until the next thing to do. An attempt that ends wakes the loop earlier."""
     now = state.now
     if state.outage_pause_s is not None:
         return max(SHORTEST_WAIT_S, min(state.outage_pause_s, state.deadline - now, state.stop_by - now))

@@ -28,7 +28,7 @@ PATIENCE_S: Final = 1.0  # how long to wait for SQLite's write lock; any other w
 
 @dataclass(frozen=True)
 class Before:
-    """For each kind of row, the instant before which it may be removed."""
+    """For each kind of row, the instant before which rows of that kind may be removed."""
 
     succeeded: datetime
     dead: datetime
@@ -42,7 +42,7 @@ class Before:
 
     @property
     def jobs(self) -> tuple[tuple[str, datetime], ...]:
-        """The statuses of ended jobs, each with that instant."""
+        """The statuses of ended jobs, each with the instant before which such jobs may be removed."""
         return (("succeeded", self.succeeded), ("dead", self.dead), ("cancelled", self.dead))
 
 

@@ -58,7 +58,7 @@ class Recovery:
     def run(self) -> None:
         """Settle attempts whose lease expired or whose runner is dead.
 
-        The outcome is the one that the runner recorded. Without a record, the attempt is lost.
+        The outcome is the one that the runner recorded. Without a record, an attempt that may have begun is lost.
         """
         self._cut_far_leases()
         while self.tick.go_on():
@@ -140,7 +140,7 @@ class Recovery:
 
 
 def _policy_of(expired: Expired) -> AttemptPolicy:
-    """Return the policy that the claim wrote. If plain SQL removed it, the job must not run a second time."""
+    """Return the policy that the claim wrote. If plain SQL wrote none, the job must not run a second time."""
     if expired.policy is not None:
         return expired.policy
     return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")

@@ -107,7 +107,7 @@ class Result:
         return [*self.not_started, *({"why": NOT_LOADED, "where": where} for where in noted(self.not_loaded))]
 
     def did(self) -> dict[str, Any]:
-        """The figures that are not zero, for the tick's row."""
+        """Return the figures that are not zero, for the tick's row."""
         counts = {name: count for name, count in asdict(self.counts).items() if count}
         more: dict[str, Any] = {"recovered": self.recovered, "pruned": self.pruned, "occurrences": self.occurrences}
         more |= {"refused": self.refused, "overran": sorted(self.overran)}

@@ -15,14 +15,16 @@ LONGEST_LEASE: Final = timedelta(days=1)  # the longest that a configuration may
 
 @dataclass(frozen=True)
 class Runners:
-    """Runners by ``locked_by``. Leases of ``dead`` runners are recovered at once, and of ``working`` runners never."""
+    """Runners by ``locked_by``. ``dead`` ones lose their leases at once; ``working`` ones keep even expired leases."""
 
     dead: tuple[str, ...] = ()
     working: tuple[str, ...] = ()
 
 
 def sort_runners(holders: Mapping[str, float | None], here: Identity) -> Runners:
-    """Sort the lease holders of this host. *holders* has the highest age of their processes, or None if unknown.
+    """Sort the lease holders of this host into dead and working runners.
+
+    *holders* has, by ``locked_by``, the highest age that the runner's process can reach, or None if unknown.
 
     When a clock steps forward or a machine resumes, leases of live processes expire. A runner that is proven alive, is
     not stopped, and is within its own limit keeps them: it is about to renew them. Beyond its limit it is stuck or
@@ -40,7 +42,7 @@ def sort_runners(holders: Mapping[str, float | None], here: Identity) -> Runners
 def lease_is_wrong(locked_until: datetime, now: datetime, lease_s: float | None) -> bool:
     """Whether a lease ends later than any runner with a correct clock can have written.
 
-    *lease_s*: the length of that runner's leases, or None if unknown.
+    *lease_s* is the length of that runner's leases, or None if unknown.
     """
     longest = LONGEST_LEASE if lease_s is None else timedelta(seconds=min(lease_s, LONGEST_LEASE.total_seconds()))
     return locked_until > now + longest + CLOCK_SLACK

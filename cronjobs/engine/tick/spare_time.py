@@ -55,7 +55,7 @@ class SpareTime:
         """Note a clock that jumped, and let the extras begin. A tick calls this before all else."""
         tick, seen = self.tick, self.seen
         if pruning.clock_jumped(seen.last_tick_at, seen.now):
-            # Before the tick's row is written: the next tick compares the clock with that row, and sees no jump.
+            # Before the tick's row is written: compared with that row, the next tick's clock shows no jump.
             tick.try_part(partial(pruning.note_pruned, tick, seen.now))
         self.extras.begin()
 
@@ -100,7 +100,7 @@ class SpareTime:
             self.tick.try_part(partial(fold_counts, self.tick, share, hourly=hourly), retry_until=0)
 
     def _has_news(self) -> bool:
-        """Whether findings may have changed: the tick did something, or met something that no probe asks about."""
+        """Whether findings may have changed, because something was due, was done or went wrong in this tick."""
         seen, result = self.seen, self.tick.result
         due = seen.jobs_due or seen.schedules_due or seen.paused_due or seen.expired
         return bool(due or result.did() or result.faults or result.trouble or not self.tick.fire_schedules)

@@ -1,4 +1,4 @@
-"""The tick's own row. Its first write inserts the row, so that a killed tick leaves a trace. Its last completes it."""
+"""The tick's own row. The first write inserts the row, so that a killed tick leaves a trace; the last completes it."""
 
 from __future__ import annotations
 

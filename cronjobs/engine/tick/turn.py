@@ -66,7 +66,7 @@ EXPECTED_MORE: Final = timedelta(seconds=0.5)
 
 @dataclass
 class Experience:
-    """The run times of each type's jobs in this tick, from which the next job's run time is expected.
+    """The run times of each type's jobs in this tick, which predict how long the type's next job takes.
 
     If only the default timeout counted, the last third of each minute would be idle.
 
@@ -109,7 +109,8 @@ class ClaimPlanner:
 
     ``typical_s`` is how long jobs that may be claimed ahead took lately, or None if unknown. ``last_s`` is how long the
     last job took, ``write_s`` how long the last turn's transaction took. ``claimed`` counts the jobs claimed so far.
-    ``runner`` is the highest age this tick's process can reach, or None if unknown. ``many_queues``: see ``Overview``.
+    ``runner`` is the highest age this tick's process can reach, or None if unknown. ``Overview`` describes
+    ``many_queues``.
     """
 
     settings: Settings
@@ -277,8 +278,9 @@ class Batch:
 
     ``held`` has all our leases, if the turn needs them. ``room`` is how many jobs to claim.
 
-    If ``unsettled`` is True, an earlier claim got no answer. Jobs that it leased to us are neither in ``held`` nor in
-    ``given_up``, which has leases that may still be ours in the rows, but must expire because their attempts began.
+    If ``unsettled`` is True, an earlier claim got no answer, and may have leased us jobs that are neither in ``held``
+    nor in ``given_up``. The leases in ``given_up`` may still be ours in the rows, but must expire, because their
+    attempts began.
 
     ``reports`` has the handlers' reports for the renewal to write, by job id.
 
@@ -389,7 +391,7 @@ class Writer:
         except CommitUnconfirmed:
             for found in (settled, unsure, claim.jobs if claim else (), long.jobs if long else ()):
                 self.unconfirmed += found
-            self.claim_unsettled = any(each.unread for each in (claim, long) if each)  # released later
+            self.claim_unsettled = any(each.unread for each in (claim, long) if each)  # the next turn releases these
             raise
         self.claim_unsettled = False
         return BatchResult(

@@ -1,10 +1,10 @@
 """End a tick on time whatever Python is doing, with a kernel timer and SIGALRM's default action.
 
 Signal handlers in Python, watchdog threads and ``os._exit`` all need the GIL, which a C call may hold for seconds. The
-kernel does not need it. faulthandler's C handler dumps the stacks first, so that cron's mail shows where it hung.
+kernel does not need it. faulthandler's C handler dumps the stacks first, so that cron's mail shows where the tick hung.
 
-A handler may disarm SIGALRM. So before the first handler is imported, a second timer is set to fire shortly after it,
-which user code cannot remove: ``HardLimit``.
+A handler may disarm SIGALRM. So before the first handler is imported, a second timer is set to fire shortly after
+SIGALRM. User code cannot remove this timer: ``HardLimit``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Watchdog:
                 faulthandler.unregister(signal.SIGALRM)
 
     def stand_at(self, instant: float) -> None:
-        """Let the process end at *instant* (monotonic seconds). An instant in the past ends it now."""
+        """Set the timer to end the process at *instant* (monotonic seconds). An instant in the past ends it now."""
         left_s = max(0.001, instant - self._clock.monotonic())
         if self._hard is not None and instant != self.instant:  # the call releases the GIL, so avoid it
             self._hard.stand_at(instant + self._hard_after_s)

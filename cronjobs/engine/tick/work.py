@@ -109,7 +109,7 @@ class Work:
         return self.loop
 
     def _look(self) -> tuple[list[Crashing], Signs]:
-        """Return the job types that may have killed earlier ticks, and the signs that reading a row did.
+        """Return the job types that runners died with, and the signs that reading a row killed a tick.
 
         First write this tick's row, by which a later tick can see whether this one died.
         """
