@@ -296,7 +296,7 @@ class InFlight:
         return min([each.leased_at for each in attempts if not (working and each.has_ended)], default=math.inf)
 
     def busy(self) -> list[Attempt]:
-        """Claimed attempts that have not ended, started or not, without those being handed over to a process."""
+        """Claimed attempts that have not ended, whether started or not, except those being handed over."""
         return [each for each in self.held.values() if each.phase in _AT_WORK]
 
     def handing_over(self) -> list[Attempt]:
@@ -327,7 +327,7 @@ class InFlight:
         return found
 
     def reported(self, reports: Iterable[Report]) -> None:
-        """Note that the rows have these reports."""
+        """Note that these reports are committed to the rows."""
         for report in reports:
             attempt = self.held.get(report.lease.job_id)
             if attempt is not None:

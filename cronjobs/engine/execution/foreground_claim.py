@@ -92,7 +92,7 @@ def begin_new(
 def begin_existing(database: Database, job_id: int, settings: Settings, known: JobTypes, *, locked_by: str) -> Job:
     """Claim a waiting job, due or not.
 
-    Raises CannotRun if it does not wait, has an unknown type, or must wait for one of the file's limits.
+    Raises CannotRun if the job does not wait, has an unknown type, or must wait for one of the file's limits.
     """
     with database.read() as connection:
         _require_runnable(connection, job_id, known)

@@ -77,7 +77,7 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
         with EndingCopies():
             arguments, misfits = registration.decoded(attempt.job.payload)  # runs code of the user's classes
             if fault := registration.type_fault(misfits):
-                attempt.begun = False  # the handler did not run, so this does not show that it works
+                attempt.begun = False  # the handler did not run, so this proves nothing about it
                 return mismatch(fault)
             result = handler(*(() if ctx is None else (ctx,)), **arguments)
             if result is not None and inspect.isawaitable(result):
@@ -94,7 +94,7 @@ def _surrounded(
 ) -> Callable[..., Any]:
     """Return *handler* inside the hooks of ``around_attempts``, and these inside the file's ``around:`` entries.
 
-    If there are any, an async handler is awaited inside them.
+    If there are any hooks or entries, an async handler is awaited inside them.
     """
     entries = around.settings.around
     if not (entries or HOOKS):
@@ -164,7 +164,7 @@ def _command(
         shutdown_grace=_shutdown_grace(around),
         max_memory=attempt.job_type.max_memory,
         leave_running=attempt.job_type.leftovers == "leave",
-        lease=(lambda: attempt.safe_until) if attempt.lease_s else None,  # each renewal moves it
+        lease=(lambda: attempt.safe_until) if attempt.lease_s else None,  # each renewal moves this instant
         on_output=_on_output(attempt, around, clock),
         output=attempt.reporting.output,
     )
@@ -218,8 +218,8 @@ def _awaited(result: Any, attempt: Attempt, around: WorkerContext, hooks: Surrou
 async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
     """Await a handler. Cancel it through its event loop at its timeout and when it has to stop.
 
-    At shutdown its context reports the shutdown at once, so it gets half the grace period to end by itself. Once the
-    handler has ended, nothing is cancelled, because the hooks around it must clean up.
+    At shutdown its context reports the shutdown at once, so the handler gets half the grace period to end by itself.
+    Once the handler has ended, nothing is cancelled, because the hooks around it must clean up.
     """
     import asyncio
 

@@ -229,7 +229,7 @@ def become(
 
 
 def limit_memory(most: int) -> None:
-    """Limit how many bytes this process, and each one that it starts, may allocate; the kernel refuses more.
+    """Limit how many bytes this process, and each process that it starts, may allocate. The kernel refuses more.
 
     RLIMIT_DATA counts private writable memory since Linux 4.7, getrlimit(2). RLIMIT_AS would also count memory that is
     only reserved: every thread of a C program reserves 64 MiB that it never touches.

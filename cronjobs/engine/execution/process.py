@@ -51,7 +51,7 @@ from cronjobs.model import ExitCodes, Failed, Job, Outcome, Released, Succeeded,
 from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
 POLL_S: Final = 0.05  # a stop is noticed at most this late; a command's end is noticed at once
-# for leftovers that are about to end by themselves: bash's ``> >(tee log)`` outlives its shell
+# time for leftovers that are about to end by themselves: bash's ``> >(tee log)`` outlives its shell
 LEFTOVER_PAUSE_S: Final = 0.5
 LEFTOVER_GRACE_S: Final = 2.0
 LAUNCHER_GRACE_S: Final = 5.0  # the launcher itself gives up after 3

@@ -10,7 +10,7 @@ from cronjobs.engine.rules.progress import LIVE_LIMIT, HowFar, Reported, progres
 from cronjobs.masking import longest_form, mask, mask_urls, safe_until
 from cronjobs.text import OUTPUT_LIMIT, CappedText
 
-LOOK_BACK: Final = OUTPUT_LIMIT // 2  # the most bytes of new output to read; ``CappedText`` keeps no longer end
+LOOK_BACK: Final = OUTPUT_LIMIT // 2  # the most bytes of new output to read; ``CappedText`` may hold no more of its end
 MOST_HELD: Final = 4 * LIVE_LIMIT  # bytes that wait for the end of a possible secret
 LONGEST_LINE: Final = 512  # characters; no progress line is longer
 _SPACE: Final = " \t\r\n"

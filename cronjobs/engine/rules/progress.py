@@ -14,7 +14,7 @@ from cronjobs.text import clean, one_line
 
 NOTE_LIMIT: Final = 200  # characters
 LIVE_LIMIT: Final = 4 * 1024  # bytes of the output's end that travel with a renewal
-LARGEST: Final = 1e15  # beyond this a float does not count one by one
+LARGEST: Final = 1e15  # up to here a float can count in steps of one
 
 # "::progress 37/120", "::progress 12.5", and perhaps a note. Apart from spaces, nothing else is on the line.
 _LINE: Final = re.compile(r"\s*::progress[ \t]+(\d{1,15}(?:\.\d{1,6})?)(?:/(\d{1,15}(?:\.\d{1,6})?))?(?:[ \t]+(.*))?")

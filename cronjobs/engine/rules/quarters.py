@@ -87,7 +87,7 @@ def evenly(row: Became, first: int, count: int) -> Iterable[int]:
     (begin, end), steps = row.span, row.many - 1
     if (end - begin) / QUARTER <= steps:
         return range(max(row.first, first), min(row.last, first + count) + 1)
-    before = int((first - row.first) * QUARTER * steps / (end - begin))  # so many are due before *first*, or one more
+    before = int((first - row.first) * QUARTER * steps / (end - begin))  # due before *first*: so many, or one more
     places = range(max(0, before - 1), min(steps, before + count + 1) + 1)  # at most one in a quarter
     return {number_of(begin + (end - begin) * place / steps) for place in places}
 

@@ -19,7 +19,7 @@ DEFAULT_GRACE: Final = timedelta(hours=1)  # of a schedule without ``grace:``; o
 # After its timeout or its lease, an attempt has this long until its runner has stopped it or a tick has settled it.
 OVERRUN: Final = timedelta(minutes=5)
 
-SAID_ELSEWHERE: Final = ("missed", "dead")  # these findings end by rules of their own
+SAID_ELSEWHERE: Final = ("missed", "dead")  # these have findings of their own, which end by other rules
 
 Why = Literal["missed", "full", "dead", "put off", "waits", "overdue", "overruns"]
 

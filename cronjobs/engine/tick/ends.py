@@ -114,7 +114,7 @@ class Ends:
         if attempt.phase is Phase.LOST:
             self.in_flight.move(attempt, Phase.GONE)
         if attempt.phase is Phase.GONE:
-            return  # its lease is lost: record nothing of it
+            return  # the lease is lost, so record nothing
         if isinstance(ended.finished.outcome, Released):
             self.release([attempt], ended.finished.outcome)
             return
@@ -148,7 +148,7 @@ class Ends:
             if attempt.is_leased and not attempt.has_ended:
                 outcome = unbegun(attempt) or why
                 self.in_flight.end(Ended(attempt, Finished(attempt.job, outcome), now))
-                self.planner.typical_s = None  # and claim no further ahead until the pace is known again
+                self.planner.typical_s = None  # claim nothing ahead until the pace is known again
 
     def lost(self, attempt: Attempt) -> None:
         """Report that the lease was taken over or expired."""

@@ -31,7 +31,7 @@ from cronjobs.model import Finished, Job
 if TYPE_CHECKING:
     from cronjobs.engine.jobs.job_types import JobTypes
 
-WAIT_S: Final = 2.0  # in all for one extra, while the tick has work
+WAIT_S: Final = 2.0  # how long, in all, a tick with work waits for one extra
 LAST_S: Final = 10.0  # for extras at the end of a process that has no deadline
 
 
@@ -40,7 +40,7 @@ class Door(NamedTuple):
 
     module: str
     wanted: Callable[[Settings, str], bool]
-    beside_jobs: bool = False  # also in the process of a job that runs outside a tick
+    beside_jobs: bool = False  # also used in the process of a job that runs outside a tick
     not_started: bool = False  # it reports a tick that did not begin
 
 
@@ -70,7 +70,7 @@ class Beside:
     identity: Identity
     emit: Callable[[events.Event], None]  # the tick's own thread logs the event later
     clock: Clock = SYSTEM
-    deadline: float = math.inf  # of the tick, seconds of the clock's monotonic time
+    deadline: float = math.inf  # the tick's, in seconds of the monotonic clock
     go_on: Callable[[], bool] = lambda: True  # returns False if the tick has to stop, or the database is gone
     seen: Overview | None = None  # what the tick read as it began; None in the process of a job, which is no tick
     spool: str = "-"  # see ``TickContext``

@@ -47,7 +47,10 @@ class Before:
 
 
 def would_go(connection: Connection, before: Before) -> dict[str, store.Past]:
-    """Return, by kind, the rows that a ``Pruner`` would remove now if none of them is locked. Writes nothing."""
+    """Return, by kind, how many rows a ``Pruner`` would remove now, and the oldest one's instant.
+
+    Locked rows count, too, although a ``Pruner`` would leave them. Writes nothing.
+    """
     found: dict[str, store.Past] = {}
     for status, limit in before.jobs:
         for kind, (rows, oldest) in store.past_jobs(connection, status, limit, before.keys).items():
@@ -161,7 +164,7 @@ class Pruner:
         return list(left.values())
 
     def _keyed_jobs(self, status: str, before: datetime) -> bool:
-        """Delete stripped jobs whose key has expired, too. Other jobs of that age are deleted already."""
+        """Delete stripped jobs whose key has expired. Other jobs of that age are deleted already."""
         place: Slot | None = None
         while self.go_on():
             page = self._page(status, before, place)

@@ -10,7 +10,7 @@ from cronjobs.engine.probe.idle_conditions import PRUNE_EVERY_S, WRONG_CLOCK_S
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.errors import DatabaseBusy
 
-EVERY: Final = timedelta(seconds=PRUNE_EVERY_S)  # between two rounds; only time limits how many rows one removes
+EVERY: Final = timedelta(seconds=PRUNE_EVERY_S)  # between two rounds of pruning; only time limits a round
 OVERDUE: Final = timedelta(hours=2)  # after this even a tick with work spends a little of its time on pruning
 WRONG_CLOCK: Final = timedelta(seconds=WRONG_CLOCK_S)
 SHARE: Final = 0.75  # of the time left in the tick after its work

@@ -50,7 +50,7 @@ class TickRow:
         return ticks.begin_tick(connection, self._facts(connection))
 
     def end(self, connection: Connection, finished_at: datetime, result: Result) -> None:
-        """Write the whole row, whether ``begin`` did or not."""
+        """Write the whole row, whether or not ``begin`` has written it."""
         ends = {
             "finished_at": finished_at,
             "did": result.did(),

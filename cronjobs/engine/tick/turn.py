@@ -282,7 +282,7 @@ class Batch:
     nor in ``given_up``. The leases in ``given_up`` may still be ours in the rows, but must expire, because their
     attempts began.
 
-    ``reports`` has the handlers' reports for the renewal to write, by job id.
+    ``reports`` has the attempts' reports for the renewal to write, by job id.
 
     ``long`` is the filter for long jobs, of which at most ``long_jobs`` may run on ``host``. ``long_room`` is the most
     jobs that this turn may claim, long or not.
