@@ -1,1 +1,1 @@
-"""Edit the user's crontab: our block and the lines that cronjobs takes over. Everything else stays byte for byte."""
+"""Edit the user's crontab: our own block, and the lines that cronjobs takes over. All other bytes stay unchanged."""

@@ -1,6 +1,6 @@
-"""Edit one marked block in the text of a crontab; all other bytes stay. Pure.
+"""Edit one marked block in a crontab's text. All other bytes stay unchanged. Pure.
 
-A crontab is handled as UTF-8 with surrogateescape, split at "\\n" only, so that any content comes out unchanged.
+A crontab is decoded as UTF-8 with surrogateescape and split at "\\n" only, so that any content survives unchanged.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Final, Literal
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.text import visible
 
-# Bytes of a command. Debian's cron accepts 998 and reports "command too long" for 999 (MAX_COMMAND is 1000; measured
-# with "crontab -n", cron 3.0pl1-162); cronie accepts 131,072.
+# The longest command, in bytes. Debian's cron accepts 998 and reports "command too long" for 999 (MAX_COMMAND is 1000;
+# measured with "crontab -n", cron 3.0pl1-162). Cronie accepts 131,072.
 LONGEST_COMMAND: Final = 998
 
 _MARK: Final = re.compile(r"# cronjobs (begin|end) (/.*)")
-SWAPPED: Final = "# cronjobs swapped "  # prefix of a line that cronjobs runs in cron's place; see ``swapping``
+SWAPPED: Final = "# cronjobs swapped "  # begins a line that cronjobs now runs instead of cron; see ``swapping``
 
 
 class CrontabError(CronjobsError):
@@ -41,19 +41,20 @@ class BlockBroken(CrontabError):
 def tick_words(config: Path, interpreter: Path) -> list[str]:
     """Return the command that starts a tick, for cron, systemd and others.
 
-    ``-P``: "-m" alone puts the working directory on the import path, and under cron that is HOME, where a stray
-    ``cronjobs.py`` or ``yaml.py`` would be imported instead. Not ``-I``, which also hides packages installed with "pip
-    install --user" and a PYTHONPATH that the user set in the crontab. Not the ``cronjobs`` script: it may not exist,
-    and its "#!" line has a length limit.
+    Without ``-P``, "-m" puts the working directory on the import path. Under cron that is HOME, where a stray
+    ``cronjobs.py`` or ``yaml.py`` would be imported instead. ``-I`` would also hide packages installed with "pip
+    install --user" and a PYTHONPATH that the user set in the crontab. The ``cronjobs`` script is not used, since it
+    may not exist, and its "#!" line has a length limit.
     """
     return [str(interpreter), "-P", "-m", "cronjobs", "run-due", "--config", str(config)]
 
 
 def command(config: Path, interpreter: Path) -> str:
-    """Return the command as a crontab line has it: quoted for the shell, "%" escaped for cron.
+    """Return the tick's command for a crontab line: quoted for the shell, with "%" escaped for cron.
 
-    No "cd" (the tick finds everything from the configuration's folder), no PATH (``env:`` in the YAML), no lock (ticks
-    may overlap). Raises UsageError for a path that cron cannot carry, or a command too long for it.
+    The command needs no "cd" (the tick finds everything from the configuration's folder), no PATH (``env:`` in the
+    YAML sets it) and no lock (ticks may overlap). Raises UsageError if cron cannot carry a path, or if the command is
+    too long for cron.
     """
     text = shell_words(tick_words(config, interpreter))
     size = len(os.fsencode(text))
@@ -66,14 +67,17 @@ def command(config: Path, interpreter: Path) -> str:
 
 
 def shell_words(words: Sequence[str]) -> str:
-    """Join *words* for a crontab line: quoted for the shell, "%" escaped for cron. Raises UsageError."""
+    """Join *words* for a crontab line, quoted for the shell and with "%" escaped for cron.
+
+    Raises UsageError if cron cannot carry a word.
+    """
     for word in words:
         _check_portable(word)
     return " ".join(_quote(word) for word in words)
 
 
 def _check_portable(word: str) -> None:
-    r"""Raise UsageError for characters that some cron alters however they are quoted.
+    r"""Raise UsageError for characters that some cron changes even in quotes.
 
     A newline ends the entry. Debian's cron turns "\\" into "\" and cronie does not (measured; do_command.c), and
     Debian's ``crontab -l`` writes a carriage return as "\r", so a command with these could not be found again.
@@ -85,13 +89,13 @@ def _check_portable(word: str) -> None:
 
 
 def _quote(word: str) -> str:
-    # Outside quotes "\%" means "%" to a cron that knows the escape, crontab(5), and to the shell of one that does not
-    # (busybox). Inside quotes that shell would keep the backslash.
+    # Outside quotes, "\%" always becomes "%". If cron does not remove the backslash as crontab(5) says (busybox), the
+    # shell does. Inside quotes the shell would keep the backslash.
     return r"\%".join(shlex.quote(part) if part else "" for part in word.split("%")) or "''"
 
 
 def unescaped(text: str) -> str:
-    r"""Return what cron passes to the shell for a command of :func:`command`: "\%" becomes "%". crontab(5)"""
+    r"""Return the result of :func:`command` as cron passes it to the shell: "\%" becomes "%". crontab(5)"""
     return text.replace(r"\%", "%")
 
 
@@ -114,10 +118,10 @@ def when(every: timedelta) -> str:
 
 
 def block(config: Path, interpreter: Path, *, every: timedelta = timedelta(minutes=1)) -> str:
-    """Return the lines for *config*, marked by its path. Both paths are absolute and keep their symlinks.
+    """Return the crontab block for *config*, marked with its path. Both paths are absolute and keep their symlinks.
 
-    No ``MAILTO=``, ``PATH=`` or ``SHELL=`` line: a setting holds for every entry below it (crontab(5)), so it would
-    change the user's own entries.
+    The block has no ``MAILTO=``, ``PATH=`` or ``SHELL=`` line. Such a setting applies to every entry below it
+    (crontab(5)), so it would change the user's own entries.
     """
     return f"# cronjobs begin {config}\n{when(every)} {command(config, interpreter)}\n# cronjobs end {config}\n"
 
@@ -131,7 +135,7 @@ class Mark:
 
 
 def parse_mark(line: str) -> Mark | None:
-    """Return the mark on *line* (an editor may have added a carriage return), or None."""
+    """Return the mark on *line*, or None if there is none. A carriage return that an editor added is ignored."""
     found = _MARK.fullmatch(line.removesuffix("\r"))
     if found is None:
         return None
@@ -140,7 +144,7 @@ def parse_mark(line: str) -> Mark | None:
 
 @dataclass(frozen=True)
 class FoundBlock:
-    """The position of a block: ``crontab[start:stop]``."""
+    """A block's text and its position: ``text`` is ``crontab[start:stop]``."""
 
     text: str
     start: int
@@ -150,7 +154,7 @@ class FoundBlock:
 def find(crontab: str, config: Path) -> FoundBlock | None:
     """Return the block of *config*, or None if there is none.
 
-    Raises BlockBroken unless there is one begin and one end, with no other configuration's mark in between.
+    Raises BlockBroken if its marks are not one begin and one end, with no other configuration's mark in between.
     """
     marks: list[tuple[int, int, int, Mark]] = []  # line number, start, stop, mark
     start = 0
@@ -176,9 +180,10 @@ def find(crontab: str, config: Path) -> FoundBlock | None:
 
 
 def install(old: str, block: str, config: Path) -> str:
-    """Return *old* with *block* in place of its predecessor, else at the end, below all of the user's settings.
+    """Return *old* with *block* in place of the earlier block of *config*.
 
-    All other lines stay byte for byte. Raises BlockBroken rather than guess.
+    If there is none, *block* goes to the end, below all of the user's settings. All other lines stay byte for byte the
+    same. Raises BlockBroken rather than guess.
     """
     found = find(old, config)
     if found is not None:
@@ -188,9 +193,9 @@ def install(old: str, block: str, config: Path) -> str:
 
 
 def remove(old: str, config: Path) -> str:
-    """Return *old* without the block of *config*: byte for byte as before :func:`install`.
+    """Return *old* without the block of *config*, byte for byte as it was before :func:`install`.
 
-    Only a missing newline at its end is added. Raises BlockBroken.
+    Only a missing final newline is added. Raises BlockBroken rather than guess.
     """
     found = find(old, config)
     return old if found is None else _ended(old[: found.start] + old[found.stop :])
@@ -202,7 +207,7 @@ def _ended(text: str) -> str:
 
 
 def diff(old: str, new: str) -> list[str]:
-    """Return a unified diff of two crontabs, its lines safe to print; empty if they are equal."""
+    """Return the lines of a unified diff of two crontabs, safe to print. The list is empty if they are equal."""
     lines = []
     before, after = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new))
     for line in difflib.unified_diff(before, after, "crontab", "crontab, changed", lineterm="\n"):
@@ -213,7 +218,7 @@ def diff(old: str, new: str) -> list[str]:
 
 
 def same_file(crontab: str, config: Path) -> list[str]:
-    """Return other paths to the same file that have a block: each minute would start two ticks (harmless)."""
+    """Return other paths to the same file that also have a block. Cron then starts two ticks a minute (harmless)."""
     marks = (parse_mark(line) for line in crontab.split("\n"))
     begun = {mark.config for mark in marks if mark is not None and mark.kind == "begin"} - {str(config)}
     return sorted(path for path in begun if os.path.realpath(path) == os.path.realpath(config))

@@ -1,4 +1,4 @@
-"""Find the crontab lines that cron runs and that schedules of a file would run as well. Pure."""
+"""Find the crontab lines whose command a schedule of the file also runs, so that it would run twice. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from cronjobs.engine.config.settings import JobTypeSettings, Settings
 
 
 def runs_line(job_type: JobTypeSettings | None, line: CrontabEntry) -> bool:
-    """Whether the command of *job_type* is what cron runs for *line*: the same shell, text and standard input."""
+    """Whether *job_type* runs the same command as cron does for *line*: same shell, text and standard input."""
     shell = dict(line.settings).get("SHELL", "/bin/sh")
     return job_type is not None and (job_type.command, job_type.stdin) == ((shell, "-c", line.command), line.stdin)
 
 
 def doubled(crontab: str, settings: Settings) -> dict[str, int]:
-    """Return the schedules whose command a live line of *crontab* runs, each with the number of its first line."""
+    """Return the schedules whose command cron also runs, each with the number of the first such line of *crontab*."""
     lines = job_lines(crontab)
     found = {
         schedule.name: next((line.number for line in lines if runs_line(settings.job_types.get(schedule.job), line)), 0)
@@ -23,7 +23,7 @@ def doubled(crontab: str, settings: Settings) -> dict[str, int]:
 
 
 def sentence(found: dict[str, int]) -> str:
-    """Say which lines those are, or return "" if there are none.
+    """Return a sentence that names the lines in *found*, or "" if *found* is empty.
 
     For example: "cron itself runs line 3 (backup) and line 5 (tidy) of your crontab".
     """

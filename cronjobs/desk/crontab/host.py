@@ -1,4 +1,4 @@
-"""Facts about cron on this host: whose crontab it runs and in which environment; and a trial tick there."""
+"""Facts about cron on this host: the crontab's owner and the commands' environment. Also runs a trial tick in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cronjobs.text import visible
 
 
 class TickFails(CronjobsError):
-    """A tick fails in cron's environment; exits with that tick's code if it is 3 or 4."""
+    """A trial tick failed in cron's environment. The command exits with the tick's code if that is 3 or 4, else 1."""
 
     def __init__(self, tick: BareTick) -> None:
         self.exit_code = tick.code if tick.code in (3, 4) else 1
@@ -41,7 +41,7 @@ class TickFails(CronjobsError):
 
 
 def user() -> pwd.struct_passwd:
-    """Return the crontab's owner. Raises CrontabError for a uid without a passwd entry: cron needs its home."""
+    """Return the crontab's owner. Raises CrontabError for a user without a passwd entry, since cron needs one."""
     try:
         return pwd.getpwuid(os.getuid())
     except KeyError:
@@ -51,18 +51,19 @@ def user() -> pwd.struct_passwd:
 
 
 def environment(crontab: str, config: Path, *, root: Path = Path("/")) -> dict[str, str]:
-    """Return the environment that cron gives the block of *config*: its defaults and the settings above the block.
+    """Return the environment in which cron runs the block of *config*: cron's defaults and the settings above it.
 
-    Debian's cron adds /etc/environment through pam_env, except PATH.
+    Through pam_env, Debian's cron also adds the variables of /etc/environment, except PATH.
     """
     return {**pam_settings(root), **environment_of(settings_above(crontab, config), user())}
 
 
 def environment_of(settings: Mapping[str, str], owner: pwd.struct_passwd, cron: Cron = "debian") -> dict[str, str]:
-    """Return what cron sets for a command below *settings* in the crontab of *owner*.
+    """Return the environment that cron gives a command below *settings* in *owner*'s crontab.
 
-    crontab(5): SHELL is /bin/sh, HOME and LOGNAME come from the passwd entry, LOGNAME cannot be set. PATH is
-    /usr/bin:/bin (measured on Debian 12); cronie's is _PATH_STDPATH, and it sets USER as well (load_entry in entry.c).
+    By crontab(5), SHELL is /bin/sh, HOME and LOGNAME come from the passwd entry, and a crontab cannot change LOGNAME.
+    PATH is /usr/bin:/bin (measured on Debian 12). Cronie's PATH is _PATH_STDPATH, and cronie also sets USER
+    (load_entry in entry.c).
     """
     defaults = {"SHELL": "/bin/sh", "HOME": owner.pw_dir, "PATH": "/usr/bin:/bin"}
     forced = {"LOGNAME": owner.pw_name}
@@ -73,7 +74,10 @@ def environment_of(settings: Mapping[str, str], owner: pwd.struct_passwd, cron: 
 
 
 def pam_settings(root: Path = Path("/")) -> dict[str, str]:
-    """Return what pam_env(8) sets for cron's commands: /etc/environment and each ``envfile=`` in cron's PAM file."""
+    """Return the variables that pam_env(8) sets for cron's commands.
+
+    It reads the ``envfile=`` that cron's PAM file names, or else /etc/environment.
+    """
     settings = {}
     for service in ("cron", "crond"):
         for line in _lines(root / "etc/pam.d" / service):
@@ -98,23 +102,23 @@ def _lines(file: Path) -> list[str]:
 class BareTick:
     """The result of a tick in cron's environment.
 
-    ``database``: the URL it reached, without a password, or None if it reached none.
+    ``database``: the URL of the database that the tick reached, without the password, or None if it reached none.
     """
 
     code: int  # 128 + n if a signal ended it, as a shell reports it
     database: str | None
     said: str  # what it wrote to stderr; safe to print
-    reported: bool = False  # the tick printed its own report; Python alone may also exit with 1
+    reported: bool = False  # whether the tick printed its report; without one, exit code 1 may be Python's own
 
     @property
     def works(self) -> bool:
-        return self.reported and self.code in (0, 1)  # 1: a job died in it, but the tick worked
+        return self.reported and self.code in (0, 1)  # 1: a job ended dead, but the tick itself worked
 
 
 def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *, limit: timedelta) -> BareTick:
-    """Run the exact command of the block as cron would: its shell, environment, folder, no terminal, its own session.
+    """Run the block's exact command as cron would: cron's shell, environment and folder, no terminal, a new session.
 
-    It is a real tick: due jobs run. Only ``--json`` is added; the process is ended after *limit*.
+    This is a real tick, so due jobs run. Only ``--json`` is added to the command. After *limit* the process is killed.
     """
     line = unescaped(command(config, interpreter)) + " --json"
     try:
@@ -125,7 +129,7 @@ def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            umask=0o022,  # a daemon's; measured under Debian's cron
+            umask=0o022,  # as under Debian's cron (measured)
             start_new_session=True,
         )
     except OSError as error:
@@ -137,7 +141,7 @@ def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         for pipe in (process.stdout, process.stderr):
-            if pipe is not None:  # do not read to EOF: a stray child may hold it open
+            if pipe is not None:  # do not read to EOF: a stray child may keep the pipe open
                 pipe.close()
         if not isinstance(stopped, subprocess.TimeoutExpired):
             raise
@@ -154,7 +158,7 @@ def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *
 
 
 def _report(out: bytes) -> dict[str, Any]:
-    """Return the tick's report, which follows any output of the shell's start-up files; {} if there is none."""
+    """Return the tick's report, or {} if there is none. Output of the shell's start-up files may precede it."""
     for start in (0, out.rfind(b"\n{") + 1):
         try:
             found = json.loads(out[start:])
@@ -166,9 +170,9 @@ def _report(out: bytes) -> dict[str, Any]:
 
 
 def mail_program(root: Path = Path("/")) -> Path | None:
-    """Return the mail program that cron uses, or None if there is none, and cron drops output.
+    """Return the mail program that cron uses. None means that there is none, so cron drops the commands' output.
 
-    Debian's cron and cronie call /usr/sbin/sendmail by that path; one elsewhere on PATH does not help them.
+    Debian's cron and cronie call /usr/sbin/sendmail by its full path. A sendmail elsewhere on PATH does not help them.
     """
     for path in ("usr/sbin/sendmail", "usr/lib/sendmail"):
         if os.access(root / path, os.X_OK):
@@ -177,10 +181,7 @@ def mail_program(root: Path = Path("/")) -> Path | None:
 
 
 def daemon_runs(root: Path = Path("/")) -> bool | None:
-    """Return whether a cron daemon runs here.
-
-    Return None if that is unknown: without /proc, or if it hides other users' processes.
-    """
+    """Whether a cron daemon runs here. None means unknown: there is no /proc, or it hides other users' processes."""
     if not (root / "proc/1").is_dir():
         return None
     for file in (root / "proc").glob("[0-9]*/comm"):

@@ -1,7 +1,7 @@
 """Parse a user's crontab as cron does: settings, entries, and the input after a "%". Pure.
 
-Debian's cron (3.0pl1) and cronie differ in details, so parsers take *cron*, which of the two to follow. The rules
-come from env.c, entry.c, misc.c and do_command.c of each.
+Debian's cron (3.0pl1) and cronie differ in details, so the parsers take *cron*, the one whose rules to follow. The
+rules come from env.c, entry.c, misc.c and do_command.c of both.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final, Literal
 from cronjobs.desk.crontab.block import LONGEST_COMMAND, SWAPPED, find, parse_mark
 
 Cron = Literal["debian", "cronie"]
-# Bytes of a command including its input after "%": each cron's MAX_COMMAND
+# The longest command in bytes, including its input after "%": each cron's MAX_COMMAND.
 LONGEST: Final[dict[Cron, int]] = {"debian": LONGEST_COMMAND, "cronie": 131_071}
 _BLANK: Final = " \t"
 _SPACES: Final = " \t\n\v\f\r"  # isspace(3)
-# Any line that runs exec, however it was written: the name, and what --cron says.
+# Matches a line that runs "cronjobs exec", in any spelling, and captures the name.
 _EXEC: Final = re.compile(
     r"(?:^|[;&|]\s*|/|-m\s+)cronjobs(?:\s[^'\"&|;]*?)?\s+exec\s+(?P<name>[A-Za-z0-9_.:-]+)(?=\s|$)"
 )
@@ -27,11 +27,11 @@ _EXEC: Final = re.compile(
 
 @dataclass(frozen=True)
 class CrontabEntry:
-    r"""A line that runs a command. ``when``: the five fields, or the @ name, as written but for blanks between them.
+    r"""A line that runs a command.
 
-    ``written``: all that follows them, "%" and "\%" not yet interpreted. ``stdin``: the text that cron writes to the
-    command's standard input, or "" for none. ``settings``: from the lines above. ``comments``: the comment lines
-    directly above.
+    ``when``: the five fields with single spaces between them, or the @ name. ``written``: the rest of the line, with
+    "%" and "\%" not yet interpreted. ``stdin``: the text that cron writes to the command's standard input, or "" for
+    none. ``settings``: the environment settings above the line. ``comments``: the comment lines directly above it.
     """
 
     number: int
@@ -46,7 +46,7 @@ class CrontabEntry:
 
 @dataclass(frozen=True)
 class NoEntry:
-    """A line that cron itself cannot use, and why. Debian's cron then ignores the whole crontab, cronie the line."""
+    """A line that cron rejects, and why. Debian's cron then ignores the whole crontab, cronie only the line."""
 
     number: int
     text: str
@@ -72,7 +72,7 @@ def exec_name(line: CrontabEntry) -> str | None:
 def _entries(crontab: str, cron: Cron) -> Iterator[CrontabEntry | NoEntry]:
     settings: dict[str, str] = {}
     comments: list[str] = []
-    ours: str | None = None  # the configuration of the block around this line
+    ours: str | None = None  # the configuration whose block contains this line, or None
     for number, text in enumerate(crontab.split("\n"), 1):
         if mark := parse_mark(text):
             ours = mark.config if mark.kind == "begin" else None
@@ -90,13 +90,13 @@ def _entries(crontab: str, cron: Cron) -> Iterator[CrontabEntry | NoEntry]:
 def _entry(
     number: int, text: str, line: str, cron: Cron, settings: tuple[tuple[str, str], ...], comments: tuple[str, ...]
 ) -> CrontabEntry | NoEntry:
-    if cron == "cronie" and line.startswith("-"):  # do not log it; only root may say so
+    if cron == "cronie" and line.startswith("-"):  # "-" means "do not log"; only root may use it
         line = line[1:]
     words = _NAMED.match(line) or _FIVE.match(line)
     if words is None:
         return NoEntry(number, text, "it has neither five fields nor the form of a setting")
     when, rest = " ".join(words["when"].split()), words["rest"]
-    if cron == "cronie" and (option := _MAIL_ON_ERROR.match(rest)):  # mail only if it fails, which is what we do
+    if cron == "cronie" and (option := _MAIL_ON_ERROR.match(rest)):  # "mail only if it fails", as cronjobs does
         rest = rest[option.end() :]
     if not rest:
         return NoEntry(number, text, "it has no command")
@@ -117,10 +117,10 @@ _MAIL_ON_ERROR: Final = re.compile(r"-n[ \t]+")
 
 
 def setting(line: str, cron: Cron) -> tuple[str, str] | None:
-    """Return name and value if *line* is an environment setting, else None. crontab(5); load_env in env.c
+    """Return the name and value if *line* is an environment setting, else None. crontab(5); load_env in env.c
 
-    Name and value may be quoted. Cronie takes ``NAME=``, Debian's cron does not (``NAME=""`` is taken by both), and it
-    cuts blanks off the end of a quoted value and takes off quotes inside quotes, whatever crontab(5) says.
+    Name and value may be quoted. Both crons accept ``NAME=""``, but only cronie accepts ``NAME=``. Whatever crontab(5)
+    says, Debian's cron removes blanks from the end of a quoted value, and removes quotes inside quotes.
     """
     found = _SETTING.fullmatch(line.lstrip(_BLANK))
     if found is None:
@@ -144,13 +144,13 @@ def setting(line: str, cron: Cron) -> tuple[str, str] | None:
 
 
 def settings_above(crontab: str, config: Path) -> dict[str, str]:
-    """The environment settings that hold for the block of *config*: those above it, later ones win. crontab(5)
+    """Return the settings above the block of *config*, which apply to it; later ones win. crontab(5)
 
-    Parsed as by cronie, which accepts more: the result serves warnings and trials, which should not miss a setting.
+    They are parsed by cronie's rules, which accept more, since warnings and trial ticks should not miss a setting.
     """
     found = find(crontab, config)
     lines = crontab[: found.start if found else None].split("\n")
-    # A comment's name would begin with "#".
+    # A comment that contains "=" parses as a setting whose name begins with "#".
     return dict(each for line in lines if (each := setting(line, "cronie")) and not each[0].startswith("#"))
 
 
@@ -164,10 +164,10 @@ _SETTING: Final = re.compile(
 
 
 def split(rest: str, cron: Cron) -> tuple[str, str]:
-    r"""Split at the first bare "%" into command and standard input. do_command.c
+    r"""Split at the first unescaped "%" into command and standard input. do_command.c
 
-    In the command "\%" becomes "%"; Debian's cron also makes "\" of "\\". Behind it, a "%" is a newline and "\%" a "%",
-    and a last line without a newline gets one.
+    In the command, "\%" becomes "%"; Debian's cron also turns "\\" into "\". In the input, "%" becomes a newline, "\%"
+    becomes "%", and a missing final newline is added.
     """
     command = []
     position = 0
@@ -187,7 +187,7 @@ def split(rest: str, cron: Cron) -> tuple[str, str]:
 
 def _input(text: str) -> str:
     found = _PERCENT.sub(lambda percent: "%" if percent[0] == "\\%" else "\n", text)
-    last = found.rstrip("\\")[-1:]  # cron ignores backslashes at the end
+    last = found.rstrip("\\")[-1:]  # cron looks past trailing backslashes
     return found + "\n" if last and last != "\n" else found
 
 

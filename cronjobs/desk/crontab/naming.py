@@ -1,4 +1,4 @@
-"""Name crontab lines after the programs they run; import and wrap give a line the same name. Pure."""
+"""Name crontab lines after the programs they run. "import" and "wrap" give a line the same name. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS_WITH_VALUE: Final = frozenset({"-n", "-c", "-u", "-t", "-w", "-d"})
 
 
 def name_of(command: str) -> str:
-    """Make a name from the program that *command* runs and its first argument."""
+    """Return a name made of the program that *command* runs and the program's first argument."""
     while found := _LEADING.match(command):
         command = command[found.end() :]
     first = re.split(r"[;&|<>\n]", command, maxsplit=1)[0]
@@ -47,7 +47,7 @@ def name_of(command: str) -> str:
 
 
 def unused(name: str, names: Collection[str]) -> str:
-    """Return *name*, with a number behind it if one of *names* is the same."""
+    """Return *name*, with a number appended if *names* already contains it."""
     number, found = 1, name
     while found in names:
         number += 1

@@ -1,4 +1,4 @@
-"""Run crontab(1) and parse its answers. No other module calls it."""
+"""Run crontab(1) and parse its output. No other module runs it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cronjobs.desk.crontab.block import CrontabError, text_of
 from cronjobs.engine.host.files import make_folder
 from cronjobs.text import visible
 
-# How the crontab(1)s report "there is none", all with exit code 1: Vixie, Debian, cronie, BSD; busybox.
+# What crontab(1) prints if the user has no crontab: Vixie, Debian, cronie and BSD; then busybox. All exit with code 1.
 _NO_CRONTAB: Final = re.compile(r"no crontab for |can't open '[^'/]+': No such file or directory", re.IGNORECASE)
 
 
@@ -51,12 +51,12 @@ class CrontabChanged(CrontabError):
 
 
 def absolute(path: Path) -> Path:
-    """Make *path* absolute but keep its symlinks: a deploy moves ``/srv/shop/current``, and cron has to follow it.
+    """Make *path* absolute but keep its symlinks, so that cron follows ``/srv/shop/current`` when a deploy moves it.
 
-    So a relative path counts from the shell's $PWD if that is the current folder (getcwd(2) knows only the resolved
-    one), and ".." is removed only if the result names the same file.
+    A relative path is joined to the shell's $PWD if that is the current folder, since getcwd(2) resolves symlinks.
+    ".." is removed only if the result names the same file.
     """
-    kept = path if path.is_absolute() else _here() / path  # the current folder may be gone
+    kept = path if path.is_absolute() else _here() / path  # an absolute path needs no current folder, which may be gone
     tidy = os.path.normpath(kept)
     return Path(tidy) if os.path.realpath(tidy) == os.path.realpath(kept) else kept
 
@@ -74,10 +74,10 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def interpreter() -> Path:
-    """Return the path of this Python, absolute, with its symlinks.
+    """Return the absolute path of this Python, with its symlinks.
 
-    A virtual environment's Python is a symlink, and only the link leads to the environment's packages (``pyvenv.cfg``
-    beside it).
+    A virtual environment's Python is a symlink. Only through the symlink does Python find the environment's packages
+    (``pyvenv.cfg`` is beside it).
     """
     if not sys.executable:
         raise CrontabError("this Python cannot determine its own path: run the command as /path/to/python -m cronjobs")
@@ -96,12 +96,12 @@ def read() -> str:
 
 
 def replace(old: str, new: str) -> None:
-    """Write *new* if the crontab is still *old*, then read it back to verify.
+    """Install *new* if the crontab is still *old*, then read the crontab back to verify.
 
-    Raises CrontabError; then *old* is still in force, unless the message says otherwise.
+    After a CrontabError, *old* is still in force unless the message says otherwise.
     """
     for number, line in enumerate(old.split("\n"), 1):
-        # Debian's crontab -l prints a carriage return as these two characters, so its output cannot be written back
+        # Debian's crontab -l prints a carriage return as the two characters "\r", so its output cannot be written back
         # unchanged (measured, cron 3.0pl1-162).
         if line.endswith(r"\r"):
             raise CrontabError(
@@ -123,9 +123,9 @@ def replace(old: str, new: str) -> None:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Lock out the user's other commands while writing: the later of two would undo the first one's change.
+    """Hold a lock against the user's other cronjobs commands, since a second writer would undo the first one's change.
 
-    The lock is on the home folder itself, so it needs no file. If it fails, only the checks in ``write`` remain.
+    The lock is on the home folder itself, so it needs no file. If locking fails, only ``replace``'s checks remain.
     """
     with ExitStack() as opened:
         with suppress(OSError, KeyError):
@@ -141,9 +141,10 @@ def _alone() -> Iterator[None]:
 
 
 def keep_copy(crontab: str) -> Path | None:
-    """Back up *crontab*, readable only by its owner (it may contain passwords); None if empty. Raises OSError.
+    """Write a backup of *crontab* and return its path. If *crontab* is empty, write nothing and return None.
 
-    The name is a hash of the content, so each content is kept once.
+    Only the owner can read the backup, since a crontab may contain passwords. The file is named by a hash of the
+    content, so equal crontabs share one backup. Raises OSError.
     """
     if not crontab:
         return None
@@ -171,7 +172,7 @@ def _crontab(argument: str, text: str | None = None) -> subprocess.CompletedProc
 
 
 def _file_of(text: str) -> IO[bytes]:
-    """Return a file for crontab(1) to read. With a pipe, it would install a truncated text if we were killed."""
+    """Return a file for crontab(1) to read. From a pipe, crontab would install truncated text if we were killed."""
     try:
         file = tempfile.TemporaryFile()  # noqa: SIM115 the caller closes it
         file.write(text.encode("utf-8", "surrogateescape"))

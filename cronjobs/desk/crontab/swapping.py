@@ -1,8 +1,8 @@
-"""Swap crontab lines from cron to cronjobs and back, byte for byte: each becomes a comment in place. Pure.
+"""Swap crontab lines from cron to cronjobs and back. A swapped line becomes a comment in the same place. Pure.
 
     # cronjobs swapped /srv/shop/cronjobs.yaml: 15 2 * * * backup
 
-So restoring needs no backup, and keeps lines that were added since.
+Restoring removes only the prefix, so it needs no backup, and keeps lines that were added since.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cronjobs.desk.crontab.block import SWAPPED
 
 
 def swap(crontab: str, numbers: Collection[int], wanted: str, config: Path) -> str:
-    """Comment out the lines with these *numbers* (from 1) and add the block *wanted*. Raises BlockBroken."""
+    """Comment out the lines with these *numbers* (from 1) and install the block *wanted*. Raises BlockBroken."""
     begin = _begin(config, had_block=block.find(crontab, config) is not None)
     lines = crontab.split("\n")
     for number in numbers:
@@ -24,7 +24,7 @@ def swap(crontab: str, numbers: Collection[int], wanted: str, config: Path) -> s
 
 
 def restore(crontab: str, config: Path) -> str:
-    """Undo ``swap``: restore the lines; remove the block unless it was there before. Raises BlockBroken."""
+    """Undo ``swap``: restore the lines, and remove the block unless it existed before. Raises BlockBroken."""
     added, had = _begin(config, had_block=False), _begin(config, had_block=True)
     lines = crontab.split("\n")
     if any(line.startswith(added) for line in lines):

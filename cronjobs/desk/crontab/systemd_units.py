@@ -12,8 +12,8 @@ from typing import Final
 from cronjobs.desk.crontab.block import tick_words, when
 from cronjobs.errors import UsageError
 
-STOP: Final = timedelta(seconds=90)  # DefaultTimeoutStopSec: systemd kills after it
-CLOSING: Final = timedelta(seconds=5)  # what a tick needs after its grace; see docs/how-to/long-work.md
+STOP: Final = timedelta(seconds=90)  # systemd's DefaultTimeoutStopSec, after which systemd kills the service
+CLOSING: Final = timedelta(seconds=5)  # time a tick needs after its shutdown grace; see docs/how-to/long-work.md
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./:=@,+-]+")
 
@@ -41,7 +41,7 @@ def units(
 ) -> Units:
     """Return the units for *config*.
 
-    If *user* is None, they are for the user's own service manager, so without User=.
+    If *user* is None, the units are for the user's own service manager and have no User=.
 
     Raises UsageError for paths that a unit cannot contain, and for an *every* that cron cannot express.
     """
@@ -81,16 +81,16 @@ def units(
 
 
 def calendar(every: timedelta) -> str:
-    """Return OnCalendar= for the instants at which the crontab line fires. systemd.time(7)"""
+    """Return the OnCalendar= value for the times at which the crontab line fires. systemd.time(7)"""
     minute, hour, *_ = when(every).split()
     return f"*-*-* {hour.replace('*/', '0/')}:{minute.replace('*/', '0/')}:00"
 
 
 def command_line(words: Sequence[str]) -> str:
-    """Quote *words* for ExecStart=, so that each arrives unchanged.
+    """Quote *words* for ExecStart=, so that each word reaches the program unchanged.
 
-    "%" begins a specifier in every word. "$" begins a variable in all but the first word, where "$$" is no escape; a
-    ":" before the program turns variables off.
+    "%" begins a specifier in every word. "$" begins a variable in all words but the first, and in the first word "$$"
+    is no escape. So if a word has a "$", a ":" before the program turns variables off.
     """
     text = " ".join(_quoted(_specifiers(_printable(word))) for word in words)
     return f":{text}" if "$" in text else text
