@@ -1,6 +1,6 @@
-"""The app's own alembic: find its env.py, check that autogenerate ignores our tables, and edit it so.
+"""Find the env.py of the app's own alembic, and edit it so that autogenerate ignores our tables.
 
-Autogenerate writes ``drop_table`` for each table in the database that the app's models do not have: ours.
+Autogenerate writes ``drop_table`` for each table that the app's models do not have, so also for ours.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOW_TO_FILTER: Final = f"{IMPORT_LINE}, and pass {ARGUMENT} to context.configure
 
 @dataclass(frozen=True)
 class EnvFile:
-    """An env.py of the app's alembic. ``filtered``: it makes autogenerate ignore our tables."""
+    """An env.py of the app's alembic. ``filtered``: whether it makes autogenerate ignore our tables."""
 
     path: Path
     source: str
@@ -54,9 +54,9 @@ def env_files(folder: Path) -> list[EnvFile]:
 
 
 def unfiltered(folder: Path, *, schema: str | None) -> str | None:
-    """Return what is wrong with env.py files near *folder* and what to do, or None if nothing is.
+    """Return a warning that names the env.py files near *folder* without a filter, or None if there are none.
 
-    *schema*: our tables' own schema, if any; autogenerate reads it only with include_schemas.
+    *schema* is our tables' own schema, or None. Autogenerate reads that schema only with include_schemas.
     """
     found = [
         str(each.path) for each in env_files(folder) if not each.filtered and (schema is None or each.compares_schemas)
@@ -83,10 +83,11 @@ def filters(source: str) -> bool:
 
 
 def with_filter(source: str) -> str | None:
-    """Add our filter to each ``context.configure(…)``. Return None if it is no template of alembic or Flask-Migrate.
+    """Return *source* with our filter in each ``context.configure(…)``, or None if it cannot be edited safely.
 
-    Edits only unambiguous code: ``from alembic import context`` at the top, calls that name their ``target_metadata``,
-    pass nothing by ``**`` but Flask-Migrate's ``configure_args``, and have no filter yet.
+    Only code like the templates of alembic and Flask-Migrate is edited: ``from alembic import context`` is at the top,
+    and each call names its ``target_metadata``, has no filter yet, and passes nothing by ``**`` except Flask-Migrate's
+    ``configure_args``.
     """
     tree = _parsed(source)
     if tree is None or "include_object" in source or "include_name" in source:
@@ -122,7 +123,7 @@ def _imports_context(node: ast.ImportFrom) -> bool:
 
 
 def _configure_args(tree: ast.Module, value: ast.expr) -> ast.Assign | None:
-    """Return the name that holds Flask-Migrate's ``Migrate(…)`` arguments, if *value* is one."""
+    """Return the assignment of Flask-Migrate's ``configure_args`` to the name *value*, or None if there is none."""
     if not isinstance(value, ast.Name):
         return None
     found = [
@@ -165,11 +166,11 @@ def _parsed(source: str) -> ast.Module | None:
         return None
 
 
-# --- where it is ------------------------------------------------------------------------------------------------------
+# --- locating env.py --------------------------------------------------------------------------------------------------
 
 
 def _script_folders(folder: Path) -> Iterator[Path]:
-    """Yield the folder, its parents up to the repository's root, and its direct subfolders."""
+    """Yield the migrations folders of *folder*, its parents up to the repository's root, and its direct subfolders."""
     around = [folder, *list(folder.parents)[:LEVELS_UP]]
     for place in around:
         yield from _named_in(place)
@@ -181,7 +182,7 @@ def _script_folders(folder: Path) -> Iterator[Path]:
 
 
 def _named_in(folder: Path) -> Iterator[Path]:
-    """Return the migrations folder named by alembic.ini or pyproject.toml."""
+    """Yield the migrations folders that alembic.ini and pyproject.toml name."""
     there = names_in(folder)
     if "alembic.ini" in there:
         parser = configparser.RawConfigParser(strict=False)

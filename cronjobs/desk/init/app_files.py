@@ -1,4 +1,4 @@
-"""Read an app's files: its package, its dependencies, Django's settings. Runs none of its code."""
+"""Read an app's files to find its package, dependencies and Django settings. None of the app's code is run."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ENTRY_POINTS: Final = frozenset(
 
 @dataclass(frozen=True)
 class AppPackage:
-    """``root``: the folder to import from, "" or "src"; ``name``: the package's path below it.
+    """``root``: the folder to import from, "" or "src". ``name``: the package's path below ``root``.
 
-    ``modules``: the names that it already has.
+    ``modules``: the names that the package already contains.
     """
 
     name: str
@@ -44,8 +44,9 @@ class AppPackage:
 
 @dataclass(frozen=True)
 class DjangoProject:
-    """``settings``: the module that manage.py names. ``sqlite``: the database file beside manage.py, if they use one.
+    """``settings``: the settings module that manage.py names.
 
+    ``sqlite``: the SQLite file beside manage.py that the settings use, or None.
     ``app``: the folder of the first INSTALLED_APPS entry inside this project, or None.
     """
 
@@ -66,13 +67,13 @@ def django_project(folder: Path) -> DjangoProject | None:
 
 
 _SETTINGS: Final = re.compile(r"""DJANGO_SETTINGS_MODULE["']\s*,\s*["']([A-Za-z_][\w.]*)["']""")
-# as startproject writes it
+# as "django-admin startproject" writes it
 _SQLITE_FILE: Final = re.compile(r"""["']NAME["']\s*:\s*BASE_DIR\s*/\s*["']([\w.-]+)["']""")
 _BASE_SETTINGS: Final = re.compile(r"^from \.(\w+) import \*", re.MULTILINE)
 
 
 def _settings_texts(folder: Path, module: str) -> Iterator[str]:
-    """Return the settings' source, preceded by what they import first (``from .base import *``)."""
+    """Yield the source of each module that the settings import by ``from .base import *``, then the settings'."""
     file = folder / (module.replace(".", "/") + ".py")
     text = read_text(file)
     if not text:
@@ -84,7 +85,7 @@ def _settings_texts(folder: Path, module: str) -> Iterator[str]:
 
 
 def _installed_apps(settings: str) -> Iterator[str]:
-    """Return the entries of INSTALLED_APPS and of the lists it is built from, such as LOCAL_APPS."""
+    """Yield the entries of INSTALLED_APPS, and of the lists that it is built from, such as LOCAL_APPS."""
     try:
         statements = ast.parse(settings).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -111,7 +112,7 @@ def _app_folder(folder: Path, app: str) -> str | None:
 
 
 def app_package(folder: Path, django: DjangoProject | None) -> AppPackage | None:
-    """Return the app's package, or None if there is none, or it is unclear which one."""
+    """Return the app's package, or None if there is no package, or if several could be the app's."""
     if django is not None and django.app is not None:
         return _package(folder, "", django.app)
     named = [django.settings.partition(".")[0]] if django else []
@@ -140,13 +141,13 @@ def _has_python(folder: Path) -> bool:
     return any(name.endswith(".py") for name in names_in(folder))
 
 
-# --- what it depends on -----------------------------------------------------------------------------------------------
+# --- dependencies -----------------------------------------------------------------------------------------------------
 
 
 def dependencies(folder: Path) -> frozenset[str]:
-    """Return the distributions that the app requires, names normalized as on PyPI.
+    """Return the names of the distributions that the app requires, normalized as on PyPI.
 
-    If no file lists them, they are the modules that the app's files import.
+    If no file lists any, return the names of the modules that the app's files import.
     """
     project = _pyproject(folder)
     lines = [*_texts(_at(project, "project", "dependencies"))]

@@ -20,7 +20,7 @@ from cronjobs.desk.init.surroundings import DOTENV, DatabaseVariable, Surroundin
 from cronjobs.engine.config.sources import DJANGOS
 
 YAML: Final = "cronjobs.yaml"
-MODULES: Final = ("jobs", "cron_jobs")  # the first handler's module; the second name if the first is taken
+MODULES: Final = ("jobs", "cron_jobs")  # names for the first handler's module; the second if the first is taken
 
 ChoiceName = Literal["app_database", "in_package", "filter_alembic"]
 
@@ -34,7 +34,7 @@ class Choices:
     filter_alembic: bool | None = None
 
     def without_asking(self, *, edit: bool) -> Choices:
-        """Fill unanswered questions with the proposals; *edit*: whether the user allowed edits of their files."""
+        """Answer each open question as proposed. *edit*: whether the user allowed edits to existing files."""
         return Choices(
             self.app_database is not False,
             self.in_package is not False,
@@ -52,9 +52,10 @@ class Question:
 
 @dataclass(frozen=True)
 class JobsDatabase:
-    """``written``: the value of ``database:``. ``variable``: its source. ``suffix``: of a SQLite file's name.
+    """``written``: the value for ``database:``. ``variable``: the environment variable that holds the URL, or None.
 
-    ``is_ours``: a SQLite file used only for jobs. ``in_shell``: the variable is set only in this shell, not for cron.
+    ``suffix``: the suffix of a SQLite file's name, or "". ``is_ours``: whether it is a SQLite file used only for jobs.
+    ``in_shell``: whether the variable is set only in this shell, so not for cron.
     """
 
     written: str
@@ -68,16 +69,16 @@ class JobsDatabase:
 
     @property
     def is_in_reach(self) -> bool:
-        """Whether it is a SQLite file that init can open without shell variables or importing settings."""
+        """Whether init can open the database without shell variables and without importing Django's settings."""
         return self.is_sqlite and not self.in_shell and self.written != DJANGOS
 
 
 @dataclass(frozen=True)
 class InitPlan:
-    """``files``: new files by path below the folder, the YAML first; ``private``: those with mode 0600.
+    """``files``: the text of each new file by its path below the folder, the YAML first.
 
-    ``edits``: new text of existing files; ``ignore``: lines for .gitignore.
-    ``found`` and ``then`` are lines to print, ``commands`` what to type next.
+    ``private``: the files to write with mode 0600. ``edits``: new texts of existing files. ``ignore``: lines for
+    .gitignore. ``found`` and ``then``: lines to print. ``commands``: the commands to type next.
     """
 
     files: Mapping[str, str]
@@ -145,7 +146,7 @@ OWN_DATABASE: Final = JobsDatabase(
 
 
 def _app_database(around: Surroundings) -> JobsDatabase | None:
-    """Choose the app's own database, so that the app can enqueue jobs in its own transactions."""
+    """Return the app's own database, where the app can enqueue jobs in its own transactions, or None if unknown."""
     env_file = around.dotenv is not None and around.dotenv.problem is None
     if around.dotenv is not None and env_file and (found := _the_one(around.dotenv.urls)):
         return _from_variable(found, f"{found.name} in {DOTENV}")
@@ -165,7 +166,7 @@ def _from_variable(found: DatabaseVariable, remark: str) -> JobsDatabase:
 
 
 def _the_one(variables: Sequence[DatabaseVariable]) -> DatabaseVariable | None:
-    """Choose DATABASE_URL, else the only usable variable."""
+    """Return DATABASE_URL if it is usable, else the only usable variable, else None."""
     usable = [each for each in variables if each.why_not is None]
     return usable[0] if usable and (len(usable) == 1 or usable[0].name == "DATABASE_URL") else None
 
@@ -203,7 +204,7 @@ def _handlers(around: Surroundings, in_package: bool) -> str:
 
 
 def _module(around: Surroundings, handlers: str) -> str:
-    """Return the file's module name."""
+    """Return the module name of the file *handlers*."""
     root = f"{around.package.root}/" if around.package and around.package.root else ""
     return handlers.removeprefix(root).removesuffix(".py").replace("/", ".")
 
@@ -282,7 +283,7 @@ def _shown(path: Path) -> str:
     return str(Path(*path.parts[-2:]))
 
 
-# --- what is next -----------------------------------------------------------------------------------------------------
+# --- next steps -------------------------------------------------------------------------------------------------------
 
 
 def _commands(around: Surroundings, database: JobsDatabase) -> tuple[str, ...]:
@@ -301,7 +302,7 @@ FRAMEWORKS: Final = ("FastAPI", "Flask")
 
 
 def _snippet(around: Surroundings, database: JobsDatabase, module: str) -> tuple[str, ...]:
-    """Return example code by which a request enqueues the first job."""
+    """Return example code that enqueues a first job from a web request."""
     names = around.dependencies
     framework = (
         "Django" if around.django else "FastAPI" if "fastapi" in names else "Flask" if "flask" in names else None

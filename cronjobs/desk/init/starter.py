@@ -11,8 +11,8 @@ from typing import Final
 from cronjobs.engine.config.reference import json_schema
 from cronjobs.engine.config.writing import written
 
-# A file beside it, named by a relative path: it matches this version, and works without a network and wherever the
-# folder is copied. No schema server has to know us.
+# The schema is a file beside cronjobs.yaml, named by a relative path. So it matches this version, needs no network, and
+# still works when the folder is copied.
 SCHEMA_FILE: Final = "cronjobs.schema.json"
 
 OWN_FILE: Final = "cronjobs.db"  # the SQLite file of a project without another database
@@ -20,7 +20,7 @@ COMMENT_AT: Final = 37  # the column of a comment after a value
 
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 
-# A line with "#" and no space is an example: it is valid without the "#" (tested).
+# A line that begins with "#" and no space is an example, valid once the "#" is removed (tested).
 _YAML: Final = """\
 # yaml-language-server: $schema=@schema@
 # cronjobs.yaml: what runs, and when. Try it:  cronjobs check  ·  cronjobs run-due  ·  cronjobs status
@@ -93,8 +93,8 @@ def hello(ctx: Context, name: str = "world") -> dict[str, str]:
 def starter_yaml(*, timezone: str, project: str, changed: Mapping[str, str] = EMPTY, handlers: str = "jobs.py") -> str:
     """Return the text of a first cronjobs.yaml.
 
-    *changed*: keys and the text after their colon, in place of the starter's value or example. *handlers*: the file
-    with the first handler.
+    *changed* maps keys to the text after the colon, which replaces the starter's value or example. *handlers* is the
+    file with the first handler.
     """
     text = (
         _YAML.replace("@schema@", SCHEMA_FILE)

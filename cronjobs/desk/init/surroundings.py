@@ -1,4 +1,4 @@
-"""Read the facts from which ``cronjobs init`` plans. They contain no values of variables."""
+"""Read the facts that ``cronjobs init`` plans from. The facts never contain a variable's value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cronjobs.engine.host.files import names_in, open_regular, read_text
 from cronjobs.errors import CronjobsError
 
 DOTENV: Final = ".env"
-# Files the project creates beside its code: a .gitignore pattern → names it must match.
+# Files that a project creates beside its code. Maps each .gitignore pattern to the names that it must match.
 LEFT_BEHIND: Final = {
     "cronjobs.db*": ("cronjobs.db", "cronjobs.db-wal", "cronjobs.db-turn"),
     "cronjobs.log*": ("cronjobs.log", "cronjobs.log.1"),
@@ -37,9 +37,10 @@ _DATABASE_VARIABLE: Final = re.compile(r"(?:[A-Z0-9_]+_)?DATABASE_(?:URL|URI|DSN
 
 @dataclass(frozen=True)
 class DatabaseVariable:
-    """A variable that names the app's database, without its value. ``why_not``: why it cannot be the jobs database.
+    """A variable that names the app's database, without its value.
 
-    ``suffix``: of a SQLite file's name, such as ".db"; "" for another database.
+    ``suffix``: the suffix of a SQLite file's name, such as ".db", or "" for another database. ``why_not``: why it
+    cannot be the jobs database, or None if it can.
     """
 
     name: str
@@ -59,7 +60,7 @@ class DotEnv:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """``unignored``: patterns of LEFT_BEHIND that git does not ignore, or None outside a repository."""
+    """``unignored``: the patterns of LEFT_BEHIND that git does not ignore, or None outside a repository."""
 
     project: str
     timezone: str
@@ -75,7 +76,7 @@ class Surroundings:
 
 
 def look_around(folder: Path, environ: Mapping[str, str]) -> Surroundings:
-    """Read the facts about *folder*, which need not exist. Imports and runs none of the app."""
+    """Read the facts about *folder*, which need not exist. None of the app's code is imported or run."""
     django = django_project(folder)
     return Surroundings(
         project=project_name(folder),
@@ -120,14 +121,14 @@ def _dotenv(folder: Path) -> DotEnv | None:
 
 
 def _variables(variables: Mapping[str, str]) -> Iterable[DatabaseVariable]:
-    """Return variables that name the app's databases, DATABASE_URL first; without those for tests, and ours."""
+    """Yield the variables that name the app's databases, DATABASE_URL first. Leave out test databases and ours."""
     for name in sorted(variables, key=lambda name: (name != "DATABASE_URL", name)):
         if _DATABASE_VARIABLE.fullmatch(name) and "TEST" not in name and name != "CRONJOBS_DATABASE_URL":
             yield database_variable(name, variables[name])
 
 
 def database_variable(name: str, url: str) -> DatabaseVariable:
-    """Return what may be known of the URL, not the URL itself: it may contain a password."""
+    """Return facts about *url* without the URL itself, which may contain a password."""
     scheme = url.partition("://")[0]
     try:
         if "${" in url or re.search(r"\$[A-Za-z_]", url):
@@ -153,7 +154,10 @@ def _crontab_lines() -> int:
 
 
 def _unignored(folder: Path) -> frozenset[str] | None:
-    """Return patterns missing from .gitignore; asks git, or without git reads the folder's own file."""
+    """Return the patterns of LEFT_BEHIND that git does not ignore, or None outside a repository.
+
+    If git cannot be run, read the folder's own .gitignore.
+    """
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
     if not any(".git" in names_in(each) for each in (there, *there.parents)):
         return None
@@ -162,7 +166,7 @@ def _unignored(folder: Path) -> frozenset[str] | None:
     prefix = folder.absolute().relative_to(there)
     paths = [str(prefix / name) for names in LEFT_BEHIND.values() for name in names]
     try:
-        # -z: for names with any characters; --no-index: no need to read the index.
+        # -z allows any characters in names; --no-index skips reading the index.
         done = subprocess.run(
             ["git", "-C", str(there), "check-ignore", "--no-index", "-z", "--stdin"],
             input="\0".join(paths).encode(errors="surrogateescape"),

@@ -20,14 +20,14 @@ from cronjobs.engine.schema import migrations
 from cronjobs.errors import CronjobsError
 from cronjobs.text import visible
 
-MODE: Final = 0o644  # reduced by the umask; never writable by others, who could run commands as us
+MODE: Final = 0o644  # reduced by the umask; never writable by others, who could then run commands as us
 PRIVATE: Final = 0o600
 GITIGNORE: Final = ".gitignore"
 BESIDE_DATABASE: Final = ("", "-wal", "-shm", "-journal", "-turn", "-next")
 
 
 def refuse_what_is_there(folder: Path, names: Collection[str]) -> None:
-    """Raise if a file to be written exists, or a file that Python would import instead of it."""
+    """Raise if a file to be written exists already, or if Python would import a package instead of it."""
     for name in names:
         if os.path.lexists(folder / name):
             raise CronjobsError(
@@ -42,7 +42,7 @@ def refuse_what_is_there(folder: Path, names: Collection[str]) -> None:
 
 
 def write(folder: Path, planned: InitPlan) -> list[str]:
-    """Write the plan; return a line per thing created. If it raises CronjobsError, nothing is left behind."""
+    """Write the plan and return a line for each change. After a CronjobsError, nothing is left behind."""
     undo: list[Callable[[], object]] = []
     try:
         make_folder(folder)
@@ -54,7 +54,7 @@ def write(folder: Path, planned: InitPlan) -> list[str]:
         if isinstance(error, OSError):
             where = visible(str(error.filename or folder))
             raise CronjobsError(f"{where}: {error.strerror}: nothing was written") from None
-        if isinstance(error, CronjobsError):  # for example a cronjobs.py beside it
+        if isinstance(error, CronjobsError):  # for example, a cronjobs.py in the folder
             raise CronjobsError(f"{error}: nothing was written") from None
         raise
 
@@ -127,7 +127,7 @@ def _replace(file: Path, content: bytes, undo: list[Callable[[], object]]) -> No
 
 
 def _content(file: Path) -> bytes:
-    """Raise OSError for a device or pipe, such as a link to /dev/null: replacing it would affect the whole system."""
+    """Read the file. Raises OSError for a device or pipe, since replacing /dev/null would affect the whole system."""
     try:
         descriptor = open_regular(file, os.O_RDONLY)
     except OSError as error:
