@@ -1,4 +1,4 @@
-"""``cronjobs.health``: the system's state for an app's health check, which works when cron does not."""
+"""``cronjobs.health``: judge the system's state for an app's health check, which works even when cron does not."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.meta import require_schema
 
-# Only ticks and the command line can judge these kinds: an app need not register the handlers.
+# Kinds of findings that only ticks and the command line can judge, since an app need not register the handlers.
 OF_THE_FILE: Final = frozenset({"config"})
 NO_FILE: Final = Path("cronjobs.yaml")
 
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """``findings``: what is wrong, the worst first, acknowledged ones and mere notices included.
+    """``findings``: all problems, worst first, including notices and acknowledged findings.
 
-    ``ok``: none of them is an alarm.
+    ``ok``: whether none of the findings is an alarm.
     """
 
     findings: tuple[Finding, ...]
@@ -40,7 +40,7 @@ class HealthCheck:
         return not any(finding.alarm for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON for a health endpoint: "ok", and an object per finding."""
+        """Return a dict for a health endpoint to send as JSON: "ok", and an object for each finding."""
         return {
             "ok": self.ok,
             "findings": [
@@ -60,9 +60,9 @@ class HealthCheck:
 def health(connection: Any = None, *, config: str | Path | None = None, database_url: str | None = None) -> HealthCheck:
     """Judge the whole system in a few indexed reads: do ticks run, is anything late, dead, failing or held back?
 
-    *connection* is an SQLAlchemy Connection, Session or Engine, from which the call only reads. If it is None, the
-    database is located as ``connect`` does it, from *config* or *database_url*. *config* also supplies the file's
-    ``run.every``, lease and limits; without a file the defaults apply. Raises SchemaMissing, SchemaTooOld or
+    *connection* is an SQLAlchemy Connection, Session or Engine. The call only reads. If *connection* is None, the
+    database is located as ``connect`` does it, from *config* or *database_url*. The file *config* also supplies
+    ``run.every``, the lease and the limits; without a file, the defaults apply. Raises SchemaMissing, SchemaTooOld or
     DatabaseError.
     """
     settings = Settings(file=NO_FILE, folder=Path(), database=database_url or "", broken=True)

@@ -1,4 +1,4 @@
-"""Why jobs died, commonest cause first. Counts dead jobs that nobody has retried, cancelled or dismissed."""
+"""Group dead jobs by cause, commonest first. Only jobs that nobody has retried, cancelled or dismissed count."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cronjobs.desk.insight.saying import LocalTimes, safe
 from cronjobs.engine.rules.causes import Cause, cause_of, causes
 from cronjobs.engine.store import causes as store
 
-READ: Final = 2000  # the last dead jobs to read; each costs 50 µs, even if all errors differ
-READ_BEFORE: Final = 1000  # dead jobs to read from before the file changed
+READ: Final = 2000  # how many of the newest dead jobs to read; each costs 50 µs, even if all errors differ
+READ_BEFORE: Final = 1000  # how many dead jobs to read from before the file changed
 MESSAGE: Final = 200  # characters
 
 
 @dataclass(frozen=True)
 class Causes:
-    """``found``: causes, largest first. ``unread``: there are more dead jobs than the READ that were read."""
+    """``found``: causes, largest first. ``unread``: whether there are dead jobs beyond the READ that were read."""
 
     found: Sequence[Cause] = ()
     unread: bool = False
@@ -35,12 +35,12 @@ def causes_of(connection: Connection, health: Health) -> Causes:
 
 
 def find_causes(connection: Connection) -> Causes:
-    """Read the last READ jobs to die and group them; too slow for a tick without news."""
+    """Read the READ jobs that died last, and group them. This is too slow for a tick without new deaths."""
     return _causes(connection, store.newest_deaths(connection, READ + 1))
 
 
 def find_cause(connection: Connection, key: str) -> tuple[Cause | None, list[int]]:
-    """Return the cause with this key, and its jobs' ids, last to die first."""
+    """Return the cause with this key, or None, and the ids of its jobs, newest death first."""
     deaths = store.newest_deaths(connection, READ + 1)
     cause = next((each for each in _causes(connection, deaths).found if each.key == key), None)
     return cause, [row.id for row in deaths[:READ] if is_of(row, key)]
@@ -60,13 +60,13 @@ def _causes(connection: Connection, deaths: Sequence[Any]) -> Causes:
 
 
 def cause_text(cause: Cause, times: LocalTimes) -> str:
-    """ "24 × GiveUp: there is no invoice <n> - billing.send_invoice, 02:17:03 to 02:18:44 (new)"."""
+    """For example "24 × GiveUp: there is no invoice <n> - billing.send_invoice, 02:17:03 to 02:18:44 (new)"."""
     when = times.span(cause.first_died_at, cause.last_died_at)
     new = " (new)" if cause.new else ""
     return f"{cause.jobs:,} × {safe(cause.name.error, MESSAGE)} - {safe(cause.name.job_type, 60)}, {when}{new}"
 
 
 def cause_object(cause: Cause) -> dict[str, Any]:
-    """For JSON."""
+    """Return the cause as an object for JSON."""
     facts = {name: value for name, value in vars(cause).items() if name not in ("name", "key")}
     return {"key": cause.key, **cause.name._asdict(), **facts}

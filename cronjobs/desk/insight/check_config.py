@@ -1,6 +1,6 @@
 """``cronjobs check``: find mistakes in names, payloads, commands, limits and files.
 
-Nothing here needs a database. A finding needs a fix; a note may be intended.
+Nothing here needs a database. A finding has to be fixed; a note may describe what the author intended.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from cronjobs.masking import mask
 from cronjobs.model import duration_text
 from cronjobs.text import one_line
 
-CRON_PATH: Final = "/usr/bin:/bin"  # crontab(5), Debian's
+CRON_PATH: Final = "/usr/bin:/bin"  # Debian's crontab(5)
 AHEAD: Final = timedelta(days=366)  # how far ahead to look for clock changes
 TRACEBACK_LINES: Final = 8
-START_UP: Final = timedelta(seconds=1)  # a tick spends this before its first job can start
+START_UP: Final = timedelta(seconds=1)  # how long a tick needs before its first job can start
 
 
 @dataclass(frozen=True)
 class ConfigFinding:
-    """``detail``: lines to print below it, such as the end of a traceback."""
+    """``detail``: lines to print below the problem, such as the end of a traceback."""
 
     problem: Problem
     detail: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class ConfigFinding:
 
 @dataclass(frozen=True)
 class Checked:
-    """The result; ``job_types`` and ``schedules`` count the usable ones."""
+    """The result of ``check``. ``job_types`` and ``schedules`` count the usable ones."""
 
     findings: tuple[ConfigFinding, ...]
     notes: tuple[Problem, ...]
@@ -57,8 +57,8 @@ def check(
 ) -> Checked:
     """Check a parsed configuration. If *known* is None, the handlers were not imported.
 
-    *file* is the name to print; *environ*: this shell's, to report what cron's lacks. Problems from reading the file
-    come first.
+    *file* is the file name to print. *environ* is this shell's environment, to report what cron's environment lacks.
+    Problems from reading the file come first.
     """
     place = _Place(settings, file)
     findings = [ConfigFinding(problem) for problem in settings.problems]
@@ -90,12 +90,12 @@ def check(
 
 
 def wrong_names(settings: Settings, known: JobTypes, file: str) -> list[Problem]:
-    """Return job names and payloads that no handler accepts."""
+    """Return the problems with job names and payloads: those that no handler accepts."""
     return list(_names(_Place(settings, file), settings, known))
 
 
 def misfits(settings: Settings, known: JobTypes, file: str) -> list[tuple[str, Problem]]:
-    """Return payloads of schedules that the handler here does not accept, each with its job type."""
+    """Return a problem for each schedule's payload that the handler here does not accept, with the job type."""
     place = _Place(settings, file)
     handlers = {name: found.registration for name, found in known.types.items()}
     return [
@@ -114,13 +114,13 @@ class NeverBegins(NamedTuple):
 
 
 def never_begin(settings: Settings, known: JobTypes, file: str) -> list[NeverBegins]:
-    """Return jobs that never start, as their timeouts fit no tick."""
+    """Return the job types whose jobs never start, since their timeouts fit no tick."""
     return list(_timeouts(_Place(settings, file), settings, known))
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Makes problems positioned at the first of some dotted paths that the file has."""
+    """Makes problems. Each is placed at the first of the given dotted paths that the file contains."""
 
     settings: Settings
     file: str
@@ -139,7 +139,7 @@ def _written_by_others(place: _Place, found: trust.TrustFinding) -> Problem:
 
 
 def _stored_secrets(place: _Place, settings: Settings) -> Iterator[Problem]:
-    """Report secrets in payloads: these are stored unmasked, and every role that reads jobs sees them."""
+    """Report secrets in payloads. Payloads are stored unmasked, so every role that reads jobs sees the secrets."""
     for name, schedule in settings.schedules.items():
         text = json.dumps(schedule.payload)
         if mask(text, settings.secrets) != text:
@@ -206,7 +206,7 @@ def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Probl
 
 
 def _payload(place: _Place, registration: Registration, payload: dict[str, Any], path: str) -> Iterator[Problem]:
-    """Report each value that does not fit at its own position in the file."""
+    """Report each value that does not fit the handler, at the value's position in the file."""
     if fault := registration.bind_names(payload):
         yield place.problem(fault, f"{path}.payload", path)
         return
@@ -220,7 +220,7 @@ def _payload(place: _Place, registration: Registration, payload: dict[str, Any],
 
 @dataclass(frozen=True)
 class _Timed:
-    """A job type's timeout, its own or a schedule's, and the path where it is written."""
+    """A timeout for a job type, set by the type or by a schedule, and the paths where the file may set it."""
 
     job_type: JobType
     timeout: timedelta
@@ -238,11 +238,11 @@ def _timed(schedules: Mapping[str, ScheduleSettings], known: JobTypes) -> Iterat
 
 
 def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[NeverBegins]:
-    """Find timeouts that fit no tick: a job starts only if it can end before its tick, which needs START_UP first."""
+    """Find timeouts that fit no tick. A job starts only if it can end within the budget, after START_UP."""
     run = settings.run
     for timed in _timed(settings.schedules, known):
         if timed.job_type.executor is not None:
-            continue  # a supervisor has no deadline
+            continue  # an executor's supervisor has no deadline
         name, limit = timed.job_type.name, duration_text(timed.timeout)
         grace = timed.job_type.stop_grace
         if timed.timeout > run.longest_in_tick:
@@ -268,7 +268,7 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ne
 
 
 def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
-    """Note all long jobs in one line: a timeout above the budget is no mistake, but changes how the job runs."""
+    """Note all long jobs in one line. A timeout above the budget is no mistake, but it changes how the job runs."""
     run = settings.run
     of_ticks = [timed for timed in _timed(settings.schedules, known) if timed.job_type.executor is None]
     long = [timed for timed in of_ticks if timed.timeout > run.longest_in_tick]
@@ -351,7 +351,7 @@ def _files(place: _Place, settings: Settings) -> Iterator[Problem]:
 
 
 def _unwritable(file: Path, *, beside: bool = False) -> str | None:
-    """Return why *file* cannot be written, or None. *beside*: SQLite also creates files next to it."""
+    """Return why *file* cannot be written, or None. *beside*: whether SQLite also creates files next to it."""
     if not file.parent.is_dir():
         return f"there is no folder {file.parent}"
     if file.is_symlink() and not beside:

@@ -46,7 +46,7 @@ def _shell_words(job_types: Mapping[str, JobTypeSettings]) -> Iterator[Note]:
 
 
 def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
-    """Note ``limits:`` that name a job type: a limit counts concurrency keys, not types."""
+    """Note each limit whose prefix names a job type: limits count jobs by concurrency key, not by type."""
     types = {*settings.job_types, *(known.types if known is not None else ())}
     for limit in settings.limits:
         named = sorted(
@@ -64,7 +64,7 @@ def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Not
 
 
 def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
-    """Note retry delays shorter than ``run.every``: a retry waits for the next tick anyway."""
+    """Note retry delays shorter than ``run.every``, since a retry waits for the next tick anyway."""
     every = settings.run.linger or settings.run.every
     written: list[tuple[str, str, RetryPolicy]] = []
     if settings.retry != RetryChanges():
@@ -85,7 +85,7 @@ def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
 
 
 def _old_schema(folder: Path) -> Iterator[Note]:
-    """Note a cronjobs.schema.json written by another version: editors check the YAML with it."""
+    """Note a cronjobs.schema.json written by another version, since editors check the YAML with it."""
     try:
         written = (folder / SCHEMA_FILE).read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -23,7 +23,7 @@ ENV_FILE: Final = "env_file"
 SECRET_FILE: Final = "secret file"  # ${file:…}
 COMMAND_LINE: Final = "command line"
 DJANGO: Final = "Django"
-BAD: Final = "bad"  # an invalid value: the default applies; a named entry is ignored whole
+BAD: Final = "bad"  # an invalid value, so the default applies; an invalid named entry is ignored whole
 
 _BEFORE_THE_FILE: Final = ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL")  # shown with the keys that they set
 # Bad items of these lists are dropped; the others apply.
@@ -31,9 +31,10 @@ _GOOD_ITEMS: Final = ("imports", "python_path", "extras", "around")
 
 
 class Setting(NamedTuple):
-    """One key and its value as YAML text. None if there is no value; ``where`` says what that means.
+    """One key and its value, which is None if there is no value. ``where`` then says what that means.
 
-    ``where``: file:line, and the variables that the value uses. ``is_written``: not a default.
+    Otherwise ``where`` is file:line, and the variables that the value uses. ``is_written``: whether the value is not a
+    default.
     """
 
     key: str
@@ -55,7 +56,7 @@ class Given(NamedTuple):
 
 
 def effective(settings: Settings, given: Given) -> list[Setting]:
-    """Return every key that applies to this project, in table order, with secrets masked."""
+    """Return every key that applies to this project, in the order of ``keys.file``, with secrets masked."""
     return list(_Reading(settings, given).all())
 
 
@@ -99,7 +100,7 @@ class _Reading:
             value = self._with_defaults(path, value)
             if name in self._disabled(path) or any(f"{bad}.".startswith(f"{here}.") for bad in self._bad):
                 yield Setting(here, None, BAD, self._place(key))
-            elif isinstance(value, Scalar) and not value.is_null:  # a limit: 4
+            elif isinstance(value, Scalar) and not value.is_null:  # for example the 4 of a limit
                 yield self._from(here, self._plain(value), value)
             else:
                 yield from self._mapping(here, each, value)
@@ -145,7 +146,7 @@ class _Reading:
         return self._from(path, _masked_by_name(value) if name == "env" else value, node)
 
     def _payload(self, path: str) -> Any:
-        """Return the payload as JSON, as jobs get it; of a bad schedule nothing, as it is unknown what to hide."""
+        """Return the payload that jobs get, or only MASK for a bad schedule, since it is unknown what to hide."""
         schedule = self._settings.schedules.get(path.removeprefix("schedules.").removesuffix(".payload"))
         if schedule is None:
             return MASK
@@ -174,7 +175,7 @@ class _Reading:
         return Setting("env", found.value, found.source if written else ENV_FILE, ", ".join({found.where, file} - {""}))
 
     def _from(self, path: str, value: Any, node: Node | None) -> Setting:
-        """Make a setting from *node*."""
+        """Make a setting whose source and place come from *node*."""
         if node is None:
             return Setting(path, value, DEFAULT, "")
         came_in = dict.fromkeys(origin for text in _texts(node) for origin in self._references(text))
@@ -182,7 +183,7 @@ class _Reading:
         return Setting(path, value, source, ", ".join([self._place(node), *(shown for _, shown in came_in)]))
 
     def _references(self, text: str) -> Iterator[tuple[str, str]]:
-        """Yield each ``${…}`` variable of *text* and its source; a default after ":-" counts as the file's own."""
+        """Yield the source and the name of each ``${…}`` in *text*. A default after ":-" counts as the file's own."""
         for found in REFERENCE.finditer(text):
             if found["file"]:
                 yield SECRET_FILE, found["file"]

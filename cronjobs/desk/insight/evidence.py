@@ -1,7 +1,7 @@
 """Gather the database's facts about an occurrence, for ``explain`` to describe.
 
-The audit trail shows which definition was in force, the ledger what became of an occurrence, the ticks which host did
-it. A fact that no row shows is None.
+The audit trail shows which definition was in force. The ledger shows what became of an occurrence. The ticks show which
+host did it. A fact that no row shows is None.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.errors import CronjobsError
 
-LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four years, and after eight across 2100
+LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four years, around 2100 after eight
 
 
 class ScheduleEvidence:
-    """A schedule's facts, read once, and the questions they answer. Raises NoSuchSchedule."""
+    """A schedule's facts, read once, with methods that answer questions about it. Raises NoSuchSchedule."""
 
     def __init__(self, connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]) -> None:
         self.connection, self.settings, self.types = connection, settings, types
@@ -111,7 +111,7 @@ class ScheduleEvidence:
 
     @property
     def timezone(self) -> str:
-        """The zone for times without an offset: that of the present or last definition."""
+        """The time zone for times without an offset: the zone of the present or last definition."""
         defined = [era.facts.timezone for era in self.eras if era.facts is not None]
         return defined[-1] if defined else self.settings.timezone
 
@@ -134,7 +134,7 @@ class ScheduleEvidence:
             due_by=None if due else self._due_by_another(era, asked.at),
         )
         if not due and era.timing is not None:
-            # Of a time that the clocks skipped, the instant is the first one after it: that can be an occurrence.
+            # For a time that the clocks skipped, asked.at is the first instant after the gap, possibly an occurrence.
             upto = asked.at if asked.exists else asked.at - JUST_BEFORE
             previous, following = self._neighbours(era, era.timing, upto)
             facts = replace(facts, previous=previous, next=following)
@@ -144,7 +144,7 @@ class ScheduleEvidence:
         return found
 
     def latest(self) -> Asked:
-        """Return the last occurrence, settled or not; the next one if there was none."""
+        """Return the last occurrence, settled or not, or the next one if there was none."""
         row = explaining.rows_between(
             self.connection, self.stored.id, self.stored.seen_until - LOOK_BACK, self.around.now, 1
         )
@@ -175,7 +175,7 @@ class ScheduleEvidence:
     def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[OccurrenceFacts], bool]:
         """Return the newest *limit* facts from *begin* to *end*, one per ledger row, and whether there are older ones.
 
-        Also returns facts about spans too old for the ledger, occurrences that wait for a tick, and spans without
+        The facts also cover spans too old for the ledger, occurrences that wait for a tick, and spans without
         a definition.
         """
         rows = list(explaining.rows_between(self.connection, self.stored.id, begin, end, limit + 1))
@@ -268,7 +268,7 @@ class ScheduleEvidence:
         return next((era for era in reversed(self.eras) if era.since is None or era.since < at), self.eras[0])
 
     def _era_of(self, row: Any) -> DefinitionPeriod:
-        """Return the definition that made a ledger row; if a clock was ahead, its start may be dated after the row."""
+        """Return the definition that made a ledger row. If a clock was ahead, it may be dated after the row."""
         era = self._era(row.last_for)
         if _asked_for(row) or (era.timing is not None and is_due(era.timing, row.last_for)):
             return era
@@ -300,7 +300,7 @@ class ScheduleEvidence:
         return era.facts.timezone if era.facts else self.timezone
 
     def _neighbours(self, era: DefinitionPeriod, when: Timing, at: datetime) -> tuple[datetime | None, datetime | None]:
-        """Return the occurrences before and after *at* by *era*'s definition, within its span."""
+        """Return the occurrences before and after *at* by *era*'s definition, within *era*."""
         oldest = at - LOOK_BACK
         before = newest_between(when, max(oldest, era.since or oldest), at - JUST_BEFORE, 1)
         after = next_after(when, at)
@@ -378,7 +378,7 @@ class ScheduleEvidence:
         return self._held_back(due, row.decided_at)
 
     def _held_back(self, due: datetime, settled: datetime) -> PauseFacts | None:
-        """Return the last-ending pause of those that held back the occurrence *due* until *settled*."""
+        """Return the pause that held back the occurrence *due* before *settled*; of several, the last to end."""
         held = [pause for pause in self.pauses if held_back(pause, due, settled)]
         return max(held, key=lambda pause: ends_at(pause) or settled, default=None)
 
@@ -395,9 +395,9 @@ class ScheduleEvidence:
 
 
 def _was_ahead(before: int | None, after: int | None, facts_of: Mapping[int, TickFacts]) -> bool:
-    """Whether the tick *after* an instant began before the tick *before* it, because a clock was ahead.
+    """Whether the tick dated *after* an instant was really written before the other, by a clock that was ahead.
 
-    Ticks that start at about the same time may be written in any order.
+    A small difference does not count: ticks that start at about the same time may be written in any order.
     """
     return _set_back(after, before, facts_of)
 
@@ -410,7 +410,7 @@ def _set_back(first: int | None, then: int | None, facts_of: Mapping[int, TickFa
 
 
 def _asked_for(row: Any) -> bool:
-    """Whether a backfill made the row; it needs no definition in force at its time."""
+    """Whether a backfill made the row. A backfill needs no definition that was in force at the row's time."""
     return str(row.reason or "").startswith(BACKFILLED)
 
 

@@ -1,4 +1,4 @@
-"""Explain runs of ``cronjobs exec``: one run, a run that never came, or all runs in a span."""
+"""Explain runs of ``cronjobs exec``: one run, a run that never started, or all runs in a span."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cronjobs.errors import CronjobsError
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
-LATE: Final = timedelta(minutes=5)  # cron starts a run within its minute; a spooled run is written by the next one
+LATE: Final = timedelta(minutes=5)  # cron starts a run within its minute; the next run records a spooled one
 _EARLY: Final = timedelta(minutes=1)  # tolerated difference between the host's and the database's clock
 
 
@@ -65,7 +65,7 @@ class ExecEvidence:
         self.timezone = newest.meta.get("timezone", "UTC") if _timing(newest) else settings.timezone
 
     def latest(self) -> Explanation:
-        """Explain the newest run, or a later one that was due and did not come."""
+        """Explain the newest run, preceded by a later run that was due but did not start, if there is one."""
         told, due = explain_job(self._life(self.newest)), next_due(self.newest)
         if due is None or due + LATE >= self.now:
             return told
@@ -73,7 +73,7 @@ class ExecEvidence:
         return replace(told, at=due, verdict="absent", sentences=(*said, *told.sentences))
 
     def at(self, at: datetime) -> Explanation:
-        """Explain the run that began at that time, or its absence."""
+        """Explain the run that began at about *at*, or its absence."""
         begun = self._between(at - _EARLY, at + LATE, 20)
         if begun:
             return explain_job(self._life(min(begun, key=lambda run: abs(run.started_at - at))))
@@ -99,7 +99,7 @@ class ExecEvidence:
         return Explanation(f"exec:{self.name}", at, verdict, tuple(sentences))
 
     def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[Explanation], bool]:
-        """Explain each run from *begin* to *end* and each absence; say whether older runs were left out."""
+        """Explain each run and each absence from *begin* to *end*. Also return whether older runs were left out."""
         runs = self._between(begin, end, limit + 1)
         left_out = len(runs) > limit
         runs = runs[:limit][::-1]
@@ -148,7 +148,7 @@ class ExecEvidence:
 
 
 def _by(run: LatestRun) -> str:
-    """ " by the crontab of web1 (15 2 * * *)"."""
+    """For example " by the crontab of web1 (15 2 * * *)"."""
     by = "the crontab" if run.meta.get("from") == "crontab" else "--cron"
     host = f" of {name(run.meta['host'])}" if run.meta.get("host") else ""
     return f" by {by}{host} ({one_line(run.meta.get('cron', ''), 100)})"
@@ -157,7 +157,7 @@ def _by(run: LatestRun) -> str:
 def exec_evidence(
     connection: Connection, named: str, settings: Settings, types: Callable[[], JobTypes]
 ) -> ExecEvidence | None:
-    """Return None if exec recorded no run with this name or job type."""
+    """Return the evidence for the run name or job type *named*, or None if exec recorded no such run."""
     run_name = named.removeprefix(EXEC_PREFIX)
     begun = exec_runs.begun_between(connection, EXEC_PREFIX + run_name, None, None, 1)
     return ExecEvidence(connection, run_name, begun[0], settings, types) if begun else None

@@ -16,7 +16,7 @@ Existence = Literal["defined", "retired", "not_yet", "unreadable"]
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """An action in the audit trail, and the ``host`` it came from. ``moved``: old and new time of a reschedule."""
+    """An action in the audit trail, and the ``host`` it came from. ``moved``: a reschedule's old and new time."""
 
     at: datetime
     by: str | None = None
@@ -27,7 +27,7 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class DefinitionFacts:
-    """A schedule's definition. ``applied`` is None if the audit trail does not show since when."""
+    """A schedule's definition. ``applied`` is None if the audit trail does not show when it was applied."""
 
     timing: str  # "15 2 * * *", "every 10m"
     timezone: str
@@ -40,7 +40,7 @@ class DefinitionFacts:
 
 @dataclass(frozen=True)
 class TickFacts:
-    """``broken``: bad entries of the tick's file, and why. This and the fields below it exist since revision 0003."""
+    """``broken``: the file's bad entries, and why. ``broken`` and ``schedules_off``: recorded since revision 0003."""
 
     host: str
     started_at: datetime
@@ -64,14 +64,14 @@ class LedgerFacts:
     whole_last: datetime
     whole_count: int
     decided_at: datetime
-    tick: int | None = None  # the id of the tick that wrote it; None: a person did
+    tick: int | None = None  # the id of the tick that wrote the row, or None if a person did
 
 
 @dataclass(frozen=True)
 class PauseFacts:
     """A past or present pause.
 
-    ``ended_at``: when it was resumed or expired. None while it is in force, until ``until`` or a resume.
+    ``ended_at``: when the pause was resumed or expired, or None while it is in force.
     """
 
     scope: str  # all, queue, schedule
@@ -108,9 +108,10 @@ class PassedOver:
 
 @dataclass(frozen=True)
 class Ahead:
-    """Counts of due jobs that ticks claim before this one: ``better`` priority, due ``earlier``. ``more``: or more.
+    """How many due jobs ticks claim before this one.
 
-    Excludes jobs that cannot start because their queue is paused or their limit is reached.
+    ``better``: jobs with a better priority. ``earlier``: jobs with the same priority that became due earlier. ``more``:
+    whether there may be more. Jobs whose queue is paused or whose limit is reached do not count.
     """
 
     better: int
@@ -120,7 +121,7 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Turn:
-    """The job of the same schedule that this job waits for. ``running``: it has begun."""
+    """The job of the same schedule that this job waits for. ``running``: whether that job has begun."""
 
     job_id: int
     running: bool
@@ -130,8 +131,8 @@ class Turn:
 class TypeFacts:
     """Whether some host can run a job type, according to the types that ticks recorded.
 
-    ``known`` is None if no tick recorded it. ``last``: the newest tick that could run it; ``since``: when the first
-    tick that could not began after it. ``not_loaded``: modules that the newest ticks failed to import.
+    ``known`` is None if no tick recorded any types. ``last``: the newest tick that could run the type. ``since``: when
+    the first tick that could not run it began. ``not_loaded``: modules that the newest ticks failed to import.
     """
 
     name: str
@@ -139,8 +140,8 @@ class TypeFacts:
     last: TickFacts | None = None
     since: datetime | None = None
     not_loaded: tuple[tuple[str, str, str], ...] = ()  # host, module or job type, why
-    here: bool = True  # it is registered in the configuration here
-    file_fault: str | None = None  # the fault of its entry there
+    here: bool = True  # whether it is registered in the configuration here
+    file_fault: str | None = None  # what is wrong with its entry in that configuration
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class Triggered:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """A job's row and history. ``most``: how often it may fail; None if only the handler's code says."""
+    """A job's row and history. ``most``: how often the job may fail, or None if only the handler's code says."""
 
     id: int
     job_type: str
@@ -189,25 +190,25 @@ class JobFacts:
     cancel_requested_at: datetime | None = None
     dismissed: bool = False  # it is dead and was dismissed
     unsettled: str | None = None  # the unsettled effect that killed it
-    triggered: tuple[Triggered, ...] = ()  # if it did not succeed: later runs by hand, newest first
-    acts: tuple[tuple[str, AuditEntry], ...] = ()  # operators' actions on it: cancel, retry, release …
+    triggered: tuple[Triggered, ...] = ()  # if the job did not succeed: later runs by hand, newest first
+    acts: tuple[tuple[str, AuditEntry], ...] = ()  # operators' actions on the job: cancel, retry, release …
     attempts: tuple[AttemptFacts, ...] = ()
-    paused: PauseFacts | None = None  # why it waits, if it waits
-    held: tuple[datetime, PauseFacts] | None = None  # what delayed its first attempt, and since when
+    paused: PauseFacts | None = None  # the pause that the waiting job waits for
+    held: tuple[datetime, PauseFacts] | None = None  # the pause that delayed its first attempt, and since when
     known: bool = True  # its job type is registered here
     timeout_s: float | None = None
     passed_over: PassedOver | None = None
-    type_facts: TypeFacts | None = None  # of a waiting job whose type is unknown here
+    type_facts: TypeFacts | None = None  # set if the job waits and its type is unknown here
     out_of_reach: Excluded | None = None
     misfit_since: datetime | None = None  # when a tick first found that its payload does not fit the handler
-    limit: str | None = None  # the reached limit that it waits for, as a sentence
+    limit: str | None = None  # a sentence about the reached limit that it waits for
     reported: Reported | None = None  # progress of the running attempt
     runner_gone: bool = False  # this host can prove that the runner's process has ended
-    cluster_worker: str | None = None  # where the running attempt runs on a cluster; "": it waits for a worker
+    cluster_worker: str | None = None  # the cluster worker of the running attempt; "" while it waits for one
     executor: str | None = None  # the executor of a waiting job's type
     turn_after: Turn | None = None
     ahead: Ahead | None = None
-    long_places: int | None = None  # of a long job: how many of them a host may run at once
+    long_places: int | None = None  # for a long job: how many long jobs a host may run at once
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class Now:
 
 @dataclass(frozen=True)
 class Standing:
-    """A schedule's present state: ``retired``, or active with a ``definition`` and due ``next``."""
+    """A schedule's present state: ``retired``, or active with a ``definition`` and the ``next`` occurrence."""
 
     retired: bool = False
     act: AuditEntry | None = None  # the action that retired it
@@ -237,7 +238,7 @@ class Standing:
 class OccurrenceFacts:
     """Facts about the occurrences from ``first_for`` to ``last_for`` (one instant if ``count`` is 1).
 
-    ``due`` False: the schedule has no occurrence there. ``ledger`` is None if no row shows what became of it.
+    If ``due`` is False, the schedule has no occurrence then. ``ledger`` is None if no row shows what became of it.
     """
 
     schedule: str
@@ -255,7 +256,7 @@ class OccurrenceFacts:
     ledger: LedgerFacts | None = None
     # the instant itself
     remark: str | None = None  # how a clock change affects it
-    asked: str | None = None  # the wall-clock time did not exist that day (gap) or came twice (doubled)
+    asked: str | None = None  # the wall-clock time asked about, if it did not exist (gap) or came twice (doubled)
     clock_change: Literal["gap", "doubled"] | None = None
     previous: datetime | None = None
     next: datetime | None = None
@@ -266,13 +267,13 @@ class OccurrenceFacts:
     returned: AuditEntry | None = None
     renamed_from: str | None = None
     renamed_to: str | None = None  # by the file here, which no tick has applied yet
-    standing: Standing | None = None  # for a question without a time
-    file_fault: str | None = None  # the fault of its entry in the file here
-    in_file: bool = False  # the file here has it for this environment
+    standing: Standing | None = None  # set if the question had no time
+    file_fault: str | None = None  # what is wrong with its entry in the file here
+    in_file: bool = False  # whether the file here has the schedule for this environment
     elsewhere: str | None = None  # the environment here, if the file has the schedule only for others
     # who settled it
-    settler: TickFacts | None = None  # None: an operator, or a tick whose row is pruned
-    settled_ahead: bool = False  # by a clock that was ahead: the tick after it, by time, really began later
+    settler: TickFacts | None = None  # None if an operator settled it, or if the tick's row is pruned
+    settled_ahead: bool = False  # the settler's clock was ahead, and had been set back when ``tick_after`` began
     tick_before: TickFacts | None = None
     tick_after: TickFacts | None = None
     pause: PauseFacts | None = None  # the pause that skipped it or holds it back
@@ -307,7 +308,7 @@ class JobLife:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The answer. ``brief`` is its line in a list, which merges ``usual`` ones; ``facts`` are for programs."""
+    """The answer. ``brief``: its line in a list; a list merges ``usual`` answers. ``facts``: the facts for programs."""
 
     subject: str
     at: datetime | None
@@ -319,7 +320,7 @@ class Explanation:
 
 
 def plain(value: Any) -> Any:
-    """Convert facts to JSON values: drop None, empty and False; spans become seconds."""
+    """Convert facts to JSON values. Fields that are None, False or empty are dropped; time spans become seconds."""
     pairs = None
     if is_dataclass(value) and not isinstance(value, type):
         pairs = {field.name: plain(getattr(value, field.name)) for field in fields(value)}

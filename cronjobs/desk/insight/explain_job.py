@@ -50,7 +50,7 @@ def explain_job(life: JobLife) -> Explanation:
     """Describe one job's life, up to its state now and what will happen next."""
     job, made = life.job, next((row for row in life.rows if row.ledger.outcome == "enqueued"), None)
     first = made.ledger.whole_last if made else job.created_at if job else life.around.now
-    early = made is not None and (made.ledger.reason or "").startswith(RAN_EARLY)  # then nothing else happened that day
+    early = made is not None and (made.ledger.reason or "").startswith(RAN_EARLY)  # nothing else happened on its day
     times = LocalTimes(life.around.now if early else first, life.timezone)
     sentences = [_origin(life, job, made, times)]
     if job is None:
@@ -104,13 +104,13 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, times: Lo
 
 
 def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
-    """Say when it was due and when it started; nothing if a retry has overwritten its ``run_at``."""
+    """Say when the job was due and when it started. Say nothing if a retry has overwritten its ``run_at``."""
     if job.job_type.startswith(EXEC_PREFIX):
         return [(job.created_at, f"It began at {times.with_utc(job.run_at)}.")]
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
         return []
-    # Interrupted, snoozed, retried by hand, or its payload did not fit: none of them is charged as a failure.
+    # The job was interrupted, snoozed, retried by hand, or its payload did not fit. None of these counts as a failure.
     if job.attempts and (job.attempts[0].outcome != job.status or job.status == "failed"):
         return []
     behind = begun - job.run_at
@@ -121,7 +121,7 @@ def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
 
 
 def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
-    """Say why the last tick that found it due did not start it."""
+    """Say why the last tick that found the job due did not start it."""
     if job.passed_over is None:
         return []
     tick = job.passed_over.tick
@@ -131,8 +131,8 @@ def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
 
 
 def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
-    """Name the occurrences it stands for or that gave way to it, with when the first was settled."""
-    # By the host's clock its first attempt may begin just before the decision that made it.
+    """Name the occurrences that the job stands for or that gave way to it, and when the first of them was settled."""
+    # This sorts first: by the host's clock, the first attempt may begin just before the decision that made the job.
     made_at = datetime.min.replace(tzinfo=UTC)
     decided = next((row.ledger.decided_at for row in life.rows if row.ledger.outcome == "enqueued"), None)
     sentences = []
@@ -154,9 +154,9 @@ def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
 
 
 def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime | None = None) -> list[str]:
-    """Describe its attempts (similar ones merged) and operators' actions in order, its state, and what is next.
+    """Describe the job's attempts (similar ones merged) and operators' actions in order, its state, and what is next.
 
-    *after*: omit what had ended by then.
+    If *after* is given, leave out what had ended by then.
     """
     if after is not None:
         later = tuple(each for each in job.attempts if each.finished_at > after)
@@ -217,7 +217,7 @@ def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
             return f"{subject} timed out after {took}{on}, at {at}."
         case "lost":
             begun = times.clock(attempt.started_at)
-            # By a tick, or by exec's own recorder, which sees exec being killed.
+            # A tick recorded it, or exec's own recorder, which notices that exec was killed.
             return f"{subject}, begun at {begun}{on}, was lost: its runner died or lost its lease, as recorded at {at}."
         case "interrupted":
             return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
@@ -291,7 +291,7 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
 
 
 def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
-    """Say that it ended without success (*said*), and how to run it again or who already did."""
+    """Say that the job ended without success (*said*), and how to run it again or who already did."""
     dismiss = f'"cronjobs jobs dismiss {job.id}" ends the report'
     report = job.status == "dead" and not job.dismissed
     if job.job_type.startswith(EXEC_PREFIX):
@@ -316,7 +316,7 @@ _WHY_DEAD: Final = (OUTLIVED, GAVE_UP, ON_LOST, MAX_LOSSES)
 
 
 def _why_dead(job: JobFacts) -> str:
-    """Say why it has no tries left, unless the sentence about its last attempt does."""
+    """Say why the job has no tries left, unless the sentence about its last attempt says so."""
     last = job.attempts[-1]
     said = last.error if last.outcome == "failed" else None
     error = job.last_error or ""
@@ -392,7 +392,7 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
 
 
 def _ahead(ahead: Ahead | None) -> str:
-    """ "275 due jobs with a better priority come first; after them "."""
+    """For example "275 due jobs with a better priority come first; after them "."""
     if ahead is None:
         return ""
     count = ahead.better + ahead.earlier
@@ -429,7 +429,7 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
 
 
 def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
-    """Say why it waits, apart from its due time."""
+    """Say why the job waits, apart from its due time."""
     reasons = []
     if around.foreign is not None:
         reasons.append(f"ticks with the file here refuse this database: {one_line(around.foreign, 300)}")

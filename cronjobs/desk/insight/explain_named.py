@@ -20,7 +20,7 @@ from cronjobs.engine.store.explaining import job_of_key
 def explain_id(
     connection: Connection, job_id: int, settings: Settings, types: Callable[[], JobTypes]
 ) -> Explanation | None:
-    """Return None if neither the jobs nor the ledger have this id."""
+    """Explain the job with this id, or return None if neither the jobs nor the ledger have the id."""
     life = job_life(connection, job_id, settings, types) if 0 < job_id < 2**63 else None
     if life is None:
         return None
@@ -32,12 +32,12 @@ def explain_id(
 def explain_key(
     connection: Connection, key: str, settings: Settings, types: Callable[[], JobTypes]
 ) -> Explanation | None:
-    """Return None if no job has this key."""
+    """Explain the job with this idempotency key, or return None if no job has the key."""
     found = job_of_key(connection, key)
     return None if found is None else explain_id(connection, found, settings, types)
 
 
 def explain_type_named(connection: Connection, name: str, settings: Settings, types: JobTypes) -> Explanation | None:
-    """Return None if nothing names this job type."""
+    """Explain this job type, or return None if nothing names it."""
     life = type_life(connection, name, settings, types)
     return None if life is None else explain_type(life, settings.timezone)

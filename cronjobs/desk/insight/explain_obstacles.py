@@ -1,4 +1,4 @@
-"""Why one job does not start, for ``explain``; too many reads to do for each job of a list."""
+"""Find out why one job does not start, for ``explain``. A list would need too many reads to do this for each job."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _ahead(
 
 
 def unsettled_effect(connection: Connection, error_type: str | None, error: str | None) -> str | None:
-    """Return the unsettled effect's key that a job died of with this error; None: no effect, or settled since."""
+    """Return the key of the unsettled effect that this error reports. None: it reports none, or it is settled now."""
     said = error or ""
     if error_type != EffectUnknown.__name__ or not (said.startswith(_BEFORE) and said.endswith(_AFTER)):
         return None
@@ -83,5 +83,5 @@ def unsettled_effect(connection: Connection, error_type: str | None, error: str 
 
 
 def settling(key: str) -> str:
-    """Return the command that settles an effect; the caller adds the other verdict."""
+    """Return the command that settles an effect as done. The caller adds the other verdict."""
     return one_line(f"cronjobs effects settle {shlex.quote(key)} done", 600)

@@ -1,4 +1,4 @@
-"""Describe what became of an occurrence: facts in, sentences out. Pure; all its wording is here.
+"""Describe what became of an occurrence: facts in, sentences out. Pure. All wording about occurrences is here.
 
 A verdict is one word for programs. The sentences are for people: times are in the schedule's zone, causes come before
 consequences, and nothing is claimed that the rows do not show.
@@ -72,9 +72,9 @@ def verdict(facts: OccurrenceFacts) -> str:
 
 
 def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
-    """Explain what became of an occurrence, or why there was none; *facts* of a range become one explanation."""
+    """Explain what became of an occurrence, or why there was none. Facts about a range become one explanation."""
     found, row = verdict(facts), facts.ledger
-    early = row is not None and (row.reason or "").startswith(RAN_EARLY)  # then nothing else happened that day
+    early = row is not None and (row.reason or "").startswith(RAN_EARLY)  # nothing else happened on its day
     times = LocalTimes(facts.around.now if early else facts.first_for, facts.timezone)
     sentences = []
     if facts.renamed_from is not None:
@@ -122,7 +122,7 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
 
 
 def _usual(facts: OccurrenceFacts, found: str) -> bool:
-    """Whether its own job ran in time and succeeded at the first attempt, so that a list can merge it."""
+    """Whether the occurrence's own job ran in time and succeeded at the first attempt. A list merges such ones."""
     job, row = facts.job, facts.ledger
     if found != "enqueued" or job is None or row is None or (row.reason or "").startswith(RAN_EARLY):
         return False
@@ -131,7 +131,7 @@ def _usual(facts: OccurrenceFacts, found: str) -> bool:
 
 
 def _began_late(facts: OccurrenceFacts) -> timedelta | None:
-    """How long after it was due its first attempt began, if that was late; spread and a later run_at do not count."""
+    """Return how late the first attempt began, or None if it was on time. The delay by ``spread:`` does not count."""
     first = facts.job.attempts[0].started_at if facts.job is not None and facts.job.attempts else None
     later = facts.definition.starts_later_by if facts.definition else timedelta(0)
     delay = None if first is None else first - facts.last_for - later
@@ -148,7 +148,7 @@ def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     if facts.existence in (
         "not_yet",
         "retired",
-    ):  # yet with a ledger row: a backfill reached back to before the schedule existed
+    ):  # there is a ledger row, since a backfill reached back to before the schedule existed
         gone = "did not exist yet" if facts.existence == "not_yet" else "was retired"
         sentences = [f"{name(facts.schedule)} {gone} at {times.with_utc(facts.last_for)}."]
     elif facts.count == 1:
@@ -167,7 +167,7 @@ def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: datetime | None = None) -> str:
-    """*due*: an occurrence that this definition settled, so it was in force by then."""
+    """Name the definition. *due* is an occurrence that this definition settled, so it was in force by then."""
     if definition is None:
         return ""
     timing = one_line(definition.timing, 100)
@@ -229,7 +229,7 @@ def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[s
 
 
 def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
-    """Say what ticks did between the occurrence and its settlement; nothing if that was short."""
+    """Say what ticks did between the occurrence and its settlement. Say nothing if that time was short."""
     before, after = facts.tick_before, facts.tick_after
     held_back = facts.pause is not None and not facts.pause.skip
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN and not held_back:
@@ -257,7 +257,7 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
 
 
 def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
-    """Say that no tick came when it was due, even if an operator settled it later."""
+    """Say that no tick ran when the occurrence was due, even if an operator settled it later."""
     before, after = facts.tick_before, facts.tick_after
     if before is None or after is None or after.started_at - facts.last_for <= ON_TIME_WITHIN:
         return []
@@ -267,7 +267,7 @@ def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
-    """Say why a tick did not settle it: schedules were off, or its file has a broken entry for the schedule."""
+    """Say why a tick left the occurrence: schedules were off, or its file has a broken entry for the schedule."""
     if tick.schedules_off:
         return "it fired no schedules (CRONJOBS_SCHEDULES=off on that host)"
     for where, what in tick.broken:
@@ -290,7 +290,7 @@ def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> l
 
 
 def _joined(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
-    """Whether it was coalesced into a job that already waited, not into one made together with it."""
+    """Whether the occurrence was coalesced into a job that was already waiting, not into one made with it."""
     older = facts.job is not None and facts.job.created_at < row.decided_at - timedelta(seconds=1)
     return older or (row.reason or "").startswith("overlap")
 
@@ -383,7 +383,7 @@ _SETTLED: Final = {
 
 def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     now, last, brake = facts.around.now, facts.around.last_tick, facts.pause
-    was_held, could_since = [], facts.last_for  # since when ticks could settle it
+    was_held, could_since = [], facts.last_for  # could_since: since when ticks could settle it
     if brake is not None and brake.ended_at is not None:
         was_held = [f"{capital(_it_was(facts))} held back: {pause(brake, times)}."]
         could_since, brake = brake.ended_at, None
@@ -424,7 +424,7 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _decides(facts: OccurrenceFacts) -> str:
-    """ "catch_up: latest decides about it"."""
+    """For example "catch_up: latest decides about it"."""
     policy = f"catch_up: {facts.definition.catch_up}" if facts.definition is not None else "catch_up"
     return f"{policy} decides about {_it(facts)}"
 
@@ -477,7 +477,7 @@ def _without_definition(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _retired_by(act: AuditEntry | None, times: LocalTimes) -> str:
-    """ ": a tick on host alpha retired it at 2026-11-20 02:15:00, as the file that it applied did not have it"."""
+    """For example ": a tick on host alpha retired it at 2026-11-20 02:15:00, as the file that …"."""
     if act is None:
         return ""
     by = "a tick" if act.by in (None, "tick") else name(act.by or "")
@@ -487,7 +487,7 @@ def _retired_by(act: AuditEntry | None, times: LocalTimes) -> str:
 
 
 def _in_the_file(facts: OccurrenceFacts) -> list[str]:
-    """Say of a retired schedule that the file here has it nevertheless."""
+    """Say that the file here has the retired schedule nevertheless."""
     sentences = []
     if facts.in_file:
         sentences.append("The file here has it, and no tick applied that file since: it is not in force.")
@@ -573,7 +573,7 @@ def counts_of(told: Iterable[Explanation]) -> Counter[str]:
 
 
 def summary(counts: Counter[str], left_out: bool) -> str:
-    """ "3 occurrences: 2 enqueued, 1 missed"."""
+    """For example "3 occurrences: 2 enqueued, 1 missed"."""
     total = counts.total()
     if not total:
         return "no occurrence"

@@ -1,4 +1,4 @@
-"""Phrases that explanations share: who did something, what was paused, which run made up for it."""
+"""Phrases that explanations share: who acted, what was paused, and which run by hand made up for an occurrence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def late(by: timedelta) -> str:
 
 
 def ran_early_words(reason: str, times: LocalTimes) -> str:
-    """ "ran early at 01:31:04 or before, wrong clock, when it showed 02:15:04"."""
+    """For example "ran early at 01:31:04 or before, wrong clock, when it showed 02:15:04"."""
     return one_line(on_the_clock(early_words(reason), times), 200)
 
 
@@ -27,18 +27,18 @@ def name(text: str) -> str:
 
 
 def enqueued_by(by: str) -> str:
-    """ "enqueued by app/web"; "triggered by ada" for a job of "cronjobs trigger"."""
+    """For example "enqueued by app/web", or "triggered by ada" for a job of "cronjobs trigger"."""
     person = by.removeprefix("trigger ")
     return f"{'enqueued' if person == by else 'triggered'} by {name(person)}"
 
 
 def who(tick: TickFacts | None) -> str | None:
-    """ "a tick of host alpha"; None when no tick is on record."""
+    """For example "a tick of host alpha", or None if no tick is on record."""
     return None if tick is None else f"a tick of host {name(tick.host)}"
 
 
 def pause(pause: PauseFacts, times: LocalTimes) -> str:
-    """ "everything was paused by ada from … to … (why: deploy)"."""
+    """For example "everything was paused by ada from … to … (why: deploy)"."""
     what = {"all": "everything", "schedule": "the schedule", "queue": f"queue {name(pause.name)}"}[pause.scope]
     by = f" by {name(pause.by)}" if pause.by else ""
     why = f" (why: {one_line(pause.why, 300)})" if pause.why else ""
@@ -50,14 +50,17 @@ def pause(pause: PauseFacts, times: LocalTimes) -> str:
 
 @dataclass(frozen=True)
 class ByHand:
-    """A run triggered by hand: ``said`` is its result; ``does_it``: it succeeded, or may still succeed."""
+    """A run triggered by hand. ``said``: a sentence about it. ``does_it``: whether it succeeded or still may."""
 
     said: str
     does_it: bool
 
 
 def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
-    """Return the newest successful run by hand, else the newest: the reader may not need to repeat the work."""
+    """Return the newest successful run by hand, else the newest run by hand, or None if there is none.
+
+    After such a run, the reader may not need to repeat the work.
+    """
     best = next((each for each in runs if each.status == Status.SUCCEEDED), runs[0] if runs else None)
     if best is None:
         return None
@@ -77,7 +80,7 @@ def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
 
 
 def between(first: datetime, last: datetime, times: LocalTimes) -> str:
-    """ "between 01:58:00 and 02:31:12"; with both dates if they differ."""
+    """For example "between 01:58:00 and 02:31:12". If the dates differ, both are included."""
     if times.local(first).date() != times.local(last).date():
         return f"between {times.dated(first)} and {times.dated(last)}"
     return f"between {times.clock(first)} and {LocalTimes(first, times.timezone).clock(last)}"

@@ -33,11 +33,11 @@ class TypeLife:
     waiting: int
     due: int
     oldest: JobFacts | None
-    died_at: datetime | None = None  # when its last dead job died that nobody has dealt with
+    died_at: datetime | None = None  # when the newest dead job that nobody has dealt with died
 
 
 def type_life(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeLife | None:
-    """The facts about a job type; None if nothing has ever named it."""
+    """Return the facts about a job type, or None if nothing has ever named it."""
     facts = type_facts(connection, job_type, settings, types)
     found = explaining.jobs_of_type(connection, job_type)
     schedules = tuple(explaining.schedules_of_type(connection, job_type))

@@ -20,9 +20,9 @@ NAMED: Final = 3  # names listed in a finding; the rest are counted
 
 
 class Severity(StrEnum):
-    """A notice is worth a look but raises no alarm; during a deploy it is normal."""
+    """How bad a finding is. A notice is worth a look but raises no alarm; during a deploy, notices are normal."""
 
-    CRITICAL = "critical"  # due work is not done, or no work at all
+    CRITICAL = "critical"  # due work is not being done, or no work at all
     WARNING = "warning"
     NOTICE = "notice"
 
@@ -44,9 +44,9 @@ class Ack:
 
 @dataclass(frozen=True)
 class Covered:
-    """A finding that another one reports too: its key, and which of its ``rows``; (): all.
+    """A finding that another finding also reports: its key, and which of its ``rows`` (all if empty).
 
-    ``until``: only if the finding began by then. With None, it does not matter when it began.
+    ``until``: the finding is covered only if it began by then. None means that its beginning does not matter.
     """
 
     key: str
@@ -61,12 +61,12 @@ class Covered:
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem that someone has to fix. ``kind`` is for programs, ``text`` one sentence for people.
+    """A problem that someone has to fix. ``kind`` is for programs; ``text`` is one sentence for people.
 
     ``since`` and ``command`` (what to type) are set if known and not in the text. ``subject``: the host, queue or job
-    type, for kinds with several findings. ``rows``: the ids or names behind it, which an ack covers. ``ack``: the ack
-    in force. ``covers``: findings with the same cause, which it replaces (see ``same_cause``); ``follows``: findings
-    that turned into this one. ``job_id``: its job, if it is about a single one.
+    type, for kinds with several findings. ``rows``: the ids or names that the finding is about, which an ack covers.
+    ``ack``: the ack in force, or None. ``covers``: findings with the same cause, which this one replaces (see
+    ``same_cause``). ``follows``: findings that turned into this one. ``job_id``: the job, if it is about a single job.
     """
 
     kind: str
@@ -92,12 +92,12 @@ class Finding:
 
     @property
     def alarm(self) -> bool:
-        """Whether someone has to look now: no notice, and not acknowledged."""
+        """Whether someone has to look now: the finding is no notice, and it is not acknowledged."""
         return self.severity is not Severity.NOTICE and self.ack is None
 
 
 def together(group: Sequence[Finding]) -> Finding:
-    """Merge findings with the same key: the worst unacknowledged one, with the rows of all."""
+    """Merge findings with the same key. The result is the worst unacknowledged one, with the rows of all."""
     if len(group) == 1:
         return group[0]
     worst = min(group, key=lambda finding: (finding.ack is not None, finding.severity.rank))
@@ -113,7 +113,7 @@ def together(group: Sequence[Finding]) -> Finding:
 
 
 def for_the_file_here(finding: Finding) -> Finding:
-    """Return *finding* for a file that ticks refuse: most likely that is why they do not come or fire nothing."""
+    """Return *finding* with the remark that ticks refuse the file here, which is most likely its cause."""
     return replace(finding, text=f"{finding.text}; ticks refuse the file here", command="cronjobs check")
 
 
@@ -121,7 +121,7 @@ def for_the_file_here(finding: Finding) -> Finding:
 
 
 def several(names: Sequence[str]) -> str:
-    """ "a, b, c and 2 more"."""
+    """For example "a, b, c and 2 more"."""
     shown = ", ".join(names[:NAMED])
     return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
 
@@ -132,7 +132,7 @@ def typed(command: str, *names: str) -> str:
 
 
 def given_up_text(found: GivenUp, what: str) -> str:
-    """ "12 occurrences", "1,000 or more dead jobs"."""
+    """For example "12 occurrences" or "1,000 or more dead jobs"."""
     count = sum(found.by_name.values())
     return f"{count:,} or more {what}s" if found.more else jobs_text(count, what)
 
@@ -142,7 +142,7 @@ def jobs_text(count: int, what: str = "job") -> str:
 
 
 def waiting_words(due: int, schedules: Sequence[str]) -> list[str]:
-    """Say what waits for an unknown job type: "2 due jobs wait", "schedules a, b cannot run"."""
+    """Return what waits for an unknown job type, such as "2 due jobs wait" and "schedules a, b cannot run"."""
     found = []
     if due:
         found.append("1 due job waits" if due == 1 else f"{due:,} due jobs wait")

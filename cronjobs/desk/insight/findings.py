@@ -18,10 +18,10 @@ __all__ = ["Ack", "Finding", "Severity", "judge", "troubles"]
 
 
 def judge(health: Health, settings: Settings, but: Collection[str] = ()) -> list[Finding]:
-    """Return the findings, worst first, each with the ack that covers it, if any; [] if all is well.
+    """Return the findings, worst first, each with the ack that covers it, if any. The list is empty if all is well.
 
-    *but*: kinds to leave out; these cover no other finding. A broken or missing file is no evidence that the project
-    is another one or that a job type is unknown.
+    *but*: kinds to leave out. Findings of these kinds also cover no others. A broken or missing file is no evidence
+    that the project is another one or that a job type is unknown.
     """
     if settings.broken:
         project, environment = settings.project or health.project, settings.environment or health.environment
@@ -33,7 +33,7 @@ def judge(health: Health, settings: Settings, but: Collection[str] = ()) -> list
 
 
 def acknowledged(finding: Finding, acks: Mapping[str, StoredAck]) -> Finding:
-    """Return *finding* with its ack, unless it has a new row or a worse severity since."""
+    """Return *finding* with its ack, unless the finding has gained a row or a worse severity since the ack."""
     stored = acks.get(finding.key)
     if stored is None or not set(finding.rows) <= set(stored.rows):
         return finding
@@ -43,7 +43,7 @@ def acknowledged(finding: Finding, acks: Mapping[str, StoredAck]) -> Finding:
 
 
 def troubles(health: Health, settings: Settings, but: Collection[str] = ()) -> list[Finding]:
-    """Return the findings, acknowledged or not, each cause once; [] if all is well."""
+    """Return the findings before acks are applied, one for each cause. The list is empty if all is well."""
     same = same_cause(health, settings)
     if "config" in but:
         same = replace(same, hosts={}, entries={})

@@ -1,4 +1,4 @@
-"""Collect the findings of extras. A missing or failing extra becomes a finding; the others still report theirs."""
+"""Collect the findings of extras. A missing or failing extra becomes a finding and does not stop the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cronjobs.installed import if_installed
 
 
 class Told(NamedTuple):
-    """An extra's findings. ``again_at``: when the passing of time alone may add a finding, or None."""
+    """An extra's findings. ``again_at``: when the mere passing of time may add a finding, or None."""
 
     findings: Sequence[Finding] = ()
     again_at: datetime | None = None

@@ -1,4 +1,4 @@
-"""Findings about schedules and about pauses that hold them back."""
+"""Findings about schedules, and about pauses that hold schedules back."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _behind(late: Mapping[str, datetime]) -> Iterator[Finding]:
 
 
 def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
-    """Find schedules whose last runs failed; one finding per limit (warn_after_failures)."""
+    """Find schedules whose last runs failed. Each limit (warn_after_failures) gets its own finding."""
     found: dict[int, dict[str, FailingRuns]] = {}
     for name, runs in failing_runs(health.watch).items():
         if name not in same.not_failing:
@@ -159,7 +159,7 @@ def _missing(found: Watched) -> Iterator[_Missing]:
 
 
 def _make_up(missing: _Missing) -> str:
-    """Return the command that runs the newest missed occurrence: a job of trigger would be for now, not for then."""
+    """Return the command that runs the newest missed occurrence. A trigger would make a job for the present instead."""
     if missing.outage is None:  # it ran, though early, so backfill would not run it again
         return typed("cronjobs trigger", missing.name)
     at = missing.outage.last_for.isoformat()

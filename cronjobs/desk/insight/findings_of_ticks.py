@@ -118,7 +118,7 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
 def _config(
     health: Health, settings: Settings, same: SameCause, at_work: Sequence[Mapping[str, Any]]
 ) -> Iterator[Finding]:
-    """Find faults in the file here, and in other hosts' files as their ticks recorded them."""
+    """Find faults in the file here, and the faults that other hosts' ticks recorded about theirs."""
     here = [(fault.where, fault.what, f"{fault.where}: {fault.what}") for fault in health.faults]
     here += [(problem.path, problem.message, str(problem)) for problem in settings.problems]
     types, late = same.hosts.get("", ()), dict(same.entries.get("", {}))
@@ -141,7 +141,7 @@ def _config(
 
 
 def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Mapping[str, Any]]) -> datetime | None:
-    """Return since when ticks record this fault, or None if none of the last ticks did."""
+    """Return since when ticks have recorded this fault, or None if no host's last tick recorded it."""
     fault = as_noted(where, what)
     began = [health.watch.misconfigured.get(tick["host"]) for tick in at_work if fault in recorded_faults(tick).items()]
     return min((at for at in began if at is not None), default=None)
@@ -150,7 +150,7 @@ def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Map
 def _recorded(
     here: Mapping[str, str], health: Health, at_work: Sequence[Mapping[str, Any]]
 ) -> tuple[Mapping[str, str], list[str]]:
-    """Return the recorded faults among *here* and their hosts, as other hosts report them: see ``_of_hosts``."""
+    """Return those faults of *here* that ticks recorded, and the hosts, in the form of ``_of_hosts``."""
     ours = [tick for tick in at_work if recorded_faults(tick).items() <= here.items()]
     most = max((recorded_faults(tick) for tick in ours), key=len, default={})
     return most, _by_time([tick for tick in ours if most and recorded_faults(tick) == most], health)
@@ -163,13 +163,13 @@ def _by_time(ticks: Sequence[Mapping[str, Any]], health: Health) -> list[str]:
 
 
 def row_of(where: str, what: str) -> str:
-    """Return a file's fault as a row of the finding ``config``."""
+    """Return a fault in a file as a row of the finding ``config``."""
     where, what = as_noted(where, what)
     return f"{shown_path(where)}: {what}"
 
 
 def wrong(config: Finding) -> list[str]:
-    """Return the faults in the rows of a finding ``config``."""
+    """Return the rows of a finding ``config`` that are faults, not hosts."""
     return [row for row in config.rows if not row.startswith(_ALSO)]
 
 
@@ -182,9 +182,9 @@ def _of_hosts(
 ) -> Finding:
     """Return one finding for all hosts whose last *ticks* recorded the same faults.
 
-    Its key names the host that has had them longest, so the key stays when others join. The others are rows, so an ack
-    does not cover a host that joined later. It does not cover ``config:other``: an alert about a host's file ends only
-    when that host reports no fault.
+    The key names the host that has had the faults longest, so the key stays the same when other hosts join. The other
+    hosts are rows, so an ack does not cover a host that joins later. The finding does not cover ``config:other``, since
+    an alert about a host's file ends only when that host reports no fault.
     """
     hosts = _by_time(ticks, health)
     whose = (
@@ -208,7 +208,7 @@ def _of_hosts(
 
 
 def _held_by_limits(tick: Mapping[str, Any], wheres: Collection[str]) -> int:
-    """Count due jobs that the tick left because a fault in ``limits:`` closes their limit."""
+    """Count the due jobs that the tick left waiting because a fault in ``limits:`` closes their limit."""
     return sum(
         entry["jobs"]
         for entry in entries_of(tick)
@@ -233,9 +233,10 @@ def _fault(
     same: SameCause,
     **more: Any,
 ) -> Finding:
-    """Return a finding about a file. It may leave *types* unknown, schedules *stuck* and due jobs *held* back.
+    """Return a finding about a fault in a file.
 
-    If it does, due work is not done, and it is critical.
+    The fault may leave *types* unknown, schedules *stuck*, or due jobs *held* back. If it does, due work is not being
+    done, so the finding is critical.
     """
     severity = Severity.CRITICAL if types or stuck or held else Severity.WARNING
     if types:

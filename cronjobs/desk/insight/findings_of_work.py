@@ -92,7 +92,7 @@ def _late(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding
     groups = [group for group in health.late if (group.queue, group.job_type) not in same.no_room]
     late = sum(group.late for group in groups) + health.more_late
     at_work = ticking(health.ticks, health.now, every)
-    if late and at_work:  # without ticks, jobs are late for that reason, which has its own finding
+    if late and at_work:  # if no tick runs, that is why jobs are late, and it has its own finding
         apart = [each.group for each in health.stranded]
         could = [group for group in groups if group not in apart]
         runnable = sum(group.late for group in could) + health.more_late
@@ -117,7 +117,7 @@ def _late(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding
 
 
 def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]]) -> str:
-    """Return why the last ticks left these jobs, if all recorded the same reason."""
+    """Return why the last ticks left these jobs waiting, if the ticks recorded the same reason for all."""
     entries = [each for tick in ticks for each in entries_of(tick)]
     for why, words in _WHY_LATE.items():
         places = {(each.get("queue"), each.get("job_type")) for each in entries if each.get("why") == why}

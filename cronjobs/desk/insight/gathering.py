@@ -28,7 +28,7 @@ NEXT_SHOWN: Final = 5
 
 
 def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
-    """Gather the facts in a few indexed statements; *types*: registered by this configuration."""
+    """Gather the facts in a few indexed statements. *types* are those that this configuration registers."""
     every, now = settings.run.every, database_now(connection)
     whose = meta.read_meta(connection)
     in_force = schedules.pauses_in_force(connection)

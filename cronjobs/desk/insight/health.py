@@ -27,15 +27,15 @@ class Health:
     """The facts, some of them as plain rows. ``late`` counts only jobs that could run.
 
     Such jobs have a known type, are not paused, and wait neither for a limit nor for another job of their schedule.
-    If there are very many queues or unknown types, the rest is only counted: see ``QueueFacts``.
+    If there are very many queues or unknown types, only the first are listed: see ``QueueFacts``.
     """
 
     now: datetime
     project: str
     environment: str
     schema_revision: str
-    ticks: list[dict[str, Any]]  # the last of each host, newest first
-    running: list[dict[str, Any]]  # the longest first, at most gathering.RUNNING_SHOWN
+    ticks: list[dict[str, Any]]  # the last tick of each host, newest first
+    running: list[dict[str, Any]]  # longest running first, at most gathering.RUNNING_SHOWN
     running_total: int
     overdue: int
     queues: dict[str, Queue]
@@ -45,17 +45,17 @@ class Health:
     dead: dict[str, int]
     pauses: list[dict[str, Any]]
     schedules: Survey
-    next: list[tuple[datetime, str]]  # when which schedule fires next, at most gathering.NEXT_SHOWN
+    next: list[tuple[datetime, str]]  # the schedules to fire next, at most gathering.NEXT_SHOWN
     faults: tuple[Fault, ...] = field(default=())
     schedule_misfits: list[tuple[str, Problem]] = field(default_factory=list)  # job type, misfit in the file here
     never_begin: list[NeverBegins] = field(default_factory=list)  # timeouts in the file here that fit no tick
-    judged_by_ticks: bool = False  # True: ticks recorded their types; False: types registered here count
+    judged_by_ticks: bool = False  # whether ticks recorded their types; if not, the types registered here count
     unknown_schedules: dict[str, list[str]] = field(default_factory=dict)  # unknown type → active schedules
     unknown_since: dict[str, datetime] = field(default_factory=dict)  # unknown type → since when its work waits
     gone: dict[str, datetime] = field(default_factory=dict)  # unknown type → when a tick first lacked it
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
     late: list[LateGroup] = field(default_factory=list)  # except those out of reach
-    stranded: list[Stranded] = field(default_factory=list)  # late jobs that no host ticking now can run
+    stranded: list[Stranded] = field(default_factory=list)  # late jobs that no host that ticks now can run
     slower: list[SlowRun] = field(default_factory=list)
     silent: dict[str, datetime] = field(default_factory=dict)  # steady host that stopped ticking → since when
     slow: dict[str, timedelta] = field(default_factory=dict)  # job type → typical run, too long for the lease

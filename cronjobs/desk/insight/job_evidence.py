@@ -90,7 +90,7 @@ def settler_of(connection: Connection, row: Any) -> TickFacts | None:
 
 
 def count_of(row: Any) -> int:
-    """Return the column ``count``: ``row.count`` is the method of tuple."""
+    """Return the column ``count``, since ``row.count`` is tuple's method."""
     return int(row._mapping["count"])
 
 
@@ -107,7 +107,7 @@ def job_facts(
     around: Now,
     pause_rows: Iterable[Any],
 ) -> dict[int, JobFacts]:
-    """Return facts of these ids that still have a row. Imports the user's modules only if one of the jobs waits."""
+    """Return the facts about those jobs that still have a row. The user's modules are imported only if a job waits."""
     if not job_ids:
         return {}
     rows = explaining.jobs_of(connection, job_ids)
@@ -157,7 +157,7 @@ def job_facts(
 def _passed_over(
     connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
 ) -> tuple[dict[int, PassedOver], dict[int, Excluded]]:
-    """Map each job to the last tick that recorded why it left it, and whether all ticks' options exclude it.
+    """Map each job to the last tick that recorded why it left the job, and to the options, if all ticks' exclude it.
 
     A job that is asked for alone is included even if it has started since.
     """
@@ -198,7 +198,7 @@ def _ran_in(tick: Any, attempt: AttemptFacts) -> bool:
 
 
 def _place(job: Any) -> dict[str, Any]:
-    """Return the job's place in the form that ticks record."""
+    """Return the job's type, queue, schedule, key and timeout in the form that ticks record."""
     return {
         "job_type": job.job_type,
         "queue": job.queue,
@@ -264,7 +264,7 @@ def _host(holder: str | None) -> str:
 
 
 def job_life(connection: Connection, job_id: int, settings: Settings, types: Callable[[], JobTypes]) -> JobLife | None:
-    """Return the facts about one job; None if neither the jobs nor the ledger has it."""
+    """Return the facts about one job, or None if neither the jobs nor the ledger has it."""
     around = surroundings(connection, settings)
     job = job_facts(connection, [job_id], settings, types, around, explaining.pause_rows(connection)).get(job_id)
     rows = explaining.rows_naming(connection, [job_id])
@@ -291,7 +291,7 @@ def _triggered_since(connection: Connection, job: JobFacts) -> list[Triggered]:
 
 
 def triggered_since(connection: Connection, names: Collection[str], since: datetime) -> list[Triggered]:
-    """Return runs of a schedule triggered by hand since then, newest first; *names*: all it has had."""
+    """Return a schedule's runs that were triggered by hand since *since*, newest first. *names*: all its names."""
     made = explaining.triggers(connection, names, since)
     jobs = {row.id: row for row in explaining.jobs_of(connection, [job_id for *_, job_id in made])} if made else {}
     return [
@@ -303,7 +303,7 @@ def triggered_since(connection: Connection, names: Collection[str], since: datet
 
 
 def with_triggered(job: JobFacts, triggered: Iterable[Triggered]) -> JobFacts:
-    """Return *job*; if it did not succeed, with later runs triggered by hand."""
+    """Return *job*. If it did not succeed, add the later runs triggered by hand."""
     if job.status not in NOT_DONE:
         return job
     later = tuple(each for each in triggered if each.job_id != job.id and each.at >= job.created_at)
@@ -320,7 +320,7 @@ def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobType
 
 
 def _held(connection: Connection, job: JobFacts) -> tuple[datetime, PauseFacts] | None:
-    """Return the last-ending pause of those that delayed its first attempt, and since when it was due."""
+    """Return the pause that delayed the first attempt (of several, the last to end), and since when it did."""
     begun = job.attempts[0].started_at if job.attempts else job.started_at
     if begun is None:
         return None
@@ -344,7 +344,7 @@ def _with_acts(connection: Connection, job: JobFacts) -> JobFacts:
 
 
 def _moved(detail: Any) -> tuple[datetime, datetime] | None:
-    """Return the old and new time of a reschedule, or None if it is none, or another program wrote the row."""
+    """Return a reschedule's old and new time, or None if *detail* has none. Another program may have written it."""
     if not isinstance(detail, dict):
         return None
     try:

@@ -14,14 +14,15 @@ from cronjobs.engine.store.explaining import first_tick_without, last_tick_that_
 from cronjobs.engine.store.job_types import present_types, remembered, types_recorded_at, unknown_to_schedules
 from cronjobs.engine.store.listing import defined_at
 
-TYPES_DATED: Final = 20  # each costs a query on ticks
+TYPES_DATED: Final = 20  # types whose dates are read; each costs a query on ticks
 
 
 @dataclass(frozen=True)
 class JudgedTypes:
     """The job types that can run.
 
-    ``ticks``: those that recent ticks recorded, the last one at ``at``, or None if no tick recorded any.
+    ``here``: the types registered here. ``ticks``: the types that recent ticks recorded, or None if no tick recorded
+    any. ``at``: when types were last recorded.
     """
 
     here: Collection[str]
@@ -31,7 +32,8 @@ class JudgedTypes:
     def knows(self, job_type: str, *, since: datetime) -> bool:
         """Whether a job of this type, created at *since*, can probably run on some host.
 
-        A type registered only here counts until a tick after *since* records its types: cron's environment may differ.
+        A type registered only here counts until a tick after *since* records its types, since cron's environment may
+        differ from this one.
         """
         if self.ticks is None:
             return job_type in self.here
@@ -44,7 +46,7 @@ def judged_types(connection: Connection, every: timedelta, types: JobTypes) -> J
 
 
 def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, list[str]]:
-    """Map types that no recent tick knew to their active schedules."""
+    """Map each job type that no recent tick knew to the active schedules that use it."""
     if judged.ticks is None:
         return {}
     found = {}
@@ -57,7 +59,7 @@ def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, 
 
 @dataclass(frozen=True)
 class UnknownSince:
-    """By type: ``since`` when its work waits; ``gone``: when ticks stopped knowing a type that they once knew."""
+    """``since``: since when each type's work has waited. ``gone``: when ticks stopped knowing a type they once knew."""
 
     since: dict[str, datetime]
     gone: dict[str, datetime]
@@ -69,7 +71,10 @@ def unknown_since(
     came: Mapping[str, datetime],
     schedules_of: Mapping[str, Sequence[str]],
 ) -> UnknownSince:
-    """*came*: when each type's oldest due job fell due; *schedules_of*: active schedules by type."""
+    """Find out since when work has waited for unknown *job_types*.
+
+    *came*: when each type's oldest due job became due. *schedules_of*: the active schedules of each type.
+    """
     since: dict[str, datetime] = {}
     gone: dict[str, datetime] = {}
     for job_type in job_types[:TYPES_DATED]:

@@ -1,4 +1,4 @@
-"""This project's files outside the database, for uninstalling."""
+"""List what this project leaves outside the database, for uninstalling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOGROTATE: Final = Path("/etc/logrotate.d")
 
 @dataclass(frozen=True)
 class Outside:
-    """A leftover; ``remove``: the command, or another instruction, that removes it."""
+    """Something left behind. ``remove``: the command or instruction that removes it."""
 
     what: str
     where: str
@@ -39,9 +39,10 @@ DJANGOS: Final = Outside(
 def what_is_outside(
     settings: Settings, address: Address, other_hosts: Sequence[str], *, is_shared_file: bool, in_django: bool
 ) -> list[Outside]:
-    """List what the project leaves here, and remind of *other_hosts*, which cannot be inspected from here.
+    """List what the project leaves on this host, and name *other_hosts*, which cannot be inspected from here.
 
-    *is_shared_file*: the SQLite file has other tables too; *in_django*: Django's migration history lists ours.
+    *is_shared_file*: whether the SQLite file also has other tables. *in_django*: whether Django's migration history
+    lists our migrations.
     """
     there = ", ".join(other_hosts[:SHOWN]) + (" …" if len(other_hosts) > SHOWN else "")
     return [
@@ -56,7 +57,7 @@ def what_is_outside(
 
 
 def rotations_of(log: Path) -> list[Path]:
-    """Find logrotate files that name *log* or its folder's logs."""
+    """Find logrotate files that name *log*, or all logs in its folder."""
     names = (str(log), f"{log.parent}/*{log.suffix}")
     return [each for each in sorted(LOGROTATE.glob("*")) if any(name in _text(each) for name in names)]
 

@@ -30,7 +30,7 @@ JOBS_SHOWN: Final = 50
 class Outlook:
     """The work that a tick would find.
 
-    ``jobs``: the first JOBS_SHOWN of ``due``. A job without an id is one that the tick would create.
+    ``due``: the number of due jobs. ``jobs``: the first JOBS_SHOWN of them. The tick would create those without an id.
     """
 
     now: datetime
@@ -47,7 +47,7 @@ class Outlook:
 def look(
     connection: Connection, settings: Settings, known: JobTypes, *, queue: str | None, only: str | None, fires: bool
 ) -> Outlook:
-    """Gather the outlook; *fires*: include schedules. Raises ForeignDatabase if ticks refuse the database."""
+    """Gather the outlook, with schedules if *fires*. Raises ForeignDatabase if ticks refuse the database."""
     here = Identity.here()
     seen = ticks.overview(connection, host=here.host, place=here.place, fingerprint=fingerprint(settings))
     is_ours(settings, seen.project, seen.environment)
@@ -81,7 +81,7 @@ def look(
 def _with_limits(
     jobs: Sequence[dict[str, Any]], limits: Sequence[Limit], running: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Pair each job with the limit that it would wait for, in words, or with None if it may start at once."""
+    """Add ``waits_for`` to each job: the limit that it would wait for, in words, or None if it may start at once."""
     candidates = [Candidate(place, job["concurrency_key"]) for place, job in enumerate(jobs)]
     chosen = choose(candidates, limits, running, before=0, free=len(jobs))
     found = []
@@ -118,7 +118,7 @@ def _schedule(due: Due, settled: Settled) -> dict[str, Any]:
 
 
 def _begins(job: NewJob, now: datetime, wanted: Sequence[str], queue: str | None, pauses: Sequence[Any]) -> bool:
-    """Whether the tick could run a job that a schedule creates."""
+    """Whether the tick could run *job*, which a schedule would create."""
     if job.job_type not in wanted or queue not in (None, job.queue) or (job.run_at is not None and job.run_at > now):
         return False
     return not pausing.of_queue(pauses, job.queue)

@@ -18,7 +18,7 @@ GROUPS: Final = 50
 
 @dataclass(frozen=True)
 class BeyondOptions:
-    """Due jobs of a queue and type that no tick may claim; ``options``: host → options as typed."""
+    """Due jobs of one queue and type that no tick may claim. ``options``: such as "--queue mail on web1"."""
 
     queue: str
     job_type: str
@@ -41,7 +41,7 @@ class LateJobs(Protocol):
 
 
 def out_of_reach(connection: Connection, late: Sequence[LateJobs], now: datetime) -> list[BeyondOptions]:
-    """Return the *late* groups (queue, job_type, run_at, late) that the options of all ticks since exclude."""
+    """Return the groups of *late* jobs that the options of all ticks since ``run_at`` exclude."""
     if not late:
         return []
     begin = max(min(row.run_at for row in late), now - LOOKED_BACK)

@@ -26,7 +26,7 @@ _MORE: Final = "does not fit, for more reasons than are listed"
 
 @dataclass
 class MisfitGroup:
-    """Jobs of one type whose payloads have the same fault. ``example``: the fault in the first one, with its value."""
+    """Jobs of one type whose payloads have the same fault. ``example``: the first payload's fault, with its value."""
 
     job_type: str
     example: str
@@ -75,7 +75,7 @@ class PayloadReview:
                 group.ids.append(row.id)
 
     def _faults(self, row: StoredPayload) -> Iterator[tuple[tuple[str, str], str]]:
-        """Yield each fault as a key without its value, for counting, and as text with it."""
+        """Yield each fault as a key without the faulty value, for counting, and as text with the value."""
         job_type = self.known.types.get(row.job_type)
         if job_type is None:
             yield ("", _UNKNOWN), _UNKNOWN
@@ -92,7 +92,7 @@ class PayloadReview:
 
 
 def review(database: Database, project: str, known: JobTypes) -> Iterator[PayloadReview]:
-    """Compare all payloads of *database* with the handlers; yield the growing review after each chunk. Writes nothing.
+    """Compare all payloads in *database* with the handlers. Yield the growing review after each chunk. Write nothing.
 
     Each chunk has its own transaction, so no snapshot stays open while millions of rows are read. Jobs enqueued
     meanwhile are not checked. Tables that wait for a migration are accepted. Raises OtherProject or DatabaseError.
@@ -114,8 +114,8 @@ def review(database: Database, project: str, known: JobTypes) -> Iterator[Payloa
 
 
 def _require_ours(found: Meta, project: str) -> None:
-    """Raise OtherProject if the project differs. The environment may: a deploy gate checks production from CI."""
-    with suppress(SchemaTooOld):  # it runs before the migration, and every revision has these columns
+    """Raise OtherProject if the project differs. The environment may differ: CI checks production before a deploy."""
+    with suppress(SchemaTooOld):  # the review runs before the migration, and every revision has these columns
         require_revision(found.schema_revision, found.oldest_code)
     if found.environment.startswith(MOVED):
         raise MovedDatabase(found.environment.removeprefix(MOVED))

@@ -1,4 +1,4 @@
-"""Whether queues with due jobs grow or shrink."""
+"""Find out whether queues with due jobs are growing or shrinking."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUEUES: Final = 50
 
 @dataclass(frozen=True)
 class QueueTrends:
-    """The change in due jobs of each queue *since* then."""
+    """The change in each queue's number of due jobs since ``since``."""
 
     since: datetime
     changes: Mapping[str, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ def queue_trends(connection: Connection, health: Health, among: Collection[str] 
 
 
 def trend_of(due: int, change: int | None, span: timedelta) -> str:
-    """Describe a change; less than a twentieth counts as none. If *change* is None, it is unknown."""
+    """Describe a change, or return "" if *change* is None (unknown). Less than a twentieth of *due* counts as none."""
     if change is None:
         return ""
     if abs(change) * 20 < due or not change:

@@ -1,4 +1,4 @@
-"""Decide which running jobs may be released by hand: those whose runner is certainly gone."""
+"""Decide which running jobs an operator may release: those whose runner is certainly gone."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Holders:
     _gone: dict[str, bool | None] = field(default_factory=dict)
 
     def is_gone(self, locked_by: str) -> bool | None:
-        """Cache ``identity.is_gone`` per runner: one may have held hundreds of jobs."""
+        """Call ``identity.is_gone`` once per runner, which may have held hundreds of jobs, and cache the answer."""
         if locked_by not in self._gone:
             self._gone[locked_by] = is_gone(locked_by, self.here)
         return self._gone[locked_by]
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
-        """Whether the runner is gone, or, if that is unknown, whether its lease expired too long ago for a live one."""
+        """Whether the runner is gone. If that is unknown, whether a live runner could not have so old a lease."""
         if holding.permitted(now):
             return False
         gone = self.is_gone(holding.locked_by)

@@ -1,4 +1,4 @@
-"""Find schedules whose occurrences did not run; reads as few ledger rows as that takes."""
+"""Find schedules whose occurrences did not run, and read as few ledger rows as possible."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from cronjobs.engine.store import status_facts as store
 from cronjobs.engine.store.schedules import StoredSchedule
 
 RUNS_LOOKED_AT: Final = 10  # rows read of a schedule whose newest run did not succeed
-FEW: Final = 2  # nearly always the running one and a successful one
-ASKED_AT_ONCE: Final = 2000  # schedules
-PAGE: Final = 100  # rows per further read
-PAGES: Final = 50  # pages read at most, if no run succeeded and operators dealt with all of them
+FEW: Final = 2  # rows read first: nearly always a running and a successful run
+ASKED_AT_ONCE: Final = 2000  # schedules per statement
+PAGE: Final = 100  # rows read at a time when reading further back
+PAGES: Final = 50  # the most pages read, if no run succeeded and operators dealt with all of the runs
 
 
 def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> dict[int, list[Happened]]:
@@ -52,11 +52,11 @@ def _ran_well(row: Happened) -> bool:
 def not_run(
     connection: Connection, schedules: Sequence[StoredSchedule], lately: dict[int, list[Happened]], now: datetime
 ) -> dict[str, NotRun]:
-    """Map names to schedules with an occurrence that did not run and that nobody has dealt with.
+    """Find schedules with an occurrence that did not run and that nobody has dealt with. Return facts by name.
 
-    Omits missed runs and dead jobs, which have their own findings.
+    Missed runs and dead jobs are left out, since they have their own findings.
 
-    *lately*: their newest ledger rows; more are added where these do not decide.
+    *lately* maps schedule ids to their newest ledger rows. Older rows are added to it where these do not decide.
     """
     asked = [each for each in schedules if each.paused is None and lately.get(each.id)]
     heads: dict[str, JobNow] = {}
@@ -79,7 +79,7 @@ def not_run(
 
 
 def covered_by_hand(connection: Connection, stored: StoredSchedule, now: datetime) -> datetime | None:
-    """Return until when a run triggered by hand makes up for occurrences, or None if there is no such run."""
+    """Return up to when a run triggered by hand makes up for occurrences, or None if there is no such run."""
     return covered_by(store.triggered(connection, stored.name), now, _of(stored, {})[1])
 
 
@@ -91,7 +91,7 @@ def as_ledger_row(schedule_id: int, run: ByHand) -> Happened | None:
 
 
 def ran_by_hand(connection: Connection, schedule: str) -> datetime | None:
-    """Return when the newest run by hand was triggered that succeeded or whose job was pruned, or None."""
+    """Return when the newest run by hand that succeeded, or whose job was pruned, was triggered, or None."""
     triggered = store.triggered(connection, schedule)
     return max((each.at for each in triggered if each.job is None or each.job.status == "succeeded"), default=None)
 
@@ -102,7 +102,7 @@ def grace_of(schedule: ScheduleSettings) -> timedelta:
 
 
 def _of(stored: StoredSchedule, heads: Mapping[str, JobNow]) -> tuple[JobNow | None, timedelta]:
-    """Return the job that the schedule's other jobs wait for, and its grace, counted from the occurrence."""
+    """Return the job that the schedule's other jobs wait for, or None, and the schedule's grace after an occurrence."""
     try:
         schedule = schedule_from_definition(stored.name, stored.definition)
     except ValueError:
@@ -119,7 +119,7 @@ def _further_back(
     now: datetime,
     grace: timedelta,
 ) -> list[Happened]:
-    """Read older rows, back to one that decides."""
+    """Read older rows, back to a row that decides."""
     more: list[Happened] = []
     page = list(rows)
     well: set[int] = set()
@@ -134,7 +134,7 @@ def _further_back(
 
 
 def _is_well(row: Happened, head: JobNow | None, now: datetime, grace: timedelta) -> bool:
-    """Whether this row and the others of its job are no evidence that something did not run."""
+    """Whether this row, and the other rows of its job, are no evidence that something did not run."""
     if row.ran_early:
         return False
     if row.job is None:

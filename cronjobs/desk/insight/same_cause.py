@@ -1,8 +1,9 @@
-"""Report each cause in one finding: decide which findings a worse or clearer one replaces. Pure.
+"""Report each cause in one finding: decide which findings a worse or clearer finding replaces. Pure.
 
-Dead jobs replace findings about their schedules and types. A schedule past its grace replaces the ones about its
-failures and waiting jobs; a failing schedule the one about its waiting retry. A type that no tick knows replaces those
-about schedules that wait for it; a module that fails to import those about its types.
+The finding about dead jobs replaces findings about their schedules and types. The finding about a schedule past its
+grace replaces those about its failures and waiting jobs. The finding about a failing schedule replaces the one about
+its waiting retry. The finding about a type that no tick knows replaces those about schedules that wait for the type.
+The finding about a module that fails to import replaces those about its types.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from cronjobs.engine.tick.result import as_noted
 
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
 SHORTLY: Final = timedelta(minutes=10)  # hosts record their types at slightly different times
-_OF_MODULES: Final = ("module ", "setup ")  # prefixes that jobs.job_types gives to what it could not import
+_OF_MODULES: Final = ("module ", "setup ")  # prefixes of the faults of code that jobs.job_types could not import
 
 
 @dataclass(frozen=True)
 class SameCause:
     """The schedules and job types that other findings already report.
 
-    ``late``, ``failing`` and ``types``: covered by the finding ``dead``: schedules past their grace, failing schedules,
-    failing job types. ``hosts``: host ("": this one) → types that are unknown because it cannot import a module or use
-    their entries in the file. ``entries``: likewise the schedules that it does not fire.
+    The finding ``dead`` covers ``late`` (schedules past their grace), ``failing`` (failing schedules) and ``types``
+    (failing job types). ``hosts`` maps a host ("" for this one) to the types that are unknown because the host cannot
+    import a module or use their entries in the file. ``entries`` maps a host to the schedules that it therefore does
+    not fire.
     """
 
     late: tuple[str, ...] = ()
@@ -45,10 +47,10 @@ class SameCause:
     waiting: tuple[str, ...] = ()  # schedules whose waiting job ``failing`` covers
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # type → schedules past their grace
     unknown_failing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # type → schedules that fail
-    unknown_types: tuple[str, ...] = ()  # failing types
+    unknown_types: tuple[str, ...] = ()  # failing types that no tick knows
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     entries: Mapping[str, Mapping[str, datetime]] = field(default_factory=dict)  # host → schedule behind → since when
-    no_room: Mapping[tuple[str, str], int] = field(default_factory=dict)  # queue, type → late jobs without room
+    no_room: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (queue, type) → late jobs without room
     keys: Mapping[str, str] = field(default_factory=dict)  # failing schedule → key of its finding ``failing``
 
     @property
@@ -76,7 +78,7 @@ NO_OTHER: Final = SameCause()
 
 
 def covered_by_type(job_type: str, same: SameCause) -> tuple[Covered, ...]:
-    """Return the findings that the one about an unknown type covers."""
+    """Return the findings that the finding about an unknown type covers."""
     late = (Covered(f"schedule:{name}") for name in same.unknown.get(job_type, ()))
     failing = covered_failing(same.unknown_failing.get(job_type, ()), same)
     of_type = (Covered(f"failing_type:{each}") for each in same.unknown_types if each == job_type)
@@ -94,7 +96,7 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
     failing = failing_runs(watch)
     died = {name for name, why in watch.without_run.items() if any(map(_is_dead, why.jobs))}
     died_failing = {name for name, runs in failing.items() if any(_is_dead(row.job) for row in runs.rows)}
-    if not watch.deaths.count:  # read a moment later: someone had dealt with them meanwhile
+    if not watch.deaths.count:  # deaths are read a moment later, and someone has dealt with them meanwhile
         died = died_failing = set()
     unknown: dict[str, list[str]] = {}
     unknown_failing: dict[str, list[str]] = {}
@@ -156,7 +158,7 @@ def _died(job_type: str, since: datetime, watch: Watched) -> bool:
 
 @dataclass(frozen=True)
 class FailingRuns:
-    """The *rows* of a schedule's last runs, all failed, newest first; ``most``: the limit that they reached."""
+    """A schedule's last runs, all failed. ``rows``: newest first. ``most``: the limit that they reached."""
 
     rows: list[Happened]
     most: int
@@ -171,7 +173,7 @@ class FailingRuns:
 
 
 def failing_runs(watch: Watched) -> dict[str, FailingRuns]:
-    """Map schedules to their failing runs, in the schedules' order."""
+    """Map the names of failing schedules to their failed runs."""
     found = {}
     for schedule in watch.schedules:
         most = _warn_after(schedule)
@@ -193,7 +195,7 @@ def _warn_after(schedule: StoredSchedule) -> int:
 
 
 def behind(health: Health, every: timedelta) -> dict[str, datetime]:
-    """Map schedules that ticks could fire and do not to since when, longest first."""
+    """Map each schedule that ticks could fire but do not to the time since when, longest first."""
     if not health.watch.fires or not ticking(health.ticks, health.now, every):
         return {}
     found = {
@@ -208,13 +210,13 @@ def behind(health: Health, every: timedelta) -> dict[str, datetime]:
 
 
 def _could_fire_since(schedule: StoredSchedule) -> datetime | None:
-    """Return since when its next occurrence is due and not held back, or None if it is paused now."""
+    """Return since when the next occurrence has been due and not held back, or None if there is none."""
     ends = [pause.until for pause in schedule.pauses if pause.until and not pause.skip]
     return max([schedule.next_at, *ends]) if schedule.next_at else None
 
 
 def _with_a_bad_entry(health: Health, settings: Settings) -> dict[str, dict[str, datetime]]:
-    """Map hosts ("": this one) to schedules that are behind because of a bad entry, as ``config`` reports it."""
+    """Map hosts ("" for this one) to schedules that are behind because of a bad entry, as ``config`` reports it."""
     late, found = behind(health, settings.run.every), dict[str, dict[str, datetime]]()
     for place, wheres in _places(health, settings).items():
         if its := {name: since for name, since in late.items() if names_schedule(wheres, name)}:
@@ -228,11 +230,11 @@ def names_schedule(wheres: Collection[str], name: str) -> bool:
     return any(f"{where}.".startswith(f"schedules.{name}.") for where in wheres)
 
 
-# --- types that a fault of the file or the code takes away ------------------------------------------------------------
+# --- types that a fault in the file or the code makes unknown ---------------------------------------------------------
 
 
 def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Map hosts ("": this one) to types unknown because of a fault there, as ``config`` reports it."""
+    """Map hosts ("" for this one) to types unknown because of a fault there, as ``config`` reports it."""
     on_ticks = [recorded_faults(tick) for tick in last_ticking(health.ticks, health.now, settings.run.every)]
     places = _places(health, settings)
     module_gone = not health.judged_by_ticks or any(map(_names_module, on_ticks))
@@ -248,7 +250,7 @@ def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple
 
 
 def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]:
-    """Map (queue, type) to late jobs that the last ticks had no room for: the file's timeout is too long."""
+    """Map (queue, type) to the number of late jobs without room in the last ticks, as their timeout is too long."""
     types = {each.job_type for each in health.never_begin}
     entries = [entry for tick in ticking(health.ticks, health.now, every) for entry in entries_of(tick)]
     found = {}
@@ -261,7 +263,7 @@ def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]
 
 
 def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Map hosts ("": this one) to the unusable parts of their file and code, as ``config`` reports them."""
+    """Map hosts ("" for this one) to the unusable parts of their file and code, as ``config`` reports them."""
     here = tuple(where for where, _ in faults_here(health, settings))
     return ({"": here} if here else {}) | {
         tick["host"]: tuple(recorded_faults(tick)) for tick in others_at_fault(health, settings)
@@ -269,7 +271,7 @@ def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
 
 
 def faults_here(health: Health, settings: Settings) -> list[tuple[str, str]]:
-    """Return the unusable parts of the file and the code here: (where, why)."""
+    """Return the unusable parts of the file and the code here, as pairs of where and why."""
     found = [(fault.where, fault.what) for fault in health.faults]
     return [*found, *((problem.path, problem.message) for problem in settings.problems)]
 
@@ -282,7 +284,7 @@ def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any
 
 
 def recorded_faults(tick: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parts of its file and code that the tick could not use: where → why."""
+    """Map each part of its file and code that the tick could not use to the reason why."""
     did: Any = tick["did"]
     entries = [did.get(kind) for kind in ("broken", "not_loaded")] if isinstance(did, Mapping) else []
     return {str(where): str(why) for each in entries if isinstance(each, Mapping) for where, why in each.items()}

@@ -1,6 +1,6 @@
 """Format rows for people, on terminals and pages: instants, spans, tries.
 
-Anyone may have written the texts in rows: ``safe`` neutralizes control characters and masks secrets.
+Anyone may have written the texts in rows, so ``safe`` neutralizes control characters and masks secrets.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ def key_told(job: Mapping[str, Any], limit: int = CELL_LIMIT) -> str:
 
 
 def status_word(status: str) -> str:
-    """Return a status or an outcome for people: the column's "failed" means that the job will be retried."""
+    """Return a status or outcome in words for people. For example, "failed" means that the job will be retried."""
     return {"failed": "retrying", "early": "ran early"}.get(status, status)
 
 
 @dataclass(frozen=True)
 class LocalTimes:
-    """Format instants in *timezone*, with the date only if it differs from that of *about*."""
+    """Format instants in *timezone*. The date is included only if it differs from the date of *about*."""
 
     about: datetime
     timezone: str
 
     def clock(self, instant: datetime) -> str:
-        """ "14:03:07" on the day of *about*, else with its date; in a doubled hour with its offset."""
+        """For example "14:03:07". Another day than *about*'s is included, and in a doubled hour the offset."""
         local = self.local(instant)
         return self._of_day(local) if local.date() == self.local(self.about).date() else self.dated(instant)
 
@@ -58,21 +58,21 @@ class LocalTimes:
         return f"{local:%Y-%m-%d} {self._of_day(local)}"
 
     def between(self, first: datetime, last: datetime) -> str:
-        """ "2026-11-20 02:15:00 … 02:45:00"; the second date only if it is another."""
+        """For example "2026-11-20 02:15:00 … 02:45:00". The second date is included only if it differs."""
         return f"{self.dated(first)} … {replace(self, about=first).clock(last)}"
 
     def span(self, first: datetime, last: datetime) -> str:
-        """ "02:15:00 to 02:45:00"; with the dates that are not the same as those before them."""
+        """For example "02:15:00 to 02:45:00". A date is included only if it differs from the one before it."""
         on_its_day = LocalTimes(first, self.timezone)
         end = on_its_day.clock(last)
         return self.clock(first) + (f" to {end}" if end != on_its_day.clock(first) else "")
 
     def full(self, instant: datetime) -> str:
-        """ "2026-11-20 02:15:00 America/New_York"."""
+        """For example "2026-11-20 02:15:00 America/New_York"."""
         return f"{self.dated(instant)} {self.timezone}"
 
     def with_utc(self, instant: datetime) -> str:
-        """ "2026-11-20 02:15:00 America/New_York (07:15:00 UTC)"."""
+        """For example "2026-11-20 02:15:00 America/New_York (07:15:00 UTC)"."""
         if self.timezone == "UTC":
             return self.full(instant)
         utc = instant.astimezone(UTC)
@@ -96,19 +96,19 @@ class Times(LocalTimes):
         return self.about
 
     def ago(self, instant: datetime) -> str:
-        """ "3m ago", "in 4h", "now"."""
+        """For example "3m ago", "in 4h" or "now"."""
         span = self.now - instant
         if abs(span) < timedelta(seconds=1):
             return "now"
         return f"{rough(span)} ago" if span > timedelta(0) else f"in {rough(span)}"
 
     def since(self, instant: datetime) -> str:
-        """ "3m"; "in 4h" if a wrong clock put it in the future."""
+        """For example "3m", or "in 4h" if a wrong clock put *instant* in the future."""
         span = self.now - instant
         return rough(span) if span > timedelta(seconds=-1) else f"in {rough(span)}"
 
     def lasting(self, began: datetime) -> str:
-        """ "for 3m"; "begun in 4h" if a wrong clock put it in the future."""
+        """For example "for 3m", or "begun in 4h" if a wrong clock put *began* in the future."""
         return f"{'for' if began <= self.now else 'begun'} {self.since(began)}"
 
     def both(self, instant: datetime) -> str:
@@ -120,28 +120,28 @@ class Times(LocalTimes):
 
 
 def in_full(instant: datetime, timezone: str) -> str:
-    """ "2026-11-20 02:15:00 America/New_York": for an instant without context."""
+    """Format an instant without context, such as "2026-11-20 02:15:00 America/New_York"."""
     return LocalTimes(instant, timezone).full(instant)
 
 
 def took(started_at: datetime | None, finished_at: datetime | None) -> str:
-    """Format how long something ran; "" if unknown."""
+    """Format how long something ran, or return "" if that is unknown."""
     return "" if started_at is None or finished_at is None else rough(finished_at - started_at)
 
 
 def ran_for(outcome: str, started_at: datetime, finished_at: datetime) -> str:
-    """ "took 8.4s". A lost attempt's end is unknown: "found 1m after it began"."""
+    """For example "took 8.4s". A lost attempt's end is unknown, so for example "found 1m after it began"."""
     span = rough(finished_at - started_at)
     return f"found {span} after it began" if outcome == "lost" else f"took {span}"
 
 
 def died_lost(status: str, error_type: str | None) -> bool:
-    """Whether the last attempt was lost; then ``finished_at`` is when a tick found out."""
+    """Whether the job died because its last attempt was lost. ``finished_at`` is then when a tick found out."""
     return status == Status.DEAD and error_type == "Lost"
 
 
 def on_the_clock(text: str, times: LocalTimes) -> str:
-    """Convert the UTC instants that cronjobs wrote into *text* to *times*' zone."""
+    """Convert the UTC instants that cronjobs wrote into *text* to the time zone of *times*."""
 
     def clock(found: re.Match[str]) -> str:
         try:
@@ -162,7 +162,7 @@ def ordinal(number: int) -> str:
 
 
 def tries(failures: int, most: int | None) -> str:
-    """ "failed 3 of 10": people read tries, not attempts."""
+    """For example "failed 3 of 10". People are shown tries, not attempts."""
     if not failures:
         return ""
     return f"failed {failures} of {most}" if most is not None else f"failed {counted(failures, 'time')}"

@@ -30,10 +30,10 @@ NO_RESULT: Final = frozenset({"queued", "running"})
 class RunFacts:
     """The result of one ledger row, which may stand for several occurrences.
 
-    ``outcome``: its job's status (succeeded; failed: it will be retried; dead, cancelled, queued, running), pruned,
-    early (a wrong clock ran it before it was due), or why it had no run of its own (missed, skipped, coalesced).
-    ``at``: when it reached that outcome; if queued, pruned or without a run, when it was due; if it ran early, by when
-    it had run. ``took``: duration of its last attempt, if recorded. ``count``: occurrences.
+    ``outcome``: the job's status ("failed" means that it will be retried), "pruned", "early" (a wrong clock ran the
+    job before it was due), or why there was no run ("missed", "skipped", "coalesced"). ``at``: when it reached that
+    outcome. A row that is queued, pruned or without a run has the time it was due, and an early one the time by which
+    it had run. ``took``: the last attempt's duration, if recorded. ``count``: the number of occurrences.
     """
 
     outcome: str
@@ -46,12 +46,12 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class ScheduleFacts:
-    """``runs``: newest first, at most STRIP. ``durations``: of its last successful runs, newest first.
+    """``runs``: the last runs, newest first, at most STRIP. ``durations``: the last successful runs', newest first.
 
-    ``triggered``: the newest run triggered by hand; ``runs`` do not include it.
+    ``triggered``: the newest run triggered by hand, which ``runs`` do not include.
 
-    ``status``: active, retired, or "run by cron"; ``next_at`` is None if it is never due, or unknown for a line of
-    cron.
+    ``status``: active, retired, or "run by cron". ``next_at`` is None if the schedule is never due again, or if a
+    crontab line's next time is unknown.
     """
 
     id: int
@@ -65,7 +65,7 @@ class ScheduleFacts:
 
     @property
     def last(self) -> RunFacts | None:
-        """The run with the newest result, triggered ones included; waiting and running ones have none yet."""
+        """The run with the newest result, also of triggered runs. Waiting and running ones have no result yet."""
         return newest_result(self.runs, self.triggered)
 
     @property
@@ -85,7 +85,7 @@ class ScheduleFacts:
 
     @property
     def strip(self) -> tuple[str, ...]:
-        """Outcomes of the last occurrences, oldest first, at most STRIP; a row of several counts as several."""
+        """The outcomes of the last STRIP occurrences, oldest first. A row for several occurrences counts as several."""
         signs = (outcome for each in self.runs for outcome in repeat(each.outcome, min(each.count, STRIP)))
         return tuple(reversed(list(islice(signs, STRIP))))
 
@@ -96,7 +96,7 @@ def middle(durations: Sequence[timedelta]) -> timedelta:
 
 
 def p95(durations: Sequence[timedelta]) -> timedelta:
-    """Return the 95th percentile by nearest rank: of 20 durations, the second longest."""
+    """Return the 95th percentile by nearest rank. Of 20 durations this is the second longest."""
     return sorted(durations)[-(-len(durations) * 95 // 100) - 1]
 
 
@@ -113,7 +113,7 @@ def newest_running(runs: Sequence[RunFacts], triggered: RunFacts | None) -> RunF
 
 
 def schedule_facts(connection: Connection, schedule_ids: Collection[int]) -> dict[int, ScheduleFacts]:
-    """Map ids of existing schedules to their facts; costs about 200 index steps each."""
+    """Map the ids of existing schedules to their facts. Each schedule costs about 200 index steps."""
     if not schedule_ids:
         return {}
     runs = newest_runs(connection, schedule_ids, LOOKED_AT)
@@ -125,7 +125,7 @@ def schedule_facts(connection: Connection, schedule_ids: Collection[int]) -> dic
 
 
 def last_runs(connection: Connection, schedule_ids: Collection[int]) -> dict[int, RunFacts]:
-    """Map each id to its running run, else to the one with the newest result; triggered ones count."""
+    """Map each id to the schedule's running run, else to the run with the newest result. Triggered runs count."""
     found = {each: list(map(run_facts, rows)) for each, rows in newest_runs(connection, schedule_ids, STRIP).items()}
     by_hand = {each: run_facts(row) for each, row in newest_triggered(connection, schedule_ids).items()}
     shown = {}

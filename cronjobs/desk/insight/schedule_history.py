@@ -43,7 +43,7 @@ class Name:
 
 
 def names_of(name: str, renames: Sequence[tuple[datetime, str, str]]) -> list[Name]:
-    """Return all names of the schedule now called *name*, newest first; others may have had them at other times."""
+    """Return all names of the schedule now called *name*, newest first. Other schedules may have had them before."""
     found: list[Name] = []
     until: datetime | None = None
     for at, old, new in reversed(renames):
@@ -58,9 +58,10 @@ def names_of(name: str, renames: Sequence[tuple[datetime, str, str]]) -> list[Na
 
 
 def names_of_its_own(name: str, renames: Sequence[tuple[datetime, str, str]], known: Collection[str]) -> frozenset[str]:
-    """Return the names of the schedule that is or was called *name* which no other schedule has or had.
+    """Return the names that only the schedule that is or was called *name* has or had.
 
-    *known*: the names that schedules have now. Shared names are left out, or rows of two schedules would be mixed.
+    *known*: the names that schedules have now. Names that another schedule also had are left out, since rows under
+    them may belong to either.
     """
     now = name if name in known else name_now(name, renames)
     left = Counter(old for _, old, _ in renames)
@@ -73,7 +74,7 @@ def names_of_its_own(name: str, renames: Sequence[tuple[datetime, str, str]], kn
 
 @dataclass(frozen=True)
 class DefinitionPeriod:
-    """A span (``since``, ``until``] with one definition of a schedule, or with none. None: unlimited."""
+    """A span (``since``, ``until``] with one definition of a schedule, or with none. None means no limit."""
 
     existence: Existence
     since: datetime | None
@@ -83,14 +84,14 @@ class DefinitionPeriod:
     act: AuditEntry | None = None  # the audit entry that began it
 
     def clipped(self, begin: datetime, end: datetime) -> tuple[datetime, datetime] | None:
-        """Return the part of [*begin*, *end*] inside this span, half-open at its start; None: no overlap."""
+        """Return the part of [*begin*, *end*] in this span, without its start, or None if they do not overlap."""
         first = max(begin - JUST_BEFORE, self.since) if self.since else begin - JUST_BEFORE
         last = min(end, self.until) if self.until else end
         return (first, last) if first < last else None
 
 
 def eras(trail: Iterable[Any], stored: StoredSchedule) -> list[DefinitionPeriod]:
-    """Return a schedule's periods from its audit *trail*; without entries, its present row counts for all time."""
+    """Return a schedule's periods from its audit *trail*. Without entries, the present definition is valid always."""
     found: list[DefinitionPeriod] = []
     for row in trail:
         act = AuditEntry(row.at, row.actor, row.host, row.why)
@@ -148,7 +149,7 @@ def runs_after_a_gap(when: Timing, wall: datetime | None) -> bool:
 
 @dataclass(frozen=True)
 class Asked:
-    """The instant asked about. ``wall``: the local time, if it does not exist or came twice."""
+    """The instant asked about. ``wall``: the local time if it did not exist or came twice, else None."""
 
     at: datetime
     wall: datetime | None = None
@@ -156,7 +157,7 @@ class Asked:
 
 
 def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
-    """Convert *wall* (naive) from *timezone*: first pass of a doubled hour; in a gap, the instant of the change."""
+    """Convert the naive time *wall* from *timezone*. In a doubled hour take the first pass, in a gap the gap's end."""
     zone = ZoneInfo(timezone)
     first, second = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     if first == second:
@@ -176,9 +177,9 @@ def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
 
 
 def pauses_over_time(trail: Iterable[Any], names: Sequence[Name] = ()) -> list[PauseFacts]:
-    """Return pauses with their ends, from the audit trail. A pause changed while in force counts once, as last changed.
+    """Return pauses with their ends, from the audit trail. A pause that was changed counts once, as last changed.
 
-    *names*: all of the schedule's names, so that a pause under one name matches its end under another.
+    *names*: all of the schedule's names, so that a pause under one name is matched with its end under another.
     """
     found: list[PauseFacts] = []
     on: dict[str, PauseFacts] = {}
@@ -222,6 +223,6 @@ def in_force(pause: PauseFacts, moment: datetime) -> bool:
 
 
 def held_back(pause: PauseFacts, due: datetime, settled: datetime) -> bool:
-    """Whether the pause held back an occurrence at some time between *due* and *settled*."""
+    """Whether the pause held back the occurrence *due* at some time before *settled*."""
     end = ends_at(pause)
     return not pause.skip and pause.since < settled and (end is None or due < end)

@@ -1,5 +1,6 @@
-"""Parse a search for jobs, one line of text as on the pages, into a Filter; also the values that commands' options
-share. Pure.
+"""Parse a search for jobs, one line of text as typed on the web pages, into a Filter. Pure.
+
+Also parses values that commands' options share with a search.
 
 ``type:billing status:dead error:"no invoice" since:24h key:invoice:42 queue:mail schedule:nightly cause:KEY 17 mail``
 """
@@ -32,12 +33,12 @@ _ID: Final = re.compile(r"[0-9]{1,19}")
 
 
 class SearchError(UsageError):
-    """A search that cannot be parsed; the message is for the user who typed it."""
+    """A search that cannot be parsed. The message is for the user who typed the search."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """The words as typed, None for those not given. ``type`` and ``error`` match parts of a job's."""
+    """The words as typed, None if not given. ``type`` and ``error`` match parts of a job's type and error."""
 
     type: str | None = None
     status: str | None = None
@@ -80,7 +81,7 @@ NAMES: Final = tuple(each.name for each in fields(Search) if each.name != "ids")
 
 
 def search(text: str) -> Search:
-    """Parse a search. Raises SearchError and nothing else."""
+    """Parse a search. Raises only SearchError."""
     if len(text) > LONGEST:
         raise SearchError(f"a search has at most {LONGEST:,} characters")
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):

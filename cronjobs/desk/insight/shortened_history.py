@@ -1,4 +1,4 @@
-"""Shorten a history: failures first, each in a line; successes are only counted. Pure."""
+"""Shorten a history. Failures come first, a line for each; successes are only counted. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 from cronjobs.engine.rules.error_groups import normalised
 from cronjobs.engine.rules.occurrences import BACKFILLED
 
-# An entry of the history; its "kind": attempt, death, occurrence, gap, clock, pause, deploy or act.
+# An entry of the history. Its "kind" is attempt, death, occurrence, gap, clock, pause, deploy or act.
 Entry = Mapping[str, Any]
-Tally = Mapping[str, Any]  # a row of listing.tallies: the count of an outcome per schedule or job type
+Tally = Mapping[str, Any]  # a row of listing.tallies: how often a schedule or job type had an outcome
 
 # Actions on jobs: the audit trail's word → its past tense.
 ACTS: Final = {
@@ -24,9 +24,9 @@ ACTS: Final = {
     "trigger": "triggered",
     "backfill": "backfilled",
 }
-ONE_ACT: Final = timedelta(minutes=10)  # longest pause inside one actor's merged action
+ONE_ACT: Final = timedelta(minutes=10)  # the longest time between one actor's actions that are merged
 
-# Most important first: without room for all, the last are left out. QUIET ones need no attention.
+# Outcomes, most important first. If there is no room for all, the last are left out. QUIET ones need no attention.
 BROKE: Final = (
     "dead",
     "no tick",
@@ -47,9 +47,9 @@ _RANK: Final = {outcome: rank for rank, outcome in enumerate((*BROKE, *QUIET))}
 
 
 class Story(NamedTuple):
-    """``lines``: the entries of each line, oldest first; ``tallies``: outcomes that are only counted, oldest first.
+    """``lines``: the entries of each line, oldest first. ``tallies``: outcomes that are only counted, oldest first.
 
-    ``left_out``: how many of each outcome are in neither.
+    ``left_out``: how many entries of each outcome are in neither ``lines`` nor ``tallies``.
     """
 
     lines: list[list[Entry]]
@@ -58,13 +58,13 @@ class Story(NamedTuple):
 
 
 def when(entry: Entry) -> datetime:
-    """Return when the entry began; of several occurrences the last; of a death its end."""
+    """Return when the entry began. For an occurrence, return the last it was for; for a death, when the job died."""
     at: datetime = entry[{"occurrence": "last_for", "death": "finished_at"}.get(entry["kind"], "started_at")]
     return at
 
 
 def outcome_of(entry: Entry) -> str:
-    """ "succeeded", "dead", "missed", "no tick", "pause", "cancel" …"""
+    """For example "succeeded", "dead", "missed", "no tick", "pause" or "cancel"."""
     words = {"death": "dead", "gap": "no tick", "act": entry.get("action")}
     word: str = words.get(entry["kind"]) or entry.get("outcome") or entry["kind"]
     return word
@@ -77,7 +77,7 @@ def number_of(entry: Entry) -> int:
 
 
 def totals(entries: Iterable[Entry], tallies: Iterable[Tally]) -> Counter[str]:
-    """Count entries by outcome; *tallies* supply the counts of attempts, deaths and occurrences."""
+    """Count entries by outcome. The counts of attempts, deaths and occurrences come from *tallies*."""
     found = Counter[str]()
     for entry in entries:
         if entry["kind"] in ("gap", "clock", "pause", "deploy", "act"):
@@ -90,10 +90,11 @@ def totals(entries: Iterable[Entry], tallies: Iterable[Tally]) -> Counter[str]:
 def acts_on_jobs(
     rows: Iterable[tuple[Any, Collection[int]]], jobs: Mapping[int, tuple[str, str | None]]
 ) -> list[dict[str, Any]]:
-    """Return audit entries with their jobs' ids, oldest first; merge an actor's consecutive similar actions.
+    """Return actions on jobs as entries, oldest first. An actor's consecutive similar actions are merged.
 
-    *jobs*: type and schedule of the known jobs. ``job_id``, ``job_type`` and ``schedule`` are None if
-    there are several. ``were_dead``: how many of the jobs were dead until then.
+    *rows*: audit entries, each with its jobs' ids. *jobs*: the known jobs' types and schedules. In an entry,
+    ``job_id``, ``job_type`` and ``schedule`` are None if there are several. ``were_dead`` counts the jobs that were
+    dead until then.
     """
     found: list[tuple[dict[str, Any], set[int]]] = []
     last: dict[Hashable, tuple[dict[str, Any], set[int]]] = {}
@@ -122,7 +123,7 @@ def _were_dead(detail: Any, ids: Collection[int]) -> int:
 
 
 def merge_backfills(entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    """Merge the occurrences of a schedule that one backfill ran, each a row of its own, into one entry."""
+    """Merge a schedule's occurrences that one backfill ran, which have a row each, into one entry."""
     found: list[dict[str, Any]] = []
     last: dict[Hashable, dict[str, Any]] = {}
     for entry in sorted(entries, key=when):
@@ -140,9 +141,9 @@ def merge_backfills(entries: Iterable[Entry]) -> list[dict[str, Any]]:
 
 
 def story(entries: Sequence[Entry], tallies: Sequence[Tally], limit: int) -> Story:
-    """Return at most *limit* lines: one per failure in *entries*, then the quiet *tallies*.
+    """Return at most *limit* lines: a line for each failure in *entries*, then the quiet *tallies*.
 
-    Similar entries share a line only if there are too many, the least important first.
+    If there are too many, similar entries share a line, beginning with the least important outcome.
     """
     broke = [[entry] for entry in entries if outcome_of(entry) not in QUIET]
     for outcome in reversed(BROKE):
@@ -157,7 +158,7 @@ def story(entries: Sequence[Entry], tallies: Sequence[Tally], limit: int) -> Sto
 
 
 def each_alone(entries: Sequence[Entry], tallies: Sequence[Tally], limit: int) -> Story:
-    """Return at most *limit* of *entries*, each in its own line: failures, then the newest others."""
+    """Return at most *limit* of *entries*, a line for each. Failures are kept first, then the newest other entries."""
     lines = _chosen([[entry] for entry in entries], limit)
     return Story(lines, [], _left_out(totals(entries, tallies), lines, []))
 
@@ -170,7 +171,7 @@ def _chosen(lines: list[list[Entry]], limit: int) -> list[list[Entry]]:
         begun[entry["job_id"]] = max(when(entry), begun.get(entry["job_id"], when(entry)))
 
     def place(line: list[Entry]) -> tuple[datetime, int]:
-        """Sort a death after its attempts: on SQLite their instants come from separate clock reads."""
+        """Sort a death after its attempts, since on SQLite their instants come from separate clock reads."""
         at, first = when(line[0]), line[0]
         led_to_it = begun.get(first["job_id"], at) if first["kind"] == "death" else at
         return max(at, led_to_it), -_RANK.get(outcome_of(first), 0)
@@ -183,7 +184,7 @@ def _rank_of_tally(tally: Tally) -> tuple[int, int]:
 
 
 def _alike(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Group *entries* of one outcome by schedule (or job type) and error, each group oldest first."""
+    """Group *entries* of one outcome by schedule (or job type) and by error. Each group is oldest first."""
     groups: dict[Hashable, list[Entry]] = {}
     for entry in sorted(entries, key=when):
         what = entry.get("schedule") or entry.get("job_type") or entry.get("name")

@@ -12,15 +12,15 @@ from sqlalchemy import Connection
 from cronjobs.desk.insight.schedule_facts import ScheduleFacts, schedule_facts
 from cronjobs.engine.store.schedule_runs import with_long_runs
 
-SHORT: Final = timedelta(seconds=5)  # a shorter run is no problem, however short the usual one
+SHORT: Final = timedelta(seconds=5)  # a shorter run is no problem, however short runs usually are
 TIMES_USUAL: Final = 3
-AMONG_LAST: Final = 1000  # runs of all schedules together
-LOOKED_AT: Final = 200  # schedules
+AMONG_LAST: Final = 1000  # how many of the last runs of all schedules are searched
+LOOKED_AT: Final = 200  # the most schedules to examine
 
 
 @dataclass(frozen=True)
 class SlowRun:
-    """A schedule's newest run, which is or was slow; ``usual``: the median of earlier runs."""
+    """A schedule's newest run, which is or was slow. ``usual``: the median of its successful runs."""
 
     schedule: str
     job_id: int | None
@@ -36,7 +36,7 @@ def slow_runs(connection: Connection, now: datetime) -> list[SlowRun]:
 
 
 def slower_than_usual(schedules: Iterable[ScheduleFacts], now: datetime) -> list[SlowRun]:
-    """Return schedules' newest runs above the 95th percentile and above TIMES_USUAL medians."""
+    """Return schedules' newest runs that took longer than the 95th percentile and than TIMES_USUAL medians."""
     found = []
     for schedule in schedules:
         run = schedule.running or schedule.last

@@ -1,11 +1,11 @@
-"""Decide what ``jobs tail`` prints next: each part of the output once, and the size of each gap. Pure."""
+"""Decide what ``jobs tail`` prints next. Each part of the output is printed once, and so is each gap's size. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
 
-REMEMBERED: Final = 1024  # last printed characters, to find our place in the stored output
+REMEMBERED: Final = 1024  # how many of the last printed characters are kept, to find them in the stored output
 _LEFT_OUT: Final = re.compile(r"\n… ([\d,]+) bytes left out …\n")  # as text.CappedText writes it
 
 
@@ -19,8 +19,8 @@ class TailPart(NamedTuple):
 class Tail:
     """The position up to which one attempt's output has been printed.
 
-    Positions count bytes of the masked output. Masking may have shortened an unseen part, so they can be off; the last
-    printed text is therefore searched for in the stored output.
+    Positions count bytes of the masked output. Masking may have shortened an unseen part, so a position can be wrong.
+    Therefore the last printed text is searched for in the stored output.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Tail:
         return [TailPart(0, tail[self._place_in(tail, self.end - after) :])]
 
     def _place_in(self, output: str, expected: int) -> int:
-        """Return the position after the last printed text, in characters; *expected*: its bytes, if unmasked."""
+        """Return the position after the last printed text, in characters. *expected*: about where it is, in bytes."""
         place = len(output.encode()[: max(0, expected)].decode(errors="ignore"))
         if not self._last:
             return place

@@ -1,4 +1,4 @@
-"""Read job types in trouble: runs too long for the lease, crashes, payloads that do not fit."""
+"""Find job types in trouble: their runs are too long for the lease, they crash, or payloads do not fit them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cronjobs.engine.store.listing import typical_runs
 from cronjobs.engine.store.misfits import waiting_misfits
 
 RUNS_ASKED: Final = 1000
-RUNS_TO_TELL: Final = 5  # fewer runs are no typical duration
-RUNS_IN_A_LEASE: Final = 5  # of typical length; long jobs are exempt: their process renews during its only run
+RUNS_TO_TELL: Final = 5  # fewer runs do not show a typical duration
+RUNS_IN_A_LEASE: Final = 5  # typical runs; long jobs are exempt, as a process renews for its only run
 
 
 def troubled_types(connection: Connection, run: RunSettings) -> dict[str, Any]:

@@ -21,29 +21,29 @@ from cronjobs.engine.store.queues import pressures
 from cronjobs.engine.store.status_facts import resumed_lately
 from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED
 
-STRANDED_NAMED: Final = 3  # types for which ticks are searched for a host that could run them
-MOST_TYPES: Final = 100  # unknown types listed; the rest is counted
+STRANDED_NAMED: Final = 3  # for how many types to search the ticks for a host that could run them
+MOST_TYPES: Final = 100  # unknown types listed; the others are only counted
 
 
 class LateGroup(NamedTuple):
-    """Late jobs of one queue and type: they could run, and have been due for too long."""
+    """Late jobs of one queue and type. They could run, and have been due for too long."""
 
     queue: str
     job_type: str
-    run_at: datetime  # of the oldest one
+    run_at: datetime  # the oldest job's
     late: int
 
 
 @dataclass
 class Queue:
-    """Counts of one queue's waiting jobs. ``failed`` ones wait for a retry; due or future includes them."""
+    """Counts of one queue's waiting jobs. ``failed`` counts those that wait for a retry, also in due or future."""
 
     due: int = 0
     future: int = 0
     failed: int = 0
     late: int = 0
     paused: bool = False
-    max_waiting: int | None = None  # None: no cap
+    max_waiting: int | None = None  # None if the queue has no cap
     on_full: str | None = None
     dropped: int = 0  # jobs dropped since the queue first had a cap
     oldest_due_at: datetime | None = None
@@ -60,9 +60,9 @@ class Queue:
 
 @dataclass
 class QueueFacts:
-    """``unresolved``: due jobs by type that no recent tick knew; ``came``: when the oldest of them was due.
+    """``unresolved``: the due jobs of each type that no recent tick knew. ``came``: when the oldest of them was due.
 
-    Only the largest queues and the oldest of these types are listed: ``others`` sums up ``more_queues`` further queues;
+    Only the largest queues and the oldest of these types are listed. ``others`` sums up ``more_queues`` further queues.
     ``more_unresolved`` jobs have ``more_types`` further types.
     """
 
@@ -83,7 +83,7 @@ class QueueFacts:
 
 @dataclass(frozen=True)
 class Stranded:
-    """Late jobs of a type that no host ticking now can run; ``host`` could, and last ticked ``at`` then."""
+    """Late jobs of a type that no host that ticks now can run. ``host`` could run them, and last ticked ``at``."""
 
     group: LateGroup
     host: str | None = None
@@ -93,9 +93,9 @@ class Stranded:
 def stranded(
     connection: Connection, late: Sequence[LateGroup], at_work: Sequence[Mapping[str, Any]], ticks: Sequence[Any]
 ) -> list[Stranded]:
-    """Return the *late* groups that no host *at work* can run, by each host's last tick.
+    """Return the groups of *late* jobs that no host can run, by the last ticks of the hosts that tick now, *at_work*.
 
-    *ticks*: the last one of every host.
+    *ticks*: the last tick of every host.
     """
     signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in ticks}
     found: list[Stranded] = []
@@ -118,7 +118,7 @@ def _only_elsewhere(group: LateGroup, at_work: Sequence[Mapping[str, Any]]) -> b
 
 
 def _waited_for_others(group: LateGroup, records: Sequence[Sequence[Mapping[str, Any]]]) -> int:
-    """Count jobs that waited for other hosts when each host's last tick ended: it could take none."""
+    """Count the jobs that each host's last tick had to leave, as they waited for other jobs. Return the least count."""
     return min((sum(_waiting_in(entry, group) for entry in entries) for entries in records), default=0)
 
 
@@ -133,7 +133,7 @@ def _records(at_work: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any
 
 
 def entries_of(tick: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the tick's records of due jobs it did not start; on SQLite plain SQL may have written anything."""
+    """Return the tick's records of due jobs that it did not start. On SQLite plain SQL may have written anything."""
     recorded = tick["not_started"]
     return [each for each in recorded if isinstance(each, Mapping)] if isinstance(recorded, list) else []
 
@@ -146,7 +146,7 @@ def what_waits(
     at_work: Sequence[Mapping[str, Any]],
     now: datetime,
 ) -> QueueFacts:
-    """*at_work*: the last ticks of the hosts that tick now."""
+    """Read the waiting jobs by queue. *at_work*: the last ticks of the hosts that tick now."""
     found = QueueFacts()
     limit = late_after(settings.run.every)
     waiting = listing.waiting_by_queue(connection)
@@ -161,7 +161,7 @@ def what_waits(
     found.others, found.more_queues = Queue(rest.due, rest.waiting - rest.due, rest.failed), waiting.others
     found.oldest_due_at = waiting.oldest_due_at
     late: list[LateGroup] = []
-    # Only if something is due: this scans the waiting indexes once more.
+    # Do this only if something is due, since it scans the waiting indexes once more.
     due = listing.DueGroups(())
     if found.oldest_due_at:
         due = listing.due_groups(connection, limit, {*judged.here, *(judged.ticks or ())})
@@ -170,7 +170,7 @@ def what_waits(
         if unknown:
             found.unresolved[group.job_type] = found.unresolved.get(group.job_type, 0) + group.due
             found.came[group.job_type] = min(found.came.get(group.job_type, group.run_at), group.run_at)
-        # Without a file and before any tick, no type is known; that is no reason for a finding.
+        # Without a file and before any tick, no type is known. That alone is no reason for a finding.
         nobody_knows = settings.broken and judged.ticks is None
         its = found.queues.get(group.queue, found.others)
         if group.late and not its.paused and (not unknown or nobody_knows):

@@ -1,4 +1,4 @@
-"""Read the facts that show whether ticks come and schedules run."""
+"""Read the facts that show whether ticks and schedules run."""
 
 from __future__ import annotations
 
@@ -36,29 +36,30 @@ from cronjobs.model import Status
 DIFFERENT_FILES: Final = timedelta(minutes=15)
 LONGEST_GRACE: Final = timedelta(days=366)
 ONE_TICK: Final = timedelta(minutes=1)
-STEADY_TICKS: Final = 10  # ticks within FORGOTTEN after which a host is expected to continue
+STEADY_TICKS: Final = 10  # after this many ticks within FORGOTTEN, a host is expected to go on ticking
 FORGOTTEN: Final = timedelta(days=1)  # a silent host counts as switched off after this
-KILLED_WITHIN: Final = 20  # ticks of a host that are checked for kills
-KILLED_TICKS: Final = 2  # killed ticks among them that make a finding
+KILLED_WITHIN: Final = 20  # the time of this many ticks is searched for killed ticks
+KILLED_TICKS: Final = 2  # this many killed ticks in that time make a finding
 
 
 # --- when ticks are expected ------------------------------------------------------------------------------------------
 
 
 def late_after(every: timedelta) -> timedelta:
-    """Return how long a job may be due before it is late: two minutes if cron starts a tick each minute."""
+    """Return how long a job may be due before it is late. This is two minutes if cron starts a tick each minute."""
     return every + timedelta(minutes=1)
 
 
 def quiet_after(every: timedelta) -> timedelta:
-    """Return how long ticks may be absent: three minutes if cron starts one each minute."""
+    """Return how long ticks may be absent. This is three minutes if cron starts a tick each minute."""
     return 2 * every + timedelta(minutes=1)
 
 
 def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
-    """Return when a tick last wrote its row, which it does when it starts to work and when it ends.
+    """Return when a tick last wrote its row. A tick writes its row when it starts to work and when it ends.
 
-    Ignores ticks later than the last one by id: a tick whose clock was years ahead would count for years.
+    Ticks dated later than the tick with the highest id are ignored. Otherwise a tick whose clock was years ahead would
+    count for years.
     """
     newest = max(ticks, key=lambda tick: tick["id"], default=None)
     if newest is None:
@@ -77,7 +78,7 @@ def ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelta) ->
 
 
 def last_ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelta) -> list[dict[str, Any]]:
-    """Return the last ticks of the hosts that tick now; if none, of those that ticked when the last tick came."""
+    """Return the last ticks of the hosts that tick now. If none does, take the hosts that ticked when ticks ended."""
     last = last_sign(ticks)
     return ticking(ticks, now, every) or ([] if last is None else ticking(ticks, last, every))
 
@@ -85,7 +86,7 @@ def last_ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelt
 def silent_hosts(
     connection: Connection, last_ticks: Sequence[Mapping[str, Any]], now: datetime, every: timedelta
 ) -> dict[str, datetime]:
-    """Map hosts that ticked steadily within the last day and stopped to since when.
+    """Map each host that ticked steadily within the last day and then stopped to the time of its last tick.
 
     A container with a new random name for each tick never counts as steady; CRONJOBS_HOST gives it a fixed name.
     """
@@ -115,15 +116,15 @@ class WithoutRun:
 
 @dataclass(frozen=True)
 class Watched:
-    """The facts. ``lately``: newest ledger rows of schedules whose newest run did not succeed."""
+    """The facts. ``lately``: the newest ledger rows of the schedules whose newest run did not succeed."""
 
-    schedules: Sequence[StoredSchedule] = ()  # those that may have a problem, by name
+    schedules: Sequence[StoredSchedule] = ()  # the schedules that may have a problem, ordered by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
     lately: dict[int, list[Happened]] = field(default_factory=dict)
-    by_trigger: dict[int, list[Happened]] = field(default_factory=dict)  # likewise runs triggered by hand
-    covered: dict[str, datetime] = field(default_factory=dict)  # until when a run by hand makes up for missed ones
+    by_trigger: dict[int, list[Happened]] = field(default_factory=dict)  # their runs triggered by hand, as ledger rows
+    covered: dict[str, datetime] = field(default_factory=dict)  # up to when a run by hand makes up for missed runs
     by_hand: dict[str, datetime] = field(default_factory=dict)  # schedule that failed → when a run by hand succeeded
-    fires: bool = True  # a recent tick had schedules switched on
+    fires: bool = True  # whether a recent tick had schedules switched on
     fired_at: datetime | None = None
     refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)  # host → why, since
     misconfigured: dict[str, datetime | None] = field(default_factory=dict)  # host → since when it records bad entries
@@ -131,16 +132,16 @@ class Watched:
     ended_badly: dict[str, datetime | None] = field(default_factory=dict)  # host → since when its ticks fail
     wrong_clocks: dict[str, datetime | None] = field(default_factory=dict)  # host → since when
     killed: dict[str, Killed] = field(default_factory=dict)  # by host
-    differ_long: bool = False  # files, for more than DIFFERENT_FILES
-    differ_since: datetime | None = None  # the files that hosts have now; None: those hosts do not show it
+    differ_long: bool = False  # whether hosts' files have differed for more than DIFFERENT_FILES
+    differ_since: datetime | None = None  # since when the present files have differed; None if unknown
     waiting: dict[str, datetime] = field(default_factory=dict)  # queue → since when a schedule's job is due there
     without_run: dict[str, WithoutRun] = field(default_factory=dict)  # schedules past their grace
     not_run: dict[str, NotRun] = field(default_factory=dict)  # schedules with occurrences that did not run
-    given_up: dict[str, GivenUp] = field(default_factory=dict)  # by kind; only what nobody has acknowledged
+    given_up: dict[str, GivenUp] = field(default_factory=dict)  # by kind, only entries that nobody has acknowledged
 
 
 def refusing(connection: Connection, ticks: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, datetime | None]]:
-    """Return why and since when hosts refuse their file; *ticks*: the last of each host that ticks now."""
+    """Return why and since when hosts refuse their file. *ticks*: the last tick of each host that ticks now."""
     refused = {
         tick["host"]: tick["did"]["refused"]
         for tick in ticks
@@ -160,7 +161,7 @@ def watch(
 ) -> Watched:
     """Gather the facts in a few indexed statements.
 
-    *ticks*: the last of each host that ticks now; *last_ticks*: the same, or if none ticks, of those that did last.
+    *ticks*: the last tick of each host that ticks now. *last_ticks*: the result of ``last_ticking``.
     """
     retrying = store.retrying(connection)
     schedules = schedules_by_id(connection, surveyed.doubtful | retrying)
@@ -202,7 +203,7 @@ def watch(
 
 
 def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: str) -> dict[str, datetime | None]:
-    """Map hosts whose last tick recorded one of *names* to since when all their ticks do."""
+    """Map each host whose last tick recorded one of *names* to the time since when all its ticks have."""
     return {
         tick["host"]: store.recorded_since(connection, tick["host"], *names)
         for tick in ticks
@@ -211,7 +212,7 @@ def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: s
 
 
 def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether files have differed for fifteen minutes: during a deploy they differ for a minute or two."""
+    """Whether files have differed for DIFFERENT_FILES. During a deploy they differ for a minute or two."""
     if len({tick["fingerprint"] for tick in ticks if tick["fingerprint"]}) < 2:
         return False
     window = silence_after(every)
@@ -221,9 +222,9 @@ def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mappi
 
 
 def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], latest: datetime) -> datetime | None:
-    """Since when two hosts have had the different files that they have now, or None if they began after *latest*.
+    """Return since when two hosts have had the different files that they have now.
 
-    Then they are hosts in place of others whose files differed before.
+    Return None if that began after *latest*: these hosts then replaced others, whose files differed before.
     """
     files = {tick["host"]: tick["fingerprint"] for tick in ticks if tick["fingerprint"]}
     if len(set(files.values())) < 2:
@@ -274,7 +275,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     jobs = store.jobs_now(connection, named)
     status: dict[int | None, str] = {id_: job.status for id_, job in jobs.items()}
     attempts: dict[int | None, int] = {id_: job.attempts for id_, job in jobs.items()}
-    # A skipped occurrence gave way to that job. None: the job is pruned, so it ended long ago.
+    # A skipped occurrence gave way to that job. A job without a status is pruned, so it ended long ago.
     succeeded = {id_ for id_ in named if status.get(id_) in (Status.SUCCEEDED, None)}
     early = {row.job_id for row in rows if ran_early(row.reason, attempts.get(row.job_id))}
     if succeeded - early:
@@ -287,7 +288,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     if not rows:
         why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"
     else:
-        row = rows[0]  # this occurrence's row; later rows are no evidence about it
+        row = rows[0]  # this occurrence's row; later rows say nothing about this occurrence
         state = status.get(row.job_id)
         became = _BECAME.get(state or "", f"is {state}")
         if row.job_id in early & succeeded:

@@ -17,11 +17,11 @@ from cronjobs.engine.store.schedule_runs import next_due
 from cronjobs.installed import if_installed
 
 NOT_RUN, DEAD, MISSED, FAILING, NOT_SUCCEEDED, WELL = range(6)  # worst first
-ASKED_AT_ONCE: Final = 200  # schedules; each takes 100 ledger rows of memory
+ASKED_AT_ONCE: Final = 200  # schedules per statement; each takes 100 ledger rows of memory
 
 
 def schedules_shown(connection: Connection, health: Health, every: timedelta, limit: int | None) -> list[ScheduleFacts]:
-    """Return the first *limit* active schedules, or all for None, with their facts, worst first."""
+    """Return the facts about the first *limit* active schedules, worst first. If *limit* is None, return all."""
     ids = worst_first(connection, health, every, limit)
     found: dict[int, ScheduleFacts] = {}
     for first in range(0, len(ids), ASKED_AT_ONCE):
@@ -32,16 +32,16 @@ def schedules_shown(connection: Connection, health: Health, every: timedelta, li
 def run_by_cron(
     connection: Connection, now: datetime, limit: int | None, chosen: Callable[[str], bool] = lambda _name: True
 ) -> tuple[list[ScheduleFacts], int]:
-    """Return likewise the first *limit* crontab lines that an extra records, and their total.
+    """Return the first *limit* crontab lines that an extra records, as schedules, and their total number.
 
-    *chosen*: only these names.
+    If *limit* is None, return all. *chosen* says which names to include.
     """
     there = if_installed(doors.RUN_BY_CRON)
     return ([], 0) if there is None else there.rows(connection, now, limit, chosen)
 
 
 def worst_first(connection: Connection, health: Health, every: timedelta, limit: int | None) -> list[int]:
-    """Return the ids of the first *limit* active schedules, or of all for None, worst first, then by next run."""
+    """Return the ids of the first *limit* active schedules (all if None), worst first, then by next run."""
     ids = badly_off(health.watch, health.now, quiet_after(every))[:limit]
     if limit is None or len(ids) < limit:
         ids = list(dict.fromkeys([*ids, *next_due(connection, limit)]))[:limit]
