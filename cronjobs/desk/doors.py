@@ -1,4 +1,4 @@
-"""The extras' modules that the desk calls, by name, so that each is imported only when called."""
+"""The names of the extras' modules that the desk calls. Each module is imported only when it is called."""
 
 from __future__ import annotations
 

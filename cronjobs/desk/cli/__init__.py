@@ -1,1 +1,1 @@
-"""The command line: options in, text or JSON out; it decides nothing."""
+"""The command line. It parses options and prints text or JSON; the decisions are made in other packages."""

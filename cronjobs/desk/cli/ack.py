@@ -41,9 +41,9 @@ def ack(
 ) -> None:
     """Acknowledge a finding for its present rows and severity; without FINDING, list the findings.
 
-    While the ack lasts, the finding raises no alarm and is shown as acknowledged. A new row behind it (another dead
-    job, another schedule) or a worse severity ends the ack at once. An ack fixes nothing: retry or dismiss the jobs,
-    or fix the cause.
+    While the ack lasts, the finding raises no alarm and is shown as acknowledged. The ack ends at once if the finding
+    gets worse, or comes to include another job or schedule. An ack fixes nothing: retry or dismiss the jobs, or fix the
+    cause.
     """
     with our_database(source, without_project=True) as (settings, database):
         if remove:
@@ -59,7 +59,7 @@ def ack(
             with database.write() as connection:
                 acknowledge(connection, meant, until=ends, now=now, by=operator(), host=host, why=why)
             found, now = _findings(database, settings)
-            if meant.kind in KINDS and not as_json:  # a past event: acknowledging it ends it
+            if meant.kind in KINDS and not as_json:  # the finding is about past events, so the ack ends it
                 complain(f"{safe(finding)}: acknowledged for good")
                 leaving.leave(0, stuck=False)
     _print(found, Times(now, settings.timezone), as_json)
@@ -103,7 +103,7 @@ def _print(found: Sequence[Finding], times: Times, as_json: bool) -> None:
 
 
 def ack_text(finding: Finding, times: Times) -> str:
-    """ "acknowledged by ada until 18:00:00: the provider is down"."""
+    """For example "acknowledged by ada until 18:00:00: the provider is down"."""
     assert finding.ack is not None
     by = f" by {safe(finding.ack.by, 60)}" if finding.ack.by else ""
     why = f": {safe(finding.ack.why, 200)}" if finding.ack.why else ""

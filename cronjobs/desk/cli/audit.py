@@ -1,4 +1,4 @@
-"""``cronjobs audit``: who did what, when, and why they said."""
+"""``cronjobs audit``: list who did what, when, and the reason they gave."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def audit(
 ) -> None:
     """List who did what, in order of time: cancels, retries, pauses, and the files that each host applied.
 
-    The list does not show who enqueued a job: the job's enqueued_by does. --json prints one array, an object per entry
-    with the table's columns as keys.
+    Who enqueued a job is in the job's enqueued_by, not in this list. --json prints one array, an object per entry with
+    the table's columns as keys.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         begin = None if since is None else since_instant(since, times.now, times.timezone)
@@ -83,7 +83,7 @@ def _lines(entries: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
             lines += ["", coloured(f"{local:%A} {day}", "bright_black")]
         action = safe(entry["action"], 60)
         text = _text(entry, LocalTimes(entry["at"], times.timezone))  # the date is printed above
-        # A long action gets its own line; only rows that others wrote have one.
+        # A long action gets its own line. Only rows that other programs wrote have a long action.
         head, *rest = wrapped(text, room) if len(action) <= INDENT - 12 else ["", *wrapped(text, room)]
         lines.append(f"{local:%H:%M:%S}  {action:<{INDENT - 12}}  {head}".rstrip())
         lines += [" " * INDENT + line for line in rest]
@@ -91,12 +91,12 @@ def _lines(entries: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
 
 
 def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
-    """ "job 17 by ada on web1: the provider is down (filter: queue mail)"."""
+    """For example "job 17 by ada on web1: the provider is down (filter: queue mail)"."""
     by = f"by {safe(entry['actor'], 80) or 'somebody'}" + (f" on {safe(entry['host'], 60)}" if entry["host"] else "")
     why = f": {safe(entry['why'])}" if entry["why"] else ""
     detail = entry["detail"]
     if entry["action"] == "ack" and entry["subject"] in KINDS and isinstance(detail, dict):
-        # Recorded with a span like every ack, although it ends these audit entries for good.
+        # Like every ack, it is recorded with an end, although it ends these findings for good.
         rest = {name: value for name, value in detail.items() if name not in ("until", "up_to")}
         detail = {"holds": "for good"} | rest
     told = _detail(detail, times)
@@ -104,7 +104,7 @@ def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
 
 
 def _detail(detail: Any, times: LocalTimes) -> str:
-    """Format the first DETAIL_SHOWN characters: count the ids of a batch, print instants as in the table."""
+    """Format *detail*, cut to DETAIL_SHOWN characters. The ids of a batch are counted; instants are as in the table."""
     if isinstance(detail, BadJson):
         return f"cannot be read: {safe(detail.reason)}"
     if not isinstance(detail, dict):
@@ -120,7 +120,7 @@ def _detail(detail: Any, times: LocalTimes) -> str:
 
 
 def _on_the_clock(value: Any, times: LocalTimes) -> str:
-    """Format a stored instant in the table's time zone; "" if *value* is no instant."""
+    """Format a stored instant in the table's time zone, or return "" if *value* is no instant."""
     try:
         read = datetime.fromisoformat(value) if isinstance(value, str) else None
         return times.clock(read) if read is not None and read.tzinfo is not None else ""

@@ -37,10 +37,11 @@ def check(
     Reads the file, imports the handlers, and compares the two: job names, payloads, time limits, commands on cron's
     PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a clock
     change. --live also reads the database and, as status does, lists what is wrong, since when, and what to type. Run
-    it in CI, and after each edit. Before a deploy, --against reads each waiting, failed and dead job of the database
-    in production, and lists those whose payload the new handlers would not take; it writes nothing.
+    it in CI, and after each edit. Before a deploy, --against reads every waiting, failed and dead job in the production
+    database, and lists those whose payload the new handlers would not accept. It writes nothing.
 
-    Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live or --against, and no database.
+    Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live or --against cannot use the
+    database.
     """
     if against is not None and no_import:
         raise UsageError("--against compares payloads with the handlers, so it cannot go with --no-import")
@@ -51,7 +52,7 @@ def check(
         raise typer.Exit(3) from None
     try:
         known = None if no_import else known_types(settings)
-    except UntrustedFiles:  # check lists them
+    except UntrustedFiles:  # check itself reports these files
         known = None
     file = str(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     with users_code():
@@ -72,7 +73,7 @@ def check(
 
 
 def _live_anyway(source: Source) -> list[str]:
-    """List the database's findings although the file is unusable; none if it names no database."""
+    """List the database's findings although the file is unusable. Return [] if the database is unusable, too."""
     from cronjobs.desk.cli.check_live import ask_database
 
     try:

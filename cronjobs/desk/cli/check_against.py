@@ -1,4 +1,4 @@
-"""``cronjobs check --against URL``: do the payloads of that database fit the code here?"""
+"""``cronjobs check --against URL``: check that the payloads in that database fit the code here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATUSES = ("queued", "failed", "dead")
 
 
 def review_of(url: str, settings: Settings, known: JobTypes) -> PayloadReview:
-    """Return the payloads that do not fit. Writes nothing and creates no file. Raises DatabaseError."""
+    """Review the payloads in the database at *url*. Writes nothing and creates no file. Raises DatabaseError."""
     masking.remember(masking.named_secrets({"": url}))
     address = parse_url(url, settings.schema)
     if missing_file(replace(settings, database=url)) is not None:

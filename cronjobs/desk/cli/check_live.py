@@ -21,7 +21,7 @@ from cronjobs.installed import needed
 
 
 def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
-    """Return the alarms of ``status``, a sentence each. Raises DatabaseError."""
+    """Return the alarms that ``status`` shows, as sentences. Raises DatabaseError."""
     if not settings.database:
         raise ConfigError([Problem(str(settings.file), 0, 0, "database", "--live needs a database, and none is set")])
     if file := missing_file(settings):
@@ -32,7 +32,7 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     found = judge(health, settings)
     ours = {row_of(*fault) for fault in faults_here(health, settings)}
     elsewhere = [each for each in found if each.kind == "config" and each.subject and not ours.issuperset(wrong(each))]
-    # Skip findings that a fault of the file causes: check reports the fault itself.
+    # Skip findings that a fault in the file causes, since check reports the fault itself.
     known_faults = [*elsewhere, *(each for each in found if each.kind == "config" and not each.alarm)]
     told = [covered for fault in known_faults for covered in fault.covers]
     kinds = {"config"} if known else {"config", "unresolved", "late"}  # check has reported the file here
@@ -42,7 +42,7 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
 
 
 def ask_clusters(executors: Mapping[str, ExecutorSettings]) -> list[str]:
-    """Ask the clusters of the file's executors; return what is wrong, a sentence each."""
+    """Ask the clusters of the file's executors. Return what is wrong, as sentences."""
     if not executors:
         return []
     asked = needed(doors.EXECUTORS, "executors:")

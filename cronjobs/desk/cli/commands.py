@@ -1,4 +1,4 @@
-"""Tables that declare commands, so that a command's module is imported only when called; and the look of help."""
+"""Tables that declare commands, so that a command's module is imported only when called. Also adapts typer's help."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PlainCommand(TyperCommand):
             raise
 
     def _mend_the_hint(self, error: Any, given: str) -> None:
-        """Drop poor suggestions, such as --help for --schedule; suggest the argument that was meant."""
+        """Drop poor suggestions, such as --help for --schedule. If an argument was meant, suggest that."""
         if getattr(error, "possibilities", None):
             error.possibilities = [each for each in error.possibilities if nearest(given, [each.lstrip("-")], 0.7)]
         for each in self.params:
@@ -44,7 +44,7 @@ class PlainCommand(TyperCommand):
 
 
 class PlainGroup(TyperGroup):
-    """``PlainCommand`` for a group."""
+    """A group whose help shows no type after a flag."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types_of_flags(super().get_params(ctx))
@@ -58,7 +58,7 @@ def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
 
 
 class Commands(typer.Typer):
-    """A group below ``cronjobs``; its commands come from ``@app.command`` or from the table of *cls*."""
+    """A group below ``cronjobs``. Its commands come from ``@app.command`` or from the table of *cls*."""
 
     def __init__(self, help: str, cls: type[PlainGroup] = PlainGroup) -> None:  # noqa: A002 typer's word
         super().__init__(cls=cls, help=help, no_args_is_help=True, add_completion=False, rich_markup_mode=MARKUP)
@@ -103,9 +103,9 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 class CommandRow(NamedTuple):
     """One row of a table. ``where``: "module:function" in this folder, or "module:app" for a group.
 
-    A module name with a dot is outside this folder.
+    A module whose name has a dot is outside this folder.
 
-    ``help``: the first line of the function's docstring or of the group's help; a test compares them.
+    ``help``: the first line of the function's docstring, or the group's help. A test compares them.
     """
 
     where: str
@@ -156,7 +156,7 @@ class LazyGroup(PlainGroup):
         return name, found.load() if isinstance(found, Listed) else found, rest
 
     def _groups_with(self, name: str) -> list[str]:
-        """Return subcommands called *name*, as they are typed ("jobs list"), for a suggestion."""
+        """Return the subcommands called *name*, as the user types them ("cronjobs jobs list"), for a suggestion."""
         return [
             f'"cronjobs {group} {name}"'
             for group, row in self.table.items()

@@ -25,7 +25,7 @@ def mend(home: Path) -> None:
 
 
 def after_install() -> None:
-    """Fix the zsh file if this command installed it; call after the command."""
+    """Fix the zsh file if this command has installed it. Call this after the command."""
     if INSTALL in sys.argv[1:]:
-        with suppress(RuntimeError):  # nobody knows where home is
+        with suppress(RuntimeError):  # the home folder is unknown
             mend(Path.home())

@@ -28,12 +28,12 @@ def show(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show every key that holds here: its value, and where it comes from.
+    """Show every key in effect, with its value and where the value comes from.
 
-    That is the default, a line of the file, a variable of the environment (also one that the file asks for by ${…}),
-    the env_file, or the command line. Passwords and what is named like one are masked. Of entries with a name, such as
-    schedules, only what is written is shown, unless KEY names one; --json has all. No handler is imported, so what @job
-    says is not shown. --json prints one array of {key, value, source, where}.
+    That is the default, a line of the file, an environment variable (also one that the file names as ${…}), the
+    env_file, or the command line. Passwords, and values with a name like a password's, are masked. For named entries,
+    such as schedules, only the keys that the file has are shown, unless KEY names the entry; --json has all keys. No
+    handler is imported, so settings in @job are not shown. --json prints one array of {key, value, source, where}.
     """
     settings = load_settings(source, need_database=False)
     given = Given(source.given("config"), source.given("database_url"), os.environ)

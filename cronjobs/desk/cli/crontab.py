@@ -93,8 +93,8 @@ def install(
 
     The tick is real: it runs what is due, and shows which database cron will reach. If it fails, nothing is installed,
     and the exit code is the tick's. The line is in a block marked with the configuration's path: installing again
-    replaces it, several projects can share a crontab, and no other line is touched. It installs nothing if cron itself
-    runs a command that a schedule of the file has, as after restore: both would run it.
+    replaces it, several projects can share a crontab, and no other line is touched. If cron itself runs a command that
+    a schedule also has, as after restore, nothing is installed, since the command would run twice.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()
@@ -171,7 +171,7 @@ class CrontabArgs:
 
 @dataclass(frozen=True)
 class CrontabState:
-    """Whether the crontab has them: "same", "differs", "missing", "broken" (unpaired marks), "unknown"."""
+    """Whether the crontab has the lines: "same", "differs", "missing", "broken" (unpaired marks) or "unknown"."""
 
     name: str
     sentence: str
@@ -217,7 +217,7 @@ class CrontabState:
 
 
 def config_file(context: typer.Context, given: Path | None) -> Path:
-    """Return the file from --config (after or before the command), $CRONJOBS_CONFIG or ./cronjobs.yaml; absolute."""
+    """Return the absolute path from --config (before or after the command), $CRONJOBS_CONFIG or ./cronjobs.yaml."""
     named = Source(context, given).given("config")
     return program.absolute(Path(named or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
 
@@ -234,7 +234,7 @@ def write(old: str, new: str) -> None:
 
 
 def trial(wanted: CrontabArgs, environment: dict[str, str], force: bool) -> host.BareTick:
-    """Run one tick in cron's environment. Raises TickFails, unless *force*."""
+    """Run one tick in cron's environment. Raises TickFails if it fails, unless *force*."""
     complain("running one tick in cron's environment …")
     tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit)
     if not tick.works and not force:
@@ -254,7 +254,7 @@ def tell_tick(tick: host.BareTick) -> None:
 
 
 def tell_host(environment: dict[str, str], text: str, wanted: CrontabArgs) -> None:
-    """Print who gets the output of a failing tick; warn if nobody does, or if no cron daemon runs here."""
+    """Print who gets the output of a failing tick. Warn if nobody does, or if no cron daemon runs here."""
     mailto = environment.get("MAILTO", environment["LOGNAME"])
     elsewhere = 'look at "cronjobs status", or set log: in the configuration'
     if host.mail_program() is None:

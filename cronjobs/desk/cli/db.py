@@ -73,8 +73,8 @@ def upgrade(
 ) -> None:
     """Create or migrate the tables to this version's revision.
 
-    All or nothing, and safe to repeat; two at once wait for each other. Ticks may continue meanwhile: migrations only
-    expand, so the version that runs now also runs on the new tables.
+    The upgrade is done completely or not at all, and is safe to repeat. Two upgrades at once wait for each other. Ticks
+    may continue meanwhile: migrations only add to the tables, so the running version also works with the new ones.
     """
     settings = load_settings(source)
     if new:
@@ -91,7 +91,7 @@ def upgrade(
 
 
 def _warn_of_autogenerate(folder: Path, database: Database) -> None:
-    """Warn if the app's alembic does not ignore our tables: its next autogenerate would drop them."""
+    """Warn if the app's alembic does not ignore our tables, since its next autogenerate would drop them."""
     said = unfiltered(folder, schema=database.address.schema)
     if said is None:
         return
@@ -129,8 +129,8 @@ def current(source: Source, as_json: JsonOption = False) -> None:
 def check(source: Source, as_json: JsonOption = False) -> None:
     """Compare the tables with what this version expects; exit 1 if something is missing or changed.
 
-    An index or a column that you added yourself is no finding. On PostgreSQL it makes temporary tables to compare
-    with, and rolls them back.
+    An index or a column that you added yourself is no finding. On PostgreSQL the command creates temporary tables to
+    compare with, and rolls them back.
     """
     with closing(open_database(load_settings(source))) as database:
         findings = migrations.check(database)
@@ -157,7 +157,7 @@ def sql(
 ) -> None:
     """Print the migrations as SQL, from an empty database to this version's revision, for a DBA to apply.
 
-    Connects to no database. The dialect and the schema are those of the configured database, or of the options.
+    No database connection is made. The dialect and the schema are those of the configured database, or the options'.
     """
     write([migrations.sql(_address(source, dialect, schema)).rstrip("\n")])
 
@@ -190,8 +190,8 @@ def grants(
 ) -> None:
     """Print as SQL the least rights that each kind of program needs, for the owner of a PostgreSQL database to apply.
 
-    cronjobs db grants | psql …: safe to repeat, and needed again after an upgrade. The SQL makes missing roles
-    without a login: grant them to your users, GRANT cronjobs_run TO app.
+    Apply it with cronjobs db grants | psql …. That is safe to repeat, and needed again after an upgrade. The SQL
+    creates missing roles without a login. Grant these roles to your users: GRANT cronjobs_run TO app.
     """
     names = _names(role or [])
     write([statements(schema or _home(source), names, replace=replace, find=find)])
@@ -205,10 +205,10 @@ def adopt(
 ) -> None:
     """Assign the database to the configuration's project and environment.
 
-    For a copy that was restored elsewhere, a project that changed its name, or a database that "db copy" closed: until
-    you adopt it, ticks claim nothing there. It refuses while hosts tick for the project and environment that have it:
-    then most likely the file here is wrong.
-    Think before you adopt a copy of production: its waiting jobs will run here. The audit trail records it.
+    Adopt a copy that was restored elsewhere, the database of a project that changed its name, or a database that "db
+    copy" closed. Until you adopt it, ticks claim nothing there. The command refuses while hosts tick for the
+    database's present project and environment, since then the file here is most likely wrong.
+    Think before you adopt a copy of production: its waiting jobs will run here. The audit trail records the adoption.
     """
     settings = load_settings(source)
     with closing(open_database(settings)) as database, database.write() as connection:
@@ -232,7 +232,7 @@ def _address(source: Source, dialect: Dialect | None, schema: str | None) -> Add
 
 
 def _names(given: list[str]) -> dict[Role, str]:
-    """Map each kind of role to the name that gets its rights; with nothing given, to its default name."""
+    """Map each kind of role to the name of the role that gets its rights. If none is given, use the default names."""
     names: dict[Role, str] = {}
     for pair in given:
         kind, _, name = pair.partition("=")

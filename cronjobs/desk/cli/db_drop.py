@@ -1,4 +1,4 @@
-"""``cronjobs db drop``: drop the tables; list what the project leaves outside the database."""
+"""``cronjobs db drop``: drop the tables, and list what the project leaves outside the database."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def drop(
 ) -> None:
     """Drop the tables, with all jobs and their history; list what stays outside the database.
 
-    All of it goes in one transaction: tables, views, functions, the version table; your own tables are not touched. It
-    asks for the project's name. It refuses while jobs run or ticks still come, and a database of another project. It
-    lists the remains, each with the command that removes it: the crontab's line, systemd units, files, the PostgreSQL
-    schema and roles. First remove what starts ticks: on SQLite the next tick makes the tables again.
+    Tables, views, functions and the version table are dropped in one transaction; your own tables are not touched. The
+    command asks for the project's name. It refuses while jobs or ticks still run, and if the database belongs to
+    another project. It lists what stays, with the commands that remove it: the crontab's line, systemd units, files,
+    the PostgreSQL schema and roles. First remove what starts ticks: on SQLite the next tick creates the tables again.
     """
     settings = load_settings(source)
     if file := missing_file(settings):

@@ -57,10 +57,10 @@ def dev(
 ) -> None:
     """Run ticks in the foreground while you write handlers: as cron does, but at once, printing each event.
 
-    A tick begins as soon as a job is due, and every few seconds. Each is its own process, so edits of the handlers
-    or of the file apply from the next tick on. Schedules do not fire without --schedules. A message that every tick
-    repeats is printed once. Ctrl-C stops claiming, gives running jobs their shutdown grace, and exits with 0; a second
-    one ends at once.
+    A tick begins as soon as a job is due, and every few seconds. Each tick is a new process, so edits to the handlers
+    or the file apply from the next tick on. Schedules do not fire without --schedules. A message that every tick
+    repeats is printed once. Ctrl-C stops claiming, gives running jobs their shutdown grace, and exits with 0. A second
+    Ctrl-C ends the tick at once.
     """
     pause = typed.span(every, "--every", above_zero=True)
     settings = load_settings(source)
@@ -71,9 +71,9 @@ def dev(
         )
     environ = dict(os.environ) | {"CRONJOBS_SCHEDULES": "on" if schedules else "off"}
     if url := source.given("database_url"):
-        environ["CRONJOBS_DATABASE_URL"] = url  # not as an argument: every user on the host can read those
+        environ["CRONJOBS_DATABASE_URL"] = url  # not as an argument, since every user on the host can read arguments
     environ[SHOWS_PROGRESS] = "0.5" if is_terminal("stderr") else "5"
-    file = settings.file if settings.file.exists() else None  # a Django project may do without one
+    file = settings.file if settings.file.exists() else None  # a Django project may have no file
     ticks = _Ticks(file, environ)
     database = open_database(settings)
     database.close()
@@ -115,7 +115,7 @@ class _Ticks:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         """End the loop and ask the tick to stop; on the second signal the tick ends at once.
 
-        Sends SIGTERM: an interpreter that is still starting would print a traceback on SIGINT.
+        Sends SIGTERM, since on SIGINT an interpreter that is still starting would print a traceback.
         """
         self.stopped_by = self.stopped_by or signal.Signals(number)
         if self._running is not None:
@@ -124,8 +124,8 @@ class _Ticks:
 
     def run(self) -> int:
         """Run one tick; return its exit code."""
-        # In its own process group, so that the terminal's Ctrl-C does not reach it besides our SIGTERM: two signals
-        # mean "end at once". If the signal came while the tick started, it is sent here.
+        # The tick gets a process group of its own. Otherwise the terminal's Ctrl-C would reach the tick in addition to
+        # our SIGTERM, and two signals mean "end at once". If the signal came while the tick started, it is sent here.
         with subprocess.Popen(
             self.command,
             env=self.environ,
@@ -139,7 +139,7 @@ class _Ticks:
             self._running = tick
             if self.stopped_by is not None:
                 tick.terminate()
-            # A thread reads: a process that a handler left running may hold the pipe open after the tick has exited.
+            # Read in a thread, since a process that a handler left running may keep the pipe open after the tick.
             reader = threading.Thread(target=self._tell, args=[tick], daemon=True)
             reader.start()
             code = tick.wait()
@@ -166,11 +166,11 @@ class _Ticks:
         self._said = said
 
 
-# --- between them -----------------------------------------------------------------------------------------------------
+# --- between ticks ----------------------------------------------------------------------------------------------------
 
 
 class _Watch:
-    """Detects newly due work. Due work that the last tick left there does not start another tick."""
+    """Detects newly due work. Due work that the last tick left waiting does not start another tick."""
 
     def __init__(self, file: Path | None, environ: Mapping[str, str], schedules: bool) -> None:
         self.schedules = schedules
@@ -183,7 +183,7 @@ class _Watch:
             self.known = self._due(self.database)
 
     def came(self) -> bool:
-        """Whether something came due since the last call."""
+        """Whether something became due since the last call."""
         if self.database is None:
             return False
         try:

@@ -21,11 +21,11 @@ from cronjobs.engine.schedules.changes import SyncPlan
 from cronjobs.model import duration_text, seconds_text
 from cronjobs.text import one_line
 
-LINES: Final = 50  # of schedules
+LINES: Final = 50  # schedules shown
 
 
 def show(settings: Settings, *, queue: str | None, only: str | None, as_json: bool, fires: bool) -> None:
-    """Print what a tick would do; *fires*: include schedules. Raises ForeignDatabase if ticks refuse the database."""
+    """Print what a tick would do, with schedules if *fires*. Raises ForeignDatabase if ticks refuse the database."""
     if missing_file(settings) is not None:
         echo_json({"new": True}) if as_json else echo("there is no database yet: the first tick creates it")
         return

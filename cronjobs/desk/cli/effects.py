@@ -60,9 +60,9 @@ def list_effects(
 ) -> None:
     """List effects, the most recently begun first.
 
-    Unknown: begun, and its end was never recorded; stopped: the same, and a job is dead until someone settles it;
-    skipped: the same, and counted as done. --json prints one array, an object per effect with the table's columns as
-    keys, and the state shown in this list under "standing".
+    An unknown effect was begun, and its end was never recorded. A stopped effect is unknown, and a job died because of
+    it. A skipped effect is unknown, and counted as done. --json prints one array, an object per effect with the table's
+    columns as keys, and the state shown in this list under "standing".
     """
     with snapshot(source, only_database=True) as (_, connection, times):
         rows = ledger.list_effects(connection, standing=state, prefix=key, limit=limit + 1)
@@ -105,9 +105,9 @@ def settle(
 ) -> None:
     """Record whether an effect with an unknown outcome happened.
 
-    done: it counts as recorded, and no attempt repeats it. not-done: it counts as never begun, and the next attempt
-    does it. Jobs that are dead because of it are listed, and stay dead until you retry them. Exit code 1, and nothing
-    changed: it is recorded already, a job is doing it now, or it does not exist.
+    done: the effect counts as recorded, and no attempt repeats it. not-done: the effect counts as never begun, and the
+    next attempt does it. Jobs that are dead because of the effect are listed, and stay dead until you retry them. Exit
+    code 1: the effect is recorded already, a job is doing it now, or it does not exist. Then nothing is changed.
     """
     written = _result(result, verdict)
     with our_database(source) as (_, database), database.write() as connection:
@@ -133,7 +133,7 @@ def settle(
 
 
 def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:
-    """Write the verdict; return the effect as it was. Raises CronjobsError if there is nothing to settle."""
+    """Write the verdict, and return the effect as it was. Raises CronjobsError if there is nothing to settle."""
     found = ledger.find(connection, key)
     if found is None:
         raise CronjobsError(f"there is no effect {safe(key)}: cronjobs effects list --state unknown")

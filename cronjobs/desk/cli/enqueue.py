@@ -128,7 +128,7 @@ def enqueue(
     else:
         echo(f"job {put.id} existed already ({status_word(put.status or '')})")
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
-        sys.stdout.flush()  # print it before any user code runs
+        sys.stdout.flush()  # print the result before any user code runs
     if not put.new and put.status in ("dead", "cancelled"):
         complain(f'its key is used; to run that job again: "cronjobs jobs retry {put.id}"')
     say_paused(paused if put.new or put.replaced else None)

@@ -40,7 +40,7 @@ from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
 from cronjobs.reserved import EXEC_PREFIX
 
-_ALIKE: Final = 4  # this many similar rows of a list are merged into one
+_ALIKE: Final = 4  # at least this many similar rows of a list are merged into one
 
 
 def explain(
@@ -94,20 +94,21 @@ def explain(
 ) -> None:
     """Explain why something ran or did not: when it was due, under which definition, what ticks did, how it ended.
 
-    Without a time it explains the schedule's last occurrence, and says if the schedule is retired, paused or due by
-    another definition since. It uses what ticks recorded, for as long as the ledger is kept (retention.occurrences),
-    and also knows why there was no run (no tick came, an unfinished job, a pause, another definition in force, a clock
-    change). Times without an offset are in the schedule's time zone.
+    Without a time it explains the schedule's last occurrence, and says if the schedule has been retired, paused or
+    changed since. It uses what ticks recorded, for as long as the ledger is kept (retention.occurrences), and also says
+    why there was no run (no tick, an unfinished job, a pause, another definition in force, a clock change). Times
+    without an offset are in the schedule's time zone.
 
-    A number, or --key, is a job: who made it, each attempt, where it is now, and what happens next. A job type: which
-    ticks could run it, since when none can, what could not be imported, and what waits.
+    For a job, given by its number or by --key, it says who made it, how each attempt went, where it is now, and what
+    happens next. For a job type: which ticks could run it, since when none can, what could not be imported, and what
+    waits.
 
     --json prints one object: subject, at, verdict, sentences, facts; for a list subject, from, to, summary, counts and
     the objects under "occurrences". Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by a pause),
     pending (no tick has settled it yet, a pause holds it back, or it is not due yet), not_due, not_yet_defined,
     retired, beyond_retention, unknown; of a job: waiting, running, succeeded, dead, cancelled, pruned (only the ledger
-    knows it), unknown; of a name of exec also absent (no run came when one was due); of a type: runnable, not_runnable,
-    unknown. Exit code 1: no such schedule, job, key or type.
+    knows it), unknown; of a name of exec also absent (no run started when one was due); of a type: runnable,
+    not_runnable, unknown. Exit code 1: no such schedule, job, key or type.
     """
     if [what, key, job_type].count(None) != 2:
         raise UsageError("give one of: a SCHEDULE, a TYPE, a JOB_ID, --key KEY, --type TYPE")
@@ -174,7 +175,7 @@ def explain(
 def _unknown(
     connection: Connection, name: str, known: Sequence[str], settings: Settings, as_json: bool
 ) -> tuple[Explanation, int]:
-    """Explain a schedule that is not in the database; return the exit code too. Raises CronjobsError."""
+    """Explain why the database has no such schedule. Also return the exit code. Raises CronjobsError."""
     if name in settings.schedules:
         text = f"schedule {safe(name, 80)} is in the file, but no tick has applied it yet: "
         now = database_now(connection)
@@ -285,7 +286,7 @@ def _print_range(
 
 
 def _rows(told: Sequence[Explanation], times: LocalTimes) -> list[list[str]]:
-    """Return a line for each explanation; merge the many that ran in time and succeeded at the first attempt."""
+    """Return a row for each explanation. Runs of ``usual`` explanations are merged into one row."""
     rows: list[list[str]] = []
     for usual, alike in groupby(told, key=lambda each: each.usual):
         several = list(alike)

@@ -76,7 +76,7 @@ CauseOption = Annotated[
 
 @dataclass(frozen=True)
 class Filters:
-    """The options as typed, None for those not given."""
+    """The options as typed. An option that was not given is None."""
 
     job_type: TypeOption = None
     status: StatusOption = None

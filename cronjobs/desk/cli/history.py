@@ -62,7 +62,7 @@ from cronjobs.errors import UsageError
 from cronjobs.model import OUTCOME_WORDS, rough
 
 READ_AT_MOST: Final = 20_000  # failures read, of each kind
-COUNTED_AT_MOST: Final = 1_000_000  # attempts and ledger rows: takes three seconds on SQLite
+COUNTED_AT_MOST: Final = 1_000_000  # attempts and ledger rows; counting them takes three seconds on SQLite
 TALLIES_AT_MOST: Final = 1_000  # schedules and job types, for each outcome
 INDENT: Final = 26  # columns before the text: time of day and outcome
 SECOND: Final = timedelta(seconds=1)
@@ -83,7 +83,7 @@ class _Asked:
 
     begin: datetime
     end: datetime | None
-    names: frozenset[str] | None  # of the schedule: its present and former names
+    names: frozenset[str] | None  # the schedule's present and former names, or None for all
     job_type: str | None
     outcome: str | None
 
@@ -160,17 +160,18 @@ def history(
 ) -> None:
     """List what happened, in order of time: failures, outages, pauses, deploys; successes are counted.
 
-    First what went wrong, a line each: jobs that died; attempts that failed, timed out, were lost, interrupted or
-    cancelled; occurrences that were missed, or that a wrong clock ran early. Without --outcome, also who cancelled,
-    retried, dismissed, released or rescheduled jobs, and who triggered or backfilled a schedule. Without --outcome and
-    --type, also times without ticks, clocks that were set back, pauses, and deploys: a file was applied, or a host ran
-    other code. If there are more than --limit, entries with the same error share a line. Then the counts, by schedule
-    and job type, of what succeeded, was snoozed, skipped or coalesced. The first line counts everything; what is left
-    out is counted on stderr. For whole errors, tracebacks and outputs: "cronjobs jobs show ID".
+    The first line counts everything. What went wrong comes next, with a line for each: jobs that died; attempts that
+    failed, timed out, were lost, interrupted or cancelled; occurrences that were missed, or that a wrong clock ran
+    early. Without --outcome, also who cancelled, retried, dismissed, released or rescheduled jobs, and who triggered or
+    backfilled a schedule. Without --outcome and --type, also times without ticks, clocks that were set back, pauses,
+    and deploys: a file was applied, or a host ran other code. If there are more than --limit, entries with the same
+    error share a line. Then come the counts, by schedule and job type, of what succeeded, was snoozed, skipped or
+    coalesced. Entries that are left out are counted on stderr. "cronjobs jobs show ID" prints whole errors, tracebacks
+    and outputs.
 
-    --json prints an object for each, with its kind: attempt, death, occurrence, gap, clock, pause, deploy or act. The
-    first three have the columns of their tables; the outcome of an occurrence is what became of it at its time. If
-    there are more than --limit, it has what went wrong, then the newest of the others.
+    --json prints an object for each entry, with its kind: attempt, death, occurrence, gap, clock, pause, deploy or act.
+    The first three have the columns of their tables; an occurrence's outcome is what became of it at its time. If there
+    are more than --limit, what went wrong is printed first, then the newest of the others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None
@@ -207,7 +208,7 @@ def history(
 
 
 def _instant(text: str, times: Times, option: str) -> datetime:
-    """Parse a duration before now, an instant, or a time of day, which means its last occurrence."""
+    """Parse a duration before now, an instant, or a time of day, which means the last time it came."""
     with suppress(ValueError):
         wall = typed.of_day(text, times.local(times.now).replace(tzinfo=None))
         if wall is not None:
@@ -278,7 +279,7 @@ def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime
 
 
 def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
-    """Return where the clock of ticks was set back: the time from ``started_at`` to ``finished_at`` came twice."""
+    """Return where the ticks' clock was set back: the time from ``started_at`` to ``finished_at`` came twice."""
     return [
         {"kind": "clock", "started_at": row.started_at, "finished_at": row.finished_at}
         for row in listing.clocks_set_back(connection, asked.begin, FUTURE_WATERMARK)
@@ -302,7 +303,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
             {"kind": "deploy", "started_at": row.started_at, "host": row.host, "by": None, "file": None}
             | {"changes": {verb: each for verb, each in changes.items() if each}}
         )
-    # Read past the range too: a pause may end after it.
+    # Read beyond the range, since a pause may end after it.
     for pause in pauses_over_time(listing.acts(connection, ["pause", "resume"], None, READ_AT_MOST)):
         ended = ends_at(pause)
         is_about = asked.names is None or pause.scope != "schedule" or pause.name in asked.names
@@ -349,7 +350,7 @@ def _job_ids(row: Any) -> list[int]:
 
 
 def _counts(count: Counter[str]) -> str:
-    """ "29 dead, 3 missed, 1 time without ticks, 11,854 succeeded": the worst first."""
+    """For example "29 dead, 3 missed, 1 time without ticks, 11,854 succeeded". The worst comes first."""
     return ", ".join(
         counted(number, *_PLURALS[word]) if word in _PLURALS else f"{number:,} {word.replace('_', ' ')}"
         for word in (*BROKE, *QUIET)
@@ -386,7 +387,7 @@ def _lines(lines_of: Sequence[Sequence[Entry]], times: Times) -> list[str]:
 
 
 def _tally_lines(tallies: Sequence[Tally], times: Times) -> list[str]:
-    """Return a line per outcome and schedule (or job type, without one) of what was only counted."""
+    """Return a line for each tally: one outcome of one schedule, or of one job type if there is no schedule."""
     if not tallies:
         return []
     lines = ["", coloured("counted by schedule and job type", "bright_black")]
@@ -415,7 +416,7 @@ def _in_columns(clock: str, word: str, text: str) -> list[str]:
 
 
 def _error(entry: Entry) -> str:
-    """ ": OSError: no space left on device". Empty for timed_out and lost: the outcome says it."""
+    """For example ": OSError: no space left on device". Empty for timed_out and lost, where the outcome says it."""
     by_itself = entry.get("outcome", "failed") == "failed" and entry["error_type"] not in ("TimedOut", "Lost")
     kind, error = safe(entry["error_type"], 120) if by_itself else None, safe(entry["error"], 200)
     said = class_and_text(kind, error)
@@ -423,7 +424,7 @@ def _error(entry: Entry) -> str:
 
 
 def _jobs_text(entry: Entry) -> str:
-    """ "mail.send #17 of nightly", "275 jobs of mail.send"."""
+    """For example "mail.send #17 of nightly" or "275 jobs of mail.send"."""
     of = f" of {name_text(entry['schedule'])}" if entry["schedule"] else ""
     if entry["job_id"] is not None:
         return f"{name_text(entry['job_type'] or 'job')} #{entry['job_id']}{of}"
@@ -432,7 +433,7 @@ def _jobs_text(entry: Entry) -> str:
 
 
 def _reason(text: str, times: LocalTimes) -> str:
-    """Say why an occurrence had no run of its own, or how it ran early, or who ran it later by a backfill and why."""
+    """Say why an occurrence had no run of its own, how it ran early, or who ran it later by a backfill and why."""
     if text.startswith(RAN_EARLY):
         return safe(on_the_clock(early_words(text).removeprefix("ran early "), times), 200)
     by, _, before = text.partition(BEFORE) if text.startswith(BACKFILLED) else ("", "", text)

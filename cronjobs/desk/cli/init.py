@@ -28,10 +28,10 @@ def init(
     """Write a cronjobs.yaml and a first handler that fit the app here and run unchanged.
 
     Looks at .env and DATABASE_URL, the app's package, manage.py, alembic, the dependencies, git and your crontab, and
-    says what it chose. On a terminal it asks first, with a proposal each. On SQLite it makes the tables.
+    says what it chose. On a terminal it asks first, and proposes an answer. On SQLite it creates the tables.
 
-    No file is overwritten. Two of yours may get lines: .gitignore, and, if you agree, alembic's env.py, whose
-    autogenerate would drop our tables. cronjobs.schema.json is for editors: by it they complete and check the YAML.
+    No file is overwritten. Lines may be added to two of your files: .gitignore and, if you agree, alembic's env.py,
+    whose autogenerate would drop our tables. Editors complete and check the YAML by cronjobs.schema.json.
     """
     refuse_what_is_there(folder, (YAML, SCHEMA_FILE))  # before the first question
     around = look_around(folder, os.environ)

@@ -49,10 +49,10 @@ KINDS_SHOWN: Final = 12
 
 @dataclass
 class ChangeResult:
-    """The result so far; ``told`` has a sentence per changed job, ``refused`` one per unchanged job."""
+    """The result so far. ``told`` has a sentence for each changed job, ``refused`` one for each unchanged job."""
 
     changed: int = 0
-    asked: int = 0  # of those: running, asked to stop
+    asked: int = 0  # how many of them are running and were asked to stop
     told: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     again: list[int] = field(default_factory=list)  # another transaction has locked their rows
@@ -61,7 +61,7 @@ class ChangeResult:
 
 @dataclass(frozen=True)
 class Verb:
-    """``change`` does a batch in its own transactions; ids it neither changed nor refused are retried."""
+    """``change`` handles a batch in transactions of its own. Ids that it neither changed nor refused are retried."""
 
     name: str
     done: str  # "retried"
@@ -71,14 +71,14 @@ class Verb:
 
 @dataclass
 class Operation:
-    """One run of a command, as the verbs need it."""
+    """One run of a command, with all that its verb needs."""
 
     verb: Verb
     database: Database
     settings: Settings
     holders: Holders
     act: OperatorAction
-    named: bool  # given by id: report each
+    named: bool  # the jobs were given by id, so each is reported
     result: ChangeResult = field(default_factory=ChangeResult)
 
     def tell(self, ids: Iterable[int], sentence: str) -> None:
@@ -87,7 +87,7 @@ class Operation:
 
 
 def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, Sequence[int]], None]:
-    """Make a verb's ``change`` of one statement; *done* is the past tense, for the report."""
+    """Make a verb's ``change`` from one statement, *write*. *done* is what to report about each changed job."""
 
     def change(operation: Operation, ids: Sequence[int]) -> None:
         with operation.database.write() as connection:
@@ -105,7 +105,7 @@ def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, S
 
 
 def _tell_unknown_effects(operation: Operation, retried: Collection[int]) -> None:
-    """Say which of the jobs may repeat an effect, or die of it again, unless a person settles it first."""
+    """Say which jobs may repeat an effect, or die of it again, unless a person settles the effect first."""
     with operation.database.read() as connection:
         unknown = effects.unknown_of(connection, retried)
     for job_id, key in unknown.items():
@@ -158,7 +158,7 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
 
 
 def _refuse(operation: Operation, ids: Sequence[int]) -> None:
-    """Record why each of *ids* was not changed; one that the verb accepts is locked, and is retried."""
+    """Record why each of *ids* was not changed. A job that the verb accepts must be locked, and is retried."""
     if not ids:
         return
     verb = operation.verb
@@ -222,7 +222,7 @@ def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool)
 
 
 def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:
-    """Return the ids that match the filters once the user agreed. Exactly the counted jobs are changed."""
+    """Count the jobs that match the filters, ask the user, and return the ids. Exactly these jobs are changed."""
     verb = operation.verb
     chosen: array[int] = array("q")
     kinds: Counter[tuple[str, str]] = Counter()
@@ -318,7 +318,7 @@ def _done_so_far(operation: Operation, chosen: int) -> str:
 
 
 def _command(verb: Verb, text: str) -> Callable[..., None]:
-    """Make the command for *verb*; *text* is its help."""
+    """Make the command for *verb*, with the help *text*."""
 
     def command(
         source: Source,

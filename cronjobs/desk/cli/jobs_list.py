@@ -81,8 +81,8 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first; with --status succeeded, dead or cancelled, last ended first.
 
-    --json prints one array, an object per job with the table's columns as keys. With --group-by error it is one per
-    error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
+    --json prints one array, an object per job with the table's columns as keys. With --group-by error it has an object
+    per error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
     first_seen_at, last_seen_at, sample_job_id.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
@@ -175,7 +175,7 @@ def _note(job: Mapping[str, Any], times: Times, settings: Settings) -> str:
 
 
 def is_dismissed(job: Mapping[str, Any]) -> bool:
-    """Whether someone dismissed the job since it last died; after a retry, a new death counts again."""
+    """Whether someone dismissed the job since it last died. A new death after a retry has to be dismissed again."""
     return (
         job["dismissed_at"] is not None and job["status"] == Status.DEAD and job["dismissed_at"] >= job["finished_at"]
     )
@@ -225,7 +225,8 @@ def next_step(
 ) -> str:
     """Say in one sentence what happens to *job* next.
 
-    ``known``: its type is registered here; ``paused``: what pauses it; ``unsettled``: the effect that killed it.
+    *known*: whether its type is registered here. *paused*: what is paused that holds it back, or None. *unsettled*: the
+    unsettled effect that it died of, or None.
     """
     match job["status"]:
         case Status.SUCCEEDED:
@@ -240,7 +241,7 @@ def next_step(
             )
         case Status.DEAD:
             error = safe(job["last_error"], 120)
-            if job.get("error_type") == EffectUnknown.__name__:  # its text asks to settle, which someone has done
+            if job.get("error_type") == EffectUnknown.__name__:  # the error says to settle, which someone did
                 error = "the outcome of an effect was unknown"
             again = "it stays so until someone retries it"
             if job["job_type"].startswith(EXEC_PREFIX):

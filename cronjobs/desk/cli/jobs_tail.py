@@ -27,7 +27,7 @@ from cronjobs.model import FINAL, Status, rough
 from cronjobs.text import visible
 
 POLL_S: Final = 1.0  # renewals write output only every few seconds
-GOES_ON: Final = (None, "snoozed", "interrupted")  # outcomes after which a job has not failed; None: released
+GOES_ON: Final = (None, "snoozed", "interrupted")  # outcomes after which a job has not failed; None if it was released
 
 
 def tail(
@@ -39,10 +39,11 @@ def tail(
 ) -> None:
     """Print the output of a job's attempt so far; with -f, follow it until it ends.
 
-    A running attempt has the last 4 KiB of its output, an ended one all that is stored. Its runner writes output and
+    For a running attempt this is the last 4 KiB, for an ended one all that is stored. The runner writes output and
     progress when it renews the lease, so you see them some seconds later (a quarter of run.lease). With -f each line
-    appears once, and where more was printed between two renewals than they carry, it says how much was left out; on a
-    terminal the progress is shown below. A job that waits is waited for with -f. Ctrl-C leaves it.
+    appears once. If an attempt prints more between two renewals than a renewal stores, the size of the gap is printed.
+    On a terminal the progress is shown below the output. -f also waits for a job that has not begun. Ctrl-C stops
+    following and leaves the job alone.
 
     Exit codes: 0 it succeeded (without -f also: it runs or waits), 1 it failed or was cancelled, 4 database, 130
     Ctrl-C.
@@ -66,7 +67,7 @@ def tail(
 class _Follower:
     """Follows one job, attempt by attempt.
 
-    ``attempt``: the one whose output is being printed, or None if none has begun.
+    ``attempt``: the number of the attempt whose output is being printed, or None if no attempt has begun.
     """
 
     database: Database
@@ -78,7 +79,7 @@ class _Follower:
     in_line: bool = False  # the last output did not end with a newline
 
     def look(self, follow: bool) -> int | None:
-        """Print new output; return the exit code, or None to go on."""
+        """Print new output. Return the exit code, or None to go on."""
         try:
             return self._look(follow)
         except DatabaseError as error:
@@ -173,7 +174,7 @@ def _size(count: int) -> str:
 
 
 def _became(job_id: int, job: Any, ended: Any, times: Times) -> str:
-    """ "attempt 2 failed; job 17 is tried again in 4 min (14:03:07)"."""
+    """For example "attempt 2 failed; job 17 is tried again in 4 min (14:03:07)"."""
     attempt = (
         "no attempt has ended" if ended is None else f"attempt {ended.attempt} {_WORDS.get(ended.outcome, 'ended')}"
     )

@@ -27,14 +27,14 @@ def known_types(settings: Settings) -> JobTypes:
 
 
 def users_code() -> AbstractContextManager[object]:
-    """Run user code inside (imports, payload checks) with its prints kept off stdout, which is for data."""
+    """Redirect what user code prints (in imports, payload checks) to stderr, since stdout is for data."""
     return redirect_stdout(sys.stderr)
 
 
 def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any], waits: str, undo: str) -> None:
-    """Warn if no handler on this host fits jobs just enqueued; another host may have one.
+    """Warn if no handler on this host fits the jobs just enqueued. Another host may have a handler that does.
 
-    *waits*: "Job 17 waits"; *undo*: the command that takes them back.
+    *waits* is a phrase such as "Job 17 waits". *undo* is the command that cancels the jobs.
     """
     try:
         known = known_types(settings)
@@ -87,9 +87,9 @@ def refuse_unknown(settings: Settings, database: Database, job_type: str) -> Non
 
 
 def most_tries(job_type: str, max_attempts: int | None, settings: Settings, types: JobTypes | None) -> int | None:
-    """Return how often the job may fail; None if only the handler's code says it, which was not imported.
+    """Return how often the job may fail, or None if only the handler's code says it and was not imported.
 
-    Precedence as in a tick: the row, ``job_types:``, ``@job``, ``defaults:``.
+    The precedence is the same as in a tick: the row, ``job_types:``, ``@job``, ``defaults:``.
     """
     if max_attempts is not None:
         return max_attempts

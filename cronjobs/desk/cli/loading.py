@@ -1,4 +1,4 @@
-"""Load a command's settings; start other commands of ours."""
+"""Load a command's settings, and build the command line that starts another cronjobs command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from cronjobs.installed import if_installed
 def load_settings(
     source: Source, need_database: bool = True, *, only_database: bool = False, without_project: bool | None = None
 ) -> Settings:
-    """*without_project*: fall back to what exec recorded in the state folder. With None, only reading commands do."""
+    """Load the settings.
+
+    *without_project*: whether to fall back to what exec recorded in the state folder. If None, only commands that only
+    read do so.
+    """
     config, url = source.given("config"), source.given("database_url")
     falls_back = only_database and need_database if without_project is None else without_project
     if falls_back and not names_project(config, url) and (there := if_installed(doors.WITHOUT_PROJECT)) is not None:
@@ -52,6 +56,6 @@ def command_line() -> list[str]:
 
 
 def begun_by(program: str) -> None:
-    """Note that another *program*, such as manage.py, runs our command line."""
+    """Remember that another *program*, such as manage.py, runs our command line."""
     script = ["-m", "django"] if Path(program).name == "__main__.py" else [program]
     _ours[:] = [sys.executable, *script, "cronjobs"]

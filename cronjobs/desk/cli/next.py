@@ -1,4 +1,4 @@
-"""``cronjobs next``: when an expression, a schedule, or everything in the file is due."""
+"""``cronjobs next``: show when an expression, a schedule, or each schedule in the file is due."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from cronjobs.text import one_line
 
 SHOWN: Final = 5  # occurrences of one expression or schedule, without -n
 WINDOW: Final = timedelta(hours=24)  # for the list of all schedules
-FREQUENT: Final = 24  # a schedule with more occurrences in the window lists only its first
+FREQUENT: Final = 24  # of a schedule with more occurrences in the window, only the first is listed
 WHOLE: Final = 2000  # columns; wider than a terminal, since a remark's end matters most
 MARKED: Final = 60  # characters of an expression that are shown around a mistake
 
 
 @dataclass(frozen=True)
 class Upcoming:
-    """The schedule to look up: one of the file, or an expression, which has no name."""
+    """What to look up: a schedule of the file, or an expression, which has no name."""
 
     name: str | None
     timing: Timing
@@ -132,7 +132,7 @@ def next_occurrences(
         raise typer.Exit(3)
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def _expression(text: str, zone: str) -> Upcoming:
@@ -211,7 +211,7 @@ def _start(given: str | None, zone: str) -> datetime:
         ) from None
 
 
-# --- what comes -------------------------------------------------------------------------------------------------------
+# --- occurrences ------------------------------------------------------------------------------------------------------
 
 
 def _merged(all_due: Sequence[Upcoming], start: datetime, until: datetime | None) -> Iterator[Occurrence]:
@@ -226,7 +226,7 @@ def _merged(all_due: Sequence[Upcoming], start: datetime, until: datetime | None
 
 
 def _thinned(found: Sequence[Occurrence], start: datetime) -> list[Occurrence]:
-    """Keep only the first occurrence of a frequent schedule; its remark counts the others."""
+    """Keep only the first occurrence of a frequent schedule. Its remark says how many there are."""
     counts = {due: count_between(due.timing, start, start + WINDOW)[0] for due in {one.due for one in found}}
     shown: list[Occurrence] = []
     told: set[Upcoming] = set()

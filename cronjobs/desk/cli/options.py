@@ -86,7 +86,7 @@ def schedule_or_type_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _settings(ctx: typer.Context) -> Any:
-    """Load the file that the command would read; None if it is unreadable: a completion reports no errors."""
+    """Load the file that the command would read, or return None if that fails: a completion reports no errors."""
     from cronjobs.engine.config.load import load  # only completion needs it
     from cronjobs.errors import CronjobsError
 

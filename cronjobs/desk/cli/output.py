@@ -1,6 +1,6 @@
 """How commands print: readable instants, tables that fit the terminal, JSON.
 
-Anyone may have written the texts in rows: ``safe`` neutralizes control characters, and JSON is ASCII.
+Anyone may have written the texts in rows, so ``safe`` neutralizes control characters, and JSON is printed as ASCII.
 """
 
 from __future__ import annotations
@@ -77,19 +77,19 @@ def sentence(trouble: Finding, times: Times) -> str:
 
 
 def width() -> int:
-    """Return the line width: the terminal's or $COLUMNS, at least 60; 120 in a pipe."""
+    """Return the line width: $COLUMNS or the terminal's width, at least 60. In a pipe without $COLUMNS it is 120."""
     import shutil  # imports bz2 and lzma, which ticks do not need
 
     return max(60, shutil.get_terminal_size((120, 24)).columns)
 
 
 def is_cut() -> bool:
-    """Whether lines are cut at ``width``: on a terminal or with $COLUMNS; never in a pipe without it."""
+    """Whether lines are cut at ``width``. They are on a terminal, and wherever $COLUMNS is set."""
     return is_terminal() or "COLUMNS" in os.environ
 
 
 def name_text(name: object) -> str:
-    """Format a job type's or schedule's name: shortened on a terminal, whole in a pipe."""
+    """Format the name of a job type or schedule. On a terminal it is shortened, in a pipe it is whole."""
     return safe(name, 60 if is_cut() else UNCUT)
 
 
@@ -103,7 +103,7 @@ def printable(text: str, instead: str) -> str:
 
 
 def block(text: str, indent: str) -> list[str]:
-    """Indent a text of several lines, its control characters neutralized."""
+    """Indent a text of several lines, and neutralize its control characters."""
     return [(indent + line).rstrip() for line in visible(masking.hide(text)).rstrip("\n").split("\n")]
 
 
@@ -116,7 +116,7 @@ def fit(text: str, columns: int) -> str:
 
 
 class Painted(str):
-    """A table cell with colours: prints ``painted`` if it fits; the plain text gives its width."""
+    """A table cell with colours. ``painted`` is printed if the cell fits. The plain text determines its width."""
 
     painted: str
 
@@ -131,7 +131,8 @@ def table(
 
     *at_most*: column number → maximum width. A header that begins with ">" aligns its column right, for numbers.
     """
-    # Not rich (15.0): as much code, 30 ms to import, 6 times as slow, and it drops the ids at 80 columns.
+    # We do not use rich (15.0): it needs as much code, takes 30 ms to import, is 6 times as slow, and drops the ids at
+    # 80 columns.
     if not rows:
         return []
     if not is_cut():
@@ -159,7 +160,7 @@ def table(
 
 
 def labelled(label: str, lines: Iterable[str], colour: str | None = None) -> list[str]:
-    """Put a label before *lines*, as ``status`` and ``jobs show`` do; [] for no lines."""
+    """Put a label before the first of *lines*, and indent the others. No lines give an empty list."""
     shown = []
     for number, line in enumerate(lines):
         name = f"{label if number == 0 else '':<11}"
@@ -186,7 +187,7 @@ def wrapped(text: str, room: int, indent: str = "") -> list[str]:
 
 
 def first(lines: Sequence[str], count: int, of: int | None = None) -> list[str]:
-    """Return at most *count* lines; the last counts those left out. *of*: the total, if *lines* are not all."""
+    """Return at most *count* lines. The last counts those left out. *of*: the total, if *lines* are not all."""
     total = len(lines) if of is None else of
     if total <= count:
         return list(lines)
@@ -222,7 +223,7 @@ def write(lines: Iterable[str]) -> None:
 
 
 def _let_go_of_stdout() -> None:
-    """Point stdout at /dev/null, or the interpreter fails at exit when it flushes the buffer."""
+    """Point stdout at /dev/null. Otherwise the interpreter fails when it flushes the buffer at exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):
@@ -232,7 +233,7 @@ def _let_go_of_stdout() -> None:
 def write_list(
     rows: Sequence[_T], limit: int, as_json: bool, lines: Callable[[Sequence[_T]], Iterable[str]], nothing: str
 ) -> None:
-    """Print at most *limit* of *rows*, as JSON or *lines*; stderr notes if there are more, or none."""
+    """Print at most *limit* of *rows*, as JSON or as *lines*. Report on stderr if there are more, or none."""
     write([json_text(rows[:limit])] if as_json else lines(rows[:limit]))
     if not rows and not as_json:
         complain(nothing)
@@ -246,5 +247,5 @@ def columns_of(row: Any) -> dict[str, Any]:
 
 
 def progress_text(progress: HowFar) -> str:
-    """ "37 of 120 (30 %): Berlin"; "" if the handler reported nothing."""
+    """For example "37 of 120 (30 %): Berlin", or "" if the handler reported nothing."""
     return safe(in_words(progress))

@@ -67,11 +67,12 @@ def pause(
     """Pause all work, a queue or a schedule, on every host, until you resume or until a given time.
 
     Running jobs continue. Jobs in a paused queue wait. Occurrences of a paused schedule wait, too: when the pause is
-    over, the schedule's catch_up decides about them, as after an outage; with --skip they are recorded as skipped
-    instead. --all does both. Pausing again changes the end and the reason. Prints every pause in force.
+    over, the schedule's catch_up decides about them, as after an outage. With --skip they are recorded as skipped
+    instead. --all does both. Pausing again changes the end and the reason. Every pause in force is printed.
 
-    Deploy scripts use it with --wait before the deploy, and resume after it. Exit code 0: nothing runs; 1: the time is
-    up, and it lists what still runs. The pause stays in either case, and after Ctrl-C.
+    Deploy scripts use pause --all --wait before the deploy, and resume --all after it. With --wait, exit code 0 means
+    that nothing runs, and 1 that the time is up; then what still runs is listed. The pause stays in either case, and
+    after Ctrl-C.
     """
     scope, name = target(everything, queue, schedule)
     if skip and scope == "queue":
@@ -85,7 +86,7 @@ def pause(
         with database.read() as connection:
             before = None if scope == "queue" else store.pause_row(connection, scope=scope, name=name)
         if before is not None and before.skip:
-            # Settle what the present pause has skipped before its row changes.
+            # Before the present pause's row changes, settle the occurrences that it has skipped.
             materialise(database, Log(settings.log).write, put_aside=name)
         with database.write() as connection:
             now = database_now(connection)
@@ -115,7 +116,7 @@ def _end(timezone: str, until: str | None, span: str | None, now: datetime) -> d
 
 
 def _require_known(connection: Connection, settings: Settings, scope: str, name: str) -> None:
-    """Raise UsageError for an unknown queue or schedule: a pause of a mistyped name would stop nothing."""
+    """Raise UsageError for an unknown schedule, and warn of an unknown queue: pausing a mistyped name stops nothing."""
     if scope == "all":
         return
     if scope == "schedule":

@@ -28,7 +28,8 @@ SHOWN: Final = 20
 class Still:
     """The work that still runs in the scope of a pause.
 
-    ``claims`` counts transactions that began before the pause and have not committed.
+    ``more``: whether more jobs run than ``jobs`` lists. ``claims``: the claims that began before the pause and have not
+    been committed.
     """
 
     jobs: Sequence[Any]
@@ -50,11 +51,11 @@ class Still:
 
 
 def wait_until_quiet(database: Database, timezone: str, queue: str | None, span: timedelta, undo: str) -> None:
-    """Return once no job of *queue* is leased, or of any queue if that is None.
+    """Wait until no job of *queue* is leased, or of any queue if *queue* is None.
 
-    After *span* or Ctrl-C, report and raise typer.Exit.
+    After *span* or Ctrl-C, report that and raise typer.Exit.
 
-    The pause is already committed; *undo* is the command that ends it.
+    The pause is already committed. *undo* is the command that ends it.
     """
     began = database.clock.monotonic()
     claims: frozenset[str] | None = None
@@ -65,7 +66,7 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
             try:
                 still = _look(database, timezone, queue, claims)
                 claims = still.claims
-            except DatabaseError as error:  # it may be restarting: jobs go on, so keep waiting
+            except DatabaseError as error:  # the database may be restarting and jobs go on, so keep waiting
                 trouble = error
             waited = timedelta(seconds=database.clock.monotonic() - began)
             if interrupted() or (still and still.quiet) or waited >= span:
@@ -94,7 +95,7 @@ def _look(database: Database, timezone: str, queue: str | None, before: frozense
     with database.read() as connection:
         times = Times(database_now(connection), timezone)
         rows = listing.running_jobs(connection, SHOWN + 1, queue, with_exec=False)  # pauses do not stop cron lines
-    # Claims that began after the first check saw the pause.
+    # Claims that began after the first check have seen the pause, so they do not count.
     return Still(rows[:SHOWN], len(rows) > SHOWN, flying if before is None else flying & before, times)
 
 

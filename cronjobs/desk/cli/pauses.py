@@ -50,7 +50,7 @@ def target(everything: bool, queue: str | None, schedule: str | None) -> tuple[s
 def record_change(
     connection: Connection, action: str, scope: str, name: str, *, why: str | None, at: datetime, **detail: Any
 ) -> None:
-    """Append "pause" or "resume" to the audit trail, without *detail* values that are None or False."""
+    """Append "pause" or "resume" to the audit trail. Values of *detail* that are None or False are left out."""
     said = {key: value for key, value in detail.items() if value}
     subject = f"{scope} {name}".strip()
     record(connection, action=action, subject=subject, why=why, detail=said or None, at=at, **by_hand())
@@ -81,6 +81,6 @@ def pause_lines(pauses: Sequence[Any], timezone: str) -> list[str]:
 
 
 def say_paused(scope: str | None) -> None:
-    """Print that the job just enqueued waits for a pause of *scope* (from ``paused_scope``)."""
+    """Print that the job just enqueued waits for a pause of *scope*. If *scope* is None, print nothing."""
     if scope is not None:
         complain(f"it waits: {'everything' if scope == 'all' else 'its queue'} is paused")

@@ -1,4 +1,4 @@
-"""Long work in short steps: show progress on a terminal, take Ctrl-C between two steps."""
+"""For long work in short steps: show progress on a terminal, and stop on Ctrl-C between two steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_interactive() -> bool:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether Ctrl-C came; inside the block only the second one raises KeyboardInterrupt."""
+    """Yield a function that says whether Ctrl-C was pressed. Only a second Ctrl-C raises KeyboardInterrupt."""
     interrupted = False
 
     def note(_number: int, _frame: FrameType | None) -> None:
@@ -45,16 +45,16 @@ PLAIN_EVERY_S: Final = 10.0
 
 
 class Bar:
-    """A job's progress: a line below its output on a terminal; elsewhere a separate line now and then."""
+    """Shows a job's progress. On a terminal it is a line below the output, elsewhere a separate line now and then."""
 
     def __init__(self, print_line: Callable[[str], None], stream: TextIO | None) -> None:
-        """*stream*: the real stderr. While a job runs, sys.stderr is captured as its output."""
+        """*stream* is the real stderr, since sys.stderr is captured as output while a job runs."""
         self._print_line = print_line
         self._line = Progress(stream)
         self._drawn = self._in_line = False
         self._said_at = -math.inf
         self._said: HowFar | None = None
-        self._turn = threading.RLock()  # the job's thread prints; the loop's thread prints reports delayed for pacing
+        self._turn = threading.RLock()  # the job's thread prints output, the loop's thread delayed reports
 
     def show(self, told: HowFar) -> None:
         with self._turn:
@@ -82,7 +82,7 @@ class Bar:
 
 
 def bar(told: HowFar) -> str:
-    """ "[######..............] ", "" without a total."""
+    """For example "[######..............] ", or "" if there is no total."""
     if told.of is None or told.done is None:
         return ""
     full = min(BAR, int(BAR * told.done / told.of))
@@ -90,7 +90,7 @@ def bar(told: HowFar) -> str:
 
 
 class Progress:
-    """A progress line on stderr, rewritten in place and erased at the end; only on a terminal."""
+    """A progress line on stderr, rewritten in place and erased at the end. Without a terminal, nothing is printed."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream, self._shown = stream, ""

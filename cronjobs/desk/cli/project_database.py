@@ -1,4 +1,4 @@
-"""Open the jobs database; refuse one that belongs to another project."""
+"""Open the jobs database, or refuse it if it belongs to another project."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from cronjobs.engine.store.sql import database_now
 
 
 def missing_file(settings: Settings) -> Address | None:
-    """Return the SQLite file if it never existed, since opening would create it, or None if it exists.
+    """Return the address of a SQLite file that never existed, since opening would create it. Otherwise return None.
 
-    Raises DatabaseVanished if it existed before.
+    Raises DatabaseVanished if the file existed before and is gone.
     """
     address = parse_url(settings.database, settings.schema)
     require_still_there(settings.folder, address)
@@ -39,7 +39,7 @@ def missing_file(settings: Settings) -> Address | None:
 def jobs_database(
     source: Source, *, only_database: bool = False, without_project: bool | None = None
 ) -> Iterator[tuple[Settings, Database]]:
-    """Return the settings and their open database. *only_database*: accept other faults in the file.
+    """Yield the settings and their open database. *only_database*: whether to accept other faults in the file.
 
     *without_project*: see ``load_settings``.
     """
@@ -52,7 +52,7 @@ def jobs_database(
 def snapshot(source: Source, *, only_database: bool = False) -> Iterator[tuple[Settings, Connection, Times]]:
     """Yield the settings, a read connection and the database's times, for commands that only read.
 
-    *only_database*: accept a broken file, and report it on stderr.
+    *only_database*: whether to accept a broken file, and only report it on stderr.
     """
     with (
         jobs_database(source, only_database=only_database, without_project=True) as (settings, database),
@@ -67,9 +67,10 @@ def snapshot(source: Source, *, only_database: bool = False) -> Iterator[tuple[S
 def our_database(
     source: Source, *, adopt: bool = False, without_project: bool = False
 ) -> Iterator[tuple[Settings, Database]]:
-    """Return the settings and their database; create tables where that is allowed. Raises ForeignDatabase.
+    """Yield the settings and their open database. Create tables where that is allowed. Raises ForeignDatabase.
 
-    *adopt*: claim a database that has no project yet, as a first tick does. *without_project*: see ``load_settings``.
+    *adopt*: whether to claim a database that has no project yet, as a first tick does. *without_project*: see
+    ``load_settings``.
     """
     with jobs_database(source, without_project=without_project) as (settings, database):
         with database.read() as connection:
@@ -92,5 +93,5 @@ def by_hand() -> ByHand:
 
 
 def operator() -> str:
-    """Return the user's name, cleaned for storage: it comes from environment variables."""
+    """Return the user's name, cleaned for storage, since it comes from environment variables."""
     return user_in_a_line()

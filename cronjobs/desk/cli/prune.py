@@ -1,4 +1,4 @@
-"""``cronjobs prune``: delete now what ticks delete in spare time."""
+"""``cronjobs prune``: delete the rows now that ticks would delete in spare time."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def prune(
 ) -> None:
     """Delete rows past their retention now, as ticks do in spare time.
 
-    In the same short batches, so that ticks and enqueuers go on meanwhile. A job with an idempotency key first loses
-    its payload and attempts, and goes when retention.keys is over. Rows that another session has locked stay for the
-    next tick. Ctrl-C stops after a batch; what has gone stays gone (exit code 130).
+    Rows are deleted in the same short batches, so that ticks and enqueuers go on meanwhile. A job with an idempotency
+    key first loses its payload and attempts, and is deleted when retention.keys is over. Rows that another session has
+    locked are left for the next tick. Ctrl-C stops after a batch (exit code 130); deleted rows stay deleted.
 
     --json prints one object with dry_run, done and rows. "rows" has an object per kind of row: table, what, rows,
     before, and with --dry-run oldest.
@@ -77,7 +77,7 @@ def prune(
 
 
 def _doubt(times: Times, last_tick: datetime | None) -> None:
-    """Report the gap since the last tick, and on a terminal ask: to a clock far ahead every row looks old."""
+    """Report the gap since the last tick. On a terminal ask, since to a clock far ahead every row looks old."""
     assert last_tick is not None
     complain(f"it is {times.said} by the database's clock, and the last tick began {times.ago(last_tick)}")
     if is_interactive():
@@ -85,7 +85,7 @@ def _doubt(times: Times, last_tick: datetime | None) -> None:
 
 
 def _prune(database: Database, before: Before, now: datetime) -> tuple[bool, dict[str, Past]]:
-    """Prune; return whether nothing is left, and what was deleted. Ctrl-C stops it after a batch."""
+    """Prune, and return whether nothing is left, and what was deleted. Ctrl-C stops after a batch."""
     with interruptible() as interrupted, Progress() as progress:
 
         def go_on() -> bool:

@@ -29,9 +29,9 @@ def report(
 ) -> None:
     """Write the state as one HTML file, for an email or a ticket.
 
-    It needs pip install 'cronjobs[web]'. It is the first pages of cronjobs web: findings, schedules with their last
-    day, dead and latest jobs, errors, queues, hosts. The file fetches nothing and leads nowhere; secrets and what
-    job_types hide: names are left out, as on the pages, and only its owner may read it.
+    This needs pip install 'cronjobs[web]'. The file has the first pages of cronjobs web: findings, schedules with their
+    last day, dead and latest jobs, errors, queues, hosts. It loads nothing and has no links. As on the pages, secrets
+    and the keys that hide: in job_types names are left out. Only the file's owner may read it.
     """
     pages = needed(doors.REPORT, "a report")
     with jobs_database(source, only_database=True) as (settings, database):
@@ -47,7 +47,7 @@ def report(
 
 
 def _put(file: Path, written: bytes) -> None:
-    """Replace the file atomically: someone may be reading the previous one."""
+    """Replace the file atomically, since someone may be reading the previous file."""
     beside = file.parent / f".{file.name}.{os.getpid()}"
     try:
         require_replaceable(file)

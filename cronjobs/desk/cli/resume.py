@@ -1,4 +1,4 @@
-"""``cronjobs resume``: end a pause, and report what became of the occurrences it held back."""
+"""``cronjobs resume``: end a pause, and report what becomes of the occurrences that it held back."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def resume(
 
 
 def _settle_held(database: Database, settings: Settings, held: Mapping[str, Range], name: str | None) -> list[str]:
-    """Settle the released occurrences, and return a line per schedule.
+    """Settle the occurrences that were held back, and return a line for each schedule that had some.
 
-    If *name* is None, these are all schedules that had some.
+    If *name* is given, return only this schedule's line.
     """
     log, events = Log(settings.log), []
 
@@ -89,7 +89,7 @@ def _settle_held(database: Database, settings: Settings, held: Mapping[str, Rang
 
 
 def _held_line(timezone: str, schedule: str, what: Range, became: Sequence[Mapping[str, Any]], *, still: bool) -> str:
-    """ "nightly: 3 occurrences were held back, from … to …: 2 coalesced, 1 enqueued (job 17)"."""
+    """For example "nightly: 3 occurrences were held back, from … to …: 2 coalesced, 1 enqueued (job 17)"."""
     span = in_full(what.last, timezone)
     if what.count > 1:
         span = f"from {in_full(what.first, timezone)} to {span}"

@@ -51,11 +51,11 @@ def run(
 ) -> None:
     """Run one job here and now, with output and traceback live; breakpoint() works.
 
-    It is recorded like any attempt. For a TYPE or SCHEDULE it makes a new job (a schedule's with its payload, due
-    now) with one try: a tick never picks it up again, whether it fails, you press Ctrl-C, or this process is killed
-    (only after Snooze does one run it). A waiting job, given by its ID, runs whether it is due or not; if it fails
-    it retries as usual, and after Ctrl-C it waits as before. Python handlers have no time limit here, commands have
-    theirs. Pauses do not stop it; limits in the file (limits:) do.
+    The run is recorded like any attempt. For a TYPE or SCHEDULE it makes a new job (a schedule's with its payload, due
+    now) with one try: no tick runs this job again, whether it fails, you press Ctrl-C, or this process is killed. Only
+    after Snooze does a tick run it. A waiting job, given by its ID, runs whether it is due or not. If it fails, it is
+    retried as usual, and after Ctrl-C it waits as before. Python handlers have no time limit here; commands keep
+    theirs. Pauses do not stop the run, but limits in the file (limits:) do.
 
     Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
     """

@@ -21,9 +21,9 @@ def run_due(source: Source, **given: Any) -> None:
     the next minute. Without a terminal it prints nothing unless something died or broke, so cron's mail is an alarm.
 
     A job whose timeout is above run.budget less 5 s (a third less, for a budget below 15 s) gets its own process, which
-    outlives the tick. Where everything ends with the tick's process (a container without an init process), --wait stays
-    until those have ended. It then passes SIGTERM on to them, and exit code 1 also means that one of them ended dead.
-    The tick's own report is printed first.
+    outlives the tick. In a container without an init process, everything ends with the tick's process: use --wait there
+    to stay until the jobs' processes have ended. SIGTERM is then passed on to them, and exit code 1 also means that one
+    of these jobs ended dead. The tick's own report is printed first.
 
     Exit codes: 0 done (also when nothing was due, or a job failed and will retry), 1 a job died, 2 usage,
     3 configuration, 4 database, 70 an internal error in cronjobs, 128+n ended by a signal (142: the time limit;

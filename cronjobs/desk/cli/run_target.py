@@ -19,16 +19,16 @@ from cronjobs.text import one_line
 
 
 class CannotTell(UsageError):
-    """No such target, or its type cannot run, perhaps because a handler failed to import."""
+    """There is no such target, or its type cannot run, perhaps because a handler failed to import."""
 
 
 def job_of(
     settings: Settings, known: JobTypes, target: str, arguments: dict[str, Any] | None, schedule: bool
 ) -> tuple[NewJob, bool]:
-    """Return the job for *target*, and whether it must be its schedule's only one. Raises CannotTell."""
+    """Return the job for *target*, and whether no other job of its schedule may run meanwhile. Raises CannotTell."""
     by = f"cli:{operator()}"
     found = settings.schedules.get(target)
-    # An inline command's type has its schedule's name. Prefer the schedule: it supplies payload and date.
+    # An inline command's type has its schedule's name. Prefer the schedule, since it supplies payload and date.
     inline = found is not None and f"schedules.{target}.command" in settings.positions
     if target in known.types and not schedule and not inline:
         _check_payload(known, target, arguments or {})
@@ -37,7 +37,7 @@ def job_of(
         raise CannotTell(_unknown(settings, known, target, schedule))
     if found.job not in known.types:
         raise CannotTell(f'schedule {target} names the job type "{one_line(found.job, 100)}", which cannot run here')
-    new = job_for(found, SYSTEM.now())  # begin_new replaces it by the database's now
+    new = job_for(found, SYSTEM.now())  # begin_new replaces this time by the database's now
     if arguments is not None:
         new = replace(new, payload=arguments)
     _check_payload(known, found.job, new.payload)

@@ -56,8 +56,8 @@ _STATES: Final = {
 def list_schedules(source: Source, as_json: JsonOption = False) -> None:
     """List the schedules by name: when they are due, their state, what comes next, how the last one went.
 
-    The list is that of the database, which ticks keep up to date with the file: "new" schedules are only in the file,
-    "disabled" ones are bad there. --json prints one array, an object per schedule with the table's columns as keys.
+    The list comes from the database, which ticks keep up to date with the file. "new" schedules are only in the file;
+    "disabled" ones are invalid there. --json prints one array, an object per schedule with the table's columns as keys.
     """
     with snapshot(source) as (settings, connection, times):
         stored = schedules.all_schedules(connection)
@@ -138,7 +138,7 @@ def _object(
 def _only_in_file(
     stored: Sequence[StoredSchedule], settings: Settings, now: datetime, count: int
 ) -> list[dict[str, Any]]:
-    """Return the file's entries that are not in the database: not applied yet, or bad."""
+    """Return the file's entries that are not in the database, because they are not applied yet or invalid."""
     known = {schedule.name for schedule in stored}
     empty = dict.fromkeys(("id", "fingerprint", "status", "seen_until", "next_at", "owed", "paused", "last"))
     found = []
@@ -153,7 +153,7 @@ def _only_in_file(
 
 
 def _coming(name: str, definition: Any, now: datetime, count: int) -> list[datetime]:
-    """Return the next occurrences; [] if this version cannot read the definition."""
+    """Return the next occurrences, or [] if this version cannot read the definition."""
     try:
         return list(islice(read(name, definition).when.after(now), count))
     except ValueError:
@@ -165,7 +165,7 @@ def _value(definition: Any, key: str) -> Any:
 
 
 def timing_text(definition: Any) -> str:
-    """ "15 2 * * *" or "every 10m", as in the file."""
+    """Return "15 2 * * *" or "every 10m", as in the file."""
     every = _value(definition, "every_s")
     if isinstance(every, int | float):
         return f"every {duration_text(timedelta(seconds=every))}"
@@ -207,7 +207,7 @@ def _lines(found: Mapping[str, Any], times: Times, settings: Settings) -> list[s
 
 
 def _other_settings(definition: Any) -> list[str]:
-    """Describe the rest of the definition: catch-up and overlap always, other settings if not the default."""
+    """Describe the rest of the definition: always catch-up and overlap, and other settings that are not the default."""
     usual = definition_of(ScheduleSettings("", "")) | dict.fromkeys(("catch_up", "overlap"))
     lines = []
     for key, value in definition.items() if isinstance(definition, dict) else ():

@@ -26,7 +26,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.errors import UsageError
 
-IN_A_PIPE: Final = 20  # schedules
+IN_A_PIPE: Final = 20  # schedules shown if stdout is no terminal
 AT_LEAST: Final = 5  # schedules shown even if the terminal has no lines left
 
 
@@ -42,13 +42,13 @@ def status(
 ) -> None:
     """Show the state on one screen: findings, schedules, running and waiting jobs, hosts.
 
-    Problems come first, with since when and what to type: no tick, or none that fires schedules; late jobs;
+    Problems come first, with when each began and what to type: no tick, or none that fires schedules; late jobs;
     dead jobs that were not retried, cancelled or dismissed; schedules whose last three runs failed, that missed runs
     in an outage (until one succeeds, or you trigger one), or that ticks do not settle; pauses that hold something back
-    or are a day old; files that are refused, or differ between hosts for 15 minutes.
-    Then why jobs died, the commonest cause first, each with a key for "jobs list", "jobs retry" and "jobs dismiss".
-    Then schedules, the worst first: the last result, how long it took and how long it usually takes (the median; from
-    20 runs on), the last 20 runs. It needs the database only, and works while the file is broken.
+    or are a day old; files that are refused, or that have differed between hosts for 15 minutes.
+    Next come the causes of jobs' deaths, commonest first, with keys for "jobs list", "jobs retry" and "jobs dismiss".
+    Then come schedules, worst first, each with its last result, how long that run took, the usual duration (the median,
+    from 20 runs on) and the last 20 runs. The command needs only the database, and works while the file is broken.
     It only reads: the exit code is 0 whatever it finds. Times are the database's.
     """
     if every is not None and not (watch and 0.1 <= every <= 86_400):
@@ -82,7 +82,7 @@ def _screen(settings: Settings, types: JobTypes, *, everything: bool) -> list[st
 def status_lines(
     connection: Connection, settings: Settings, types: JobTypes, address: str, *, everything: bool
 ) -> list[str]:
-    """Return the screen, with as many schedules as fit the terminal; *everything*: with all."""
+    """Return the screen's lines. Unless *everything*, show only as many schedules as fit the terminal."""
     health = look(connection, settings, types)
     times = Times(health.now, settings.timezone)
     head = head_lines(health, settings, address, times, everything=everything)

@@ -1,4 +1,4 @@
-"""``cronjobs status --json``."""
+"""The JSON object of ``cronjobs status --json``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def status_object(
     by_cron: Sequence[ScheduleFacts] = (),
     why: Causes = NONE,
 ) -> dict[str, Any]:
-    """*active*: rows of all schedules; *facts*: of those shown, merged into their rows."""
+    """Return the whole state. *active*: the schedules' rows. *facts*: facts that are merged into the rows by name."""
     shown = {each.name: facts_object(each) for each in facts}
     over_s = round((health.now - trends.since).total_seconds())
     changed = trends.changes
@@ -84,7 +84,7 @@ def status_object(
 
 
 def facts_object(facts: ScheduleFacts) -> dict[str, Any]:
-    """``runs`` are newest first, ``strip`` oldest first; durations are in seconds."""
+    """Return a schedule's facts. ``runs`` are newest first, ``strip`` oldest first. Durations are in seconds."""
     last = facts.last
     return {
         "name": facts.name,
@@ -99,7 +99,7 @@ def facts_object(facts: ScheduleFacts) -> dict[str, Any]:
 
 
 def run_object(run: RunFacts) -> dict[str, Any]:
-    """One run's result; ``took_s`` in seconds, None if unknown."""
+    """Return one run's result. ``took_s`` is in seconds, or None if unknown."""
     return {name: value for name, value in vars(run).items() if name != "took"} | {"took_s": _seconds(run.took)}
 
 

@@ -1,4 +1,4 @@
-"""The text of ``cronjobs status``, a function per part; no line is wider than the terminal."""
+"""The text of ``cronjobs status``, a function for each part. No line is wider than the terminal."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _finding_lines(found: Sequence[Finding], times: Times, room: int, most: int)
 
 
 def cause_lines(why: Causes, times: Times, *, everything: bool) -> list[str]:
-    """Return a sentence per cause of death, with what to type."""
+    """Return a sentence for each cause of death, with what to type."""
     if not why.found:
         return []
     room = (width() if is_cut() else UNCUT) - LABEL_WIDTH
@@ -107,7 +107,7 @@ def cause_lines(why: Causes, times: Times, *, everything: bool) -> list[str]:
 
 
 def schedule_lines(facts: Sequence[ScheduleFacts], active: int, times: Times) -> list[str]:
-    """Return a line per schedule, the strip's legend, and the number of *active* ones left out."""
+    """Return a line for each schedule, the strip's legend, and how many of the *active* schedules are left out."""
     if not facts:
         return [*labelled("schedules", ["none" if not active else f"{active:,}: --all"]), ""]
     all_columns = not is_cut() or width() >= NARROW
@@ -150,7 +150,7 @@ def _schedule_row(facts: ScheduleFacts, times: Times, count: int, *, all_columns
 
 
 def work_lines(health: Health, settings: Settings, types: JobTypes, times: Times, trends: QueueTrends) -> list[str]:
-    """Return the parts on running and waiting jobs, queues, deaths, pauses and hosts."""
+    """Return the parts about running and waiting jobs, queues, deaths, pauses and hosts."""
     room = (width() if is_cut() else UNCUT) - LABEL_WIDTH
     lines = labelled("running", _running_lines(health, settings, types, times, room))
     lines += labelled("waiting", _waiting_lines(health, times, room))

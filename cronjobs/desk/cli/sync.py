@@ -42,8 +42,8 @@ def sync(
     """Apply the file's schedules now, without waiting for a tick.
 
     A tick does the same by itself when a host's file is new. Occurrences due under an old definition are settled
-    first; jobs that exist already stay. Prints "+" for a new schedule, "~" for a changed one and what changes,
-    ">" for one with a new name, "-" for one that no longer fires, and "~" for a queue whose cap changes.
+    first; jobs that exist already stay. Prints "+" for a new schedule, "~" for a changed schedule with its changes,
+    ">" for a renamed one, "-" for one that no longer fires, and "~" for a queue whose cap changes.
 
     Exit codes: 0 done or planned, 1 refused, 3 an entry of the file is bad (the others are applied), 4 database.
     """
@@ -87,7 +87,7 @@ def sync(
 
 
 def _plan(settings: Settings) -> tuple[dict[str, StoredSchedule], SyncPlan]:
-    """Return the definitions in force and the planned changes; creates nothing, not even the file."""
+    """Return the definitions in force and the planned changes. Nothing is created, not even a SQLite file."""
     stored, caps = {}, {}
     if missing_file(settings) is None:
         with closing(open_database(settings)) as database, database.read() as connection:
@@ -106,7 +106,7 @@ def _stored(connection: Connection) -> dict[str, StoredSchedule]:
 
 
 def _changes(schedules: Mapping[str, ScheduleSettings], stored: Any, name: str) -> dict[str, Any]:
-    """Return a definition's changes as from → to; a payload's values are left out, for they may be secret."""
+    """Map each changed key to its old and new value. A payload's values are left out, since they may be secret."""
     written = definition(schedules[name])
     stored = stored if isinstance(stored, dict) else {}  # another program wrote an unreadable definition
     found: dict[str, Any] = {}

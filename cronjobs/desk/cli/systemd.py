@@ -43,9 +43,9 @@ def systemd(
 ) -> None:
     """Print a systemd service and timer that start ticks as the crontab's line would.
 
-    Use them instead of the crontab, not beside it. The service runs as the user who calls this, has cron's
-    environment, and leaves long jobs alone when their tick ends. Output of a failing tick goes to the journal, not
-    into a mail. Nothing is installed: stderr says how.
+    Use them instead of the crontab's line, not beside it. The service runs as the user who runs this command, has
+    cron's environment, and leaves long jobs alone when their tick ends. A failing tick's output goes to the journal,
+    not into a mail. Nothing is installed; stderr says how to do that.
     """
     if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise UsageError(f'--name "{name}": a unit\'s name has letters, digits, "_", "." and "-"')

@@ -41,9 +41,9 @@ def trigger(
 ) -> None:
     """Enqueue one job of a schedule now; the next tick runs it.
 
-    The schedule's usual times do not change. While a job of it is unfinished no other is made, unless overlap is
-    allowed or --force is given. Then handlers are imported, and you get a warning if none here fits the schedule's type
-    or payload.
+    The schedule's usual times do not change. While a job of the schedule is unfinished, no other is made, unless its
+    overlap is allow or --force is given. Afterwards handlers are imported, and you get a warning if none here fits the
+    schedule's type or payload.
 
     Exit codes: 0 enqueued, 1 a job is unfinished, or there is no such schedule.
     """
@@ -114,13 +114,13 @@ def backfill(
 
 
 def _is_paused(connection: Connection, schedule: str) -> bool:
-    """Whether the schedule itself is paused; that stops its occurrences but not its jobs."""
+    """Whether the schedule itself is paused. Such a pause stops its occurrences, but not its jobs."""
     return any((pause.scope, pause.name) == ("schedule", schedule) for pause in pauses_in_force(connection))
 
 
 @contextmanager
 def _in_file(schedule: str, schedules: Collection[str]) -> Iterator[None]:
-    """If the schedule is only in the file, add to the error how to apply it."""
+    """If only the file has the schedule, say in the error how to apply the file."""
     try:
         yield
     except fill.UnknownSchedule:
@@ -145,7 +145,7 @@ def _leave(settings: Settings | None, defined: ScheduleSettings, waits: str, und
     If *settings* is None, nothing is imported.
     """
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
-        sys.stdout.flush()  # print it before any user code runs
+        sys.stdout.flush()  # print the result before any user code runs
     if settings is not None:
         warn_if_unfit(settings, defined.job, defined.payload, waits, undo)
     leaving.leave(0, stuck=False)

@@ -1,4 +1,4 @@
-"""Parse typed values strictly: payloads, instants, spans, key=value. Errors never repeat a value: it may be secret."""
+"""Parse typed values strictly: payloads, instants, spans, key=value. Errors never repeat values that may be secret."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cronjobs.errors import PayloadError, UsageError
 from cronjobs.model import duration
 from cronjobs.text import one_line
 
-READ_LIMIT: Final = 1024 * 1024  # bytes of JSON text; stored payloads have at most 256 KiB, without whitespace
+READ_LIMIT: Final = 1024 * 1024  # bytes of JSON text; a stored payload, without whitespace, has at most 256 KiB
 _OF_DAY: Final = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
 EXAMPLE: Final = """--payload '{"invoice_id": 42}'"""
 
@@ -93,8 +93,8 @@ def _integer(digits: str) -> int:
 def instant(given: str, zone: str, option: str, *, past_until: datetime | None = None) -> datetime:
     """Parse an instant option such as ``--at`` into UTC. Without an offset it is in *zone*, and stderr says so.
 
-    With *past_until* (for past events), a time of day means its last occurrence by then: see ``of_day``. A time that
-    the zone's clocks skip or show twice is refused, as it names no single instant.
+    With *past_until* (for past events), a time of day means the last time it came by then: see ``of_day``. A time that
+    the zone's clocks skip or show twice is refused, since it names no single instant.
     """
     shown = one_line(given, 60)
     instead = {"--at": ", or --in 24h", "--until": ", or --for 24h"}.get(option, "")
@@ -128,9 +128,9 @@ def _in_zone(naive: datetime, zone: str, shown: str) -> datetime:
 
 
 def of_day(text: str, now: datetime) -> datetime | None:
-    """Read "02:15" as the last one before *now* (naive local time), "yesterday 02:15" as yesterday's.
+    """Parse a time of day: "02:15" is the last one before *now* (naive local time), "yesterday 02:15" is yesterday's.
 
-    Returns None if *text* is no time of day. Raises ValueError for an impossible one, such as 25:00.
+    Returns None if *text* is no time of day. Raises ValueError for an impossible time, such as 25:00.
     """
     found = _OF_DAY.fullmatch(text.strip().lower())
     if found is None:

@@ -1,4 +1,4 @@
-"""Redraw a screen in place, as ``watch`` does; restore the terminal at the end."""
+"""Redraw a screen in place, as watch(1) does, and restore the terminal at the end."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ QUIT: Final = b"qQ\x03"
 
 
 class Screen:
-    """Draws the lines that *look* returns every few seconds, until "q", Ctrl-C or SIGTERM.
+    """Calls *look* every few seconds and draws the lines that it returns, until "q", Ctrl-C or SIGTERM.
 
-    While *look* fails, the last lines stay, below the error.
+    While *look* fails, the last lines stay on the screen, below the error.
     """
 
     def __init__(self, look: Callable[[], Sequence[str]], every_s: float, timezone: str = "UTC") -> None:
@@ -45,7 +45,7 @@ class Screen:
         self._stopped = self._resized = self._looking = False
 
     def run(self) -> None:
-        for name in ("COLUMNS", "LINES"):  # use the terminal's own size: it may change
+        for name in ("COLUMNS", "LINES"):  # use the terminal's own size, which may change
             os.environ.pop(name, None)
         self._modes = termios.tcgetattr(sys.stdin)
         with _signals(self._heard) as woken, _alternate_screen(self._modes):
@@ -82,7 +82,7 @@ class Screen:
         _put(HOME + text + END_OF_LINE + BELOW)
 
     def _wait(self, woken: int) -> None:
-        """Sleep until the next look; redraw at once if the terminal changes size."""
+        """Sleep until the next look. If the terminal changes size, return at once."""
         until = SYSTEM.monotonic() + self._every_s
         while not self._stopped and (left_s := until - SYSTEM.monotonic()) > 0:
             ready, _, _ = select.select([woken, sys.stdin], [], [], left_s)
@@ -111,7 +111,7 @@ class Screen:
 
 @contextmanager
 def _signals(heard: Callable[[int, Any], None]) -> Iterator[int]:
-    """Pass signals to *heard*; yield a descriptor that becomes readable when one arrives."""
+    """Pass signals to *heard*, and yield a descriptor that becomes readable when a signal arrives."""
     reading, writing = os.pipe()
     for end in (reading, writing):
         os.set_blocking(end, False)
@@ -151,7 +151,7 @@ def _leave(modes: list[Any]) -> None:
 def _put(text: str) -> None:
     """Write to the terminal; ignore errors if it is gone, since SIGHUP will end the program.
 
-    Not through sys.stdout: a signal handler may draw in mid-write, and the buffer is not reentrant.
+    sys.stdout is not used, since a signal handler may draw in mid-write, and its buffer is not reentrant.
     """
     data = text.encode(sys.stdout.encoding or "ascii", "backslashreplace")
     with suppress(OSError, ValueError):
