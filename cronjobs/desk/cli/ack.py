@@ -103,7 +103,7 @@ def _print(found: Sequence[Finding], times: Times, as_json: bool) -> None:
 
 
 def ack_text(finding: Finding, times: Times) -> str:
-    """For example "acknowledged by ada until 18:00:00: the provider is down"."""
+    """Return text such as "acknowledged by ada until 18:00:00: the provider is down"."""
     assert finding.ack is not None
     by = f" by {safe(finding.ack.by, 60)}" if finding.ack.by else ""
     why = f": {safe(finding.ack.why, 200)}" if finding.ack.why else ""

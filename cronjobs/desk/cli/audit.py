@@ -91,12 +91,12 @@ def _lines(entries: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
 
 
 def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
-    """For example "job 17 by ada on web1: the provider is down (filter: queue mail)"."""
+    """Return text such as "job 17 by ada on web1: the provider is down (filter: queue mail)"."""
     by = f"by {safe(entry['actor'], 80) or 'somebody'}" + (f" on {safe(entry['host'], 60)}" if entry["host"] else "")
     why = f": {safe(entry['why'])}" if entry["why"] else ""
     detail = entry["detail"]
     if entry["action"] == "ack" and entry["subject"] in KINDS and isinstance(detail, dict):
-        # Like every ack, it is recorded with an end, although it ends these findings for good.
+        # The entry has an end, as every ack has, although this ack ends the finding for good.
         rest = {name: value for name, value in detail.items() if name not in ("until", "up_to")}
         detail = {"holds": "for good"} | rest
     told = _detail(detail, times)

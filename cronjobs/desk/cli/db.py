@@ -157,7 +157,7 @@ def sql(
 ) -> None:
     """Print the migrations as SQL, from an empty database to this version's revision, for a DBA to apply.
 
-    No database connection is made. The dialect and the schema are those of the configured database, or the options'.
+    No database connection is made. The dialect and the schema are the configured database's, unless options name them.
     """
     write([migrations.sql(_address(source, dialect, schema)).rstrip("\n")])
 

@@ -286,7 +286,7 @@ def _print_range(
 
 
 def _rows(told: Sequence[Explanation], times: LocalTimes) -> list[list[str]]:
-    """Return a row for each explanation. Runs of ``usual`` explanations are merged into one row."""
+    """Return a row for each explanation. Several ``usual`` ones in a row share one."""
     rows: list[list[str]] = []
     for usual, alike in groupby(told, key=lambda each: each.usual):
         several = list(alike)

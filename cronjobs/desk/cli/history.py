@@ -317,7 +317,6 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
 
 
 def _acts_on_jobs(connection: Connection, asked: _Asked, times: Times) -> list[dict[str, Any]]:
-    """Return operators' actions on jobs: who cancelled, retried and so on."""
     rows = listing.acts(connection, list(ACTS), asked.begin, READ_AT_MOST + 1, asked.end)
     if len(rows) > READ_AT_MOST:
         rows = rows[1:]
@@ -350,7 +349,7 @@ def _job_ids(row: Any) -> list[int]:
 
 
 def _counts(count: Counter[str]) -> str:
-    """For example "29 dead, 3 missed, 1 time without ticks, 11,854 succeeded". The worst comes first."""
+    """Return text such as "29 dead, 3 missed, 1 time without ticks, 11,854 succeeded". The worst comes first."""
     return ", ".join(
         counted(number, *_PLURALS[word]) if word in _PLURALS else f"{number:,} {word.replace('_', ' ')}"
         for word in (*BROKE, *QUIET)
@@ -416,7 +415,7 @@ def _in_columns(clock: str, word: str, text: str) -> list[str]:
 
 
 def _error(entry: Entry) -> str:
-    """For example ": OSError: no space left on device". Empty for timed_out and lost, where the outcome says it."""
+    """Return text such as ": OSError: no space left on device", or "" for timed_out and lost: the outcome says it."""
     by_itself = entry.get("outcome", "failed") == "failed" and entry["error_type"] not in ("TimedOut", "Lost")
     kind, error = safe(entry["error_type"], 120) if by_itself else None, safe(entry["error"], 200)
     said = class_and_text(kind, error)
@@ -424,7 +423,7 @@ def _error(entry: Entry) -> str:
 
 
 def _jobs_text(entry: Entry) -> str:
-    """For example "mail.send #17 of nightly" or "275 jobs of mail.send"."""
+    """Return text such as "mail.send #17 of nightly" or "275 jobs of mail.send"."""
     of = f" of {name_text(entry['schedule'])}" if entry["schedule"] else ""
     if entry["job_id"] is not None:
         return f"{name_text(entry['job_type'] or 'job')} #{entry['job_id']}{of}"

@@ -31,7 +31,7 @@ def init(
     says what it chose. On a terminal it asks first, and proposes an answer. On SQLite it creates the tables.
 
     No file is overwritten. Lines may be added to two of your files: .gitignore and, if you agree, alembic's env.py,
-    whose autogenerate would drop our tables. Editors complete and check the YAML by cronjobs.schema.json.
+    whose autogenerate would drop our tables. Editors use cronjobs.schema.json to complete and check the YAML.
     """
     refuse_what_is_there(folder, (YAML, SCHEMA_FILE))  # before the first question
     around = look_around(folder, os.environ)

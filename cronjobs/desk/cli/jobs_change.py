@@ -318,7 +318,6 @@ def _done_so_far(operation: Operation, chosen: int) -> str:
 
 
 def _command(verb: Verb, text: str) -> Callable[..., None]:
-    """Make the command for *verb*, with the help *text*."""
 
     def command(
         source: Source,

@@ -247,5 +247,5 @@ def columns_of(row: Any) -> dict[str, Any]:
 
 
 def progress_text(progress: HowFar) -> str:
-    """For example "37 of 120 (30 %): Berlin", or "" if the handler reported nothing."""
+    """Return text such as "37 of 120 (30 %): Berlin", or "" if the handler reported nothing."""
     return safe(in_words(progress))

@@ -82,7 +82,7 @@ class Bar:
 
 
 def bar(told: HowFar) -> str:
-    """For example "[######..............] ", or "" if there is no total."""
+    """Return text such as "[######..............] ", or "" if there is no total."""
     if told.of is None or told.done is None:
         return ""
     full = min(BAR, int(BAR * told.done / told.of))

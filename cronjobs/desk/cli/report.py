@@ -31,7 +31,7 @@ def report(
 
     This needs pip install 'cronjobs[web]'. The file has the first pages of cronjobs web: findings, schedules with their
     last day, dead and latest jobs, errors, queues, hosts. It loads nothing and has no links. As on the pages, secrets
-    and the keys that hide: in job_types names are left out. Only the file's owner may read it.
+    and the keys listed under hide: in job_types are left out. Only the file's owner may read it.
     """
     pages = needed(doors.REPORT, "a report")
     with jobs_database(source, only_database=True) as (settings, database):

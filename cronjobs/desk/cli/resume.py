@@ -89,7 +89,7 @@ def _settle_held(database: Database, settings: Settings, held: Mapping[str, Rang
 
 
 def _held_line(timezone: str, schedule: str, what: Range, became: Sequence[Mapping[str, Any]], *, still: bool) -> str:
-    """For example "nightly: 3 occurrences were held back, from … to …: 2 coalesced, 1 enqueued (job 17)"."""
+    """Return text such as "nightly: 3 occurrences were held back, from … to …: 2 coalesced, 1 enqueued (job 17)"."""
     span = in_full(what.last, timezone)
     if what.count > 1:
         span = f"from {in_full(what.first, timezone)} to {span}"

@@ -173,7 +173,6 @@ def timing_text(definition: Any) -> str:
 
 
 def _last_text(last: Mapping[str, Any] | None, times: Times) -> str:
-    """Describe the newest run's result, and when it came."""
     if last is None:
         return "none yet"
     became = "done, and pruned" if last["outcome"] == PRUNED else status_word(last["outcome"])

@@ -74,7 +74,6 @@ def status(
 
 
 def _screen(settings: Settings, types: JobTypes, *, everything: bool) -> list[str]:
-    """Open a connection and return the screen's lines."""
     with closing(ready_database(settings)) as database, database.read() as connection:
         return status_lines(connection, settings, types, str(database.address), everything=everything)
 

@@ -218,7 +218,7 @@ def diff(old: str, new: str) -> list[str]:
 
 
 def same_file(crontab: str, config: Path) -> list[str]:
-    """Return other paths to the same file that also have a block. Cron then starts two ticks a minute (harmless)."""
+    """Return other paths to *config*'s file that also have a block. Two ticks then start each minute (harmless)."""
     marks = (parse_mark(line) for line in crontab.split("\n"))
     begun = {mark.config for mark in marks if mark is not None and mark.kind == "begin"} - {str(config)}
     return sorted(path for path in begun if os.path.realpath(path) == os.path.realpath(config))

@@ -23,7 +23,7 @@ NOT_THE_APP: Final = frozenset(
 )
 ENTRY_POINTS: Final = frozenset(
     {"main.py", "app.py", "asgi.py", "wsgi.py"}
-)  # of an app whose folder has no __init__.py
+)  # files that show that a folder without __init__.py is an app
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ _BASE_SETTINGS: Final = re.compile(r"^from \.(\w+) import \*", re.MULTILINE)
 
 
 def _settings_texts(folder: Path, module: str) -> Iterator[str]:
-    """Yield the source of each module that the settings import by ``from .base import *``, then the settings'."""
+    """Yield the sources of the modules that the settings import with ``*``, then the source of the settings."""
     file = folder / (module.replace(".", "/") + ".py")
     text = read_text(file)
     if not text:

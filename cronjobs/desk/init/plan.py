@@ -204,7 +204,6 @@ def _handlers(around: Surroundings, in_package: bool) -> str:
 
 
 def _module(around: Surroundings, handlers: str) -> str:
-    """Return the module name of the file *handlers*."""
     root = f"{around.package.root}/" if around.package and around.package.root else ""
     return handlers.removeprefix(root).removesuffix(".py").replace("/", ".")
 

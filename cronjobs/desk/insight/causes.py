@@ -60,7 +60,7 @@ def _causes(connection: Connection, deaths: Sequence[Any]) -> Causes:
 
 
 def cause_text(cause: Cause, times: LocalTimes) -> str:
-    """For example "24 × GiveUp: there is no invoice <n> - billing.send_invoice, 02:17:03 to 02:18:44 (new)"."""
+    """Return text such as "24 × GiveUp: there is no invoice <n> - billing.send_invoice, 02:17:03 to 02:18:44 (new)"."""
     when = times.span(cause.first_died_at, cause.last_died_at)
     new = " (new)" if cause.new else ""
     return f"{cause.jobs:,} × {safe(cause.name.error, MESSAGE)} - {safe(cause.name.job_type, 60)}, {when}{new}"

@@ -90,7 +90,7 @@ def check(
 
 
 def wrong_names(settings: Settings, known: JobTypes, file: str) -> list[Problem]:
-    """Return the problems with job names and payloads: those that no handler accepts."""
+    """Return a problem for each job name and each payload that no handler accepts."""
     return list(_names(_Place(settings, file), settings, known))
 
 

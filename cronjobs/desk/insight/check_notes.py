@@ -16,7 +16,7 @@ from cronjobs.engine.rules.shell_words import as_shell_line, shell_word
 from cronjobs.errors import CronjobsError
 from cronjobs.model import RetryPolicy, duration_text
 
-Note = tuple[str, tuple[str, ...]]  # the text, and dotted paths: the first one in the file gives its position
+Note = tuple[str, tuple[str, ...]]  # the text, and dotted paths; the first that the file has gives its position
 
 
 def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:

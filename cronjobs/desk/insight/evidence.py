@@ -61,7 +61,7 @@ from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.errors import CronjobsError
 
-LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four years, around 2100 after eight
+LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four years, but around 2100 after eight
 
 
 class ScheduleEvidence:
@@ -268,7 +268,7 @@ class ScheduleEvidence:
         return next((era for era in reversed(self.eras) if era.since is None or era.since < at), self.eras[0])
 
     def _era_of(self, row: Any) -> DefinitionPeriod:
-        """Return the definition that made a ledger row. If a clock was ahead, it may be dated after the row."""
+        """Return the definition that made a ledger row. If a clock was ahead, the definition may be dated later."""
         era = self._era(row.last_for)
         if _asked_for(row) or (era.timing is not None and is_due(era.timing, row.last_for)):
             return era
@@ -395,9 +395,9 @@ class ScheduleEvidence:
 
 
 def _was_ahead(before: int | None, after: int | None, facts_of: Mapping[int, TickFacts]) -> bool:
-    """Whether the tick dated *after* an instant was really written before the other, by a clock that was ahead.
+    """Whether the tick *after* really ran before the tick *before*, and is dated later because its clock was ahead.
 
-    A small difference does not count: ticks that start at about the same time may be written in any order.
+    A small difference does not count, since ticks that start at about the same time may be written in any order.
     """
     return _set_back(after, before, facts_of)
 

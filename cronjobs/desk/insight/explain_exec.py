@@ -26,7 +26,7 @@ from cronjobs.errors import CronjobsError
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
-LATE: Final = timedelta(minutes=5)  # cron starts a run within its minute; the next run records a spooled one
+LATE: Final = timedelta(minutes=5)  # cron starts a run within its minute; a spooled run is recorded by the next run
 _EARLY: Final = timedelta(minutes=1)  # tolerated difference between the host's and the database's clock
 
 
@@ -65,7 +65,7 @@ class ExecEvidence:
         self.timezone = newest.meta.get("timezone", "UTC") if _timing(newest) else settings.timezone
 
     def latest(self) -> Explanation:
-        """Explain the newest run, preceded by a later run that was due but did not start, if there is one."""
+        """Explain the newest run. If a later run was due but did not start, begin with that."""
         told, due = explain_job(self._life(self.newest)), next_due(self.newest)
         if due is None or due + LATE >= self.now:
             return told
@@ -148,7 +148,7 @@ class ExecEvidence:
 
 
 def _by(run: LatestRun) -> str:
-    """For example " by the crontab of web1 (15 2 * * *)"."""
+    """Return text such as " by the crontab of web1 (15 2 * * *)"."""
     by = "the crontab" if run.meta.get("from") == "crontab" else "--cron"
     host = f" of {name(run.meta['host'])}" if run.meta.get("host") else ""
     return f" by {by}{host} ({one_line(run.meta.get('cron', ''), 100)})"

@@ -50,7 +50,7 @@ def explain_job(life: JobLife) -> Explanation:
     """Describe one job's life, up to its state now and what will happen next."""
     job, made = life.job, next((row for row in life.rows if row.ledger.outcome == "enqueued"), None)
     first = made.ledger.whole_last if made else job.created_at if job else life.around.now
-    early = made is not None and (made.ledger.reason or "").startswith(RAN_EARLY)  # nothing else happened on its day
+    early = made is not None and (made.ledger.reason or "").startswith(RAN_EARLY)  # it may have run on another day
     times = LocalTimes(life.around.now if early else first, life.timezone)
     sentences = [_origin(life, job, made, times)]
     if job is None:
@@ -358,7 +358,6 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
 
 
 def _reported(job: JobFacts, now: datetime) -> list[str]:
-    """Describe the running attempt's reported progress."""
     if job.reported is None or job.reported.progress.done is None or job.started_at is None:
         return []
     said_at = job.started_at + timedelta(seconds=job.reported.ran_s)
@@ -392,7 +391,7 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
 
 
 def _ahead(ahead: Ahead | None) -> str:
-    """For example "275 due jobs with a better priority come first; after them "."""
+    """Return text such as "275 due jobs with a better priority come first; after them "."""
     if ahead is None:
         return ""
     count = ahead.better + ahead.earlier

@@ -71,7 +71,7 @@ def _ahead(
 
 
 def unsettled_effect(connection: Connection, error_type: str | None, error: str | None) -> str | None:
-    """Return the key of the unsettled effect that this error reports. None: it reports none, or it is settled now."""
+    """Return the key of the unsettled effect that this error reports, or None if there is none, or none any more."""
     said = error or ""
     if error_type != EffectUnknown.__name__ or not (said.startswith(_BEFORE) and said.endswith(_AFTER)):
         return None

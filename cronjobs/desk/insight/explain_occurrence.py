@@ -74,7 +74,7 @@ def verdict(facts: OccurrenceFacts) -> str:
 def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
     """Explain what became of an occurrence, or why there was none. Facts about a range become one explanation."""
     found, row = verdict(facts), facts.ledger
-    early = row is not None and (row.reason or "").startswith(RAN_EARLY)  # nothing else happened on its day
+    early = row is not None and (row.reason or "").startswith(RAN_EARLY)  # it may have run on another day
     times = LocalTimes(facts.around.now if early else facts.first_for, facts.timezone)
     sentences = []
     if facts.renamed_from is not None:
@@ -222,7 +222,7 @@ def _ran_early(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
 
 
 def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
-    """Say what became of the job, if its row still exists."""
+    """Say what became of the job, or that its row is gone."""
     if facts.job is None:
         return [row_gone(facts.pruned_dead, times, facts.around)]
     return job_sentences(facts.job, times, facts.around)
@@ -424,7 +424,7 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _decides(facts: OccurrenceFacts) -> str:
-    """For example "catch_up: latest decides about it"."""
+    """Return text such as "catch_up: latest decides about it"."""
     policy = f"catch_up: {facts.definition.catch_up}" if facts.definition is not None else "catch_up"
     return f"{policy} decides about {_it(facts)}"
 
@@ -477,7 +477,7 @@ def _without_definition(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _retired_by(act: AuditEntry | None, times: LocalTimes) -> str:
-    """For example ": a tick on host alpha retired it at 2026-11-20 02:15:00, as the file that …"."""
+    """Return text such as ": a tick on host alpha retired it at 2026-11-20 02:15:00, as the file that …"."""
     if act is None:
         return ""
     by = "a tick" if act.by in (None, "tick") else name(act.by or "")
@@ -573,7 +573,7 @@ def counts_of(told: Iterable[Explanation]) -> Counter[str]:
 
 
 def summary(counts: Counter[str], left_out: bool) -> str:
-    """For example "3 occurrences: 2 enqueued, 1 missed"."""
+    """Return text such as "3 occurrences: 2 enqueued, 1 missed"."""
     total = counts.total()
     if not total:
         return "no occurrence"

@@ -18,7 +18,7 @@ def late(by: timedelta) -> str:
 
 
 def ran_early_words(reason: str, times: LocalTimes) -> str:
-    """For example "ran early at 01:31:04 or before, wrong clock, when it showed 02:15:04"."""
+    """Return text such as "ran early at 01:31:04 or before, wrong clock, when it showed 02:15:04"."""
     return one_line(on_the_clock(early_words(reason), times), 200)
 
 
@@ -27,18 +27,18 @@ def name(text: str) -> str:
 
 
 def enqueued_by(by: str) -> str:
-    """For example "enqueued by app/web", or "triggered by ada" for a job of "cronjobs trigger"."""
+    """Return text such as "enqueued by app/web", or "triggered by ada" for a job of "cronjobs trigger"."""
     person = by.removeprefix("trigger ")
     return f"{'enqueued' if person == by else 'triggered'} by {name(person)}"
 
 
 def who(tick: TickFacts | None) -> str | None:
-    """For example "a tick of host alpha", or None if no tick is on record."""
+    """Return text such as "a tick of host alpha", or None if no tick is on record."""
     return None if tick is None else f"a tick of host {name(tick.host)}"
 
 
 def pause(pause: PauseFacts, times: LocalTimes) -> str:
-    """For example "everything was paused by ada from … to … (why: deploy)"."""
+    """Return text such as "everything was paused by ada from … to … (why: deploy)"."""
     what = {"all": "everything", "schedule": "the schedule", "queue": f"queue {name(pause.name)}"}[pause.scope]
     by = f" by {name(pause.by)}" if pause.by else ""
     why = f" (why: {one_line(pause.why, 300)})" if pause.why else ""
@@ -80,7 +80,7 @@ def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
 
 
 def between(first: datetime, last: datetime, times: LocalTimes) -> str:
-    """For example "between 01:58:00 and 02:31:12". If the dates differ, both are included."""
+    """Return text such as "between 01:58:00 and 02:31:12". If the dates differ, both are included."""
     if times.local(first).date() != times.local(last).date():
         return f"between {times.dated(first)} and {times.dated(last)}"
     return f"between {times.clock(first)} and {LocalTimes(first, times.timezone).clock(last)}"

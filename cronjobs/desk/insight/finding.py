@@ -121,7 +121,7 @@ def for_the_file_here(finding: Finding) -> Finding:
 
 
 def several(names: Sequence[str]) -> str:
-    """For example "a, b, c and 2 more"."""
+    """Return text such as "a, b, c and 2 more"."""
     shown = ", ".join(names[:NAMED])
     return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
 
@@ -132,7 +132,7 @@ def typed(command: str, *names: str) -> str:
 
 
 def given_up_text(found: GivenUp, what: str) -> str:
-    """For example "12 occurrences" or "1,000 or more dead jobs"."""
+    """Return text such as "12 occurrences" or "1,000 or more dead jobs"."""
     count = sum(found.by_name.values())
     return f"{count:,} or more {what}s" if found.more else jobs_text(count, what)
 

@@ -150,7 +150,10 @@ def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Map
 def _recorded(
     here: Mapping[str, str], health: Health, at_work: Sequence[Mapping[str, Any]]
 ) -> tuple[Mapping[str, str], list[str]]:
-    """Return those faults of *here* that ticks recorded, and the hosts, in the form of ``_of_hosts``."""
+    """Return the largest set of faults of *here* that a tick recorded, and the hosts that recorded exactly this set.
+
+    Other hosts report the same rows: see ``_of_hosts``.
+    """
     ours = [tick for tick in at_work if recorded_faults(tick).items() <= here.items()]
     most = max((recorded_faults(tick) for tick in ours), key=len, default={})
     return most, _by_time([tick for tick in ours if most and recorded_faults(tick) == most], health)

@@ -157,7 +157,7 @@ def job_facts(
 def _passed_over(
     connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
 ) -> tuple[dict[int, PassedOver], dict[int, Excluded]]:
-    """Map each job to the last tick that recorded why it left the job, and to the options, if all ticks' exclude it.
+    """Map jobs to the last tick that recorded why it left the job, and jobs that all ticks' options exclude to these.
 
     A job that is asked for alone is included even if it has started since.
     """
@@ -335,7 +335,6 @@ def _held(connection: Connection, job: JobFacts) -> tuple[datetime, PauseFacts] 
 
 
 def _with_acts(connection: Connection, job: JobFacts) -> JobFacts:
-    """Return *job* with operators' actions on it."""
     acts = [
         (row.action, AuditEntry(row.at, row.actor, row.host, row.why, _moved(row.detail)))
         for row in explaining.acts_on_job(connection, job.id)

@@ -14,7 +14,7 @@ from cronjobs.engine.store.explaining import first_tick_without, last_tick_that_
 from cronjobs.engine.store.job_types import present_types, remembered, types_recorded_at, unknown_to_schedules
 from cronjobs.engine.store.listing import defined_at
 
-TYPES_DATED: Final = 20  # types whose dates are read; each costs a query on ticks
+TYPES_DATED: Final = 20  # the most types to date; each costs a query on ticks
 
 
 @dataclass(frozen=True)

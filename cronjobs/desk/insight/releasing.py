@@ -20,13 +20,13 @@ class Holders:
     _gone: dict[str, bool | None] = field(default_factory=dict)
 
     def is_gone(self, locked_by: str) -> bool | None:
-        """Call ``identity.is_gone`` once per runner, which may have held hundreds of jobs, and cache the answer."""
+        """Return ``identity.is_gone``, cached for each runner, since a runner may have held hundreds of jobs."""
         if locked_by not in self._gone:
             self._gone[locked_by] = is_gone(locked_by, self.here)
         return self._gone[locked_by]
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
-        """Whether the runner is gone. If that is unknown, whether a live runner could not have so old a lease."""
+        """Whether the runner is gone. If that is unknown, whether its lease expired too long ago for a live runner."""
         if holding.permitted(now):
             return False
         gone = self.is_gone(holding.locked_by)

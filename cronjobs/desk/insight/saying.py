@@ -21,7 +21,7 @@ CELL_LIMIT: Final = 300  # characters of a text read for one cell
 
 
 def safe(value: object, limit: int = CELL_LIMIT) -> str:
-    """Format *value* as one line without control characters; "" for None."""
+    """Format *value* as one line without control characters. None gives ""."""
     if value is None:
         return ""
     # Mask inside lists and objects first: repr would escape the secrets past recognition.
@@ -49,7 +49,7 @@ class LocalTimes:
     timezone: str
 
     def clock(self, instant: datetime) -> str:
-        """For example "14:03:07". Another day than *about*'s is included, and in a doubled hour the offset."""
+        """Return text such as "14:03:07". A date other than *about*'s is included; in a doubled hour, the offset is."""
         local = self.local(instant)
         return self._of_day(local) if local.date() == self.local(self.about).date() else self.dated(instant)
 
@@ -58,21 +58,21 @@ class LocalTimes:
         return f"{local:%Y-%m-%d} {self._of_day(local)}"
 
     def between(self, first: datetime, last: datetime) -> str:
-        """For example "2026-11-20 02:15:00 … 02:45:00". The second date is included only if it differs."""
+        """Return text such as "2026-11-20 02:15:00 … 02:45:00". The second date is included only if it differs."""
         return f"{self.dated(first)} … {replace(self, about=first).clock(last)}"
 
     def span(self, first: datetime, last: datetime) -> str:
-        """For example "02:15:00 to 02:45:00". A date is included only if it differs from the one before it."""
+        """Return text such as "02:15:00 to 02:45:00". A date is included only if it differs from the one before it."""
         on_its_day = LocalTimes(first, self.timezone)
         end = on_its_day.clock(last)
         return self.clock(first) + (f" to {end}" if end != on_its_day.clock(first) else "")
 
     def full(self, instant: datetime) -> str:
-        """For example "2026-11-20 02:15:00 America/New_York"."""
+        """Return text such as "2026-11-20 02:15:00 America/New_York"."""
         return f"{self.dated(instant)} {self.timezone}"
 
     def with_utc(self, instant: datetime) -> str:
-        """For example "2026-11-20 02:15:00 America/New_York (07:15:00 UTC)"."""
+        """Return text such as "2026-11-20 02:15:00 America/New_York (07:15:00 UTC)"."""
         if self.timezone == "UTC":
             return self.full(instant)
         utc = instant.astimezone(UTC)
@@ -96,19 +96,19 @@ class Times(LocalTimes):
         return self.about
 
     def ago(self, instant: datetime) -> str:
-        """For example "3m ago", "in 4h" or "now"."""
+        """Return text such as "3m ago", "in 4h" or "now"."""
         span = self.now - instant
         if abs(span) < timedelta(seconds=1):
             return "now"
         return f"{rough(span)} ago" if span > timedelta(0) else f"in {rough(span)}"
 
     def since(self, instant: datetime) -> str:
-        """For example "3m", or "in 4h" if a wrong clock put *instant* in the future."""
+        """Return text such as "3m", or "in 4h" if a wrong clock put *instant* in the future."""
         span = self.now - instant
         return rough(span) if span > timedelta(seconds=-1) else f"in {rough(span)}"
 
     def lasting(self, began: datetime) -> str:
-        """For example "for 3m", or "begun in 4h" if a wrong clock put *began* in the future."""
+        """Return text such as "for 3m", or "begun in 4h" if a wrong clock put *began* in the future."""
         return f"{'for' if began <= self.now else 'begun'} {self.since(began)}"
 
     def both(self, instant: datetime) -> str:
@@ -130,7 +130,7 @@ def took(started_at: datetime | None, finished_at: datetime | None) -> str:
 
 
 def ran_for(outcome: str, started_at: datetime, finished_at: datetime) -> str:
-    """For example "took 8.4s". A lost attempt's end is unknown, so for example "found 1m after it began"."""
+    """Return text such as "took 8.4s". A lost attempt's end is unknown, so for example "found 1m after it began"."""
     span = rough(finished_at - started_at)
     return f"found {span} after it began" if outcome == "lost" else f"took {span}"
 
@@ -162,7 +162,7 @@ def ordinal(number: int) -> str:
 
 
 def tries(failures: int, most: int | None) -> str:
-    """For example "failed 3 of 10". People are shown tries, not attempts."""
+    """Return text such as "failed 3 of 10". People are shown tries, not attempts."""
     if not failures:
         return ""
     return f"failed {failures} of {most}" if most is not None else f"failed {counted(failures, 'time')}"

@@ -46,7 +46,9 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class ScheduleFacts:
-    """``runs``: the last runs, newest first, at most STRIP. ``durations``: the last successful runs', newest first.
+    """``runs``: the last runs, newest first, at most STRIP.
+
+    ``durations``: how long the last successful runs took, newest first.
 
     ``triggered``: the newest run triggered by hand, which ``runs`` do not include.
 
@@ -65,12 +67,12 @@ class ScheduleFacts:
 
     @property
     def last(self) -> RunFacts | None:
-        """The run with the newest result, also of triggered runs. Waiting and running ones have no result yet."""
+        """The run with the newest result, including triggered runs. Waiting and running ones have no result yet."""
         return newest_result(self.runs, self.triggered)
 
     @property
     def running(self) -> RunFacts | None:
-        """The newest run, or the newest triggered by hand, if it is running; else None."""
+        """The newest run triggered by hand if it is running, else the newest run if it is running, else None."""
         return newest_running(self.runs, self.triggered)
 
     @property

@@ -64,7 +64,7 @@ def when(entry: Entry) -> datetime:
 
 
 def outcome_of(entry: Entry) -> str:
-    """For example "succeeded", "dead", "missed", "no tick", "pause" or "cancel"."""
+    """Return text such as "succeeded", "dead", "missed", "no tick", "pause" or "cancel"."""
     words = {"death": "dead", "gap": "no tick", "act": entry.get("action")}
     word: str = words.get(entry["kind"]) or entry.get("outcome") or entry["kind"]
     return word

@@ -36,7 +36,7 @@ class LateGroup(NamedTuple):
 
 @dataclass
 class Queue:
-    """Counts of one queue's waiting jobs. ``failed`` counts those that wait for a retry, also in due or future."""
+    """Counts of one queue's waiting jobs. ``failed``: those waiting for a retry, included in ``due`` or ``future``."""
 
     due: int = 0
     future: int = 0
@@ -118,7 +118,7 @@ def _only_elsewhere(group: LateGroup, at_work: Sequence[Mapping[str, Any]]) -> b
 
 
 def _waited_for_others(group: LateGroup, records: Sequence[Sequence[Mapping[str, Any]]]) -> int:
-    """Count the jobs that each host's last tick had to leave, as they waited for other jobs. Return the least count."""
+    """Return the fewest jobs of *group* that a host's last tick left because they waited for a limit or another job."""
     return min((sum(_waiting_in(entry, group) for entry in entries) for entries in records), default=0)
 
 

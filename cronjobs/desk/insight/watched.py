@@ -78,7 +78,7 @@ def ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelta) ->
 
 
 def last_ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelta) -> list[dict[str, Any]]:
-    """Return the last ticks of the hosts that tick now. If none does, take the hosts that ticked when ticks ended."""
+    """Return the last ticks of the hosts that tick now. If none does, use the hosts that ticked last."""
     last = last_sign(ticks)
     return ticking(ticks, now, every) or ([] if last is None else ticking(ticks, last, every))
 
@@ -110,7 +110,7 @@ class WithoutRun:
 
     why: str
     since: datetime | None = None
-    jobs: tuple[JobNow, ...] = ()  # existing jobs of occurrences due since then
+    jobs: tuple[JobNow, ...] = ()  # the existing jobs of the occurrence without a run, and of later ones
     job_id: int | None = None
 
 
@@ -126,7 +126,7 @@ class Watched:
     by_hand: dict[str, datetime] = field(default_factory=dict)  # schedule that failed → when a run by hand succeeded
     fires: bool = True  # whether a recent tick had schedules switched on
     fired_at: datetime | None = None
-    refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)  # host → why, since
+    refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)  # host → why, since when
     misconfigured: dict[str, datetime | None] = field(default_factory=dict)  # host → since when it records bad entries
     not_loaded: dict[str, datetime | None] = field(default_factory=dict)  # host → since when some code fails to import
     ended_badly: dict[str, datetime | None] = field(default_factory=dict)  # host → since when its ticks fail
@@ -247,7 +247,7 @@ def since_a_run(rows: Sequence[Happened]) -> Iterator[Happened]:
 
 
 def without_a_run(row: Happened) -> bool:
-    """Whether nothing ran when due: missed in an outage, or run early by a wrong clock."""
+    """Whether nothing ran when it was due, because it was missed in an outage or a wrong clock ran it early."""
     return row.outcome == "missed" or row.ran_early
 
 
