@@ -171,7 +171,7 @@ class CrontabArgs:
 
 @dataclass(frozen=True)
 class CrontabState:
-    """``name`` says whether the crontab has the lines: same, differs, missing, broken (unpaired marks) or unknown."""
+    """Whether the crontab has the lines. ``name``: same, differs, missing, broken (unpaired marks) or unknown."""
 
     name: str
     sentence: str

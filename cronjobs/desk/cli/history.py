@@ -432,7 +432,7 @@ def _jobs_text(entry: Entry) -> str:
 
 
 def _reason(text: str, times: LocalTimes) -> str:
-    """Say why an occurrence had no run of its own, how it ran early, or who ran it later by a backfill and why."""
+    """Describe why an occurrence had no run of its own, how it ran early, or who ran it later by a backfill and why."""
     if text.startswith(RAN_EARLY):
         return safe(on_the_clock(early_words(text).removeprefix("ran early "), times), 200)
     by, _, before = text.partition(BEFORE) if text.startswith(BACKFILLED) else ("", "", text)

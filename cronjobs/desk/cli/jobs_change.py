@@ -61,7 +61,10 @@ class ChangeResult:
 
 @dataclass(frozen=True)
 class Verb:
-    """``change`` handles a batch in transactions of its own. Ids that it neither changed nor refused are retried."""
+    """One of the four ways to change jobs.
+
+    ``change`` handles a batch in transactions of its own. Ids that it neither changed nor refused are retried.
+    """
 
     name: str
     done: str  # "retried"
@@ -105,7 +108,7 @@ def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, S
 
 
 def _tell_unknown_effects(operation: Operation, retried: Collection[int]) -> None:
-    """Say which jobs may repeat an effect, or die of it again, unless a person settles the effect first."""
+    """Report the jobs that may repeat an effect, or die of it again, unless a person settles the effect first."""
     with operation.database.read() as connection:
         unknown = effects.unknown_of(connection, retried)
     for job_id, key in unknown.items():

@@ -223,7 +223,7 @@ def show(
 def next_step(
     job: Mapping[str, Any], times: Times, *, known: bool, paused: str | None, unsettled: str | None = None
 ) -> str:
-    """Say in one sentence what happens to *job* next.
+    """Describe in one sentence what happens to *job* next.
 
     *known*: whether its type is registered here. *paused*: what is paused that holds it back, or None. *unsettled*: the
     unsettled effect that it died of, or None.
@@ -241,7 +241,7 @@ def next_step(
             )
         case Status.DEAD:
             error = safe(job["last_error"], 120)
-            if job.get("error_type") == EffectUnknown.__name__:  # the error says to settle, which someone did
+            if job.get("error_type") == EffectUnknown.__name__:  # the error asks for a settlement, made since
                 error = "the outcome of an effect was unknown"
             again = "it stays so until someone retries it"
             if job["job_type"].startswith(EXEC_PREFIX):

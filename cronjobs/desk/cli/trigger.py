@@ -120,7 +120,7 @@ def _is_paused(connection: Connection, schedule: str) -> bool:
 
 @contextmanager
 def _in_file(schedule: str, schedules: Collection[str]) -> Iterator[None]:
-    """If only the file has the schedule, say in the error how to apply the file."""
+    """If only the file has the schedule, raise an error that explains how to apply the file."""
     try:
         yield
     except fill.UnknownSchedule:

@@ -28,9 +28,10 @@ ENTRY_POINTS: Final = frozenset(
 
 @dataclass(frozen=True)
 class AppPackage:
-    """``root``: the folder to import from, "" or "src". ``name``: the package's path below ``root``.
+    """The app's package.
 
-    ``modules``: the names that the package already contains.
+    ``root`` is the folder to import from, "" or "src". ``name`` is the package's path below ``root``. ``modules`` has
+    the names that the package already contains.
     """
 
     name: str
@@ -44,10 +45,10 @@ class AppPackage:
 
 @dataclass(frozen=True)
 class DjangoProject:
-    """``settings``: the settings module that manage.py names.
+    """A Django project, as its files show it.
 
-    ``sqlite``: the SQLite file beside manage.py that the settings use, or None.
-    ``app``: the folder of the first INSTALLED_APPS entry inside this project, or None.
+    ``settings`` is the module that manage.py names. ``sqlite`` is the SQLite file beside manage.py that the settings
+    use, or None. ``app`` is the folder of the first INSTALLED_APPS entry inside this project, or None.
     """
 
     settings: str

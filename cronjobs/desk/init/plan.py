@@ -52,10 +52,11 @@ class Question:
 
 @dataclass(frozen=True)
 class JobsDatabase:
-    """``written``: the value for ``database:``. ``variable``: the environment variable that holds the URL, or None.
+    """The database that the jobs are kept in.
 
-    ``suffix``: the suffix of a SQLite file's name, or "". ``is_ours``: whether it is a SQLite file used only for jobs.
-    ``in_shell``: whether the variable is set only in this shell, so not for cron.
+    ``written`` is the value for ``database:``. ``variable`` is the environment variable that holds the URL, or None.
+    ``suffix`` is the suffix of a SQLite file's name, or "". ``is_ours`` says whether the database is a SQLite file used
+    only for jobs. ``in_shell`` says whether the variable is set only in this shell, so not for cron.
     """
 
     written: str
@@ -75,10 +76,11 @@ class JobsDatabase:
 
 @dataclass(frozen=True)
 class InitPlan:
-    """``files``: the text of each new file by its path below the folder, the YAML first.
+    """What ``cronjobs init`` writes and prints.
 
-    ``private``: the files to write with mode 0600. ``edits``: new texts of existing files. ``ignore``: lines for
-    .gitignore. ``found`` and ``then``: lines to print. ``commands``: the commands to type next.
+    ``files`` maps the path of each new file below the folder to its text, the YAML first. ``private`` names the files
+    to write with mode 0600. ``edits`` maps existing files to their new text. ``ignore`` lists lines for .gitignore.
+    ``found`` and ``then`` list lines to print. ``commands`` lists the commands to type next.
     """
 
     files: Mapping[str, str]

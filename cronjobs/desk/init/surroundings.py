@@ -52,7 +52,7 @@ class DatabaseVariable:
 
 @dataclass(frozen=True)
 class DotEnv:
-    """``problem``: why the file cannot be an ``env_file``, or None if it can."""
+    """The app's .env file. ``problem`` says why it cannot be an ``env_file``, or is None if it can."""
 
     urls: tuple[DatabaseVariable, ...] = ()
     problem: str | None = None
@@ -60,7 +60,10 @@ class DotEnv:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """``unignored``: the patterns of LEFT_BEHIND that git does not ignore, or None outside a repository."""
+    """The facts that ``cronjobs init`` plans from.
+
+    ``unignored`` are the patterns of LEFT_BEHIND that git does not ignore, or None outside a repository.
+    """
 
     project: str
     timezone: str

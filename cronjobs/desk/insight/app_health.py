@@ -28,9 +28,10 @@ NO_FILE: Final = Path("cronjobs.yaml")
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """``findings``: all problems, worst first, including notices and acknowledged findings.
+    """The result of ``health``.
 
-    ``ok``: whether none of the findings is an alarm.
+    ``findings`` lists all problems, worst first, including notices and acknowledged findings. ``ok`` says whether none
+    of them is an alarm.
     """
 
     findings: tuple[Finding, ...]

@@ -20,7 +20,7 @@ MESSAGE: Final = 200  # characters
 
 @dataclass(frozen=True)
 class Causes:
-    """``found``: causes, largest first. ``unread``: whether there are dead jobs beyond the READ that were read."""
+    """Why jobs died, largest cause first. ``unread``: whether there are dead jobs beyond the READ that were read."""
 
     found: Sequence[Cause] = ()
     unread: bool = False

@@ -36,7 +36,7 @@ START_UP: Final = timedelta(seconds=1)  # how long a tick needs before its first
 
 @dataclass(frozen=True)
 class ConfigFinding:
-    """``detail``: lines to print below the problem, such as the end of a traceback."""
+    """A mistake to fix. ``detail`` are lines to print below the problem, such as the end of a traceback."""
 
     problem: Problem
     detail: tuple[str, ...] = ()

@@ -40,7 +40,10 @@ class DefinitionFacts:
 
 @dataclass(frozen=True)
 class TickFacts:
-    """``broken``: the file's bad entries, and why. ``broken`` and ``schedules_off``: recorded since revision 0003."""
+    """One tick. ``broken`` lists its file's bad entries, and why each is bad.
+
+    ``broken`` and ``schedules_off`` have been recorded since schema revision 0003.
+    """
 
     host: str
     started_at: datetime

@@ -104,7 +104,7 @@ def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, times: Lo
 
 
 def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
-    """Say when the job was due and when it started. Say nothing if a retry has overwritten its ``run_at``."""
+    """Describe when the job was due and when it started. Return [] if a retry has overwritten its ``run_at``."""
     if job.job_type.startswith(EXEC_PREFIX):
         return [(job.created_at, f"It began at {times.with_utc(job.run_at)}.")]
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
@@ -121,7 +121,7 @@ def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
 
 
 def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
-    """Say why the last tick that found the job due did not start it."""
+    """Explain why the last tick that found the job due did not start it."""
     if job.passed_over is None:
         return []
     tick = job.passed_over.tick
@@ -254,7 +254,7 @@ def _done(job: JobFacts, action: str, at: datetime) -> str:
 
 
 def _in_vain(job: JobFacts, at: datetime) -> str:
-    """Say that a cancel had no effect: the running attempt did not stop, and its outcome counts."""
+    """Report a cancel without effect: the running attempt did not stop, and its outcome counts. Else return ""."""
     ran = _ran_at(job, at)
     return f": no effect, as attempt {ran.number} did not stop" if ran and ran.outcome == "succeeded" else ""
 
@@ -291,7 +291,7 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
 
 
 def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
-    """Say that the job ended without success (*said*), and how to run it again or who already did."""
+    """Add to *said*, which reports the end without success, how to run the job again or who already did."""
     dismiss = f'"cronjobs jobs dismiss {job.id}" ends the report'
     report = job.status == "dead" and not job.dismissed
     if job.job_type.startswith(EXEC_PREFIX):
@@ -316,7 +316,7 @@ _WHY_DEAD: Final = (OUTLIVED, GAVE_UP, ON_LOST, MAX_LOSSES)
 
 
 def _why_dead(job: JobFacts) -> str:
-    """Say why the job has no tries left, unless the sentence about its last attempt says so."""
+    """Explain why the job has no tries left, unless the sentence about its last attempt does."""
     last = job.attempts[-1]
     said = last.error if last.outcome == "failed" else None
     error = job.last_error or ""
@@ -403,7 +403,7 @@ def _ahead(ahead: Ahead | None) -> str:
 
 
 def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
-    """Say why jobs of this type do not start, if the type is the reason."""
+    """Explain why jobs of this type do not start, if the type is the reason."""
     reasons = []
     if facts.known is False:
         # An idle tick loads no handlers, so nobody knows when exactly the type disappeared.
@@ -428,7 +428,7 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
 
 
 def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
-    """Say why the job waits, apart from its due time."""
+    """Explain why the job waits, apart from its due time."""
     reasons = []
     if around.foreign is not None:
         reasons.append(f"ticks with the file here refuse this database: {one_line(around.foreign, 300)}")

@@ -222,14 +222,14 @@ def _ran_early(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
 
 
 def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
-    """Say what became of the job, or that its row is gone."""
+    """Describe what became of the job, or that its row is gone."""
     if facts.job is None:
         return [row_gone(facts.pruned_dead, times, facts.around)]
     return job_sentences(facts.job, times, facts.around)
 
 
 def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
-    """Say what ticks did between the occurrence and its settlement. Say nothing if that time was short."""
+    """Describe what ticks did between the occurrence and its settlement. Return [] if that time was short."""
     before, after = facts.tick_before, facts.tick_after
     held_back = facts.pause is not None and not facts.pause.skip
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN and not held_back:
@@ -257,7 +257,7 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
 
 
 def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
-    """Say that no tick ran when the occurrence was due, even if an operator settled it later."""
+    """Describe the time without ticks in which the occurrence was due, even if an operator settled it later."""
     before, after = facts.tick_before, facts.tick_after
     if before is None or after is None or after.started_at - facts.last_for <= ON_TIME_WITHIN:
         return []
@@ -267,7 +267,7 @@ def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
-    """Say why a tick left the occurrence: schedules were off, or its file has a broken entry for the schedule."""
+    """Explain why a tick left the occurrence: schedules were off, or the schedule's entry in its file was broken."""
     if tick.schedules_off:
         return "it fired no schedules (CRONJOBS_SCHEDULES=off on that host)"
     for where, what in tick.broken:
@@ -355,7 +355,7 @@ def _missed(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list
 
 
 def _not_made_up(facts: OccurrenceFacts, row: LedgerFacts) -> str:
-    """Say why no run makes up for the missed occurrences."""
+    """Explain why no run makes up for the missed occurrences."""
     definition = facts.definition
     if definition is not None and definition.catch_up == "none":
         return "catch_up: none"
@@ -487,7 +487,7 @@ def _retired_by(act: AuditEntry | None, times: LocalTimes) -> str:
 
 
 def _in_the_file(facts: OccurrenceFacts) -> list[str]:
-    """Say that the file here has the retired schedule nevertheless."""
+    """Describe whether the file here has the retired schedule. Return [] if it does not."""
     sentences = []
     if facts.in_file:
         sentences.append("The file here has it, and no tick applied that file since: it is not in force.")
@@ -498,7 +498,7 @@ def _in_the_file(facts: OccurrenceFacts) -> list[str]:
 
 
 def _standing(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
-    """Say what changed for the schedule since that occurrence."""
+    """Describe what has changed for the schedule since that occurrence."""
     now = facts.standing
     if now is None:
         return []

@@ -194,7 +194,7 @@ def _deaths(health: Health, same: SameCause) -> Iterator[Finding]:
 
 
 def _what_died(same: SameCause) -> Iterator[str]:
-    """Say which schedules and types the dead jobs affect."""
+    """Describe which schedules and types the dead jobs affect."""
     if same.late:
         have, its = ("has", "its") if len(same.late) == 1 else ("have", "their")
         yield f"{several(same.late)} {have} not run within {its} grace"

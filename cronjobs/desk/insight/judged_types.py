@@ -59,7 +59,10 @@ def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, 
 
 @dataclass(frozen=True)
 class UnknownSince:
-    """``since``: since when each type's work has waited. ``gone``: when ticks stopped knowing a type they once knew."""
+    """When the work of unknown job types began to wait (``since``), and when ticks stopped knowing them (``gone``).
+
+    A type that ticks never knew is not in ``gone``.
+    """
 
     since: dict[str, datetime]
     gone: dict[str, datetime]

@@ -1,4 +1,4 @@
-"""Say why a job id does not exist."""
+"""Explain why a job id does not exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _USED_UP = "an enqueue used up the id without making a job: its key was taken, o
 
 
 def missing_job(connection: Connection, job_id: int, retention: Retention) -> str:
-    """Return one sentence that says why there is no job *job_id*."""
+    """Explain in one sentence why there is no job *job_id*."""
     if not 0 < job_id < 2**63:
         return f"there is no job {job_id}: job ids are between 1 and {2**63 - 1:,}"
     if removed := pruned_dead(connection, [job_id]).get(job_id):

@@ -47,7 +47,7 @@ class MisfitGroup:
 
 @dataclass
 class PayloadReview:
-    """``checked`` and ``misfits``: how many payloads were read, and how many do not fit."""
+    """The result so far. ``checked`` payloads were read, and ``misfits`` of them do not fit."""
 
     known: JobTypes
     checked: int = 0

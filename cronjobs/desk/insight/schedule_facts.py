@@ -46,13 +46,12 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class ScheduleFacts:
-    """``runs``: the last runs, newest first, at most STRIP.
+    """One schedule's recent facts.
 
-    ``durations``: how long the last successful runs took, newest first.
+    ``runs`` are the last runs, newest first, at most STRIP. They do not include ``triggered``, the newest run triggered
+    by hand. ``durations`` says how long the last successful runs took, newest first.
 
-    ``triggered``: the newest run triggered by hand, which ``runs`` do not include.
-
-    ``status``: active, retired, or "run by cron". ``next_at`` is None if the schedule is never due again, or if a
+    ``status`` is active, retired, or "run by cron". ``next_at`` is None if the schedule is never due again, or if a
     crontab line's next time is unknown.
     """
 

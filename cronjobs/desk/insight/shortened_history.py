@@ -47,9 +47,10 @@ _RANK: Final = {outcome: rank for rank, outcome in enumerate((*BROKE, *QUIET))}
 
 
 class Story(NamedTuple):
-    """``lines``: the entries of each line, oldest first. ``tallies``: outcomes that are only counted, oldest first.
+    """A shortened history.
 
-    ``left_out``: how many entries of each outcome are in neither ``lines`` nor ``tallies``.
+    ``lines`` are the entries of each line, oldest first. ``tallies`` are outcomes that are only counted, oldest first.
+    ``left_out`` says how many entries of each outcome are in neither.
     """
 
     lines: list[list[Entry]]

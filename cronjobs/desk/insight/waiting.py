@@ -60,8 +60,9 @@ class Queue:
 
 @dataclass
 class QueueFacts:
-    """``unresolved``: the due jobs of each type that no recent tick knew. ``came``: when the oldest of them was due.
+    """What waits, by queue.
 
+    ``unresolved`` counts the due jobs of each type that no recent tick knew. ``came`` says when the oldest was due.
     Only the largest queues and the oldest of these types are listed. ``others`` sums up ``more_queues`` further queues.
     ``more_unresolved`` jobs have ``more_types`` further types.
     """
