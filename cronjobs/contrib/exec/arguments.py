@@ -28,7 +28,7 @@ class ExecArguments:
 
     @property
     def argv(self) -> list[str]:
-        """Return the argv to execute; a line is run by cron's shell, $SHELL."""
+        """Return the argv to execute. A ``-c`` line is run by $SHELL, or by /bin/sh if that is unset."""
         if self.line is None:
             return self.words
         return [os.environ.get("SHELL") or "/bin/sh", "-c", self.line]
@@ -39,7 +39,7 @@ class WrongArguments(Exception):
 
 
 def wants_help(arguments: Sequence[str]) -> bool:
-    """Whether --help is given, which typer handles."""
+    """Whether the words ask for --help, which typer prints."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(word in ("-h", "--help") and (at == 0 or ours[at - 1] != "-c") for at, word in enumerate(ours))
 

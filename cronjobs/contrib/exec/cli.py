@@ -1,4 +1,4 @@
-"""The help of ``cronjobs exec``. ``exec.start`` runs the command without importing this."""
+"""The typer command of ``cronjobs exec``, needed only for its help. A normal run goes straight to ``exec.start``."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def exec_command(
         ),
     ] = None,
 ) -> None:
-    """Run a crontab's line as cron would, and record the run: output, duration, exit code.
+    """Run a crontab line as cron would, and record the run: output, duration, exit code.
 
-    The command starts first. It has this process's stdin, environment, folder and process group; its output passes
-    through at once; signals are forwarded; the exit code, or the signal, is the command's own (126, 127 as a shell's).
-    Nothing that goes wrong with the record changes that.
+    The command starts before anything is recorded. It has this process's stdin, environment, folder and process group.
+    Its output passes through at once, and signals are forwarded to it. exec exits with the command's exit code or
+    signal (126 and 127 as in a shell). A failure to record the run changes none of this.
 
-    The run is recorded in the project's database (--config, $CRONJOBS_CONFIG, ./cronjobs.yaml), or without a project in
-    your state folder; what cannot be written within 2 s waits there for the next exec or tick. It is never claimed by a
-    tick and never retried. "cronjobs crontab wrap" puts exec before the lines of your crontab.
+    The run is recorded in the project's database (--config, $CRONJOBS_CONFIG, ./cronjobs.yaml), or in your state folder
+    if there is no project. A run that cannot be written within 2 s waits in the state folder for the next exec or tick.
+    Ticks never claim or retry the run. "cronjobs crontab wrap" puts exec before the lines of your crontab.
     """
     start.run(sys.argv[1:])

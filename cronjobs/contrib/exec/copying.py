@@ -7,13 +7,13 @@ import os
 import select
 import stat
 
-KEPT = 64 * 1024  # bytes kept of the output's end
+KEPT = 64 * 1024  # bytes kept from the end of the output
 AT_ONCE = 64 * 1024  # a pipe's capacity
 NEVER_BLOCKS = 4096  # PIPE_BUF: this much can be written when poll(2) reports a pipe writable
 
 
 class OutputTail:
-    """Keeps the last bytes added. ``size``: of all bytes added."""
+    """Keeps the last bytes of the output. ``size`` counts all bytes added."""
 
     def __init__(self, most: int = KEPT) -> None:
         self.most = most
@@ -45,20 +45,20 @@ class Stream:
         self.most = AT_ONCE if stat.S_ISREG(mode) else NEVER_BLOCKS
 
     def close(self) -> None:
-        """Close our end, so that the command gets SIGPIPE."""
+        """Close our end of the pipe, so that the command gets SIGPIPE when it writes again."""
         if self.open:
             self.open = False
             os.close(self.source)
 
     def read(self) -> bytes | None:
-        """Return the available bytes; b"" at EOF, None if there are none now."""
+        """Return the available bytes, b"" at EOF, or None if no bytes are available yet."""
         try:
             return os.read(self.source, AT_ONCE)
         except BlockingIOError:
             return None
 
     def write(self, most: int) -> None:
-        """Write some pending output. On a full disk drop output rather than fail the command."""
+        """Write some pending output. If the disk is full, drop output rather than fail the command."""
         try:
             self.pending = self.pending[os.write(self.target, self.pending[:most]) :]
         except BlockingIOError:
@@ -71,11 +71,14 @@ class Stream:
 
 
 class Copier:
-    """The command's streams. If our two are the same file, as under cron, the command gets one, to keep the order."""
+    """The pipes for the command's stdout and stderr.
+
+    If our own stdout and stderr are the same file, as under cron, one pipe serves both, which keeps the output's order.
+    """
 
     def __init__(self) -> None:
         self.tail = OutputTail()
-        self.wake = os.pipe()  # receives the numbers of signals
+        self.wake = os.pipe()  # Python writes the numbers of arriving signals to it (set_wakeup_fd)
         os.set_blocking(self.wake[0], False)
         self.streams: list[Stream] = []
         writers = [self._pipe(1)]
@@ -84,13 +87,13 @@ class Copier:
 
     def _pipe(self, target: int) -> int:
         source, writer = os.pipe()
-        # Neither descriptor can be 0, 1 or 2: streams that the caller had closed were reopened earlier.
+        # Neither descriptor can be 0, 1 or 2: open_standard_streams has reopened those that our caller had closed.
         os.set_blocking(source, False)
         self.streams.append(Stream(source, target))
         return writer
 
     def release_writers(self) -> None:
-        """Close our copies: only the command holds them now."""
+        """Close our write ends, so that only the command holds them."""
         for writer in {*self.writers}:
             os.close(writer)
 
@@ -131,10 +134,10 @@ class Copier:
             stream.write(AT_ONCE)
 
     def take_the_rest(self) -> list[Stream]:
-        """Forward what the ended command left in the pipes; return pipes that other processes still hold."""
+        """Forward the output that the ended command left in the pipes. Return pipes that other processes still hold."""
         for stream in self.streams:
             self._write_all(stream)
-            # One read empties the pipe. Later bytes come from background processes of the command.
+            # One read empties the pipe. Any later bytes come from the command's background processes.
             if stream.open:
                 data = stream.read()
                 if data:
@@ -171,7 +174,7 @@ def _same(one: int, other: int) -> bool:
             return False
         if not stat.S_ISREG(first.st_mode):
             return True
-        # A file opened twice has two positions, and perhaps two modes.
+        # If the file was opened twice, each descriptor has its own position, and perhaps another mode.
         flags = fcntl.fcntl(one, fcntl.F_GETFL) == fcntl.fcntl(other, fcntl.F_GETFL)
         return flags and os.lseek(one, 0, os.SEEK_CUR) == os.lseek(other, 0, os.SEEK_CUR)
     except OSError:
@@ -179,10 +182,10 @@ def _same(one: int, other: int) -> bool:
 
 
 def stay_for_the_others(streams: list[Stream]) -> None:
-    """Leave a process that forwards the output of the command's background processes until they close it.
+    """Fork a process that forwards the output of the command's background processes until they close the pipes.
 
-    Without a reader their next write would kill them with SIGPIPE. A reader of our output (cron, a shell's pipe) waits
-    for theirs too, as it would without exec.
+    Without a reader, SIGPIPE would kill those processes at their next write. Whoever reads our output (cron, a shell's
+    pipe) also waits for their output, as it would without exec.
     """
     try:
         if os.fork():

@@ -1,4 +1,4 @@
-"""Write exec runs to the database, each once: from exec's recorder, or by a tick from the spool."""
+"""Write exec runs to the database. A run is written only once, even if both the recorder and the spool deliver it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from cronjobs.errors import BadValue, DatabaseBusy
 from cronjobs.model import Status
 
 LOCKED_TRIES: Final = 20
-AT_ONCE: Final = 200  # spooled runs per tick, which has other work too
+AT_ONCE: Final = 200  # at most this many spooled runs per call, since a tick has other work too
 
 
 def begin(database: Database, run: ExecRun) -> None:
-    """Write that the run has begun."""
+    """Record that the run has begun."""
     row = run.row(due_by(run.name, run.cron))
     with database.write() as connection:
         exec_runs.begin(connection, row)
 
 
 def end(database: Database, run: ExecRun) -> bool:
-    """Write the outcome unless already written; return whether we wrote it. Raises DatabaseError."""
+    """Write the run's outcome unless it is already written. Return whether we wrote it. Raises DatabaseError."""
     row = run.row(due_by(run.name, run.cron))
     for _ in range(LOCKED_TRIES):
         with database.write() as connection:
@@ -36,16 +36,16 @@ def end(database: Database, run: ExecRun) -> bool:
                 return False
             finish = run.finish(state.id)
             if exec_runs.end(connection, state, row, finish):
-                alerts.look_soon(connection)  # the run may have died, been overdue, or overlap another
+                alerts.look_soon(connection)  # this run may call for an alert: dead, late or overlapping
                 return True
         sleep(0.1)  # another session has locked the row
     raise DatabaseBusy(str(database.address), LOCKED_TRIES * 0.1)
 
 
 def deliver(database: Database, where: str) -> None:
-    """Write a batch of this project's runs from the spool. Raises DatabaseError.
+    """Write a batch of this project's spooled runs to the database. Raises DatabaseError.
 
-    A run that the database refuses is set aside, so others go on; its error is raised once.
+    A run that the database refuses is set aside. The other runs are still written, and then BadValue is raised.
     """
     refused: BadValue | None = None
     for name in spooled(where)[:AT_ONCE]:

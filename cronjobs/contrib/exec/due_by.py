@@ -1,4 +1,4 @@
-"""Find when a run is due: from ``--cron``, else from the user's crontab line with its name."""
+"""Find when a run is due: by ``--cron``, or else by the line of the user's crontab that has the run's name."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ LONGEST: Final = 200  # characters of an expression
 
 
 def due_by(name: str, cron: str | None) -> dict[str, str]:
-    """Return "cron", "timezone" and "from" for the row's ``meta``; {} if they are uncertain."""
+    """Return "cron" and "timezone" for the row's ``meta``, and "from" if the crontab names them.
+
+    Return {} if there is no single valid expression.
+    """
     zone, told_by = host_timezone(), {}
     if cron is None:
         lines = [line for line in lines_of_user() or () if exec_name(line) == name]
-        if len(lines) != 1:  # two lines with one name do not determine when the next run is due
+        if len(lines) != 1:  # if two lines have the same name, the next due time is unclear
             return {}
         cron, zone, told_by = lines[0].when, _zone_of(lines[0]) or zone, {"from": "crontab"}
     try:
         check(cron)
-    except (CronjobsError, ValueError):  # @reboot, or syntax that only this cron understands
+    except (CronjobsError, ValueError):  # @reboot, or syntax that only this host's cron understands
         return {}
     return {"cron": cron[:LONGEST], "timezone": zone} | told_by
 
 
 def names_in_crontab() -> set[str] | None:
-    """Return the names that this user's crontab passes to exec, or None if it cannot be read."""
+    """Return the names that this user's crontab passes to exec, or None if the crontab cannot be read."""
     lines = lines_of_user()
     return None if lines is None else {name for line in lines if (name := exec_name(line)) is not None}
 
 
 def lines_of_user() -> list[CrontabEntry] | None:
-    """Return the lines of this user's crontab that run a command, or None if it cannot be read."""
+    """Return the lines of this user's crontab that run a command, or None if the crontab cannot be read."""
     try:
         return job_lines(program.read())
     except (CrontabError, OSError):
@@ -46,7 +49,7 @@ def lines_of_user() -> list[CrontabEntry] | None:
 
 
 def _zone_of(line: CrontabEntry) -> str | None:
-    """Return CRON_TZ, which only cronie supports."""
+    """Return the line's CRON_TZ if this host's cron is cronie; other crons ignore CRON_TZ."""
     zone = dict(line.settings).get("CRON_TZ")
     if zone is None:
         return None

@@ -1,4 +1,4 @@
-"""Validate ``--cron``; a separate module, imported after the command has run."""
+"""Validate ``--cron``. A separate module, since exec imports the cron parser only after the command has run."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from cronjobs.engine.crontime import grammar
 
 
 def check(cron: str) -> None:
-    """Raise CronjobsError or ValueError for an expression that cannot give the next due time."""
+    """Raise CronjobsError or ValueError if *cron* is not a valid cron expression."""
     grammar.parse(cron)

@@ -1,4 +1,4 @@
-"""Findings about ``cronjobs exec`` runs, other than dead ones."""
+"""Find absent and overlapping runs of ``cronjobs exec``. Dead runs are found elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def found(connection: Connection, _settings: Settings, now: datetime) -> Told:
 
 
 def findings_of(watch: ExecWatch) -> Iterator[Finding]:
-    """Pure."""
+    """Turn *watch* into findings. Pure."""
     for name, due in sorted(watch.absent.items()):
         text = f"{name} was due under cron, but exec has recorded no run of it"
         yield Finding("absent", text, since=due, command=typed("cronjobs explain", f"exec:{name}"), subject=name)

@@ -1,4 +1,4 @@
-"""Write a run of exec to the database, in a process that nobody has to wait for."""
+"""Write an exec run to the database, in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from cronjobs.contrib.exec.run import ExecRun
 from cronjobs.contrib.exec.target import open_target, target_settings
 from cronjobs.engine.probe.state_files import spool_address
 
-LINGER_S: Final = 20.0  # how long to wait for the command's end; after that, free the memory
-LONGEST_S: Final = 180  # the process's longest life, whatever hangs
+LINGER_S: Final = 20.0  # how long to wait for the command to end; then exit, which frees memory
+LONGEST_S: Final = 180  # SIGALRM ends this process after that, whatever hangs
 
 
 def record(facts: dict[str, Any], config: str | None, url: str | None, orders: int, reply: int) -> None:
-    """Record that the run of *facts* has begun, and its outcome if it ends within LINGER_S.
+    """Record that the run described by *facts* has begun. If it ends within LINGER_S, record its outcome too.
 
-    *orders*: where the outcome is read from; *reply*: where the result is written. Raises what prevented the record.
+    exec sends the outcome through the pipe *orders*. Once it is written, RECORDED is sent through the pipe *reply*. Any
+    error that prevents the record is raised.
     """
     signal.alarm(LONGEST_S)
     settings = target_settings(config, url)
@@ -43,6 +44,6 @@ def record(facts: dict[str, Any], config: str | None, url: str | None, orders: i
 
 
 def _is_there(orders: int, within_s: float) -> bool:
-    """Wait for the outcome, or for exec's exit; return whether either came in time."""
+    """Wait up to *within_s* for the outcome or for exec's exit. Return whether either has happened."""
     ready, _, _ = select.select([orders], [], [], within_s)
     return bool(ready)

@@ -1,8 +1,8 @@
-"""Record exec's run: through a recorder process, or if that is too slow, through a file in the state folder.
+"""Record an exec run through a recorder process. If that fails or is too slow, spool the run to the state folder.
 
-The recorder is forked once the command runs. It does its imports meanwhile, writes the row of a running job, and waits
-a while for the end. A second recorder writes a longer command's end. No recorder can change how exec ends, and exec
-waits for it no longer than ``PATIENCE_S``.
+exec forks the recorder once the command runs. Meanwhile, the recorder does its imports, writes the row of a running
+job, and waits a while for the command to end. If the command runs longer, exec forks a second recorder for its end. No
+recorder can change how exec exits. After the command has ended, exec waits at most ``PATIENCE_S`` for the recorder.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from cronjobs.contrib.exec.arguments import ExecArguments
     from cronjobs.contrib.exec.copying import OutputTail
 
-PATIENCE_S = 2.0  # after the command's end
+PATIENCE_S = 2.0  # how long exec waits for a recorder after the command has ended
 
 
 class Recording:
-    """The record of one run. Never raises."""
+    """Records one run. Never raises."""
 
     def __init__(self, given: ExecArguments, began: tuple[float, float]) -> None:
         self.began, self.began_mono = began
@@ -55,11 +55,11 @@ class Recording:
         """Start a recorder while the command runs."""
         try:
             self._start_recorder()
-        except OSError:  # no processes left; try again when the command ends
+        except OSError:  # cannot fork now; end() tries again
             pass
 
     def end(self, status: int, tail: OutputTail, failure: str) -> str | None:
-        """Record the outcome; return None if written or spooled, else the reason why not."""
+        """Record the outcome. Return None if it was written or spooled, else the reason why not."""
         took = time.monotonic() - self.began_mono
         give_up_at = time.monotonic() + PATIENCE_S
         run = self.facts | {
@@ -72,7 +72,7 @@ class Recording:
         }
         why = ""
         try:
-            for _ in range(2):  # ask the waiting recorder first, then a new one
+            for _ in range(2):  # try the waiting recorder first, then a new one
                 if self.orders is None:
                     self._start_recorder()
                 why = self._tell_recorder(run, give_up_at) or ""
@@ -132,7 +132,7 @@ class Recording:
             os._exit(0)
 
     def _tell_recorder(self, run: dict[str, Any], give_up_at: float) -> str | None:
-        """Send *run* and wait for the answer; return None if recorded, else the reason why not."""
+        """Send *run* and wait for the answer. Return None if the run was recorded, else the reason why not."""
         assert self.orders is not None
         assert self.reply is not None
         unsent = marshal.dumps(run)
@@ -170,7 +170,7 @@ class Recording:
 
 
 def config_of(given: ExecArguments) -> str | None:
-    """Return the project's file, absolute: --config, else $CRONJOBS_CONFIG, else ./cronjobs.yaml if it exists."""
+    """Return the absolute path of --config, else $CRONJOBS_CONFIG, else ./cronjobs.yaml if it exists, else None."""
     named = given.config or os.environ.get("CRONJOBS_CONFIG") or None
     try:
         folder = os.getcwd()

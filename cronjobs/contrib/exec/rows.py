@@ -1,4 +1,4 @@
-"""Rows for crontab lines under ``cronjobs exec`` in the schedules table of ``status``."""
+"""The rows for ``cronjobs exec`` runs in the schedules table of ``status``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from cronjobs.model import Status
 def rows(
     connection: Connection, now: datetime, limit: int | None, chosen: Callable[[str], bool] = lambda _name: True
 ) -> tuple[list[ScheduleFacts], int]:
-    """Return the first *limit* names (only *chosen*; None: all), worst first, then by next run, and their total."""
+    """Return one row per name that *chosen* accepts, and how many such names there are.
+
+    At most *limit* rows are returned; None means all. Absent names come first, then dead ones, then the next to run.
+    """
     named = (runs for name, runs in exec_runs.latest(connection).items() if chosen(name))
     latest = sorted(named, key=lambda runs: _worst_first(runs[0], now))
     names = [runs[0].job_type for runs in latest[:limit]]

@@ -24,7 +24,7 @@ POLICY: Final = AttemptPolicy(
     RetryPolicy(max_attempts=1),
     on_lost="dead",
     max_losses=1,
-    runner_s=LONGEST.total_seconds(),  # a run that provably lives keeps its lease, however long it takes
+    runner_s=LONGEST.total_seconds(),  # a run known to be alive keeps its lease, however long it takes
     lease_s=LEASE.total_seconds(),
 )
 KILLED: Final = "exec was killed, so nobody knows how the command ended"
@@ -32,9 +32,9 @@ KILLED: Final = "exec was killed, so nobody knows how the command ended"
 
 @dataclass(frozen=True)
 class ExecRun:
-    """One run. ``status`` is a wait status, or None if it runs or exec was killed (``lost``).
+    """One exec run. ``status`` is the command's wait status, or None while it runs or if exec was killed (``lost``).
 
-    Instants are from the host's clock.
+    ``began`` and ``ended`` are seconds since 1970, by the host's clock.
     """
 
     token: str
@@ -52,7 +52,7 @@ class ExecRun:
 
     @classmethod
     def read(cls, facts: dict[str, Any]) -> ExecRun:
-        """Parse a spooled run. Raises KeyError, TypeError or ValueError for facts that are not ours."""
+        """Parse the facts of a run. Raises KeyError, TypeError or ValueError if exec did not write *facts*."""
         output = facts.get("output", b"")
         return cls(
             token=str(facts["token"]),
@@ -69,7 +69,7 @@ class ExecRun:
         )
 
     def killed(self) -> ExecRun:
-        """Return the run of an exec that vanished without a record."""
+        """Return this run as lost: its exec was killed before it could record the outcome."""
         now = SYSTEM.now().timestamp()
         return replace(self, lost=True, ended=now, took=max(0.0, now - self.began))
 
@@ -82,19 +82,19 @@ class ExecRun:
         return f"{EXEC_PREFIX}{self.name}"
 
     def row(self, more: dict[str, str]) -> ExecRow:
-        """Return the row of a begun run; *more*: when it was due."""
+        """Return the row of the begun run. *more* is added to its ``meta``, as returned by ``due_by``."""
         host = self.locked_by.partition(":")[0]
         meta = {"host": clean(host), "user": clean(os_user())[:100]} | more
         return ExecRow(self.key, self.job_type, self.locked_by, _since(self.began), LEASE, POLICY, meta, caller())
 
     def finish(self, job_id: int) -> Finish:
-        """Return the row's values at the end."""
+        """Return the values to write to the row when the run has ended."""
         now = SYSTEM.now()
         assert self.ended is not None
         text = output_text(self.output, self.output_size)
         job = Job(job_id, self.job_type, {}, attempt=1, locked_by=self.locked_by)
         finished = Finished(job, self._outcome(text), timedelta(seconds=max(0.0, self.took)), output=text)
-        # Without retries the decision does not depend on now.
+        # POLICY allows no retry, so the decision does not depend on now.
         return decide_end(
             finished, POLICY.retry, now, ended_ago=_since(self.ended), max_losses=POLICY.most_losses
         ).finish
@@ -113,25 +113,28 @@ class ExecRun:
 
 
 def _since(instant: float) -> timedelta:
-    """Return the age; zero if it is years: a host without a hardware clock boots in 1970."""
+    """Return the time since *instant*, or zero if that is many years: a host without a hardware clock boots in 1970."""
     ago_s = SYSTEM.now().timestamp() - instant
     return timedelta(seconds=ago_s) if 0 < ago_s < LONGEST.total_seconds() else timedelta(0)
 
 
 def lost(job_id: int, job_type: str, locked_by: str, attempt: int, now: datetime) -> Finish:
-    """Return the end of a run whose exec vanished; its row has the best guess of the start."""
+    """Return the end of a run whose exec was killed. The row keeps its start, since the duration is unknown."""
     job = Job(job_id, job_type, {}, attempt=attempt, locked_by=locked_by)
     decided = decide_end(Finished(job, Lost()), POLICY.retry, now, max_losses=POLICY.most_losses)
     return decided.finish._replace(duration=None)
 
 
 def output_text(tail: bytes, size: int) -> str | None:
-    """Return the output to record: secrets masked, at most the last ``OUTPUT_LIMIT`` bytes, any encoding."""
+    """Return the last ``OUTPUT_LIMIT`` bytes of the output, with secrets masked, or None if there was no output.
+
+    Bytes that are not UTF-8 are replaced.
+    """
     if size == 0:
         return None
     data = clean(masking.hide(tail.decode(errors="replace"))).encode()
     if size <= len(tail) and len(data) <= OUTPUT_LIMIT:
         return data.decode()
     kept = data[-(OUTPUT_LIMIT - 80) :].decode(errors="ignore")
-    # Mask again with the cut mark: the kept part may begin in mid-secret.
+    # Mask again, with the line that marks the cut: the kept part may begin in the middle of a secret.
     return masking.hide(f"… {size - min(len(tail), len(kept.encode()))} bytes before this were not kept …\n{kept}")

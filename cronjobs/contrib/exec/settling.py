@@ -1,4 +1,4 @@
-"""Settle what exec left: runs whose exec was killed, and lines removed from the crontab."""
+"""Clean up after exec: settle runs whose exec was killed, and forget lines removed from the crontab."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ KEPT: Final = {
 
 
 def recorded() -> Settings | None:
-    """Return settings for what exec recorded without a project, or None if it recorded nothing."""
+    """Return the settings of the user's own database, or None if exec recorded nothing there.
+
+    Calls ``catch_up`` first.
+    """
     if not has_runs():
         return None
     settings = no_project()
@@ -38,7 +41,10 @@ def recorded() -> Settings | None:
 
 
 def catch_up(settings: Settings) -> None:
-    """Deliver spooled runs and settle killed ones in the user's own database, which has no ticks."""
+    """Deliver spooled runs to the user's own database, and settle killed ones: no tick does this there.
+
+    Errors are ignored.
+    """
     with suppress(CronjobsError), closing(open_target(settings)) as database:
         deliver(database, spool_address(None, None))
         settle_lost(database)
@@ -47,7 +53,7 @@ def catch_up(settings: Settings) -> None:
 def tidy(database: Database, *, local: bool) -> None:
     """Settle this host's runs whose exec was killed, and forget lines removed from the crontab.
 
-    Also prunes the user's own database, which has no ticks.
+    If *local*, also prune the database. It is the user's own, so no tick prunes it.
     """
     with suppress(DatabaseBusy):
         settle_lost(database)
@@ -60,7 +66,7 @@ def tidy(database: Database, *, local: bool) -> None:
 
 
 def settle_lost(database: Database) -> int:
-    """Mark runs dead whose exec was killed on this host or ran before its last boot; return how many."""
+    """Mark this host's runs as dead if their exec was killed or began before the last boot. Return how many."""
     here = Identity.here()
     with database.read() as connection:
         rows = exec_runs.running_here(connection, here.host)
@@ -74,7 +80,7 @@ def settle_lost(database: Database) -> int:
 
 
 def forget_lines(database: Database) -> None:
-    """Stop expecting runs of lines that this user's crontab here no longer has."""
+    """Stop expecting runs of lines that are no longer in this user's crontab on this host."""
     host, user = Identity.here().host, os_user()
     with database.read() as connection:
         newest = {runs[0].job_type.partition(":")[2]: runs[0] for runs in exec_runs.latest(connection).values()}

@@ -1,7 +1,7 @@
-"""Runs that could not be written to the database, as small files in the state folder until they are delivered.
+"""Keep runs that could not be written to the database in small files in the state folder, until they are delivered.
 
-Exec and the idle tick's fast path import this, so it imports nothing heavy. Each file holds one complete run and is
-named by its token. The token is a unique key in the database, so a run is written once, however often it is delivered.
+exec imports this module in every run, so it imports nothing heavy. Each file holds one complete run. The run's token is
+a unique key in the database, so the run is written only once, however often it is delivered.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 FOLDER = state_files.SPOOL
 MOST_FILES = 2000
-MOST_BYTES = 16 << 20  # above this, runs are spooled without output
+MOST_BYTES = 16 << 20  # if the spool is larger, runs are spooled without their output
 
 
 def put(where: str, run: dict[str, Any]) -> str | None:
-    """Spool *run* for the project *where*; return None, or the reason why not."""
+    """Spool *run* for the project *where*. Return None, or the reason why it could not be spooled."""
     try:
         _make_spool(state_files.folder_here())
         folder = state_files.open_spool()
@@ -37,7 +37,7 @@ def put(where: str, run: dict[str, Any]) -> str | None:
             run = without_output
         try:
             _write(folder, name, run)
-        except OSError:  # on a full disk the run without output may fit
+        except OSError:  # on a full disk, the run may fit without its output
             _write(folder, name, without_output)
     except OSError as error:
         return f"{state_files.folder_here()}/{FOLDER}: {error.strerror or error}"
@@ -47,7 +47,7 @@ def put(where: str, run: dict[str, Any]) -> str | None:
 
 
 def _size(name: str, folder: int) -> int:
-    """Return a file's size; 0 if it was renamed or delivered since the folder was read."""
+    """Return the file's size, or 0 if the file was renamed or delivered since the folder was read."""
     try:
         return os.stat(name, dir_fd=folder).st_size
     except OSError:
@@ -71,7 +71,7 @@ def _write(folder: int, name: str, run: dict[str, Any]) -> None:
 
 
 def read(name: str) -> dict[str, Any] | None:
-    """Return the run in a file; None if it is not ours or unreadable."""
+    """Return the run in the file, or None if the file is not ours or is unreadable."""
     import json
 
     try:
@@ -94,7 +94,7 @@ def remove(name: str) -> None:
 
 
 def put_aside(name: str) -> None:
-    """Rename a file that the database refuses, so that someone can look at it."""
+    """Rename the file of a run that the database refuses, so that someone can look at the file."""
     _do(lambda folder: os.rename(name, f"{name}.refused", src_dir_fd=folder, dst_dir_fd=folder))
 
 
@@ -112,7 +112,7 @@ def _do(change: Callable[[int], None]) -> None:
 
 
 def _make_spool(state: str) -> None:
-    """Create the folder in *state*. Raises OSError if others can write to it: in /tmp another user may own it."""
+    """Create the spool in *state*. Raises OSError if other users own *state* or can write to it, as may be in /tmp."""
     _make(state)
     folder = state_files.open_folder(state)
     try:
@@ -124,7 +124,7 @@ def _make_spool(state: str) -> None:
 
 
 def _make(path: str) -> None:
-    """Create the folder and its missing parents, for the owner only; cron's umask may be 000."""
+    """Create the folder and its missing parents with mode 700, since cron's umask may be 000."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)

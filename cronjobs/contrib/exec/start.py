@@ -1,7 +1,7 @@
-"""Start the command before anything else, forward its output and our signals, and exit as it exits.
+"""Start the command before anything else, forward its output and our signals, and exit the way the command exits.
 
-The recorder needs the database and most of our imports, so it is a separate process: if it fails, the command runs
-and we exit as it does. This module imports only light modules; a test lists them.
+The recorder needs the database and most of our imports, so it is a separate process. If the recorder fails, the command
+still runs, and we still exit the way it does. This module imports only light modules; a test lists them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NOT_FOUND, NOT_EXECUTABLE, USAGE_ERROR = 127, 126, 2
 
 
 def run(arguments: Sequence[str]) -> NoReturn:
-    """Run the command, record it, and exit as it exits."""
+    """Run the command, record the run, and exit the way the command exits."""
     try:
         given = read_arguments(arguments)
     except WrongArguments as error:
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> NoReturn:
 
 
 class Supervised:
-    """One run of the command. *stdin_closed*: our caller closed stdin, so it is closed for the command too."""
+    """One run of the command. If *stdin_closed*, our caller closed stdin, so the command gets no stdin either."""
 
     def __init__(self, given: ExecArguments, *, stdin_closed: bool) -> None:
         self.given = given
@@ -75,18 +75,18 @@ class Supervised:
         self.ended = False
         self.waiting: list[int] = []  # signals that arrived before the command ran
         self.failure = ""
-        self.mask: set[int] = set()  # signals that our caller blocks; the command inherits them
+        self.mask: set[int] = set()  # the signal mask that our caller set; the command inherits it
 
     def prepare(self) -> None:
         """Do everything that may fail before the command starts."""
         self.copier = Copier()
         os.set_blocking(self.copier.wake[1], False)
         set_wakeup_fd(self.copier.wake[1], warn_on_full_buffer=False)
-        # Catch SIGCHLD even if our caller ignores or blocks it, or the end is lost.
+        # Catch SIGCHLD even if our caller ignores or blocks it: it tells us that the command has ended.
         signal(SIGCHLD, lambda number, frame: None)
         self.mask = pthread_sigmask(SIG_UNBLOCK, {SIGCHLD})
         for number in FORWARDED:
-            if getsignal(number) != SIG_IGN:  # keep signals ignored that nohup ignores, for the command too
+            if getsignal(number) != SIG_IGN:  # signals ignored by nohup stay ignored, for the command too
                 signal(number, self._forward)
 
     def run(self) -> NoReturn:
@@ -114,7 +114,7 @@ class Supervised:
     # --- the command ------------------------------------------------------------------------------------------------
 
     def _start(self) -> int | None:
-        """Start the command; if that fails, return the wait status that a shell would report."""
+        """Start the command. If that fails, return the wait status that a shell would report, else None."""
         argv = self.given.argv
         try:
             try:
@@ -149,7 +149,7 @@ class Supervised:
         )
 
     def _wait(self) -> int:
-        """Forward output until the command ends; return its wait status. Its pid is not reaped yet."""
+        """Forward output until the command ends. Return its wait status, but do not reap the process yet."""
         assert self.child is not None
         found: Any = None
         while found is None:
@@ -183,7 +183,7 @@ class Supervised:
 
 
 def _from_the_terminal(number: int) -> bool:
-    """Whether the terminal sent the signal to our process group, so the command has it already."""
+    """Whether the terminal sent the signal to our whole process group, so that the command has received it too."""
     if number not in BY_THE_TERMINAL:
         return False
     try:
@@ -199,7 +199,10 @@ def _from_the_terminal(number: int) -> bool:
 
 
 def cron_fault(expression: str) -> str | None:
-    """Return why --cron cannot give the next due time. Call after the command: this imports the cron parser."""
+    """Return what is wrong with the --cron expression, or None.
+
+    Call this after the command has ended, since it imports the cron parser.
+    """
     try:
         from cronjobs.contrib.exec.expression import check
 
@@ -210,7 +213,7 @@ def cron_fault(expression: str) -> str | None:
 
 
 def environment() -> dict[bytes, bytes]:
-    """Return the environment that this process was started with; Python may have set LC_CTYPE (PEP 538)."""
+    """Return the environment that this process was started with. Python may have set LC_CTYPE since (PEP 538)."""
     try:
         with open("/proc/self/environ", "rb", buffering=0) as file:
             entries = file.readall().split(b"\0")
@@ -225,7 +228,7 @@ def environment() -> dict[bytes, bytes]:
 
 
 def _become(given: ExecArguments, closed: Sequence[int]) -> NoReturn:
-    """Exec the command in our place, with the standard streams closed that our caller *closed*."""
+    """Replace this process with the command. Close the standard streams in *closed*, as our caller had."""
     for descriptor in closed:
         os.close(descriptor)
     for number in (SIGPIPE, SIGXFSZ):
@@ -255,7 +258,7 @@ def _end_as(status: int) -> NoReturn:
         os.kill(os.getpid(), number)
     except Exception:
         pass
-    time.sleep(0.1)  # a stopped or ignored signal does not end us
+    time.sleep(0.1)  # we may survive our own signal, for example if it is ignored
     os._exit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""Choose where exec records runs: the project's database, or without a project the user's state folder."""
+"""Choose where exec records runs: in the project's database, or, without a project, in the user's state folder."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cronjobs.errors import SchemaMissing, SchemaTooOld, UsageError
 
 
 def target_settings(config: str | None, url: str | None) -> Settings:
-    """Return the project's settings, or those without a project if there is neither file nor URL. Raises ConfigError.
+    """Return the project's settings, or ``no_project()`` if there is neither a file nor a URL. Raises ConfigError.
 
-    From here on this process masks their secrets and those in the crontab's variables.
+    From now on, this process masks the secrets in the settings and in the environment.
     """
     secrets = masking.named_secrets({**os.environ, "": url or ""})
     masking.remember(secrets)
@@ -34,11 +34,11 @@ def target_settings(config: str | None, url: str | None) -> Settings:
 
 
 def open_target(settings: Settings) -> Database:
-    """Open the database. Creates or migrates SQLite's tables, never PostgreSQL's."""
+    """Open the database. On SQLite, create or migrate the tables if needed; never on PostgreSQL."""
     address = parse_url(settings.database, settings.schema)
     if settings.without_project:
         _make_state_folder()
-    else:  # nothing else remembers a database in the state folder
+    else:  # not for exec.db, which is in the state folder itself, like the list of known databases
         require_still_there(settings.folder, address)
     database = Database(address, connections=1)
     try:
@@ -52,7 +52,7 @@ def open_target(settings: Settings) -> Database:
 
 
 def _make_state_folder() -> None:
-    """Create the user's own folder. Raises UsageError if another user owns it, as can happen in /tmp."""
+    """Create the state folder. Raises UsageError if other users own it or can write to it, as can happen in /tmp."""
     folder = folder_here()
     make_folder(Path(folder), 0o700)
     try:

@@ -1,4 +1,4 @@
-"""The user's own database, for exec without a project: SQLite in the state folder. Imports no database code."""
+"""The user's own SQLite database in the state folder, for exec without a project. Imports no database code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def no_project() -> Settings:
 
 
 def has_runs() -> bool:
-    """Whether exec has recorded anything in the state folder; False if other users can write there."""
+    """Whether exec has recorded anything in the state folder. False if other users can write to that folder."""
     try:
         os.close(open_folder(folder_here()))
     except OSError:

@@ -1,4 +1,4 @@
-"""Find exec runs that did not come or that overlapped, from the two newest runs of each name."""
+"""Find absent and overlapping exec runs, by the two newest runs of each name."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cronjobs.engine.store.exec_runs import LatestRun
 
 @dataclass(frozen=True)
 class ExecWatch:
-    """``absent``: name → when the first run that did not come was due. ``overlapped``: name → when the later one began.
+    """The names whose runs are absent or overlap.
 
-    ``ids``: the newest run of each name, which says when the next is due. ``absent_at``: when the first of the other
-    names becomes absent unless its run comes, or None if none is expected. ``unwatched``: there are more names than are
-    checked.
+    ``absent`` maps a name to the due time of its first absent run. ``overlapped`` maps a name to the start of the later
+    run. ``ids`` maps each name to the id of its newest run. ``absent_at`` is when the next name becomes absent unless
+    it runs, or None if no run is expected. ``unwatched`` is true if there are more names than are checked.
     """
 
     absent: Mapping[str, datetime] = field(default_factory=dict)
@@ -36,7 +36,7 @@ def watch_exec(connection: Connection, now: datetime) -> ExecWatch:
 
 
 def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> ExecWatch:
-    """Judge runs, up to two per name, newest first. Pure."""
+    """Find absent and overlapping runs. *runs_of_names* has one or two runs per name, newest first. Pure."""
     absent, overlapped, ids, limits = {}, {}, {}, []
     for runs in runs_of_names:
         newest, name = runs[0], runs[0].job_type.partition(":")[2]
@@ -52,7 +52,7 @@ def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> E
 
 
 def _overlap(later: LatestRun, earlier: LatestRun) -> bool:
-    """Whether the same host began the later run while the earlier one ran; another host has another crontab."""
+    """Whether the later run began during the earlier one. Runs on two hosts do not count: they have two crontabs."""
     if later.meta.get("host") != earlier.meta.get("host"):
         return False
     return earlier.finished_at is None or earlier.finished_at > later.started_at

@@ -23,11 +23,11 @@ SHOWN = 100  # characters of a line
 def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
     """Put "cronjobs exec" in front of the lines of your crontab, so that each run is recorded.
 
-    Cron goes on to run them. The crontab is written once, and a copy of the old one is kept. A line behaves as before:
-    same shell, stdin, environment, folder, output, exit code; cron still reads what follows a "%" as stdin. Lines with
-    @reboot, and those that would become longer than cron takes (998 bytes), are left and named. Run it again after you
-    added lines. With a project (--config, $CRONJOBS_CONFIG, ./cronjobs.yaml) runs are recorded in its database, else in
-    your state folder.
+    Cron still runs the lines. A line behaves as before: it has the same shell, stdin, environment, folder, output and
+    exit code, and cron still reads what follows a "%" as stdin. Lines with @reboot, and lines that would become longer
+    than cron accepts (998 bytes), are left unchanged and listed. The crontab is written once, and a copy of the old one
+    is kept. Run wrap again after adding lines. Runs are recorded in the project's database (--config, $CRONJOBS_CONFIG,
+    ./cronjobs.yaml), or in your state folder if there is no project.
     """
     old = program.read()
     file = project_file(context, config)
@@ -50,9 +50,9 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
 
 
 def unwrap(dry_run: DryRunOption = False) -> None:
-    """Undo wrap: remove "cronjobs exec" from its lines, which are restored byte for byte.
+    """Undo wrap: remove "cronjobs exec" from the lines that wrap changed, and restore them byte for byte.
 
-    What was recorded stays. The crontab is written once, and a copy of the old one is kept.
+    Recorded runs are kept. The crontab is written once, and a copy of the old one is kept.
     """
     old = program.read()
     new = wrapping.unwrap(old)
@@ -64,7 +64,7 @@ def unwrap(dry_run: DryRunOption = False) -> None:
 
 
 def project_file(context: typer.Context, config: Path | None) -> Path | None:
-    """Return the project's file, absolute: --config, $CRONJOBS_CONFIG, or an existing ./cronjobs.yaml; else None."""
+    """Return the absolute path of --config, else $CRONJOBS_CONFIG, else ./cronjobs.yaml if it exists, else None."""
     named = Source(context, config).given("config") or os.environ.get("CRONJOBS_CONFIG")
     if named is None and not Path("cronjobs.yaml").exists():
         return None
@@ -72,7 +72,7 @@ def project_file(context: typer.Context, config: Path | None) -> Path | None:
 
 
 def own_program() -> list[str]:
-    """Return the words that run cronjobs: the script beside the interpreter if it exists, as it is easier to read."""
+    """Return the words that run cronjobs. Prefer the script beside the interpreter, which is easier to read."""
     python = program.interpreter()
     script = python.with_name("cronjobs")
     return [str(script)] if os.access(script, os.X_OK) else [str(python), "-P", "-m", "cronjobs"]

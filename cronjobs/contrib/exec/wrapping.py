@@ -1,7 +1,7 @@
 r"""Put ``cronjobs exec`` before the commands of a crontab, and remove it again, byte for byte. Pure.
 
-Cron still parses the line: the input after the first bare "%" stays there, and "\%" stays as it is. Within single
-quotes only "'" needs escaping, which cron's own unescaping does not touch.
+Cron still parses the wrapped line, so the input after the first bare "%" stays in place, and "\%" stays as it is.
+Within single quotes, only "'" needs escaping. Cron's own unescaping does not touch that escape.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Rewritten:
 
 
 def wrap(crontab: str, program: str, config: str | None) -> Rewritten:
-    """Put exec before each command. *program* and *config* are shell words, already quoted (``shell_word``)."""
+    """Put exec before each command. *program* and *config* must be quoted already (``block.shell_words``)."""
     lines = job_lines(crontab)
     taken = {name for line in lines if (name := exec_name(line)) is not None}
     changes, left = [], []
@@ -76,7 +76,7 @@ def wrap(crontab: str, program: str, config: str | None) -> Rewritten:
 
 
 def unwrap(crontab: str) -> Rewritten:
-    """Remove what ``wrap`` wrote; leave lines that run exec in another form."""
+    """Remove what ``wrap`` wrote. Leave lines that run exec in another form."""
     changes, left = [], []
     for line in job_lines(crontab):
         if (found := _WRAPPED.fullmatch(line.written)) is not None:
