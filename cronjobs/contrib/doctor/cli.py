@@ -1,4 +1,4 @@
-"""``cronjobs doctor``: is everything around the jobs as it has to be?"""
+"""``cronjobs doctor``: check everything that the jobs depend on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, json_text
 
 COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "red", "not applicable": "bright_black"}
-TEXT: Final = 600  # characters of a diagnosis
+TEXT: Final = 600  # characters printed of a diagnosis
 
 
 def doctor(
@@ -31,16 +31,16 @@ def doctor(
 ) -> None:
     """Check everything around the jobs (file, handlers, database, cron, host), and print how to fix what is wrong.
 
-    Each check is ok, a warning, a problem, or not applicable here. They work one by one: without a readable file or a
-    database, those that need it say so, and the others go on. It changes nothing (but makes a small file in the state
-    folder and removes it; on PostgreSQL it makes temporary tables to compare with, and rolls them back).
+    Each check is ok, a warning, a problem, or not applicable here. If the file or the database cannot be used, the
+    checks that need it are not applicable, and the others still run. doctor leaves nothing changed: it writes a small
+    file to the state folder and removes it. On PostgreSQL it creates temporary tables, which it rolls back.
 
-    --release goes through what a release needs, on the host that will tick: these checks, what "check" and "status"
-    find, and what only a person knows. Each item is ok, to do, or for a person to answer.
+    --release prints a checklist for a release. Run it on the host that will tick. It has these checks, the findings of
+    "check" and "status", and questions that only a person can answer. Each item is ok, to do, or ask (a person).
 
-    --json prints one object: ok, host, checks (an object per check: check, about, status, text, fix), counts; with
-    --release: ok, items (item, about, answer, text, do), counts. Exit code 1: a check found a problem, or something is
-    to do.
+    --json prints one object: ok, host, checks (an object per check: check, about, status, text, fix), counts. With
+    --release, it has ok, items (item, about, answer, text, do), counts. The exit code is 1 if a check found a problem,
+    or if an item is to do.
     """
     if release:
         from cronjobs.contrib.doctor.release_cli import release as checklist

@@ -26,14 +26,14 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaNotUpgraded
 
 RELATIONS = (*sorted(metadata.tables), VERSION_TABLE, *VIEWS)
-ASKED = 3  # clock readings; the quickest one counts
+ASKED = 3  # the number of clock readings; the quickest one counts
 
 
 def reached(connection: Connection, settings: Settings, name: str) -> judge.Reached:
     try:
         found = read_meta(connection)
     except DatabaseError:
-        return judge.Reached(name)  # without tables, which another check reports
+        return judge.Reached(name)  # the tables are missing, which another check reports
     try:
         is_ours(settings, found.project, found.environment)
     except CronjobsError:
@@ -53,7 +53,7 @@ def revision(connection: Connection) -> Diagnosis:
 
 
 def clocks(database: Database) -> Diagnosis:
-    """Compare the clocks: read the host's before and after the database's."""
+    """Compare the database's clock with the host's, which is read before and after the database's."""
     skew, best = timedelta(0), timedelta.max
     for _ in range(1 if database.is_sqlite else ASKED):
         with database.read() as connection:
@@ -84,7 +84,7 @@ def statistics(connection: Connection) -> list[examining.TableStatistics]:
 
 
 def roles(connection: Connection) -> list[judge.RoleRights]:
-    """Return the session's role, the existing roles of ``db grants``, and PUBLIC."""
+    """Return the rights of the session's role, of the existing roles of ``db grants``, and of PUBLIC."""
     server = examining.server(connection)
     named = {name: role for role, name in DEFAULT_NAMES.items()}
     there = examining.existing_roles(connection, named)

@@ -16,7 +16,7 @@ from cronjobs.model import rough
 
 SKEWED: Final = timedelta(seconds=5)
 FAR_OFF: Final = timedelta(minutes=2)
-MANY_ROWS: Final = 10_000  # a smaller table is fast in any state
+MANY_ROWS: Final = 10_000  # a table with fewer rows is fast in any state
 LARGE: Final = 100 * MIB
 NEWEST_SERVER: Final = 18  # newest tested version
 
@@ -26,7 +26,7 @@ NEWEST_SERVER: Final = 18  # newest tested version
 
 @dataclass(frozen=True)
 class Reached:
-    """``belongs_to``: the owning project, if not this configuration's; ``trouble``: why it does not answer."""
+    """The database. ``trouble`` says why it does not answer. ``belongs_to`` names its project if that is not ours."""
 
     name: str
     trouble: str | None = None
@@ -47,7 +47,7 @@ def database(found: Reached) -> Diagnosis:
 
 
 def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis:
-    """*there*: the database's revision; *code*: the newest that this version knows."""
+    """Compare the tables' revision *there* with *code*, this version's. *there* is None if there are no tables."""
     if there is None:
         return problem("the database has no tables of cronjobs", "cronjobs db upgrade")
     if there < code:
@@ -67,7 +67,7 @@ def drift(findings: Sequence[str]) -> Diagnosis:
 
 
 def clocks(skew: timedelta, uncertain: timedelta, *, same_host: bool) -> Diagnosis:
-    """*skew*: how far the host's clock is ahead of the database's, give or take *uncertain*."""
+    """Judge *skew*: how far the host's clock is ahead of the database's, give or take *uncertain*."""
     if same_host:
         return not_applicable("SQLite uses this host's clock")
     off = abs(skew) - uncertain
@@ -87,7 +87,7 @@ class FileFacts:
     """A SQLite file; ``mode`` and ``folder_mode`` are permission bits."""
 
     path: str
-    filesystem: str | None  # None: unknown
+    filesystem: str | None  # None if unknown
     mode: int
     folder_mode: int
     ours: bool  # this user owns the file
@@ -189,9 +189,10 @@ _RIGHT: Final = re.compile(r"([A-Z]+)(?: \(([^)]*)\))?")
 
 @dataclass(frozen=True)
 class RoleRights:
-    """A role, its purpose, the rights it should have (relation → "SELECT, UPDATE (reason)"), and those it has.
+    """A role, its purpose, the rights that it should have, and the rights that it has.
 
-    ``wanted`` is None for PUBLIC, which should have no rights.
+    ``wanted`` maps a relation to rights such as "SELECT, UPDATE (column)". It is None for PUBLIC, which should have no
+    rights.
     """
 
     role: str
@@ -219,7 +220,7 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
             more = sorted(held.rights - {right for right, columns in wanted.items() if not columns})
             if more and not held.owner:
                 many.append(f"{role.role} has {', '.join(more)} on {held.relation}")
-            # On jobs, --replace and --find grant further columns.
+            # On cronjobs_jobs, "db grants" with --replace or --find grants more columns.
             partly = sorted(held.partly - held.rights - wanted.keys())
             if partly and not held.owner and held.relation != "cronjobs_jobs":
                 many.append(f"{role.role} has {', '.join(partly)} on columns of {held.relation}")
@@ -235,7 +236,7 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
 
 
 def version(server: ServerFacts | None, sqlite: tuple[int, ...], python: tuple[int, ...]) -> Diagnosis:
-    """*server*: PostgreSQL's version, or None on SQLite."""
+    """Judge the versions. *server* is None on SQLite."""
     with_python = f"Python {'.'.join(map(str, python[:3]))}"
     if server is None:
         name = f"SQLite {'.'.join(map(str, sqlite))}"

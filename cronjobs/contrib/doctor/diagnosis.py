@@ -1,4 +1,4 @@
-"""A check's result: a word, a sentence, and the fix."""
+"""The result of a check: its status, what was found, and the fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``text``: what was found and what it means. ``fix``: what to do, or None if there is nothing to do."""
+    """``text`` says what was found and what it means. ``fix`` says what to do, or is None if nothing is to do."""
 
     status: Grade
     text: str
@@ -36,6 +36,6 @@ def not_applicable(text: str) -> Diagnosis:
 
 
 def listed(what: Sequence[str], most: int = SHOWN) -> str:
-    """ "a; b; c; and 3 more"."""
+    """Join the first *most* items, as in "a; b; c; and 3 more"."""
     more = [f"and {len(what) - most} more"] if len(what) > most else []
     return "; ".join([*what[:most], *more])

@@ -1,4 +1,4 @@
-"""The checks of ``doctor``: each gathers its facts, and a pure function judges them."""
+"""The checks of ``doctor``. Each check gathers its facts and has a pure function judge them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Needs = Literal["nothing", "settings", "database", "tables", "postgresql", "sqli
 class Patient:
     """The host, file and database to examine.
 
-    If ``settings`` is None, ``unusable`` says why; if ``database`` is None, ``unreachable`` says why.
-
-    ``tables``: whether this version can use them. ``root``: of the file system.
+    ``unusable`` says why a tick could not use the file. ``settings`` is None if not even a database address is known.
+    If ``database`` is None, ``unreachable`` may say why. ``tables`` is true if this version can use the database's
+    tables. ``root`` is the root of the host's file system.
     """
 
     file: Path
@@ -70,7 +70,7 @@ class Patient:
 
 @dataclass(frozen=True)
 class Examination:
-    """One check; ``about``: the question it answers."""
+    """One check. ``about`` is the question that the check answers."""
 
     name: str
     about: str
@@ -79,9 +79,9 @@ class Examination:
 
 
 def examine(patient: Patient, checks: Sequence[Examination] | None = None) -> list[tuple[Examination, Diagnosis]]:
-    """Run *checks*, or every check if that is None.
+    """Run *checks*. If *checks* is None, run every check.
 
-    A check that crashes is reported as crashed, and the others still run.
+    A check that crashes is reported as a warning, and the others still run.
     """
     return [(check, _one(check, patient)) for check in (CHECKS if checks is None else checks)]
 
@@ -91,7 +91,7 @@ def _one(check: Examination, patient: Patient) -> Diagnosis:
         return not_applicable(why)
     try:
         return check.run(patient)
-    except UntrustedFiles:  # the configuration's check reports it
+    except UntrustedFiles:  # the check "configuration" reports this
         return not_applicable("it needs the handlers, whose files root does not trust")
     except Exception as error:
         said = one_line(hide(f"{type(error).__name__}: {error}"), 400)
@@ -99,7 +99,7 @@ def _one(check: Examination, patient: Patient) -> Diagnosis:
 
 
 def _cannot(needs: Needs, patient: Patient) -> str | None:
-    """Return why a check with this need does not apply, or None if it does."""
+    """Return why a check with these *needs* does not apply, or None if it applies."""
     if needs == "settings" and (patient.settings is None or patient.unusable):
         return "it needs the configuration, which cannot be used"
     if needs in ("database", "tables", "postgresql", "sqlite"):
@@ -118,7 +118,7 @@ def _cannot(needs: Needs, patient: Patient) -> str | None:
 
 
 def _configuration(patient: Patient) -> Diagnosis:
-    if patient.settings is None or patient.unusable:  # with only an address the database can still be examined
+    if patient.settings is None or patient.unusable:  # settings may hold just the address, for the database checks
         return host_verdicts.unreadable(str(patient.file), patient.unusable)
     found = check_config.check(patient.settings, None, file=patient.file.name, environ=patient.environ, now=patient.now)
     problems = [str(finding.problem) for finding in found.findings]
@@ -152,7 +152,7 @@ def _database(patient: Patient) -> Diagnosis:
         why = patient.unreachable or "without a configuration, or --database-url, there is none to look at"
         return database_verdicts.database(database_verdicts.Reached("", trouble=why))
     name = str(patient.database.address)
-    if patient.unusable:  # the file names the project, so without it nothing to compare
+    if patient.unusable:  # the file names the project; without the file there is nothing to compare with
         return database_verdicts.database(database_verdicts.Reached(name))
     with patient.database.read() as connection:
         return database_verdicts.database(database_facts.reached(connection, patient.settings, name))

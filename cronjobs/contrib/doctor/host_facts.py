@@ -23,7 +23,7 @@ PROBE: Final = "doctor"  # the file written to test the state folder
 
 
 def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
-    """Return the state of *file*'s block in this user's crontab; without *settings* run.every is unknown."""
+    """Return the state of *file*'s block in this user's crontab. If *settings* is None, compare only its command."""
     daemon = host.daemon_runs(root)
     try:
         text = program.read()
@@ -72,7 +72,7 @@ def kept_state(root: Path) -> StateFolder:
 
 
 def volumes(settings: Settings | None) -> list[Volume]:
-    """Return where cronjobs writes on this host, one entry per disk."""
+    """Return the disks that cronjobs writes to on this host."""
     places = [("state", state_folder())]
     if settings is not None:
         if settings.log is not None:
@@ -91,5 +91,5 @@ def volumes(settings: Settings | None) -> list[Volume]:
 
 
 def app_alembic(folder: Path) -> list[tuple[str, bool]]:
-    """Return each env.py of an app's alembic near *folder*, and whether it makes autogenerate ignore our tables."""
+    """Return each alembic env.py near *folder*, and whether it makes autogenerate ignore our tables."""
     return [(str(each.path), each.filtered) for each in env_files(folder)]

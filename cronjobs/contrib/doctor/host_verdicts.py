@@ -15,16 +15,16 @@ from cronjobs.model import duration_text, rough
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
-FULL: Final = 100 * MIB  # less free space is a problem
-NEARLY_FULL: Final = GIB  # less than this and than a twentieth of the disk is a warning
-# File systems with unreliable locks for SQLite, named as in /proc/self/mountinfo.
+FULL: Final = 100 * MIB  # a problem if less space is free
+NEARLY_FULL: Final = GIB  # a warning if less space is free, and it is under a twentieth of the disk
+# File systems whose locks SQLite cannot rely on, named as in /proc/self/mountinfo.
 _NETWORK: Final = """
   nfs nfs4 cifs smb3 smbfs afs ceph 9p glusterfs lustre beegfs gpfs ocfs2 gfs2 davfs ncpfs
   fuse.sshfs fuse.glusterfs fuse.ceph-fuse fuse.s3fs fuse.gcsfuse fuse.rclone fuse.davfs"""
 ON_A_NETWORK: Final = frozenset(_NETWORK.split())
 IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
-LONG_FOR_A_RUN: Final = timedelta(minutes=10)  # a spooled run should not wait longer: the next tick or exec delivers it
-OFTEN: Final = 3  # this many times is no accident
+LONG_FOR_A_RUN: Final = timedelta(minutes=10)  # by then, a tick or exec should have delivered a spooled run
+OFTEN: Final = 3  # fewer times may be an accident
 
 
 # --- the configuration ------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def unreadable(file: str, why: str) -> Diagnosis:
 
 
 def handlers(types: int, faults: Sequence[str]) -> Diagnosis:
-    """*faults*: modules and handlers that failed to import or register, and why."""
+    """Judge the handlers. *faults* lists modules and handlers that failed to import or register, and why."""
     if not faults:
         return ok(f"the handlers are imported (job types: {types})")
     return problem(
@@ -53,7 +53,10 @@ def handlers(types: int, faults: Sequence[str]) -> Diagnosis:
 
 
 def job_types(unknown: Sequence[str], waiting: Sequence[str]) -> Diagnosis:
-    """*unknown*: job names in the file without a handler; *waiting*: types of due jobs that no host knows."""
+    """Judge the job types. *unknown* lists names in the file that have no handler.
+
+    *waiting* lists the types of due jobs that no host knows.
+    """
     found = [*unknown, *(f"due jobs of type {name}, which no host has" for name in waiting)]
     if not found:
         return ok("every job type in use has a handler")
@@ -63,7 +66,7 @@ def job_types(unknown: Sequence[str], waiting: Sequence[str]) -> Diagnosis:
 
 
 def timeouts(never: Sequence[str]) -> Diagnosis:
-    """*never*: jobs that can never start, and why."""
+    """Judge the timeouts. *never* lists jobs that can never start, and why."""
     if not never:
         return ok("every job's timeout fits into a tick, or gives it a process of its own")
     return problem(listed(never), "change the timeout, or run.budget and run.long_jobs")
@@ -74,17 +77,20 @@ def timeouts(never: Sequence[str]) -> Diagnosis:
 
 @dataclass(frozen=True)
 class CronLine:
-    """``state``: as in ``cronjobs crontab show``. ``daemon``: whether a cron daemon runs, or None if unknown."""
+    """The line that starts ticks. ``state`` is the one that ``cronjobs crontab show`` reports.
+
+    ``daemon`` is whether a cron daemon runs, or None if that is unknown.
+    """
 
     state: Literal["same", "differs", "missing", "broken", "unknown"]
     said: str
     daemon: bool | None
     others: Sequence[str] = ()  # blocks of the same file under other paths
-    twice: str = ""  # which of its lines cron runs although schedules of the file have them
+    twice: str = ""  # names the crontab's lines that both cron and a schedule run
 
 
 def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
-    """*ticks*: whether this host ticks steadily, whatever starts the ticks, or None if unknown."""
+    """Judge the crontab. *ticks* is whether this host ticks steadily, by cron or otherwise, or None if unknown."""
     if found.state == "unknown":
         return not_applicable(found.said) if ticks else warning(found.said, "cronjobs crontab show prints the line")
     if found.state == "broken":
@@ -117,7 +123,7 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
 
 @dataclass(frozen=True)
 class Fired:
-    """``last_at``: when a tick of this host last wrote; ``elsewhere_at``: of any other host. None: never."""
+    """The last ticks. ``last_at`` is this host's, ``elsewhere_at`` that of any other host. None means never."""
 
     host: str
     now: datetime
@@ -143,7 +149,7 @@ def firing(found: Fired) -> Diagnosis:
 
 @dataclass(frozen=True)
 class MailSetUp:
-    """``mailto``: who gets cron's mail, "" for nobody, or None if the crontab is unknown."""
+    """``mailto`` is who gets cron's mail, "" if nobody does, or None if the crontab has no line for the file."""
 
     program: str | None
     mailto: str | None
@@ -174,7 +180,7 @@ class TickSpan:
 
 
 def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
-    """Judge whether this host's ticks overlap, or start several times a minute; *ticks* in any order."""
+    """Judge whether this host's ticks overlap or begin too close together. *ticks* may be in any order."""
     ordered = sorted(ticks, key=lambda tick: tick.started_at)
     pairs = list(pairwise(ordered))
     if len(ordered) < 2:
@@ -201,13 +207,13 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """``lasting`` False: home is not writable, so the temporary folder is used."""
+    """If ``lasting`` is false, the home folder is not writable, so the temporary folder is used."""
 
     path: str
     lasting: bool
     fault: str | None  # why nothing can be written there
     filesystem: str | None
-    runs: int = 0  # exec runs that wait there for their database, of all projects
+    runs: int = 0  # exec runs of all projects that wait there for their database
     longest: timedelta = timedelta(0)  # how long ago the oldest of them began
 
 
@@ -241,9 +247,9 @@ def state_folder(found: StateFolder) -> Diagnosis:
 
 @dataclass(frozen=True)
 class Volume:
-    """A disk that cronjobs writes to; ``free`` and ``size`` in bytes."""
+    """A disk that cronjobs writes to. ``free`` and ``size`` are in bytes."""
 
-    what: str  # "the log"
+    what: str  # what cronjobs writes there, such as "log"
     path: str
     free: int
     size: int
@@ -266,10 +272,13 @@ def disk_space(volumes: Sequence[Volume]) -> Diagnosis:
 
 @dataclass(frozen=True)
 class AlembicSetUp:
-    """``env_files``: each env.py found, and whether it names our filter. ``same_database``: it migrates ours, too."""
+    """``env_files`` has each env.py found, and whether that file names our filter.
+
+    ``same_database`` is whether the app's alembic also migrates our database, or None if that is unknown.
+    """
 
     env_files: Sequence[tuple[str, bool]] = ()
-    same_database: bool | None = field(default=None)  # None: unknown
+    same_database: bool | None = field(default=None)
 
 
 def alembic(found: AlembicSetUp) -> Diagnosis:

@@ -10,7 +10,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def filesystem_of(path: Path, root: Path = Path("/")) -> str | None:
-    """Return "ext4", "nfs4", "tmpfs" …, or None if unknown (no /proc)."""
+    """Return the type, such as "ext4" or "nfs4", or None if it is unknown (no /proc)."""
     try:
         table = (root / "proc/self/mountinfo").read_text(errors="surrogateescape")
     except OSError:
@@ -25,6 +25,6 @@ def filesystem_of(path: Path, root: Path = Path("/")) -> str | None:
             continue
         point = _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), fields[4])
         inside = place == point or place.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= longest:  # of two mounts on one point, the later one is on top
+        if inside and len(point) >= longest:  # of two mounts on the same point, the later one is on top
             found, longest = rest.split(" ", 1)[0], len(point)
     return found

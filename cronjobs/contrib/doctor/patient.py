@@ -1,4 +1,4 @@
-"""Open what ``doctor`` examines: the host, the file and the database, as far as usable."""
+"""Prepare what ``doctor`` examines: read the file and open the database, as far as they can be used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cronjobs.errors import ConfigError, CronjobsError
 
 
 def patient_of(source: Source, open_things: ExitStack) -> Patient:
-    """Return what to examine; its database stays open until *open_things* is closed."""
+    """Return the patient to examine. Its database stays open until *open_things* is closed."""
     file = program.absolute(Path(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
     patient = Patient(file, Identity.here().host, SYSTEM.now(), os.environ, known_types)
     settings, unusable = _settings(source, file)
@@ -48,7 +48,10 @@ def patient_of(source: Source, open_things: ExitStack) -> Patient:
 
 
 def _settings(source: Source, file: Path) -> tuple[Settings | None, str]:
-    """Return the settings, and why a tick could not use the file. With an address there are always settings."""
+    """Return the settings, and why a tick could not use the file ("" if it could).
+
+    The settings are None only if the file is unusable and no database address is given.
+    """
     try:
         return load_settings(source, need_database=False), ""
     except ConfigError as error:

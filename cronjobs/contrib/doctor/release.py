@@ -1,4 +1,4 @@
-"""The release checklist: judge what a program can see, ask what only people know. Pure."""
+"""The release checklist: judge what a program can see, and ask what only a person knows. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from cronjobs.model import duration_text
 
 Answer = Literal["ok", "to do", "ask"]
 
-MANY_TRIES: Final = 25  # with the default delays: eleven hours
+MANY_TRIES: Final = 25  # eleven hours with the default delays
 SHOWN: Final = 6
 
 
 @dataclass(frozen=True)
 class ReleaseItem:
-    """``do``: the command or instruction that fixes it; None if "ok". "ask": only a person knows the answer."""
+    """One item. If ``answer`` is "ask", only a person knows the answer.
+
+    ``do`` is the command or instruction that fixes the item, or None if ``answer`` is "ok".
+    """
 
     item: str
     about: str
@@ -32,7 +35,7 @@ class ReleaseItem:
 class ReleaseFacts:
     """The facts to judge. ``findings`` and ``delivered`` are None if the database is unreadable.
 
-    ``delivered``: channels that have delivered an alert. ``rotations``: logrotate files that name the log.
+    ``delivered`` lists channels that have delivered an alert. ``rotations`` lists logrotate files that name the log.
     """
 
     settings: Settings
@@ -46,7 +49,10 @@ class ReleaseFacts:
 def checklist(
     facts: ReleaseFacts, examined: Sequence[tuple[str, str, Diagnosis]], config: Sequence[str]
 ) -> list[ReleaseItem]:
-    """Return all items. *config*: the findings of "check"; *examined*: name, question and diagnosis from "doctor"."""
+    """Return all items. *config* lists the findings of "check".
+
+    *examined* has the name, question and diagnosis of each check of "doctor".
+    """
     return [
         _config(config),
         *(item for name, about, diagnosis in examined if (item := _examined(name, about, diagnosis)) is not None),
@@ -63,7 +69,7 @@ def _config(findings: Sequence[str]) -> ReleaseItem:
 
 
 def _examined(name: str, about: str, diagnosis: Diagnosis) -> ReleaseItem | None:
-    """Turn a warning of "doctor" into a question: a person decides whether it blocks the release."""
+    """Turn a diagnosis into an item. A warning becomes a question: a person decides whether it blocks the release."""
     match diagnosis.status:
         case "not applicable":
             return None
@@ -129,7 +135,7 @@ def _timeouts(facts: ReleaseFacts) -> ReleaseItem:
 
 
 def _overridden(facts: ReleaseFacts, job_type: str) -> bool:
-    """Whether the type has schedules, and all of them have a timeout."""
+    """Whether the job type has schedules, all of which set a timeout."""
     found = [each.timeout for each in facts.settings.schedules.values() if each.job == job_type]
     return bool(found) and None not in found
 

@@ -30,7 +30,7 @@ BY_CHECK: Final = frozenset({"configuration", "handlers", "job types", "timeouts
 
 
 def release(source: Source, as_json: bool) -> NoReturn:
-    """Print the list and exit, with 1 if something is to do. Raises ConfigError if no tick could use the file."""
+    """Print the checklist and exit, with 1 if an item is to do. Raises ConfigError if no tick could use the file."""
     settings = load_settings(source, need_database=False)
     known = known_types(settings)
     with users_code():
@@ -58,7 +58,7 @@ def _facts(patient: Patient) -> ReleaseFacts:
             health = look(connection, settings, patient.types)
             channels = delivered(connection)
         times = Times(health.now, settings.timezone)
-        # Faults of the file, and missing ticks here, are reported above.
+        # Without the file's faults: other items report them.
         wrong = [sentence(each, times) for each in judge(health, settings, but={"config"}) if each.alarm]
         hosts = len(health.ticks)
     rotations = [] if settings.log is None else [str(each) for each in rotations_of(settings.log)]
@@ -66,7 +66,7 @@ def _facts(patient: Patient) -> ReleaseFacts:
 
 
 def _lines(items: Sequence[ReleaseItem], counts: Counter[str]) -> Iterator[str]:
-    """Failures first, then questions, then passes."""
+    """Yield failures first, then questions, then passes."""
     label = max(len(item.item) for item in items)
     indent = " " * (label + 2)
     for answer in ("to do", "ask", "ok"):

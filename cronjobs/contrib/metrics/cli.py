@@ -12,9 +12,10 @@ from cronjobs.desk.cli.project_database import jobs_database
 def metrics(source: Source) -> None:
     """Print metrics of the whole database as OpenMetrics text, for Prometheus.
 
-    Counters and histograms of what ended, by job type and schedule; how many wait and run, by queue; what limits and
-    caps are used; and when schedules and ticks last ran. Points in time are timestamps, which do not freeze when cron
-    stops. It needs the database only, and works while the file's schedules are broken; limits are the file's.
+    There are counters and histograms of ended attempts and jobs, by job type and schedule; numbers of waiting and
+    running jobs, by queue; the use of limits and caps; and the times when schedules and ticks last ran. Times are
+    timestamps, because an age would freeze when cron stops. The limits are read from the file. The command works even
+    if the file's schedules are broken, since all else comes from the database.
     """
     with jobs_database(source, only_database=True) as (settings, database), database.read() as connection:
         families = gather(connection, settings.limits, settings.run.workers)

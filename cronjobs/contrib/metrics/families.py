@@ -54,9 +54,9 @@ class Family:
 
 
 def gather(connection: Connection, limits: Sequence[Limit], workers: int) -> list[Family]:
-    """Return all metrics; *limits* and *workers* are from the file.
+    """Return all metrics. *limits* and *workers* come from the file.
 
-    Reads ended jobs first, so that every schedule counted there is in the list read after it.
+    The counts of ended jobs are read before the schedules, so that every counted schedule is among those read.
     """
     ended = counts.all_that_ended(connection)
     schedules = upcoming_schedules(connection)
@@ -71,7 +71,7 @@ def gather(connection: Connection, limits: Sequence[Limit], workers: int) -> lis
 
 
 def _shown(name: str) -> str:
-    """Make a name safe as a label: no control characters, no secrets."""
+    """Make a name safe for a label: without control characters or secrets."""
     return masking.hide(visible(name))
 
 
@@ -132,7 +132,10 @@ def _histogram(name: str, about: str, ended: Sums, kind: str) -> Family:
 
 
 def _longest(ended: Sums, lately: Sums) -> list[Family]:
-    """Use the names that the counters have, so that no series comes and goes."""
+    """Return the gauges of the longest attempts and latencies.
+
+    A name that the counters do not have goes under OTHER, so that no series comes and goes.
+    """
     families = []
     for name, about, kind in (
         (
@@ -159,7 +162,7 @@ def _longest(ended: Sums, lately: Sums) -> list[Family]:
 
 
 def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Family]:
-    """Take the first schedules by id, so that none moves to "others" later."""
+    """Return the schedules' metrics. The lowest ids keep their own labels, so that no schedule moves to OTHER later."""
     most = MOST_NAMES["occurrences"]
     names = {str(each.id): each.name if place < most else OTHER for place, each in enumerate(schedules)}
     settled: Sums = {}
@@ -202,7 +205,7 @@ class _Queue:
     capacity: int | None = None
     dropped: int = 0
     refused: int = 0
-    listed: bool = False  # it has or had a cap
+    listed: bool = False  # the queue has or had a cap
 
     def absorb(self, other: _Queue) -> None:
         for name in ("waiting", "due", "running", "dropped", "refused"):
@@ -224,7 +227,7 @@ def _queues(connection: Connection) -> list[Family]:
     for row in capped:
         queue = found.setdefault(row.name, _Queue())
         queue.capacity, queue.dropped, queue.refused, queue.listed = row.max_waiting, row.dropped, row.refused, True
-    # Series must not move: first the file's queues by name, then the fullest.
+    # Keep series stable: queues that have or had a cap get a label first, then the fullest queues.
     order = sorted(found, key=lambda name: (not found[name].listed, -found[name].waiting, name))
     order = sorted(order[:MOST_QUEUES]) + order[MOST_QUEUES:]
     shown: dict[str, _Queue] = {}
@@ -272,7 +275,7 @@ def _queues(connection: Connection) -> list[Family]:
 
 
 def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
-    """Count "all" jobs under a limit, or for "each" those of the key that has most."""
+    """For the scope "all", count all running jobs under a limit; for "each", those of the key that has the most."""
     used = Family(
         "cronjobs_limit_used",
         "gauge",
@@ -306,7 +309,7 @@ def _is_saturated(tick: Row[Any]) -> bool:
 
 
 def _without_repeats(family: Family, choose: Callable[[float, float], float]) -> Family:
-    """Merge names that look the same as labels, since a series has one value."""
+    """Merge samples whose labels are the same, since a series can have only one value."""
     values: dict[Labels, float] = {}
     for sample in family.samples:
         known = values.get(sample.labels)

@@ -14,8 +14,8 @@ from cronjobs.contrib.metrics.openmetrics import lines_of
 from cronjobs.engine.tick.extras import Beside, Hook, Over
 from cronjobs.errors import CronjobsError
 
-LEAST_LEFT_S: Final = 3.0  # time left in the tick that reading all values needs
-STALE: Final = timedelta(seconds=150)  # a tick writes an older file before its work
+LEAST_LEFT_S: Final = 3.0  # with less time left in the tick, do not begin to read all values
+STALE: Final = timedelta(seconds=150)  # if the file is older, a tick also writes it before its work
 
 
 class MetricsHook(Hook):
@@ -35,10 +35,10 @@ class MetricsHook(Hook):
         try:
             return abs(timedelta(seconds=self.beside.clock.now().timestamp() - os.lstat(path).st_mtime))
         except OSError:
-            return timedelta(0)  # never written: the end of the tick tries
+            return timedelta(0)  # the file does not exist yet: end() writes it
 
     def _write(self, path: Path) -> None:
-        """Write the textfile if there is time; report a failure."""
+        """Write the textfile if there is time. Report a failure as an event."""
         beside = self.beside
         if not beside.go_on() or beside.deadline - beside.clock.monotonic() < LEAST_LEFT_S:
             return

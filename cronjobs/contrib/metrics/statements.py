@@ -1,4 +1,4 @@
-"""The statements of metrics for the present state; counts come from the store."""
+"""The SQL for metrics of the present state. The counts of what has ended come from ``store.counts``."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def queue_rows(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def last_tick_at(connection: Connection) -> datetime | None:
-    """Return when the newest tick by id began; by time, a tick with a clock years ahead would stay newest."""
+    """Return when the tick with the highest id began. By time, a tick whose clock was years ahead would stay newest."""
     at: datetime | None = run(connection, f"SELECT t.started_at FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").scalar()
     return at
 
 
 def ticks_lately(connection: Connection, within: timedelta) -> list[Row[Any]]:
-    """Return the last tick of each host within that time, among the newest TICKS_READ."""
+    """Return each host's last tick that began *within* the time before now. Only the newest TICKS_READ ticks count."""
     rows = run(
         connection,
         f"SELECT t.host, t.not_started FROM {TICKS} t WHERE t.started_at >= {after_now(':ago_s')} "

@@ -1,4 +1,4 @@
-"""Write metrics to a file for node_exporter: atomically, and readable by its user."""
+"""Write metrics to a file for node_exporter, atomically, and so that node_exporter's user can read the file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class TextfileNotWritten(CronjobsError):
 
 
 def write(path: Path, lines: Iterable[str]) -> None:
-    """Replace *path* with a file of these lines; a symlink is replaced, not followed. Raises TextfileNotWritten."""
-    # Not *.prom, so node_exporter ignores it; one name per process.
+    """Replace *path* with a file of *lines*. A symlink is replaced, not followed. Raises TextfileNotWritten."""
+    # node_exporter ignores the temporary file, as its name does not end in .prom. Each process has its own.
     beside = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         require_replaceable(path)
