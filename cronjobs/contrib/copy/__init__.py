@@ -1,6 +1,6 @@
-"""``db copy``: move a project from SQLite to PostgreSQL; run again, it brings late jobs.
+"""``db copy``: move a project from SQLite to PostgreSQL. A second copy brings over late jobs.
 
-It first closes the old side: ticks there end with a message that names the new one, and the file refuses claims and
-occurrences. Then it copies everything from one snapshot, in one transaction of the new side. A killed copy has written
-nothing there, and can be started again.
+The copy first closes the old side: ticks there end with a message that names the new side, and the file refuses claims
+and occurrences. Then the copy reads everything from one snapshot and writes it in one transaction of the new side. A
+copy that is killed has written nothing to the new side, and can be started again.
 """

@@ -30,7 +30,7 @@ from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
 STAYS_CLOSED: Final = (
     "the old database stays closed, because the new one may be complete: run the same command again to finish the copy"
 )
-ODD_SHOWN: Final = 20  # messages about values that could not be copied unchanged
+ODD_SHOWN: Final = 20  # messages printed about values that could not be copied unchanged
 
 
 def copy(
@@ -60,9 +60,9 @@ def copy(
 ) -> None:
     """Copy jobs, keys, effects, schedules and history from SQLite to PostgreSQL.
 
-    It first closes the old side: its ticks end with an error that names the new one. Then it copies everything in one
-    transaction, or nothing. Run it again to bring what was enqueued on the old side meanwhile: nothing is doubled. To
-    go back, as long as the new side has not been used: cronjobs db adopt on the old one.
+    db copy first closes the old side: its ticks end with an error that names the new side. Then it copies everything in
+    one transaction, or nothing. Run db copy again to bring over jobs that were enqueued on the old side meanwhile.
+    Nothing is copied twice. As long as the new side has not been used, "cronjobs db adopt" on the old side goes back.
     """
     if (to is None) == (old is None):
         raise UsageError("give --to postgresql://…, or, once that is the configured database, --from sqlite:///…")
@@ -89,7 +89,7 @@ def copy(
                 wait=patience,
                 progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
             )
-        except SchemaMissing:  # on the new side; the old side's tables were created above
+        except SchemaMissing:  # the new side has no tables; those of the old side were created above
             raise SchemaMissing(str(target.address), _upgrade(typed)) from None
         except BaseException:
             with suppress(CronjobsError):
@@ -103,13 +103,13 @@ def copy(
     if as_json:
         echo_json({"from": str(from_.address), "to": str(target.address)} | asdict(report))
         return
-    # Print "${NEW_URL}", as the configuration should have it.
+    # Print "${NEW_URL}" unfilled, since the configuration should name the variable too.
     for sentence in _copied(report, typed if typed and "${" in typed else str(target.address)):
         echo(sentence)
 
 
 def _upgrade(typed: str | None) -> str:
-    """Return the command that creates the new database's tables; *typed*: its URL, or None for the configured one."""
+    """Return the command that creates the new database's tables. *typed* is its URL, or None if it is configured."""
     if typed is None:
         return "cronjobs db upgrade"
     if "${" not in typed:

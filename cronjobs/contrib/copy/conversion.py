@@ -46,14 +46,14 @@ def _text(value: Any) -> str:
 
 
 def as_jsonb(text: str) -> tuple[str, str | None]:
-    """Return JSON text that jsonb accepts, with the same digits; refused text becomes a JSON string with the reason.
+    """Return *text* and None if jsonb accepts it with the same digits. Else return it as a JSON string, and the reason.
 
-    A job with such a payload dies with a reason when it is due, on either side.
+    On either side, a job whose payload jsonb refuses dies with a reason when it is due.
     """
     try:
         if isinstance(text, BrokenText):
             raise ValueError(NOT_UTF8)
-        if len(text) > MOST_FETCHED:  # parsed, it may need a hundred times the memory
+        if len(text) > MOST_FETCHED:  # parsing it may need a hundred times as much memory
             raise ValueError(f"it is larger than {MOST_FETCHED:,} bytes")
         found = json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_number)
         json.dumps(found, default=str, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded

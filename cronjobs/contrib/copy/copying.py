@@ -1,4 +1,4 @@
-"""Check that a copy is safe, close the old side, and write everything (or late jobs) to the new one."""
+"""Check that a copy is safe, close the old side, and write everything, or only late jobs, to the new side."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cronjobs.errors import CronjobsError, UsageError
 ACTION: Final = "copy"  # the new side's audit entry that records how far the copy got
 POLL_S: Final = 0.2
 
-# Rows in these mean that a database is in use. Pauses, queues and the trail may have rows before.
+# A row in these tables means that a database is in use. Pauses, queues and the audit trail may have rows before that.
 _LIFE: Final = (jobs, job_runs, schedules, ticks_table)
 
 Progress = Callable[[str, int, int], None]
@@ -38,9 +38,9 @@ class CopyRefused(CronjobsError):
 
 @dataclass(frozen=True)
 class CopyMark:
-    """The new side's audit entry of a copy: the source, how far it was read, and what was here then.
+    """The new side's audit entry of a copy. ``jobs`` and ``audit`` are the highest ids read from ``source``.
 
-    ``here`` is None if this side has been used on its own.
+    ``here`` is what ``_life`` returned for the new side, or None if the new side was already in use.
     """
 
     id: int
@@ -52,10 +52,11 @@ class CopyMark:
 
 @dataclass
 class CopyReport:
-    """Rows written, by table; ``late``: only jobs enqueued on the old side since an earlier copy.
+    """What a copy did. ``copied`` counts the rows written, by table.
 
-    ``known``: late jobs whose key was already used here. ``odd``: values that could not be copied unchanged. ``left``:
-    jobs enqueued on the old side meanwhile.
+    If ``late``, only jobs enqueued on the old side since an earlier copy were copied. ``known`` counts late jobs whose
+    key was already used on the new side. ``odd`` describes values that could not be copied unchanged. ``left`` counts
+    jobs enqueued on the old side during the copy.
     """
 
     copied: dict[str, int] = field(default_factory=dict)
@@ -74,13 +75,13 @@ def copy(
     wait: timedelta | None = None,
     progress: Progress = lambda *_: None,
 ) -> CopyReport:
-    """Copy everything from *source* to *target*; an earlier copy there is brought up to date.
+    """Copy everything from *source* to *target*. If *target* has an earlier copy, bring it up to date.
 
-    *wait*: how long to wait for running jobs on the old side. With None, refuse while any job runs. Raises CopyRefused,
-    ForeignDatabase or DatabaseError.
+    *wait* is how long to wait for running jobs on the old side. If None, refuse to copy while any job runs. Raises
+    CopyRefused, ForeignDatabase or DatabaseError.
 
-    Only one side is ever open. On an error before COMMIT, the new side gets nothing, and the old one is reopened if
-    this copy closed it and no other copy has begun since. From COMMIT on, the old side stays closed.
+    Only one side is ever open. After an error before COMMIT, nothing is written to the new side, and the old side is
+    reopened if this copy closed it and no other copy has begun since. From COMMIT on, the old side stays closed.
     """
     if not source.is_sqlite or target.is_sqlite:
         raise UsageError("db copy copies from SQLite to PostgreSQL only; otherwise use the database's own tools")
@@ -101,7 +102,7 @@ def copy(
         with ExitStack() as gate, source.read() as old, target.write() as new:
             report = _copy(old, new, source, settings, actor, progress, closed=closed)
             _hold_closed(gate.enter_context(source.write()), where)
-            reopens = False  # COMMIT is next: after an error it may still have taken effect
+            reopens = False  # COMMIT is next, and may take effect even if it reports an error
     except BaseException:
         if reopens:
             _reopen(source, before, closing, actor)
@@ -116,7 +117,7 @@ def copy(
 
 
 def _decide(connection: Connection, mark: CopyMark | None, source: str, *, closed: bool) -> bool:
-    """Decide whether to copy everything (again) or only late jobs. Raises CopyRefused if neither is safe."""
+    """Return True to copy everything (again), False to copy only late jobs. Raises CopyRefused if neither is safe."""
     if mark is None:
         there = [f"{rows} in {table.name}" for table in _LIFE if (rows := store.count(connection, table))]
         if there:
@@ -140,7 +141,7 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
 
 
 def _life(connection: Connection) -> dict[str, int]:
-    """Return row counts and ids that show later whether the database has been used since."""
+    """Return row counts and ids. If they change later, the database has been used."""
     return {
         "jobs": store.newest(connection, jobs),
         "runs": store.count(connection, job_runs),
@@ -150,7 +151,7 @@ def _life(connection: Connection) -> dict[str, int]:
 
 
 def _is_unused(connection: Connection, mark: CopyMark) -> bool:
-    """Whether this side is unused since that copy: no tick, no job, no audit entry."""
+    """Whether the new side has not been used since the copy of *mark*: no tick, no job, no audit entry."""
     return mark.here == _life(connection) and store.newest(connection, audit) == mark.id
 
 
@@ -164,7 +165,7 @@ def _last_mark(connection: Connection) -> CopyMark | None:
 
 
 def moved_to(target: Database) -> str:
-    """Return the environment name that marks an old side as closed for *target*."""
+    """Return the environment name that marks the old side as moved to *target*."""
     return MOVED + str(target.address)
 
 
@@ -174,7 +175,7 @@ def is_closed(source: Database, target: Database) -> bool:
 
 
 def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) -> int:
-    """Close the old side, or keep it closed; return the id of the audit entry that records it."""
+    """Close the old side, or keep it closed. Return the id of the audit entry that records this."""
     with source.write() as connection:
         found = read_meta(connection)
         if (found.project, found.environment) != (before.project, before.environment):
@@ -188,16 +189,16 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
 
 
 def _hold_closed(old: Connection, where: str) -> None:
-    """Hold a write transaction on the old side during the new side's COMMIT, so that nobody reopens it.
+    """Check that the old side is closed. The caller's write transaction keeps it closed until the new side has committed.
 
-    That may be long: COMMIT waits for a synchronous standby.
+    The caller may wait long, since COMMIT waits for a synchronous standby.
     """
     if read_meta(old).environment != where:
         raise CopyRefused('"cronjobs db adopt" reopened the old side meanwhile; nothing was copied')
 
 
 def _reopen(source: Database, before: Meta, closing: int, actor: str) -> None:
-    """Reopen the old side, unless another copy has begun since *closing* and needs it closed."""
+    """Reopen the old side, unless another copy has begun since the audit entry *closing* and needs it closed."""
     with source.write() as connection:
         if store.last_closing(connection) == closing:
             reopen(connection, before.project, before.environment, actor)
@@ -235,7 +236,7 @@ def _copy(
     *,
     closed: bool,
 ) -> CopyReport:
-    """Write everything, or late jobs; *closed*: the old side was closed before this copy began."""
+    """Copy everything, or only late jobs. *closed* is whether the old side was closed before this copy began."""
     if store.leased(old):
         raise CopyRefused("a job has just begun on the old side: run this again")
     mark = _last_mark(new)
@@ -265,7 +266,7 @@ def _copy_all(old: Connection, new: Connection, mark: CopyMark | None, report: C
     if mark is not None:
         store.empty(new)
     for table in store.TABLES:
-        # The audit trail is append-only: keep the new side's own entries.
+        # The audit trail is append-only: keep the new side's entries, and add only those since the earlier copy.
         above = mark.audit if mark is not None and table is audit else 0
         total, done = store.count(old, table), 0
         for rows in store.batches(old, table, above):

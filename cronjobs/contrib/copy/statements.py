@@ -1,4 +1,4 @@
-"""The statements of ``db copy``: reads from SQLite, writes to PostgreSQL."""
+"""The SQL of ``db copy``, which reads from SQLite and writes to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cronjobs.engine.store.meta import FENCE, qualified
 from cronjobs.engine.store.sql import group, kinds, run
 
 BATCH: Final = 1000  # rows per batch
-BATCH_BYTES: Final = 8 * 1024 * 1024  # fewer rows if they exceed this
+BATCH_BYTES: Final = 8 * 1024 * 1024  # a batch that reaches this size has fewer rows
 
 TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)  # jobs before their runs
-WITH_IDS: Final = (jobs, schedules, ticks, findings)  # keep ids: other rows refer to them, or they order the rows
+WITH_IDS: Final = (jobs, schedules, ticks, findings)  # their rows keep their ids, for references or order
 
-# Triggers stop ticks that began before the old side was closed from claiming and settling, and tell apps there that
-# cancelling or moving a job has no effect. Running jobs may end.
+# These triggers refuse claims and occurrences of ticks that began before the old side was closed. They also refuse to
+# cancel or move a waiting job, since that would have no effect on the new side. Running jobs may end.
 _FENCES: Final = {
     "claims": "UPDATE OF locked_by ON cronjobs_jobs WHEN OLD.locked_by IS NULL AND NEW.locked_by IS NOT NULL",
     "acts": "UPDATE OF status, run_at, payload, cancel_requested_at ON cronjobs_jobs WHEN OLD.locked_by IS NULL "
@@ -36,7 +36,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def put_fences(connection: Connection) -> None:
-    """Make the database file refuse claims and occurrences."""
+    """Create triggers that make the database file refuse claims and occurrences."""
     for name, event in _FENCES.items():
         connection.exec_driver_sql(
             f"CREATE TRIGGER IF NOT EXISTS {FENCE}{name} BEFORE {event} "
@@ -45,13 +45,13 @@ def put_fences(connection: Connection) -> None:
 
 
 def last_closing(connection: Connection) -> int:
-    """Return the newest audit entry about ownership; if it changes, another copy has begun."""
+    """Return the id of the newest audit entry about ownership. If the id changes, another copy has begun."""
     found = select(func.max(audit.c.id)).where(audit.c.action == "adopt")
     return int(connection.execute(found).scalar_one())
 
 
 def leased(connection: Connection) -> list[int]:
-    """Return the jobs that run or may run: their lease has not expired."""
+    """Return the ids of jobs that may be running: their lease has not expired."""
     return list(run(connection, f"SELECT id FROM {JOBS} WHERE locked_until > {NOW} ORDER BY id").scalars())
 
 
@@ -60,18 +60,18 @@ def count(connection: Connection, table: Table) -> int:
 
 
 def newest(connection: Connection, table: Table) -> int:
-    """Return the highest id in *table*; 0 if it is empty."""
+    """Return the highest id in *table*, or 0 if the table is empty."""
     return int(connection.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one())
 
 
 def spent(connection: Connection, table: Table) -> int:
-    """Return the highest id ever used in *table*: ids of pruned rows must not be reused either."""
+    """Return the highest id ever used in *table*, since ids of pruned rows must not be reused either."""
     found = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)).scalar()
     return int(found or 0)
 
 
 def batches(connection: Connection, table: Table, above: int = 0) -> Iterator[Rows]:
-    """Return the rows of *table* by key, or only ids above *above*; JSON as text."""
+    """Yield the rows of *table* in batches, ordered by key, with JSON as text. If *above*, skip ids up to *above*."""
     columns = [
         type_coerce(column, Text).label(column.name) if isinstance(column.type, Json) else column
         for column in table.columns
@@ -95,7 +95,7 @@ def batches(connection: Connection, table: Table, above: int = 0) -> Iterator[Ro
 
 
 def take_alone(connection: Connection) -> None:
-    """Keep everyone else from writing until this transaction ends: ticks, enqueuers, another copy."""
+    """Keep ticks, enqueuers and other copies from writing until this transaction ends."""
     names = ", ".join(f"{{{_short(table)}}}" for table in (*TABLES, meta))
     run(connection, f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
     # Deleting a million rows in one statement may take long.
@@ -108,13 +108,13 @@ def take_turn(connection: Connection) -> None:
 
 
 def insert(connection: Connection, table: Table, rows: Rows) -> None:
-    """Write *rows* unchanged, with their ids if the table keeps them."""
+    """Insert *rows*. Those of the tables in WITH_IDS keep their ids."""
     names = [column.name for column in table.columns if column.name != "id" or table in WITH_IDS]
     _insert(connection, table, names, rows)
 
 
 def insert_late(connection: Connection, rows: Rows) -> int:
-    """Write jobs under new ids, except those whose key is used here already; return how many are new."""
+    """Insert jobs under new ids, except jobs whose key is already used here. Return how many were inserted."""
     names = [column.name for column in jobs.columns if column.name != "id"]
     return _insert(connection, jobs, names, rows, "ON CONFLICT (idempotency_key) DO NOTHING RETURNING id")
 
@@ -132,7 +132,7 @@ def _insert(connection: Connection, table: Table, names: Sequence[str], rows: Ro
 
 
 def count_on(connection: Connection, table: Table, highest: int) -> None:
-    """Make the sequence of ids continue above *highest*."""
+    """Make the id sequence of *table* continue above *highest*."""
     if highest:
         run(
             connection,

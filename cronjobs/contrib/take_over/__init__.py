@@ -1,1 +1,1 @@
-"""Turn an old crontab into schedules, and compare these with what cron did."""
+"""Convert an old crontab to schedules, and compare the schedules with cron."""

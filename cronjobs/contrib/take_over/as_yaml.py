@@ -31,7 +31,7 @@ alerts:
     mailto: {mail: {host: localhost, tls: none, from: @from@, to: [@to@]}}
 """
 LONGEST_RUN = "24h"
-MOST_LONG_JOBS = 1000  # RUN in config.load
+MOST_LONG_JOBS = 1000  # the most that config.load accepts (RUN)
 
 
 Secrets = Mapping[tuple[str, str], str]  # name and value in the crontab → the variable that holds the value
@@ -40,7 +40,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def secrets_of(found: TakenOver) -> Secrets:
-    """Collect the lines' secrets; a name with several values gets several variables."""
+    """Collect the secrets in the lines' environments. A name with several values gets several variables."""
     secrets: dict[tuple[str, str], str] = {}
     pairs = dict.fromkeys(pair for each in found.taken for pair in each.env)
     taken = {name for name, _ in pairs}
@@ -60,7 +60,7 @@ def as_env_file(secrets: Secrets) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Return the env_file's text, in the format of ``read_env_file``."""
+    """Quote *value* for the env file, as ``read_env_file`` parses it."""
     if "'" not in value:
         return f"'{value}'"
     return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
@@ -69,9 +69,10 @@ def _quoted(value: str) -> str:
 def as_yaml(
     found: TakenOver, *, of: str, timezone: str, sender: str, env_file: str | None = None, secrets: Secrets = NONE
 ) -> str:
-    """Return the YAML. *of*: which crontab it comes from; *sender*: the alerts' From address without MAILFROM.
+    """Return the YAML. *of* names the crontab that it comes from.
 
-    *env_file* holds the *secrets*; without one the YAML contains the values.
+    *sender* is the From address of alerts if the crontab sets no MAILFROM. *env_file* is the name of the file with the
+    *secrets*. If None, the YAML itself contains the secrets.
     """
     count = max(1, min(len(found.taken), MOST_LONG_JOBS))
     parts = [_filled(_HEAD, of=one_line(of, 100), timezone=written(timezone), count=str(count))]
@@ -124,7 +125,7 @@ def _filled(text: str, **values: str) -> str:
 
 
 def _keys(taken: TakenLine, secrets: Secrets) -> dict[str, str]:
-    """Return the settings of the line's command: key of the file → YAML text."""
+    """Return the settings of the line's command, as YAML text by key."""
     return {
         "stdin": written(taken.line.stdin, plain=False) if taken.line.stdin else "none",
         "folder": written(taken.folder),

@@ -30,9 +30,9 @@ from cronjobs.errors import ConfigError, UsageError
 from cronjobs.model import in_zone
 from cronjobs.text import one_line, visible
 
-MODE: Final = 0o600  # like the crontab itself: it may contain passwords
+MODE: Final = 0o600  # like the crontab itself, the file may contain passwords
 SHOWN: Final = 5  # instants printed per difference
-LISTED: Final = 100  # the same with --json
+LISTED: Final = 100  # instants printed per difference with --json
 
 
 class WhichCron(StrEnum):
@@ -64,10 +64,12 @@ def import_crontab(
 ) -> None:
     """Convert your crontab to a cronjobs.yaml that keeps cron's meaning of each line.
 
-    Changes nothing else, and never overwrites a file. What cannot be taken over (@reboot) is named and stays in the
-    crontab. The file's comments say what could be better than under cron. Next: cronjobs crontab compare, then swap.
+    import changes nothing else, and never overwrites a file. Lines that cannot be taken over (such as @reboot) are
+    listed and stay in the crontab. Comments in the new file say what cronjobs can do that cron cannot. Next, run
+    cronjobs crontab compare, then swap.
 
-    Exit codes: 0 written, 1 written, but the crontab has lines that cron itself cannot read, or nothing to take over.
+    The exit code is 0 if the file was written. It is 1 if the file was written but the crontab has lines that cron
+    itself cannot read, or if no line can be taken over.
     """
     timezone = host_timezone()
     found = taken_over(_read(file), timezone, cron)
@@ -111,13 +113,13 @@ def compare(
     cron: CronOption = WhichCron.DEBIAN,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare cron's start times for each line with its schedule's, across clock changes too.
+    """Compare when cron starts each line with when its schedule is due, across clock changes too.
 
-    Cron's side is computed minute by minute as cron itself does it, in the time zone of $TZ, else of this host.
-    --json prints {"lines", "same", "differences"}: the first two are numbers of lines.
+    Cron's start times are computed minute by minute, the way cron does it, in the time zone of $TZ, or else of this
+    host. --json prints {"lines", "same", "differences"}; "lines" and "same" are numbers of lines.
 
-    Exit codes: 0 every imported line is due at the same instants, 1 there are differences, which are listed, or no line
-    can be compared.
+    The exit code is 0 if every imported line is due at the same instants as its schedule. It is 1 if there are
+    differences, which are listed, or if no line can be compared.
     """
     settings = load_settings(Source(context, config), need_database=False)
     timezone = host_timezone()
@@ -165,7 +167,7 @@ def _read(file: str | None) -> str:
 
 
 def _write_new(file: Path, text: str, env_file: Path, secrets: str | None) -> None:
-    """Write both files without overwriting any, then check that they load."""
+    """Write both files without overwriting any, and check that they load. After an error, remove them again."""
     made: list[Path] = []
     try:
         for path, content in ((env_file, secrets), (file, text)):
@@ -178,7 +180,7 @@ def _write_new(file: Path, text: str, env_file: Path, secrets: str | None) -> No
         for path in made:
             with suppress(OSError):
                 path.unlink()
-        if isinstance(error, ConfigError):  # for example a cronjobs.py beside it
+        if isinstance(error, ConfigError):  # for example because there is a cronjobs.py beside the file
             raise CrontabError(f"{error}: nothing was written") from None
         raise
 

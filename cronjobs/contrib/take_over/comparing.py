@@ -23,7 +23,10 @@ OTHER_INSTANTS: Final = "they are not due at the same instants"
 
 @dataclass(frozen=True)
 class Pair:
-    """A line and its schedule. ``same_command`` False: only the name matches; the schedule runs something else."""
+    """A line and its schedule. If not ``same_command``, only their names match: the schedule runs another command.
+
+    ``schedule`` is None if no schedule matches the line.
+    """
 
     taken: TakenLine
     schedule: ScheduleSettings | None
@@ -34,7 +37,7 @@ class Pair:
 class LineDifference:
     """A difference between a line and its schedule.
 
-    ``instants``: (instant, number of starts under cron, number under cronjobs) wherever the two differ.
+    ``instants`` has (instant, starts under cron, starts under cronjobs) for each instant at which the numbers differ.
     """
 
     taken: TakenLine
@@ -44,7 +47,7 @@ class LineDifference:
 
 
 def paired(lines: Sequence[TakenLine], settings: Settings) -> list[Pair]:
-    """Match each line to a schedule of its own, preferring the same command, name and time."""
+    """Match each line to a schedule of its own. Prefer a schedule with the same command, name and time."""
     free = dict(settings.schedules)
     found: dict[int, Pair] = {}
 
@@ -78,7 +81,7 @@ def paired(lines: Sequence[TakenLine], settings: Settings) -> list[Pair]:
 def differences(
     pairs: Sequence[Pair], timezone: str, after: datetime, until: datetime, cron: Cron
 ) -> list[LineDifference]:
-    """Return the differences in (*after*, *until*]; cron uses the host's *timezone*."""
+    """Return the differences from *after* (exclusive) to *until*. *timezone* is the host's, which cron uses."""
     found = []
     by_cron = starts([pair.taken.cron_line for pair in pairs], timezone, after, until, cron)
     for pair, old in zip(pairs, by_cron, strict=True):
@@ -94,7 +97,7 @@ def differences(
 
 
 def _due(schedule: ScheduleSettings, after: datetime, until: datetime) -> list[datetime]:
-    """Yield when jobs of *schedule* may begin, with the delay of its ``spread``."""
+    """Return when jobs of *schedule* may begin, including the delay from its ``spread``."""
     late = spread_offset(schedule)
     seconds = timing(schedule.cron, schedule.every, schedule.timezone).seconds(after - late, until - late)
     return [datetime.fromtimestamp(second, UTC) + late for second in seconds]

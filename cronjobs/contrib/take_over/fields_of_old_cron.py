@@ -1,6 +1,6 @@
 """Parse the five fields of a crontab line as cron's C code does. Pure.
 
-It shares no code with ``crontime``, since ``crontab compare`` compares the two.
+This module shares no code with ``crontime``, since ``crontab compare`` checks one against the other.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 class BadField(ValueError):
-    """Cron refuses this field; the message says which and what is wrong."""
+    """Cron refuses a field. The message names the field and says what is wrong."""
 
 
 @dataclass(frozen=True)
 class CronFields:
     """The minutes, hours and days that the fields select.
 
-    Weekdays run from 0 to 7: 0 and 7 are Sunday, and are set together.
+    Weekdays run from 0 to 7. Both 0 and 7 are Sunday, and are set together.
 
-    A "*" at the beginning of a field sets its flag: MIN_STAR, HR_STAR, DOM_STAR, DOW_STAR in cron.h.
+    A field's flag is true if the field begins with "*". In cron.h, these flags are MIN_STAR, HR_STAR, DOM_STAR and
+    DOW_STAR.
     """
 
     minutes: frozenset[int]
@@ -39,7 +40,7 @@ class CronFields:
 
     @property
     def wild(self) -> bool:
-        """Whether the line follows a clock change at once (it has a "*")."""
+        """Whether the line follows a clock change at once: its minute or hour begins with "*"."""
         return self.minute_star or self.hour_star
 
     def on_day(self, day: int, month: int, weekday: int) -> bool:
@@ -60,7 +61,7 @@ _MONTHS: Final = frozenset(range(1, 13))
 _WEEK: Final = frozenset(range(8))
 _FIRST: Final = frozenset({1})
 _SUNDAY: Final = frozenset({0, 7})
-_NAMES: Final = {  # load_entry in entry.c; @daily sets no day flags there, which is equivalent: all days match
+_NAMES: Final = {  # from load_entry in entry.c. @daily sets no day flags; that is equivalent, since all days match
     "@yearly": _at_midnight(_FIRST, _FIRST, _WEEK, weekday_star=True),
     "@annually": _at_midnight(_FIRST, _FIRST, _WEEK, weekday_star=True),
     "@monthly": _at_midnight(_FIRST, _MONTHS, _WEEK, weekday_star=True),
@@ -72,7 +73,7 @@ _NAMES: Final = {  # load_entry in entry.c; @daily sets no day flags there, whic
 
 
 def read_fields(when: str, cron: Cron) -> CronFields:
-    """Parse *when*, in the form of ``CrontabEntry.when``. Raises BadField if cron would refuse it."""
+    """Parse *when*, which is a ``CrontabEntry.when``. Raises BadField if cron would refuse *when*."""
     if when.startswith("@"):
         if when not in _NAMES:
             raise BadField(f'"{when}" is not a name that cron knows')
@@ -95,7 +96,7 @@ def read_fields(when: str, cron: Cron) -> CronFields:
 
 
 def _values(kind: str, word: str, low: int, high: int, names: tuple[str, ...], cron: Cron) -> frozenset[int]:
-    """Parse a list of ranges: get_list in entry.c."""
+    """Parse a list of ranges, like get_list in entry.c."""
     found: set[int] = set()
     try:
         for item in word.split(","):
@@ -106,7 +107,7 @@ def _values(kind: str, word: str, low: int, high: int, names: tuple[str, ...], c
 
 
 def _range(item: str, low: int, high: int, names: tuple[str, ...], cron: Cron) -> set[int]:
-    """get_range in entry.c: "*", a number, or a range; a step may follow "*" or a range."""
+    """Parse "*", a number, or a range, like get_range in entry.c. A step may follow "*" or a range."""
     if "~" in item and cron == "cronie":
         raise BadField("a time that cronie chooses at random")
     body, slash, step_text = item.partition("/")
@@ -138,7 +139,7 @@ def _range(item: str, low: int, high: int, names: tuple[str, ...], cron: Cron) -
 
 
 def _number(text: str, low: int, names: tuple[str, ...]) -> int:
-    """get_number in entry.c: names are whole words, in any case."""
+    """Parse a number or a name, like get_number in entry.c. A name is a whole word, in any case."""
     if text.lower() in names:
         return names.index(text.lower()) + low
     if not text.isascii() or not text.isdigit() or len(text) > 9:

@@ -1,17 +1,17 @@
-"""Simulate when cron itself starts each line: its main loop, minute by minute, with its clock-change rules. Pure.
+"""Compute when cron itself starts each line, by simulating cron's main loop minute by minute. Pure.
 
-Written after main() and find_jobs() in cron.c of Debian's cron 3.0pl1-162 and of cronie 1.7. It shares no code
-with ``crontime``, since ``crontab compare`` compares the two.
+The simulation follows main() and find_jobs() in cron.c of Debian's cron 3.0pl1-162 and of cronie 1.7. It shares no code
+with ``crontime``, since ``crontab compare`` checks one against the other.
 
-Cron keeps a virtual time: the minute on the wall, counted from 1970 as if the wall showed UTC. Each minute it compares
-that with the clock:
+Cron keeps a virtual time: the local time as minutes since 1970, as if local time were UTC. Each minute, cron compares
+the clock with its virtual time. The clock may be
 
-- a minute later, the normal case: every matching line runs;
-- up to 5 minutes later: each minute in between is run, as if cron had woken up late;
-- up to 3 hours later (summer time begins): lines with a "*" run by the new time, the others for each minute that was
-  left out, so a line that matches two of these runs twice. Cron waits for 10 s after each; here all run at once;
-- up to 3 hours earlier (summer time ends): only lines with a "*" run, until the clock is where it was;
-- more than that: cron adopts the new time, and skipped minutes do not run.
+- one minute ahead, the normal case: every matching line runs;
+- up to 5 minutes ahead: cron runs each minute in between, as if it had woken up late;
+- up to 3 hours ahead (summer time begins): lines with a "*" run by the new time. The other lines run for each skipped
+  minute, so a line that matches two of them runs twice. Cron waits for 10 s after each; here all run at once;
+- up to 3 hours behind (summer time ends): only lines with a "*" run until the clock has caught up;
+- further ahead or behind: cron adopts the new time, and skipped minutes do not run.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from cronjobs.desk.crontab.lines import Cron
 _HOURS_3 = 180  # minutes: 3 * MINUTE_COUNT
 _DAY = 1440
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
-_LEAD = 2 * _DAY  # start this much before the range, to know of a clock change just before it
+_LEAD = 2 * _DAY  # the simulation starts this much before the range, to see a clock change just before the range
 
 
 @dataclass(frozen=True)
 class TimedLine:
-    """One line's fields.
+    """The fields of a line, and its CRON_TZ, which only cronie supports.
 
-    ``timezone``: its CRON_TZ, which only cronie supports. None means not set, and "" set empty.
+    ``timezone`` is None if CRON_TZ is not set, and "" if CRON_TZ is set but empty.
     """
 
     fields: CronFields
@@ -45,7 +45,7 @@ class TimedLine:
 def starts(
     lines: Sequence[TimedLine], timezone: str, after: datetime, until: datetime, cron: Cron
 ) -> list[list[datetime]]:
-    """Return the minutes in (*after*, *until*] at which cron starts each line; two starts are listed twice."""
+    """Return for each line when cron starts it, from *after* (exclusive) to *until*. Two starts are listed twice."""
     first = _minute(after) + 1
     last = _minute(until)
     found: list[list[datetime]] = [[] for _ in lines]
@@ -70,14 +70,14 @@ def _bits(hit: int) -> Iterator[int]:
 
 
 def _starts(lines: Sequence[TimedLine], zone: _Offsets, first: int, last: int, cron: Cron) -> Iterator[tuple[int, int]]:
-    """main() in cron.c: yield each real minute and the lines started in it, repeated if started twice."""
+    """Yield each real minute and the lines that main() in cron.c starts in it. A minute may come several times."""
     find = _Matching(lines).found
     offset = zone.at(first - 1)
     counted_by = offset  # cronie's oldGMToff: the offset that the virtual time uses
     virtual = first - 1 + offset
     summer = zone.is_summer(first - 1)
     for now in range(first, last + 1):
-        # set_time(): cronie re-reads the offset only if tm_isdst has changed.
+        # As in its set_time(), cronie re-reads the offset only if tm_isdst has changed.
         if cron == "debian" or summer != (summer := zone.is_summer(now)):
             offset = zone.at(now)
         running = now + offset
@@ -104,7 +104,7 @@ def _starts(lines: Sequence[TimedLine], zone: _Offsets, first: int, last: int, c
 
 
 class _Matching:
-    """Matches minutes for all lines at once with a bit per line, so that a minute costs a few operations."""
+    """Matches a minute against all lines at once, with one bit per line, so that a minute costs few operations."""
 
     def __init__(self, lines: Sequence[TimedLine]) -> None:
         here = [(number, line) for number, line in enumerate(lines) if not line.timezone]
@@ -119,9 +119,10 @@ class _Matching:
         self.wild = sum(1 << number for number, line in enumerate(lines) if line.fields.wild)
 
     def found(self, at: int, wild: bool, fixed: bool, counted_by: int, offset: int) -> int:
-        """find_jobs(): return the lines with a "*", the others, or both, that match the local minute *at*.
+        """Return the lines that match the local minute *at*, like find_jobs() in cron.c.
 
-        *counted_by*: the offset of *at*; *offset*: that of now.
+        *wild* selects lines with a "*", and *fixed* the other lines. *counted_by* is the UTC offset of *at*, and
+        *offset* is the present one.
         """
         hit = self.here.matching(at)
         for zone, table in self.elsewhere:

@@ -28,7 +28,7 @@ from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.text import one_line
 
-EARLY: Final = range(2, 40)  # seconds of a minute when cron has read the crontab and a tick still has time
+EARLY: Final = range(2, 40)  # in these seconds of a minute, cron has read the crontab and a tick still has time
 
 
 def swap(
@@ -38,10 +38,10 @@ def swap(
     dry_run: DryRunOption = False,
     force: ForceOption = False,
 ) -> None:
-    """Let cronjobs run your crontab's imported lines: comment them out there, in one write.
+    """Let cronjobs run the imported lines of your crontab, and comment them out there, in one write.
 
-    First one tick is tried in cron's environment, as install does. A line that no schedule runs stays as it is, and is
-    named. A copy of the crontab is kept; restore puts the lines back.
+    First, swap tries one tick in cron's environment, as install does. Lines that no schedule runs stay as they are and
+    are listed. A copy of the old crontab is kept, and restore puts the lines back.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()
@@ -74,9 +74,9 @@ def swap(
 
 
 def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
-    """Undo swap: give its lines back to cron, byte for byte, and remove this configuration's block.
+    """Undo swap: restore the lines byte for byte, so that cron runs them, and remove this configuration's block.
 
-    The configuration file need not exist any more. Lines that you have written since stay as they are.
+    The configuration file need not exist any more. Lines that you have added since the swap stay as they are.
     """
     file = config_file(context, config)
     old = program.read()
@@ -93,10 +93,10 @@ def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRun
 
 
 def _early_in_a_minute() -> datetime:
-    """Wait until cron has started its lines for this minute and much of the minute is left; return the minute.
+    """Wait until cron has started this minute's lines and much of the minute is left. Return the minute.
 
-    Schedules start with the first tick; cron stops with its next minute. If a minute began between the two, lines
-    would run twice or not at all.
+    The schedules start with the first tick. Cron stops running the lines at its next minute. If a minute began between
+    these two events, lines would run twice or not at all.
     """
     if not EARLY.start <= SYSTEM.now().second < EARLY.stop:
         complain("waiting for the next minute to begin, so that nothing runs twice …")

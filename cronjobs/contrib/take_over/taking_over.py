@@ -21,8 +21,11 @@ from cronjobs.errors import CronError
 
 @dataclass(frozen=True)
 class TakenLine:
-    """A line and its entry: ``cron`` is due in ``timezone`` when the line's fields match; ``fields`` as cron parses
-    them. ``inherited``: variables that come from cron's own environment (PAM)."""
+    """A crontab line and its entry in the YAML.
+
+    ``fields`` are as cron parses them. ``cron``, in ``timezone``, is our expression for the same times. ``inherited``
+    names variables that come from cron's own environment (PAM).
+    """
 
     line: CrontabEntry
     fields: CronFields
@@ -42,7 +45,7 @@ class TakenLine:
 
 @dataclass(frozen=True)
 class LeftLine:
-    """A line that stays in the crontab. ``broken``: cron itself cannot read it."""
+    """A line that stays in the crontab. If ``broken``, cron itself cannot read the line."""
 
     number: int
     text: str
@@ -55,13 +58,13 @@ class TakenOver:
     taken: tuple[TakenLine, ...]
     left: tuple[LeftLine, ...]
     notes: tuple[str, ...]
-    mail_to: tuple[str, ...]  # MAILTO's addresses above the imported lines, in the form for alerts
+    mail_to: tuple[str, ...]  # the addresses in MAILTO above the imported lines, as alerts expect them
     mail_from: str | None = None
 
 
 @dataclass(frozen=True)
 class Importer:
-    """The crontab's context: its *owner*, the host's *timezone*, the kind of *cron*, and PAM's variables."""
+    """Converts a crontab, given its *owner*, the host's *timezone*, the kind of *cron*, and PAM's variables."""
 
     owner: pwd.struct_passwd
     timezone: str
@@ -69,7 +72,7 @@ class Importer:
     from_pam: Collection[str] = ()
 
     def take_over(self, crontab: str) -> TakenOver:
-        """Convert every line of *crontab*, or give the reason why it stays."""
+        """Convert every line of *crontab*, or give the reason why the line stays there."""
         taken: list[TakenLine] = []
         left: list[LeftLine] = []
         names: set[str] = set()
@@ -171,7 +174,7 @@ _ADDRESS: Final = re.compile(r"[!-~]{1,64}@[!-~]{1,255}")
 
 
 def _addresses(taken: list[TakenLine]) -> tuple[tuple[str, ...], list[str]]:
-    """Return whom cron mails output (local users as user@localhost), and messages about invalid addresses."""
+    """Return the addresses that cron mails output to, and messages about invalid ones. "ann" becomes ann@localhost."""
     found: dict[str, None] = {}
     notes = []
     for mail_to in dict.fromkeys(dict(each.line.settings).get("MAILTO", "") for each in taken):
@@ -188,10 +191,10 @@ def _addresses(taken: list[TakenLine]) -> tuple[tuple[str, ...], list[str]]:
 
 
 def expression(when: str, fields: CronFields) -> str:
-    """Return our expression for the times that cron reads in *when*, unchanged if possible.
+    """Return an expression for the times at which cron runs *when*. If possible, return *when* unchanged.
 
-    Our grammar refuses likely mistakes such as "*/90" or "5-3"; these are rewritten. Raises CronError if that is
-    impossible or the line never runs.
+    Our grammar refuses likely mistakes such as "*/90" or "5-3", so these are rewritten. Raises CronError if that is
+    impossible or if the line never runs.
     """
     try:
         if _selects(grammar.parse(when), fields):
