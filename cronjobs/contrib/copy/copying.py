@@ -189,9 +189,9 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
 
 
 def _hold_closed(old: Connection, where: str) -> None:
-    """Check that the old side is closed. The caller's write transaction keeps it closed until the new side has committed.
+    """Check that the old side is closed. The caller's write transaction keeps it closed until the new side commits.
 
-    The caller may wait long, since COMMIT waits for a synchronous standby.
+    That may take long, since COMMIT waits for a synchronous standby.
     """
     if read_meta(old).environment != where:
         raise CopyRefused('"cronjobs db adopt" reopened the old side meanwhile; nothing was copied')

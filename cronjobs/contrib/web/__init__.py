@@ -1,7 +1,7 @@
-"""Pages for the browser: findings, schedules, jobs, queues, hosts, as one WSGI application.
+"""Web pages with findings, schedules, jobs, queues and hosts, as one WSGI application.
 
-``cronjobs web`` serves them; ``app()`` and ``flask_blueprint()`` put them into an app of yours, and ``basic_auth()``
-lets in who knows a password. They need the extra: ``pip install 'cronjobs[web]'``.
+``cronjobs web`` serves the pages. ``app()`` and ``flask_blueprint()`` mount them in an app of yours, and
+``basic_auth()`` protects them with a password. The pages need the extra: ``pip install 'cronjobs[web]'``.
 """
 
 from cronjobs.contrib.web.missing import WebMissing

@@ -1,4 +1,4 @@
-"""The actions of the pages' forms. They do what the commands do, and the audit trail names the visitor."""
+"""The actions of the pages' forms. They do the same as the commands, and the audit trail names the visitor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Act:
-    """One POST: who does it, at which host, with which fields."""
+    """One POST: the visitor, the host that serves the pages, and the form's fields."""
 
     connection: Connection
     settings: Settings
@@ -56,7 +56,7 @@ class Act:
         return one_line(clean(why), 500) if why else None
 
     def run(self, action: str, arguments: Mapping[str, Any]) -> Done:
-        """*action*: of ACTIONS. Raises ForeignDatabase for a database that is not ours."""
+        """Run *action*, a key of ACTIONS. Raises ForeignDatabase if the database is not ours."""
         found = require_schema(self.connection)
         is_ours(self.settings, found.project, found.environment)
         return ACTIONS[action](self, **arguments)
@@ -68,7 +68,7 @@ class Act:
         return Done(f"/jobs/{job_id}", done if changed.done else said)
 
     def _release(self, job_id: int) -> Done:
-        """Only where its runner is certainly gone, as seen from the host that serves the pages."""
+        """Release the job, but only if this host, which serves the pages, is certain that the runner is gone."""
         where = f"/jobs/{job_id}"
         held = operating.held(self.connection, [job_id]).get(job_id)
         if held is None:
@@ -158,7 +158,7 @@ class Act:
         )
 
 
-# Where a form is sent, and what then is done.
+# The action for each address that a form is sent to.
 ACTIONS: Final[Mapping[str, Callable[..., Done]]] = {
     f"/jobs/<id:job_id>/<any({', '.join(CHANGES)}):verb>": Act._change,
     "/jobs/<id:job_id>/release": Act._release,

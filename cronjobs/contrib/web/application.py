@@ -1,4 +1,4 @@
-"""The pages as one WSGI application: who is let in, which page, what a form does, and what goes wrong."""
+"""The pages as one WSGI application: check access, show pages, run the forms' actions, and report errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PAGES: Final[dict[str, Callable[..., str]]] = {
     "/hosts": hosts,
 }
 BULK: Final = f"/bulk/<any({', '.join(CHANGES)}):verb>"  # one step of a change of many jobs
-# By status, what the link to the first page says, where that may help.
+# The text of an error page's link to the first page, by HTTP status. Other error pages have no link.
 _GO_ON: Final = {401: "If you have just opened the link, go on to the pages."} | dict.fromkeys(
     (400, 404, 405, 409), "Back to the overview"
 )
@@ -88,7 +88,7 @@ ROUTES: Final = Map(
 
 @dataclass
 class Application:
-    """``host``: where actions are done, for the audit trail."""
+    """The WSGI callable. ``host`` is this host's name, which the audit trail records with each action."""
 
     current: Current
     doors: Doors
@@ -98,12 +98,12 @@ class Application:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         try:
             request = PageRequest(environ)
-        except UnicodeError:  # what is no address in WSGI's spelling
+        except UnicodeError:  # the address is not encoded as WSGI requires
             return told(NotFound("there is no such page"))(environ, start_response)
         return self._answer(request)(environ, start_response)
 
     def _answer(self, request: PageRequest) -> Response:
-        base: str | None = None  # where the pages are mounted is not known yet
+        base: str | None = None  # the path at which the pages are mounted; not known yet
         try:
             base = request.base
             visitor = self.access.admit(request)
@@ -159,7 +159,7 @@ def answer(body: str | bytes, kind: str = HTML) -> Response:
 
 
 def led_to(where: str) -> Response:
-    """After a POST, and from the one-time link to the address without it."""
+    """Return a redirect, after a POST, or from the one-time link to an address without the token."""
     response = redirect(where, 303)
     response.data = b""
     response.headers.update(HEADERS)
@@ -167,7 +167,7 @@ def led_to(where: str) -> Response:
 
 
 def told(refused: HTTPException, base: str | None = None) -> Response:
-    """A page for whoever may see none: without style, without anything from the database."""
+    """Return an error page. Anybody may see it, so it has no style sheet and nothing from the database."""
     go_on = _GO_ON.get(refused.code or 0) if base is not None else None
     response = refused.get_response()
     page = rendered("told.html", title=refused.name, sentence=refused.description, home=f"{base}/", go_on=go_on)
@@ -177,5 +177,5 @@ def told(refused: HTTPException, base: str | None = None) -> Response:
 
 
 def packaged(name: str) -> bytes:
-    """A file of ours that browsers fetch."""
+    """Return one of the static files that browsers fetch."""
     return files(PACKAGE).joinpath("static", name).read_bytes()

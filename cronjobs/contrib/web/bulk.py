@@ -1,7 +1,8 @@
-"""Retry, cancel or dismiss many jobs: a page says what will happen, then each request does a step.
+"""Retry, cancel or dismiss many jobs. A page says what will happen, then each request does one step.
 
-All that a step needs is in its form, and in the address of the page after it: who closes the page leaves the rest as it
-was, and whoever opens the address goes on. What was done so far is read from the audit trail.
+A step's form contains everything that the step needs, and so does the address of the page after it. If the page is
+closed, the remaining jobs stay unchanged. Opening the address continues the change. The audit trail records what has
+been done so far.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from cronjobs.text import clean, one_line, visible
 AT_MOST: Final = 2_000  # jobs that one request changes
 LONGEST_WHY: Final = 500
 
-# What one statement does to a job, and the word for it when it is done.
+# The function that changes jobs, and the word for a job that it has changed.
 CHANGES: Final[Mapping[str, tuple[Callable[..., Changed], str]]] = {
     "retry": (operating.retry, "retried"),
     "cancel": (operating.cancel, "cancelled"),
@@ -56,7 +57,7 @@ def verbs_for(wanted: Filter) -> list[str]:
 class Step:
     """The state of a change of many jobs.
 
-    It goes on with ids below *below*. The audit trail records what it has done.
+    The next step goes on with ids up to ``below``. The audit trail records what has been done.
     """
 
     verb: str
@@ -68,7 +69,7 @@ class Step:
 
     @classmethod
     def read(cls, given: Mapping[str, str], verb: str, now: datetime) -> Step:
-        """Raises BadRequest."""
+        """Parse the fields of a form or an address. Raises BadRequest."""
         if verb not in CHANGES or "q" not in given:
             raise BadRequest("the form names no action, or no jobs")
         upper = _number(given.get("upper"))
@@ -76,7 +77,7 @@ class Step:
             as_of = datetime.fromisoformat(given.get("as_of", ""))
         except ValueError:
             raise BadRequest("the form's as_of is not an instant") from None
-        # Of jobs that died after the change began, each may have been changed by it.
+        # Jobs that died after as_of are left alone, since the change itself may have retried them.
         if as_of.tzinfo is None or as_of > now:
             raise BadRequest("the form's as_of has no time zone, or is in the future")
         below = _number(given.get("below", str(upper)))
@@ -94,18 +95,18 @@ class Step:
 
     @property
     def query(self) -> dict[str, str]:
-        """The address from which it goes on."""
+        """The query of the address that continues the change."""
         return {"verb": self.verb, "all": "1", "why": self.why, **self.fields}
 
     @property
     def filter(self) -> dict[str, str]:
-        """For the audit trail, the same in each step."""
+        """The filter that the audit trail records. It is the same in each step."""
         return {"search": self.typed, "up_to": str(self.upper), "as_of": self.as_of.isoformat()}
 
     def bulk(self, times: Times) -> Bulk:
-        """Raises UsageError for a search that cannot be read.
+        """Return which jobs to change. Raises UsageError if the search cannot be parsed.
 
-        A span of ``since:`` is one back from when the change began: it must not choose other jobs in each step.
+        A span in ``since:`` counts back from when the change began, so that all steps choose from the same jobs.
         """
         if visible(masking.hide(self.typed)) != self.typed:
             raise UsageError("this search contains a secret or a control character, and pages do not repeat those")
@@ -119,7 +120,7 @@ def _number(text: str | None) -> int:
 
 
 def do_step(doors: Doors, settings: Settings, actor: str, host: str, given: Mapping[str, str], verb: str) -> Step:
-    """Change at most AT_MOST jobs, in short transactions; return where the next step begins."""
+    """Change at most AT_MOST jobs, in short transactions. Return the next step."""
     with doors.read() as connection:
         _require_ours(connection, settings)
         times = Times(database_now(connection), settings.timezone)

@@ -1,4 +1,4 @@
-"""Charts of what ended and how long it had waited, by hour or by day, each also as a table. Pure."""
+"""Charts of ended jobs, failures and waiting times, by hour or by day. Pages also show the bars as a table. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from cronjobs.engine.store.counts import HourSum
 from cronjobs.model import rough
 
 HOUR: Final = timedelta(hours=1)
-SPANS: Final = {"24h": 24, "30d": 30}  # bars
+SPANS: Final = {"24h": 24, "30d": 30}  # the number of bars
 HOURS: Final = {"24h": 24, "30d": 30 * 24}
 
 
 @dataclass
 class Bar:
-    """An hour or a day, *name* on the local clock: jobs that ended, attempts that failed, and how long jobs waited."""
+    """The counts of an hour or a day: jobs that ended, attempts that failed, and how long jobs waited.
+
+    ``name`` is the hour or the day in local time.
+    """
 
     name: str
     succeeded: int = 0
@@ -35,7 +38,7 @@ class Bar:
 
     @property
     def waited(self) -> timedelta | None:
-        """The average, or None if nothing began."""
+        """The average waiting time, or None if no job began."""
         return timedelta(microseconds=self.micros / self.timed) if self.timed else None
 
     def add(self, row: HourSum) -> None:
@@ -52,7 +55,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Rect:
-    """A part of a bar, in per cent of the chart."""
+    """A part of a bar. Its place and size are in per cent of the chart."""
 
     kind: str
     x: float
@@ -63,7 +66,7 @@ class Rect:
 
 @dataclass(frozen=True)
 class Chart:
-    """``about``: all of it in a sentence. ``keys``: what each colour stands for, if there are several."""
+    """One chart. ``about`` sums it up in a sentence. ``keys`` explains the colours, if there are several."""
 
     name: str
     about: str
@@ -72,13 +75,16 @@ class Chart:
 
 
 def first_hour(now: datetime, span: str) -> int:
-    """The first hour (since 1970) that is read for a *span*: a day more than 30, as days begin by the local clock."""
+    """Return the first hour to read for *span*, in hours since 1970.
+
+    For 30 days, one more day is read, since days begin at local midnight.
+    """
     hours = 24 if span == "24h" else 31 * 24
     return hour_of(now) - hours + 1
 
 
 def bars(rows: Collection[HourSum], times: LocalTimes, span: str) -> list[Bar]:
-    """The hours of the last 24, or the last 30 days of the local clock, the oldest first; each is there."""
+    """Return a bar for each of the last 24 hours, or of the last 30 local days, oldest first, even if it is empty."""
     if span == "24h":
         last = hour_of(times.about)
         hours = range(last - SPANS[span] + 1, last + 1)
@@ -150,7 +156,7 @@ def _rect(kind: str, number: int, count: int, value: float, most: float, below: 
 
 
 def axis(found: Sequence[Bar], span: str) -> list[tuple[float, str]]:
-    """Return the labels below the bars, each with the place where its bar begins."""
+    """Return the labels below the bars, each with the place of its bar in per cent."""
     step, cut = (6, 0) if span == "24h" else (7, len("2026-"))
     return [(_round(100 * place / len(found)), found[place].name[cut:]) for place in range(0, len(found), step)]
 

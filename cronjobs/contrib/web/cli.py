@@ -1,4 +1,4 @@
-"""``cronjobs web``: the pages for the browser, served from here."""
+"""``cronjobs web``: serve the web pages from this machine."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def web(
 ) -> None:
     """Serve web pages: findings, the last day of every schedule, jobs, queues, hosts.
 
-    Needs pip install 'cronjobs[web]'. Prints a link that works once, in one browser, and serves until Ctrl-C or
-    SIGTERM. Without --actions the pages are read-only. It listens on this machine only; to open the pages from
+    web needs pip install 'cronjobs[web]'. It prints a link that works once, in one browser, and serves until Ctrl-C or
+    SIGTERM. Without --actions, the pages are read-only. web listens on this machine only. To open the pages from
     elsewhere, use ssh -L 8642:127.0.0.1:8642 or a TLS proxy.
     """
     if not is_loopback(host) and not behind_proxy:
@@ -79,7 +79,7 @@ def web(
             raise CronjobsError(f"cannot listen on {where}: {error.strerror or error}") from None
         served = f"[{host}]" if ":" in host else host
         access.hosts = [f"{served}:{server.port}".lower(), *names]
-        access.cookie = f"cronjobs_{server.port}"  # a browser keeps one jar for all ports of a host
+        access.cookie = f"cronjobs_{server.port}"  # browsers share cookies between all ports of a host
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             server.stop()

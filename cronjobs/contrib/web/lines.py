@@ -1,4 +1,4 @@
-"""Errors of several lines, which sentences and lists have in one line with ``\\n`` in it, as lines again. Pure."""
+"""Split errors into lines again. Sentences and lists have them in one line, with ``\\n`` for each newline. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Final
 from cronjobs import masking
 from cronjobs.text import one_line
 
-LONGEST: Final = 4_000  # characters of an error that are looked at
-ENOUGH: Final = 40  # of the end of the first line, to know it by
+LONGEST: Final = 4_000  # only this many characters of an error are read
+ENOUGH: Final = 40  # characters at the end of an error's first line that identify it
 NEWLINE: Final = r"\n"
 
 
 def in_lines(sentence: str, texts: Iterable[str | None]) -> str:
-    """*sentence* with the newlines that the *texts* in it really have; another backslash stays one (``C:\\new``)."""
+    """Return *sentence* with the newlines that the *texts* in it have. Other backslashes stay (``C:\\new``)."""
     for text in texts:
         first, *others = (one_line(line, LONGEST) for line in _lines(text))
         if first and others:
@@ -23,7 +23,7 @@ def in_lines(sentence: str, texts: Iterable[str | None]) -> str:
 
 
 def _in_lines(sentence: str, first: str, others: Sequence[str]) -> str:
-    """The text may be cut anywhere: as many lines of it as there are."""
+    """Restore the newlines of one text, which may be cut off anywhere."""
     told, rest, begin = "", sentence, first[-ENOUGH:]
     while (place := rest.find(begin + NEWLINE)) >= 0:
         told, rest = told + rest[: place + len(begin)], rest[place + len(begin) :]
@@ -38,7 +38,7 @@ def _in_lines(sentence: str, first: str, others: Sequence[str]) -> str:
 
 
 def beside(text: str | None) -> str:
-    """The lines of *text* in one, for a cell: "no route to host / rsync: 12"."""
+    """Join the lines of *text* for a table cell, as in "no route to host / rsync: 12"."""
     return " / ".join(line.strip() for line in _lines(text) if line.strip())
 
 

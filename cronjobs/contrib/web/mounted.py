@@ -1,4 +1,4 @@
-"""The pages inside an app of yours: its users, its login, its web server."""
+"""The pages mounted in an app of yours, with the app's users, login and web server."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def app(
     may_act: MayAct | None = None,
     config: str | Path | None = None,
 ) -> Mounted:
-    """The pages as one WSGI callable, to be mounted at any path: it honours SCRIPT_NAME.
+    """Return the pages as one WSGI callable. Mount it at any path: it honours SCRIPT_NAME.
 
-    *connect* is ``engine.connect`` of the app's SQLAlchemy engine; without it the app opens the configuration's
-    database. *viewer* gets the WSGI environment and returns the name of the user, or None for nobody; without *viewer*
-    nobody sees anything. *may_act* says whether this user may also act; without it nobody may. *config* is the path of
-    cronjobs.yaml (default: $CRONJOBS_CONFIG, else ./cronjobs.yaml). The file is read at the first request; until then
-    nothing is opened.
+    *connect* is ``engine.connect`` of the app's SQLAlchemy engine. Without *connect*, the pages open the
+    configuration's database. *viewer* gets the WSGI environment and returns the user's name, or None for somebody who
+    may see nothing. Without *viewer*, nobody sees anything. *may_act* gets the WSGI environment and returns whether the
+    user may act. Without *may_act*, nobody may act. *config* is the path of cronjobs.yaml (default: $CRONJOBS_CONFIG,
+    else ./cronjobs.yaml). Until the first request, the file is not read and nothing is opened.
     """
     return Mounted(connect, ByApp(viewer, may_act), None if config is None else Path(config))
 
@@ -53,7 +53,7 @@ def _nobody() -> AbstractContextManager[Connection]:
 
 @dataclass
 class Mounted:
-    """``close`` ends the connections that it has opened itself, if any."""
+    """The WSGI callable that ``app`` returns. ``close`` closes the database connections that it has opened, if any."""
 
     connect: Connect | None
     access: ByApp
@@ -71,7 +71,7 @@ class Mounted:
         return self._made(environ, start_response)
 
     def _make(self) -> Application:
-        if self.access.viewer is None:  # nobody gets as far as any of it
+        if self.access.viewer is None:  # nobody is let in, so nothing is read or opened
             nothing = Settings(Path("cronjobs.yaml"), Path())
             return Application(Current(nothing), LentDoors(_nobody), self.access, "")
         settings = self._settings()
@@ -100,16 +100,17 @@ def flask_blueprint(
     config: str | Path | None = None,
     name: str = "cronjobs",
 ) -> Any:
-    """The same as a Flask blueprint: ``flask_app.register_blueprint(flask_blueprint(…), url_prefix="/jobs")``.
+    """Return the pages of ``app()`` as a Flask blueprint.
 
-    *viewer* and *may_act* are called inside Flask's request, so that they may use its session and user.
+    Register it with ``flask_app.register_blueprint(flask_blueprint(…), url_prefix="/jobs")``. *viewer* and *may_act*
+    are called inside Flask's request, so they can use its session and user.
     """
     flask: Any = import_module("flask")
     pages = app(connect, viewer=viewer, may_act=may_act, config=config)
     blueprint = flask.Blueprint(name, __name__)
 
     def show(path: str = "") -> Any:
-        # The stream, not the data: who is not let in may send any amount, and nobody reads it.
+        # Pass the stream rather than the data, so that a large body from somebody who is not let in is never read.
         environ = dict(flask.request.environ) | {"wsgi.input": flask.request.stream}
         mount, whole = environ.get("SCRIPT_NAME", ""), environ.get("PATH_INFO", "")
         before = whole[: len(whole) - len(path.encode().decode("latin-1"))].rstrip("/")

@@ -1,4 +1,4 @@
-"""The progress of running jobs, as a bar with words beside it, and when they will be done at that pace. Pure."""
+"""The progress of running jobs: a bar, the words beside the bar, and the estimated end. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cronjobs.engine.rules.progress import in_words, reported_of, time_left
 
 @dataclass(frozen=True)
 class Progress:
-    """If ``of`` is None, the total is unknown, and there is no bar. ``end_at`` is None if no estimate is honest."""
+    """If ``of`` is None, the total is unknown, and there is no bar. ``end_at`` is None without an honest estimate."""
 
     words: str
     done: float
@@ -24,7 +24,7 @@ class Progress:
 def progress_of(column: Any, started_at: datetime | None, now: datetime) -> Progress | None:
     """Return the progress in the row's *column*, or None if the attempt has reported none.
 
-    Its end is never before *now*.
+    The estimated end is never before *now*.
     """
     reported = reported_of(column)
     if reported is None or reported.progress.done is None:
@@ -33,12 +33,12 @@ def progress_of(column: Any, started_at: datetime | None, now: datetime) -> Prog
     left = time_left(reported, started_at, now) if started_at is not None else None
     try:
         end_at = None if left is None else now + left
-    except OverflowError:  # at its pace so far it takes thousands of years
+    except OverflowError:  # at the pace so far, the job would take thousands of years
         end_at = None
     return Progress(safe(in_words(reported.progress)), done if of is None else min(done, of), of, end_at)
 
 
 def progress_by_id(rows: Iterable[Any], columns: Mapping[int, Any], now: datetime) -> dict[int, Progress]:
-    """Of those *rows* of running jobs that have reported something."""
+    """Return, by id, the progress of those running jobs in *rows* that have reported any."""
     found = {row.id: progress_of(columns.get(row.id), row.started_at, now) for row in rows}
     return {job_id: progress for job_id, progress in found.items() if progress is not None}

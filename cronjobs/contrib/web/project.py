@@ -19,7 +19,7 @@ from cronjobs.errors import CronjobsError
 
 
 class Doors(Protocol):
-    """``read`` and ``write`` are one short transaction each."""
+    """Access to the database. ``read`` and ``write`` open one short transaction each."""
 
     def read(self) -> AbstractContextManager[Connection]: ...
     def write(self) -> AbstractContextManager[Connection]: ...
@@ -27,7 +27,7 @@ class Doors(Protocol):
 
 @dataclass(frozen=True)
 class OwnDoors:
-    """Through a Database of ours."""
+    """Access through a Database of ours."""
 
     database: Database
 
@@ -44,7 +44,7 @@ class OwnDoors:
 
 @dataclass(frozen=True)
 class LentDoors:
-    """Through the app's own SQLAlchemy connections: *connect* is ``engine.connect`` or the like."""
+    """Access through the app's own SQLAlchemy connections. *connect* is ``engine.connect`` or similar."""
 
     connect: Callable[[], AbstractContextManager[Connection]]
     schema: str | None = None
@@ -63,7 +63,7 @@ class LentDoors:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         with self._connected() as connection:
-            if connection.in_transaction():  # whoever began it ends it
+            if connection.in_transaction():  # the app began the transaction, so the app ends it
                 yield connection
             else:
                 with connection.begin():
@@ -81,10 +81,10 @@ class LentDoors:
 
 @dataclass
 class Current:
-    """The settings, read again when the file has changed; one that cannot be read changes nothing.
+    """The settings and job types. When the file has changed, they are read again.
 
-    Job types are those of the file, and what this process had imported when it began: what is due and cannot run is
-    judged by what ticks knew.
+    If the file cannot be read, the settings stay as they were. The job types are those in the file and those that this
+    process has imported. Which due jobs cannot run is judged by the job types that ticks knew.
     """
 
     settings: Settings
@@ -104,7 +104,7 @@ class Current:
                 try:
                     self.settings = self.reload()
                 except CronjobsError:
-                    pass  # half written, or broken: "cronjobs check" says how
+                    pass  # the file is half written or broken; "cronjobs check" says what is wrong
                 self._types = assembled(self.settings, [])
             return self.settings, self._types
 

@@ -1,4 +1,4 @@
-"""The first pages as one file that stands alone, for a mail or a ticket: no address, no script, nothing to fetch."""
+"""The main pages as one self-contained file for a mail or a ticket, without links, scripts or anything to fetch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATELY: Final = 200
 
 
 def report(connection: Connection, settings: Settings, types: JobTypes) -> str:
-    """Findings, why jobs died, charts, schedules, what died, the last jobs, errors, queues and hosts, as HTML."""
+    """Return the HTML: findings, causes, charts, schedules, dead jobs, the last jobs, errors, queues and hosts."""
     health = look(connection, settings, types)
     sheet = packaged("style.css").decode()
     view = View(settings, Times(health.now, settings.timezone), project=health.project, sheet=sheet)

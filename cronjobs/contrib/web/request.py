@@ -1,4 +1,4 @@
-"""A request, read strictly: what is not as browsers send it is refused, not guessed."""
+"""Parse requests strictly: refuse what no browser would send, rather than guess what it means."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from werkzeug.wrappers import Request
 
 LONGEST_FORM: Final = 16 * 1024  # bytes
 MOST_FIELDS: Final = 20
-TICKED: Final = "job"  # the one field that comes more than once: of a checkbox for each job
+TICKED: Final = "job"  # the only field that may be sent more than once: each job has a checkbox
 MOST_TICKED: Final = 500
-# Each part of an address that the pages are mounted at. Also what keeps "//evil.example" out of redirects.
+# The path at which the pages are mounted. This check also keeps "//evil.example" out of redirects.
 _MOUNT: Final = re.compile(r"(?:/[^/\\\s\x00-\x1f\x7f\ufffd]+)*")
 
 
@@ -23,24 +23,24 @@ class PageRequest(Request):
 
     @cached_property
     def base(self) -> str:
-        """Where the pages are mounted, "" or "/a/b". Raises BadRequest."""
+        """The path at which the pages are mounted, such as "" or "/a/b". Raises BadRequest."""
         if not _MOUNT.fullmatch(self.root_path):
             raise BadRequest("the address at which the pages are mounted is not a path")
         return quote(self.root_path)
 
     @cached_property
     def query(self) -> dict[str, str]:
-        """The fields of the address, each once; TICKED has all its values. Raises BadRequest."""
+        """The fields in the address. TICKED has all its values, joined by commas. Raises BadRequest."""
         return _fields(self.query_string)
 
     def fields(self) -> dict[str, str]:
-        """The fields of a form, each once. Raises BadRequest, RequestEntityTooLarge, UnsupportedMediaType."""
+        """Return the form's fields. Raises BadRequest, RequestEntityTooLarge, or UnsupportedMediaType."""
         if self.mimetype != "application/x-www-form-urlencoded":
             raise UnsupportedMediaType("a form is expected here")
         return _fields(self.get_data())
 
     def header(self, name: str) -> str:
-        """ "" if it was not sent."""
+        """Return the header, or "" if it was not sent."""
         return self.headers.get(name, "")
 
     @property
@@ -49,7 +49,7 @@ class PageRequest(Request):
         return self.header("Host").lower()
 
     def is_of(self, origin: str) -> bool:
-        """Whether a page of *origin* is one of this server's."""
+        """Whether *origin* is this server."""
         try:
             return urlsplit(origin).netloc.lower() == self.asked_host
         except ValueError:
@@ -61,7 +61,7 @@ def _fields(encoded: bytes) -> dict[str, str]:
         found = parse_qsl(
             encoded.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS + MOST_TICKED, errors="strict"
         )
-    except ValueError:  # and UnicodeDecodeError
+    except ValueError:  # this includes UnicodeDecodeError
         raise BadRequest("the address or the form data cannot be read") from None
     if any("\0" in part for pair in found for part in pair):
         raise BadRequest("the address or the form data cannot be read")

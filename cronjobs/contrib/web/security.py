@@ -1,6 +1,6 @@
 """Decide who may see the pages and who may act.
 
-That is whoever has the link of ``cronjobs web``, or whomever an app's code names.
+With ``cronjobs web``, whoever opens its link first may see the pages. In an app, the app's code decides.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from cronjobs.text import clean, one_line
 Viewer = Callable[[Mapping[str, Any]], "str | None"]
 MayAct = Callable[[Mapping[str, Any]], bool]
 
-# The pages need their style sheet, icon and script, which fetches the page it is on, and nothing from elsewhere. No
-# script or style is in a page, and no frame.
+# The pages load only our own style sheet, icon and scripts. A script may fetch the page that it is on. Pages contain no
+# inline script or style, and no frame.
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -34,7 +34,7 @@ HEADERS: Final = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",  # browsers that do not know frame-ancestors
+    "X-Frame-Options": "DENY",  # for browsers that do not know frame-ancestors
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -42,12 +42,15 @@ HEADERS: Final = {
 TOKEN: Final = "once"
 REALM: Final[dict[str, str | None]] = {
     "realm": "cronjobs pages"
-}  # with a space Werkzeug quotes it, as the standard wants a realm
+}  # the space makes Werkzeug quote the realm, as the standard requires
 
 
 @dataclass(frozen=True)
 class Visitor:
-    """``name``: for the audit trail. ``csrf``: what each of their forms contains. ``session``: for a cookie, if new."""
+    """``name`` is for the audit trail. ``csrf`` is the token that each of the visitor's forms must contain.
+
+    ``session`` is the value of a new cookie, or None if the visitor has a cookie already.
+    """
 
     name: str
     csrf: str
@@ -57,7 +60,7 @@ class Visitor:
 
 @dataclass(frozen=True)
 class Login:
-    """The one-time link was followed: set the cookie, and go on to the address without the token."""
+    """The visitor has followed the one-time link. Set the cookie, and redirect to the address without the token."""
 
     session: str
 
@@ -67,13 +70,13 @@ class Access(Protocol):
     def cookie(self) -> str: ...
 
     def admit(self, request: PageRequest) -> Visitor | Login:
-        """Raises HTTPException."""
+        """Return the visitor who sent *request*. Raises HTTPException if the visitor is not let in."""
         ...
 
 
 @dataclass
 class ByLink:
-    """Whoever has followed the link, which works once. ``hosts``: what the Host header may say."""
+    """Lets in the browser that followed the link, which works once. ``hosts`` are the Host headers to accept."""
 
     name: str
     hosts: Collection[str]
@@ -84,7 +87,7 @@ class ByLink:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def admit(self, request: PageRequest) -> Visitor | Login:
-        # A page of somebody else's whose name leads to this machine (DNS rebinding) comes with that name.
+        # DNS rebinding: another site's name may resolve to this machine. The Host header then has that name.
         if request.asked_host not in self.hosts:
             raise MisdirectedRequest(
                 "this server does not accept the host name of this address; add it with cronjobs web --allow-host"
@@ -103,7 +106,7 @@ class ByLink:
         return Visitor(self.name, csrf_of(session, self.name), self.may_act)
 
     def _log_in(self, request: PageRequest) -> str | None:
-        # A browser that fetches a link ahead must not use it up.
+        # A browser that prefetches the link must not use it up.
         if "prefetch" in request.header("Sec-Purpose") + request.header("Purpose"):
             return None
         with self._lock:
@@ -115,9 +118,9 @@ class ByLink:
 
 @dataclass(frozen=True)
 class ByApp:
-    """Mounted in an app, which knows its users.
+    """Lets in the users of the app in which the pages are mounted.
 
-    ``viewer``: the user's name, or None for somebody who may see nothing.
+    ``viewer`` returns the user's name, or None for somebody who may see nothing.
     """
 
     viewer: Viewer | None
@@ -142,9 +145,9 @@ class ByApp:
 
 
 def basic_auth(password: str | None) -> Viewer:
-    """A viewer for ``app()``: browsers ask for a name and *password* (HTTP Basic); the audit trail records the name.
+    """Return a viewer for ``app()`` that asks for a name and *password* (HTTP Basic). The audit trail records the name.
 
-    Passwords cross the network in clear text, so use it behind TLS. Raises UsageError if there is no password.
+    Browsers send the password in clear text, so use TLS. Raises UsageError if *password* is None or "".
     """
     if not password:
         raise UsageError("basic_auth() has no password: is the variable set that it comes from?")
@@ -160,16 +163,16 @@ def basic_auth(password: str | None) -> Viewer:
 
 
 def csrf_of(session: str, name: str) -> str:
-    """Whoever does not know the session's cookie cannot make it, and scripts do not see the cookie."""
+    """Return the token for the session's forms. Computing it takes the session's cookie, which scripts cannot read."""
     return hmac.new(session.encode(), f"csrf {name}".encode(), sha256).hexdigest()
 
 
 def require_same_site(request: PageRequest, visitor: Visitor, given: str) -> None:
-    """Raise Forbidden unless a POST comes from one of our own forms, which this visitor was shown."""
+    """Raise Forbidden unless the POST comes from a form of ours that was shown to this visitor, who may act."""
     site, origin = request.header("Sec-Fetch-Site"), request.header("Origin")
     ours = site in ("", "same-origin")
     if origin == "null":
-        # What browsers send from pages with no-referrer, such as ours, but sandboxed frames, too.
+        # Browsers send "null" from pages with no-referrer, such as ours, but also from sandboxed frames.
         ours = site == "same-origin"
     elif origin:
         ours = ours and request.is_of(origin)

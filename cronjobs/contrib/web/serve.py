@@ -1,7 +1,8 @@
-"""The pages by waitress, and what it does not promise (docs/adr/0032).
+"""Serve the pages with waitress, and add the limits that waitress lacks (docs/adr/0032).
 
-waitress reads a request whole before a thread begins with it, so that whoever sends slowly keeps no thread. Ours are
-the deadline for the whole request, however it trickles in, and who gives way when there are too many connections.
+waitress reads a whole request before it hands the request to a thread, so a slow client occupies no thread. This module
+adds a deadline for the whole request, however slowly it trickles in. If there are too many connections, it closes the
+one that has waited longest.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ except ModuleNotFoundError:
     raise WebMissing from None
 
 THREADS: Final = 8
-TIMEOUT_S: Final = 30.0  # for a request to arrive whole; for its answer to be read, and the next request to arrive
+TIMEOUT_S: Final = 30.0  # for a whole request to arrive; then for its answer to be read and the next one to arrive
 LONGEST_HEAD: Final = 32 * 1024  # bytes
-MOST_WAITING: Final = 500  # connections without a whole request; of more than these the oldest is closed
-LEAVING_S: Final = 3.0  # for requests that are being answered
+MOST_WAITING: Final = 500  # connections without a whole request; if there are more, the oldest is closed
+LEAVING_S: Final = 3.0  # after stop(), for requests that are being answered
 
 
 class Parser(HTTPRequestParser):
     def parse_header(self, header_plus: bytes) -> None:
         super().parse_header(header_plus)
-        if self.chunked:  # no form comes so, and waitress keeps the line before a chunk, of any length, in memory
+        if self.chunked:  # forms are not chunked, and waitress keeps a chunk's first line in memory, however long
             raise TransferEncodingNotImplemented("Transfer-Encoding requested is not supported.")
 
 
 class Channel(HTTPChannel):
-    """A connection; ``until``: when it is closed unless a request has arrived whole by then."""
+    """A connection. It is closed at ``until`` unless a whole request has arrived by then."""
 
     parser_class = Parser
 
@@ -60,12 +61,12 @@ class Channel(HTTPChannel):
 
 
 class Server(TcpWSGIServer):
-    """``serve`` returns after ``stop``, which a signal handler may call."""
+    """The web server. ``serve`` returns after ``stop`` is called. A signal handler may call ``stop``."""
 
     channel_class = Channel
 
     def __init__(self, host: str, port: int, application: Callable[[dict[str, Any], Any], Iterable[bytes]]) -> None:
-        """Raises OSError."""
+        """Listen on *host* and *port*. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -80,12 +81,12 @@ class Server(TcpWSGIServer):
             ident="cronjobs",
             backlog=128,
             cleanup_interval=1,
-            connection_limit=MOST_WAITING + 100,  # those that wait, and those that are answered
+            connection_limit=MOST_WAITING + 100,  # connections that wait, and those being answered
             log_socket_errors=False,
-            outbuf_overflow=1 << 26,  # bytes; a page beyond it would be written into a temporary file
+            outbuf_overflow=1 << 26,  # bytes; a longer page would be written to a temporary file
             max_request_header_size=LONGEST_HEAD,
-            max_request_body_size=LONGEST_FORM + 1,  # a longer one is refused by its length, and not read
-            clear_untrusted_proxy_headers=False,  # the application reads them only behind a proxy
+            max_request_body_size=LONGEST_FORM + 1,  # a longer body is refused by its length, unread
+            clear_untrusted_proxy_headers=False,  # the application reads these headers only behind a proxy
         )
         about = (family, listening.type, listening.proto, listening.getsockname())
         super().__init__(application, _sock=listening, adj=adjustments, sockinfo=about, bind_socket=False)
@@ -99,7 +100,7 @@ class Server(TcpWSGIServer):
         return int(self.effective_port)
 
     def stop(self) -> None:
-        if not self._stopped:  # by the second signal the trigger may be closed, and its number another file's
+        if not self._stopped:  # at a second signal, the trigger may be closed and its descriptor reused
             self._stopped = True
             self.pull_trigger()
 
@@ -128,7 +129,7 @@ class Server(TcpWSGIServer):
     def accept(self) -> Any:
         try:
             return super().accept()
-        except OSError:  # there are no more descriptors: one that waits gives way
+        except OSError:  # out of descriptors: close a connection that waits
             self._drop_oldest()
             return None
 

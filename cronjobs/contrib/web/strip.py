@@ -1,4 +1,4 @@
-"""The last 24 hours of a schedule as a strip of 96 quarter-hours; ``macros.html`` draws it, without style or script."""
+"""The last 24 hours of a schedule as a strip of 96 quarter-hours. ``macros.html`` draws it without style or script."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.quarters import NOTHING, QUARTER, WAITING, WORDS, number_of, worse
 
 QUARTERS: Final = 96
-LONGEST: Final = 8  # quarters that one link shows at most: two hours
+LONGEST: Final = 8  # at most this many quarters (two hours) share a link
 LEGEND: Final = tuple(word for letter, word in WORDS.items() if letter != NOTHING)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Quarters in a row of which the same is to be said."""
+    """Consecutive quarters in the same state."""
 
     word: str
     place: int
@@ -27,13 +27,13 @@ class Piece:
 
     @property
     def span(self) -> dict[str, str]:
-        """For the address of the page that shows it."""
+        """The query of the page that shows this piece."""
         return {"from": iso(self.begin), "to": iso(self.end - timedelta(seconds=1))}
 
 
 @dataclass(frozen=True)
 class Strip:
-    """``letters``: one for each quarter, from the *first* on."""
+    """``letters`` has one letter for each quarter, from the quarter number ``first`` on."""
 
     name: str
     letters: str
@@ -53,19 +53,19 @@ class Strip:
 
     @property
     def in_words(self) -> str:
-        """ "in the last 24 h, by quarter-hours: 94 succeeded, 2 dead": for everyone without a mouse."""
+        """The strip for readers without a mouse: "in the last 24 h, by quarter-hours: 94 succeeded, 2 dead"."""
         counts = {word: self.letters.count(letter) for letter, word in reversed(WORDS.items()) if letter != NOTHING}
         told = [f"{count} {word}" for word, count in counts.items() if count]
         return "in the last 24 h, by quarter-hours: " + (", ".join(told) or "nothing was due")
 
 
 def first_quarter(now: datetime) -> int:
-    """The number of the first of the 96; the last one is that of *now*."""
+    """Return the number of the first of the 96 quarters. The last quarter contains *now*."""
     return number_of(now) - QUARTERS + 1
 
 
 def hours_below(first: int, times: LocalTimes) -> list[tuple[float, str]]:
-    """Where on the strip every sixth hour of the local clock begins, in per cent of its width, and which it is."""
+    """Return the start of every sixth local hour, in per cent of the strip's width, with the hour as text."""
     found = []
     for place in range(QUARTERS):
         local = times.local(_instant_of(first + place))
@@ -75,7 +75,7 @@ def hours_below(first: int, times: LocalTimes) -> list[tuple[float, str]]:
 
 
 def strip(name: str, letters: str, next_at: datetime | None, now: datetime) -> Strip:
-    """The quarter of an occurrence that is due and that no tick has settled yet is shown as waiting."""
+    """Return the strip. If an occurrence is due and no tick has settled it yet, its quarter is shown as waiting."""
     first = first_quarter(now)
     place = QUARTERS if next_at is None or next_at > now else number_of(next_at) - first
     if 0 <= place < QUARTERS:

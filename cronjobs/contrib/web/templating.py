@@ -1,7 +1,7 @@
-"""Templates, and what becomes of each value that they show.
+"""Render templates, and make every value safe to show.
 
-Text from rows is written by anybody: secrets are hidden, control characters are made visible, markup is escaped. A
-template that names something that is not there is an error.
+Anybody may have written the text in rows. So secrets are masked, control characters are made visible, and markup is
+escaped. A template that uses an undefined name raises an error.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def environment() -> Environment:
 
 
 def shown(value: Any) -> Any:
-    """*value* as text that may be shown; markup of a template's own macro stays what it is."""
+    """Return *value* as text that is safe to show. Markup from a template's own macro stays as it is."""
     if value is None:
         return ""
     if isinstance(value, int) or hasattr(value, "__html__"):

@@ -16,7 +16,7 @@ from cronjobs.engine.config.settings import Settings
 
 PAGES: Final = {"/": "Overview", "/jobs": "Jobs", "/types": "Job types", "/queues": "Queues", "/hosts": "Hosts"}
 
-# What became of a POST, by the word in the address it leads to: no text in an address is ever shown.
+# The messages after a POST. Its redirect has only the key in the address, since no text in an address is ever shown.
 SAID: Final = {
     "retried": "The job is queued again and due now.",
     "cancelled": "The job is cancelled.",
@@ -38,7 +38,7 @@ SAID: Final = {
 
 
 def address(base: str, path: str, /, **query: object) -> str:
-    """Of a page below *base*; what is None or "" is left out of the query."""
+    """Return the address of a page below *base*. Values that are None or "" are left out of the query."""
     given = {name: str(value) for name, value in query.items() if value not in (None, "")}
     encoded = urlencode(given, quote_via=quote, errors="replace")
     return f"{base}{path}" + (f"?{encoded}" if encoded else "")
@@ -48,7 +48,7 @@ def address(base: str, path: str, /, **query: object) -> str:
 class View:
     """The request that one page answers.
 
-    If ``visitor`` is None, the page is a file of its own, without links and forms.
+    If ``visitor`` is None, the page is a standalone file, without links and forms.
     """
 
     settings: Settings
@@ -58,7 +58,7 @@ class View:
     path: str = "/"
     query: Mapping[str, str] = field(default_factory=dict)
     project: str = ""
-    sheet: str = field(default="", repr=False)  # the style sheet of a file that stands alone: ours, so it is markup
+    sheet: str = field(default="", repr=False)  # the style sheet of a standalone file; it is ours, so it is not escaped
 
     @property
     def alone(self) -> bool:
@@ -73,7 +73,7 @@ class View:
         return " · ".join(safe(part, 60) for part in (self.project, self.settings.environment) if part)
 
     def url(self, path: str, /, **query: object) -> str:
-        """*path* is ours and begins with a slash; what comes from rows goes into *query*."""
+        """Return the address of *path*, which is ours and begins with a slash. Values from rows go into *query*."""
         return address(self.base, path, **query)
 
     def page(self, template: str, **values: Any) -> str:
