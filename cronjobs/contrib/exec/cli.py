@@ -27,7 +27,7 @@ def exec_command(
         ),
     ] = None,
 ) -> None:
-    """Run a crontab line as cron would, and record the run: output, duration, exit code.
+    """Run a crontab's line as cron would, and record the run: output, duration, exit code.
 
     The command starts before anything is recorded. It has this process's stdin, environment, folder and process group.
     Its output passes through at once, and signals are forwarded to it. exec exits with the command's exit code or

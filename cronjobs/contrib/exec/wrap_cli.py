@@ -50,7 +50,7 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
 
 
 def unwrap(dry_run: DryRunOption = False) -> None:
-    """Undo wrap: remove "cronjobs exec" from the lines that wrap changed, and restore them byte for byte.
+    """Undo wrap: remove "cronjobs exec" from its lines, which are restored byte for byte.
 
     Recorded runs are kept. The crontab is written once, and a copy of the old one is kept.
     """

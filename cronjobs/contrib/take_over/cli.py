@@ -113,7 +113,7 @@ def compare(
     cron: CronOption = WhichCron.DEBIAN,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare when cron starts each line with when its schedule is due, across clock changes too.
+    """Compare cron's start times for each line with its schedule's, across clock changes too.
 
     Cron's start times are computed minute by minute, the way cron does it, in the time zone of $TZ, or else of this
     host. --json prints {"lines", "same", "differences"}; "lines" and "same" are numbers of lines.

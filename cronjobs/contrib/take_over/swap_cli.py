@@ -38,7 +38,7 @@ def swap(
     dry_run: DryRunOption = False,
     force: ForceOption = False,
 ) -> None:
-    """Let cronjobs run the imported lines of your crontab, and comment them out there, in one write.
+    """Let cronjobs run your crontab's imported lines: comment them out there, in one write.
 
     First, swap tries one tick in cron's environment, as install does. Lines that no schedule runs stay as they are and
     are listed. A copy of the old crontab is kept, and restore puts the lines back.
@@ -74,7 +74,7 @@ def swap(
 
 
 def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
-    """Undo swap: restore the lines byte for byte, so that cron runs them, and remove this configuration's block.
+    """Undo swap: give its lines back to cron, byte for byte, and remove this configuration's block.
 
     The configuration file need not exist any more. Lines that you have added since the swap stay as they are.
     """
