@@ -46,14 +46,14 @@ def books(
 ) -> None:
     """Check that every occurrence that was due ran, or is accounted for, per schedule and day.
 
-    Due = ran + failed + skipped + missed + coalesced + open, per schedule and day of the schedule's time zone. What was
-    due is computed from the definitions in force at the time, and compared with the ledger and the jobs. "failed" jobs
-    are dead or cancelled; "open" ones wait or run now, or no tick has settled them yet. Consecutive days on which
-    everything ran are one line.
+    For each schedule and each day in its time zone, due = ran + failed + skipped + missed + coalesced + open. The due
+    occurrences are computed from the definitions in force at the time, and compared with the ledger and the jobs.
+    "failed" means that the job is dead or cancelled. "open" means that the job waits or runs now, or that no tick has
+    settled the occurrence yet. Consecutive days on which everything ran share one line.
 
-    --json prints one object: from, to, balanced, days (an object per schedule and day), total, differences, notes. Exit
-    code 1: an occurrence is not accounted for, or a row has no occurrence. Rows older than the retention are not
-    judged; a note says so.
+    --json prints one object: from, to, balanced, days (an object per schedule and day), total, differences, notes. The
+    exit code is 1 if an occurrence is not accounted for, or if a row has no occurrence. Rows older than the retention
+    are not judged; a note says so.
     """
     with jobs_database(source, only_database=True) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)
@@ -138,7 +138,7 @@ def _lines(
 
 
 def _rows(days: Sequence[DayBook], shown: Sequence[str]) -> Iterator[list[str]]:
-    """Return a row per day; merge consecutive days on which all ran."""
+    """Yield a row per day. Consecutive days on which everything ran share a row."""
     for quiet, several in groupby(days, _is_quiet):
         group = list(several)
         for part in [group] if quiet else [[day] for day in group]:
@@ -151,7 +151,7 @@ def _rows(days: Sequence[DayBook], shown: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _few(names: Sequence[str]) -> str:
-    """ "a, b, c and 4 more"."""
+    """Join the names, as in "a, b, c and 4 more"."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 

@@ -31,7 +31,7 @@ ACTIONS = ("define", "retire", "backfill")
 
 @dataclass(frozen=True)
 class ScheduleAct:
-    """An entry of the audit trail."""
+    """An entry of the audit trail about a schedule."""
 
     at: datetime
     actor: str | None
@@ -44,7 +44,10 @@ class ScheduleAct:
 def books(
     connection: Connection, settings: Settings, begin: datetime, end: datetime, only: str | None = None
 ) -> list[Book]:
-    """Return the books of schedules due in [*begin*, *end*], by name; *only*: with this present or former name."""
+    """Return the books of the schedules due from *begin* to *end*, sorted by name.
+
+    *only* is the present or former name of the one schedule to return. If None, all schedules are returned.
+    """
     now = database_now(connection)
     period = _period(connection, settings.retention, begin, min(end, now), now)
     stored, renames = schedules.all_schedules(connection), schedules.renames(connection)
@@ -74,7 +77,7 @@ def books(
 
 
 def _period(connection: Connection, retention: Retention, begin: datetime, end: datetime, now: datetime) -> Period:
-    """Return how far back rows are complete; pruned rows show a retention that used to be shorter."""
+    """Return the period, and how far back rows are complete. The oldest rows show if retention used to be shorter."""
     first_tick = explaining.first_tick_at(connection)
     oldest = store.oldest_succeeded(connection)
     ledger_from: datetime = now - retention.occurrences
@@ -139,10 +142,11 @@ def _account(
 def in_order(
     rows: Sequence[Any], begin: datetime, now: datetime, set_back: Callable[[datetime], datetime | None]
 ) -> tuple[list[ScheduleAct], list[Doubt]]:
-    """Return the entries in the order they were written; with a wrong clock, their times are uncertain.
+    """Return the entries in the order they were written, and the spans in which a wrong clock makes them uncertain.
 
-    An entry later than its successor, or than now, has a wrong time: it was written after its predecessor. For the
-    first entry, ticks bound the time (*set_back*); otherwise it may be as old as *begin*.
+    If an entry is later than its successor or than *now*, its time is wrong. All that is known is that it was written
+    after its predecessor. For the first entry, the ticks may show the earliest time (*set_back*); if they do not, the
+    entry may be as old as *begin*.
     """
     acts: list[ScheduleAct] = []
     doubts: list[Doubt] = []
@@ -162,7 +166,7 @@ def in_order(
 
 
 def _owner(job: UnnamedJob, names: Mapping[str, Sequence[Name]]) -> str | None:
-    """Return the present name of the job's schedule: the one that had the job's schedule name at the time."""
+    """Return the present name of the schedule that had the job's schedule name at the time, or else at any time."""
     owners = [now for now, several in names.items() if any(each.name == job.schedule for each in several)]
     at = from_microseconds(job.at)
     then = [now for now in owners if any(each.holds(job.schedule, at) for each in names[now])]
@@ -174,7 +178,7 @@ def _id(row: Any) -> int:
 
 
 def _timezone(periods: Sequence[DefinitionPeriod], otherwise: str) -> str:
-    """Return the zone of the last definition with a valid zone; plain SQL may have written any text."""
+    """Return the zone of the last definition that has a valid one, since plain SQL may have written any text."""
     for era in reversed(periods):
         with suppress(KeyError, ValueError, OSError):
             if era.facts is not None:
@@ -199,7 +203,7 @@ def _span(detail: Any) -> tuple[datetime, datetime] | None:
 
 
 def _unsettled_because(connection: Connection, settings: Settings) -> str:
-    """Return why ticks settle no schedule at all, or None if they do."""
+    """Return why an occurrence is unsettled if its schedule gives no reason."""
     newest = explaining.newest_tick(connection)
     off = newest is not None and newest.schedules_on == 0
     if off and not status_facts.fired_lately(connection, silence_after(settings.run.every)):
@@ -208,7 +212,7 @@ def _unsettled_because(connection: Connection, settings: Settings) -> str:
 
 
 def _open_because(stored: StoredSchedule, settings: Settings) -> str | None:
-    """Return why this schedule stays unsettled, or None if it has no reason of its own."""
+    """Return why ticks do not settle this schedule, or None if the schedule itself gives no reason."""
     if stored.paused is not None:
         return stored.paused
     if stored.name in settings.disabled_schedules:

@@ -1,6 +1,6 @@
 """A schedule's books: compare what was due by its definitions with the ledger and the jobs. Pure.
 
-Instants are whole seconds since 1970 here: there may be a million, and a datetime takes ten times as long.
+Due instants are whole seconds since 1970. There may be a million of them, and datetimes would take ten times as long.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MICROS: Final = 1_000_000
 
 SETTLED: Final = ("ran", "failed", "skipped", "missed", "coalesced")
 OPEN: Final = ("unsettled", "waiting", "running")
-# Counted separately: rows past their retention, what cannot be judged, and what no definition made due.
+# Counted separately: occurrences past the retention of their rows, that cannot be judged, or that were not due.
 BESIDE: Final = ("pruned", "beyond", "unjudged", "extra")
 
 OF_JOB: Final = {
@@ -43,10 +43,10 @@ OF_JOB: Final = {
 
 @dataclass(frozen=True)
 class Period:
-    """The period [``begin``, ``end``], and how far back rows are complete.
+    """The period from ``begin`` to ``end``, and how far back rows are complete.
 
-    From ``ledger_from`` on no row of the ledger is pruned, from ``jobs_from`` on no job, and from ``dead_from`` on no
-    job that died or was cancelled.
+    No ledger row is pruned from ``ledger_from`` on, no job from ``jobs_from`` on, and no dead or cancelled job from
+    ``dead_from`` on.
     """
 
     begin: datetime
@@ -67,10 +67,10 @@ class Doubt:
 
 @dataclass(frozen=True)
 class Account:
-    """The evidence for one schedule's books. ``owed``: spans (after, until] that a pause still holds back.
+    """The evidence for one schedule's books. ``owed`` lists the spans (after, until] that a pause still holds back.
 
-    ``open_because``: why due occurrences are not settled. ``backfills``: ranges backfilled by hand. ``early``:
-    occurrences that a wrong clock ran before they were due, and that did not run since.
+    ``open_because`` says why due occurrences are not settled. ``backfills`` lists ranges backfilled by hand. ``early``
+    lists occurrences that a wrong clock ran before they were due, and that have not run since.
     """
 
     schedule: str
@@ -88,10 +88,10 @@ class Account:
 
 @dataclass
 class DayBook:
-    """One day of one schedule, in the schedule's time zone; ``counts`` has the words of SETTLED, OPEN and BESIDE.
+    """One day of a schedule, in the schedule's time zone. The keys of ``counts`` are those in SETTLED, OPEN and BESIDE.
 
-    The books balance if due = ran + failed + skipped + missed + coalesced, apart from open or pruned ones.
-    ``differences``: how many occurrences are wrong.
+    Apart from open and pruned occurrences, the books balance if due = ran + failed + skipped + missed + coalesced.
+    ``differences`` is the number of occurrences that do not balance.
     """
 
     schedule: str
@@ -109,7 +109,7 @@ class DayBook:
 
 @dataclass(frozen=True)
 class Difference:
-    """*count* occurrences from ``first`` to ``last`` that do not balance, and the command that shows more."""
+    """``count`` occurrences from ``first`` to ``last`` that do not balance, and the command that shows more."""
 
     schedule: str
     first: datetime
@@ -121,7 +121,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Book:
-    """One schedule's books; ``notes`` explain what is open and what could not be judged."""
+    """One schedule's books. ``notes`` explain what is open and what could not be judged."""
 
     days: list[DayBook]
     differences: list[Difference]
@@ -161,7 +161,7 @@ class _Bookkeeper:
     # --- what was due -------------------------------------------------------------------------------------------------
 
     def _judged(self) -> Iterator[tuple[datetime, datetime, DefinitionPeriod]]:
-        """Return the spans of the period with a definition, except uncertain ones."""
+        """Yield the spans of the period in which a definition was in force, except the spans in doubt."""
         for era in self.account.eras:
             clipped = era.clipped(self.period.begin, self.period.end)
             if era.timing is None or clipped is None:
@@ -182,7 +182,7 @@ class _Bookkeeper:
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
     def _enter_all(self) -> None:
-        """Enter the rows. Fast path: nearly every row has one occurrence, the successor of the previous row's."""
+        """Enter the ledger rows. Nearly every row has one occurrence, the one after the previous row's: a fast path."""
         due, day, place, until = self.due, -1, 0, 0
         for entry in self.account.entries:
             quick = entry.first == entry.last and entry.number == 1 and place < len(due)
@@ -212,12 +212,12 @@ class _Bookkeeper:
             self._check_range(entry, low, high)
 
     def _made(self, entry: Entry, low: int) -> str | None:
-        """Return the result of an occurrence's job, or None if the job is missing, a difference."""
+        """Return the result of an occurrence's job. If the job is missing, record a difference and return None."""
         if entry.job in OF_JOB:
             return OF_JOB[entry.job]
         at = _instant(entry.last)
         if entry.job is None and entry.job_id is not None and (at < self.period.jobs_from or entry.by == "early"):
-            # Dead and cancelled jobs are kept longer, so until then a missing job has succeeded.
+            # From dead_from on, dead and cancelled jobs are still kept, so a missing job has succeeded.
             return "ran" if at >= self.period.dead_from else "pruned"
         if entry.job_id is None:
             text = "the ledger says that a job was made for it, but names none"
@@ -243,7 +243,7 @@ class _Bookkeeper:
             low = upto
 
     def _check_range(self, entry: Entry, low: int, high: int) -> None:
-        """Check that a row begins and ends with an occurrence and has as many as it counts."""
+        """Check that a row's range begins and ends with a due occurrence, and has as many as the row counts."""
         inside = entry.first >= _micros(self.period.begin) and entry.last <= _micros(self.period.end)
         if self._doubted(entry.first, entry.last):
             self._day(max(entry.first // MICROS, self.starts[0])).counts["unjudged"] += max(
@@ -273,7 +273,7 @@ class _Bookkeeper:
         self._differ(entry.first, entry.last, max(1, abs(entry.number - were_due)), text)
 
     def _asked_for(self, entry: Entry) -> bool:
-        """Whether a backfill or a wrong clock ran occurrences of another definition."""
+        """Whether a backfill or a wrong clock explains why an occurrence ran that was not due."""
         at = _instant(entry.last)
         return entry.by == "early" or (
             entry.by == "backfill" and any(first <= at <= last for first, last in self.account.backfills)
@@ -354,7 +354,7 @@ class _Bookkeeper:
 
 
 def _runs(cover: bytearray, value: int) -> Iterator[tuple[int, int]]:
-    """Return the stretches of *cover* with this value, as (start, end before)."""
+    """Yield the stretches of *cover* that have this value, as (start, end), without the end."""
     begin = cover.find(value)
     while begin >= 0:
         end = begin
@@ -399,7 +399,7 @@ def _instant(micros: int) -> datetime:
 
 
 def total_of(days: Sequence[DayBook]) -> DayBook:
-    """Sum up *days* into one line, labelled as the first."""
+    """Return the sum of *days*, with the labels of the first day."""
     total = DayBook(days[0].schedule, days[0].day, days[0].timezone)
     for day in days:
         total.due += day.due

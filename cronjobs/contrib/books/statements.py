@@ -1,4 +1,4 @@
-"""The statements of ``books``: ledger rows with their jobs' ends, and schedules' jobs that no row names."""
+"""The SQL of ``books``: ledger rows with the status of their jobs, and schedules' jobs that no ledger row names."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cronjobs.engine.store.sql import run
 FIRST_S, LAST_S = (
     -62_135_510_400,
     253_402_214_400,
-)  # datetime: the years 1 to 9999, less a day for zones
+)  # the range of datetime (years 1 to 9999), less a day for time zones
 
 
 def _microseconds(column: str) -> str:
-    """Select an instant as a number, faster than a datetime. Clamp "infinity", which plain SQL may write."""
+    """Return SQL for an instant as a number, which is faster than a datetime. It clamps "infinity" (from plain SQL)."""
     return either(
         postgresql=f"CAST(greatest(least(extract(epoch FROM {column}), {LAST_S}), {FIRST_S}) * 1000000 AS bigint)",
         sqlite=column,
@@ -32,16 +32,16 @@ _LAST_MICROS: Final = _microseconds("c.last_for")
 _JOB_MICROS: Final = _microseconds("j.scheduled_for")
 _A_WHILE_BEFORE: Final = shifted(":at", "-600")
 _A_WHILE_AFTER: Final = shifted(":at", "600")
-_JUST_BEFORE: Final = shifted(":at", "-120")  # a tick may be written after others that began this much later
+_JUST_BEFORE: Final = shifted(":at", "-120")  # a tick's row may be written after those that began this much later
 
-# A tick is written after those with lower ids, so it cannot have begun earlier unless the clock was set back.
+# A tick's row is written after all with lower ids. If the tick began earlier than those, the clock was set back.
 _SET_BACK = f"""
   SELECT 1 FROM {TICKS} o CROSS JOIN {TICKS} t
   WHERE o.started_at > :at AND o.started_at <= {_A_WHILE_AFTER}
     AND t.started_at <= :at AND t.started_at >= {_A_WHILE_BEFORE} AND t.id > o.id LIMIT 1"""
 
-# The same, starting at the tick that ran at that instant, however far the clock was set back. The repeated time led up
-# to that instant, so the last ticks before it reveal it; only then search for the first of them.
+# The same for a clock that was set back any distance, seen from the tick that ran at :at. The repeated time led up to
+# :at, so the last ticks before :at reveal it. Only if they do, search for the first tick of the repeated time.
 _AT_WORK = (
     f"(SELECT min(o.id) FROM {TICKS} o WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"
 )
@@ -53,7 +53,7 @@ _LIVED_AGAIN = f"""
         SELECT l.id FROM {TICKS} l WHERE l.started_at < {_JUST_BEFORE} ORDER BY l.started_at DESC LIMIT 100) n
       WHERE n.id > {_AT_WORK})"""
 
-# Scalar subqueries: for a join the planner might read all jobs.
+# Scalar subqueries, because the planner might read all jobs for a join.
 _ENTRIES = f"""
   SELECT {_FIRST_MICROS} AS first_micros, {_LAST_MICROS} AS last_micros, c.count, c.outcome,
     CASE WHEN c.reason LIKE '{BACKFILLED}%' THEN 'backfill'
@@ -90,11 +90,10 @@ _WHICH = (
 
 
 class Entry(NamedTuple):
-    """A ledger row: *number* occurrences, ``first`` and ``last`` in microseconds since 1970.
+    """A ledger row for ``number`` occurrences. ``first`` and ``last`` are in microseconds since 1970.
 
-    ``by``: "backfill" or "early" (a wrong clock made its job), from the reason. ``job``: the status of the job that it
-    made, "other" if that job is of another occurrence, or None if it made none or its job is pruned. A job that
-    retention removed dead, before anybody dealt with it, is "dead".
+    ``by`` is "backfill", "early" (a wrong clock made the job), or None. ``job`` is the status of the job that the row
+    names, "other" if that job belongs to another occurrence, or None if there is no such job.
     """
 
     first: int
@@ -123,7 +122,7 @@ def entries(connection: Connection, schedule_id: int, begin: datetime, end: date
 
 
 def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end: datetime) -> list[datetime]:
-    """The occurrences in [*begin*, *end*] that a wrong clock ran before they were due, and that did not run since."""
+    """Return the occurrences that a wrong clock ran before they were due, and that have not run since."""
     rows = run(
         connection,
         f"""
@@ -138,14 +137,14 @@ def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end:
 
 
 def unnamed_jobs(connection: Connection, begin: datetime, end: datetime, most: int) -> Iterator[UnnamedJob]:
-    """Return at most *most* of each status, unordered."""
+    """Yield schedules' jobs that no ledger row names, unordered, and at most *most* for each of _WHICH."""
     for which in _WHICH:
         rows = run(connection, _unnamed(which), begin=begin, end=end, most=most)
         yield from map(UnnamedJob._make, rows.all())
 
 
 def oldest_succeeded(connection: Connection) -> datetime | None:
-    """Return when the oldest kept succeeded job ended."""
+    """Return when the oldest succeeded job in the database ended, or None if there is none."""
     at: datetime | None = run(
         connection,
         f"SELECT j.finished_at FROM {JOBS} j WHERE j.finished_at IS NOT NULL AND j.status = 'succeeded' "
@@ -155,9 +154,10 @@ def oldest_succeeded(connection: Connection) -> datetime | None:
 
 
 def clock_set_back(connection: Connection, begin: datetime, at: datetime) -> datetime | None:
-    """Return since when (not before *begin*) time was repeated before *at*: ticks show that the clock was set back.
+    """Return when the time that was repeated before *at* began, if ticks show that the clock was set back.
 
-    *at* itself if the clock had been ahead of it, by at most ten minutes, and was set back. None if neither holds.
+    The result is not before *begin*. It is *at* itself if the clock had been ahead of *at* by at most ten minutes, and
+    was set back. It is None if neither is the case.
     """
     began: datetime | None = run(connection, _LIVED_AGAIN, begin=begin, at=at).scalar()
     if began is not None:
