@@ -1,6 +1,6 @@
 """``cronjobs demo``: show cronjobs at work in a few seconds, with real ticks on its own SQLite file.
 
-Each command is a process forked from this one, which has already imported what commands need: starting interpreters
+Each command runs in a fork of this process, which has already imported what the commands need. Starting interpreters
 would take most of the time.
 """
 
@@ -79,7 +79,7 @@ def beat(ctx: Context, of: str) -> None:
 
 WAIT_S = 10.0  # for the retry's second to pass, even on a busy machine
 LONGEST_S = 60  # for one command
-ROOM_S = 15  # what the demo takes on a busy machine
+ROOM_S = 15  # how long the demo takes on a busy machine
 NEEDED = (
     *(f"cronjobs.desk.cli.{name}" for name in ("main", "enqueue", "jobs_list")),
     *(f"cronjobs.engine.{name}" for name in ("run_due.command", "schema.migrations", "tick.work")),
@@ -87,12 +87,12 @@ NEEDED = (
 
 
 def exit_code(child: int) -> int:
-    """Wait for a process; return its exit code, or minus the signal that ended it."""
+    """Wait for a process. Return its exit code, or minus the number of the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 class DemoFailed(CronjobsError):
-    """The demo saw something other than what it announced: a bug worth reporting."""
+    """Something happened that the demo had not announced. This is a bug worth reporting."""
 
 
 def demo(
@@ -103,7 +103,7 @@ def demo(
 ) -> None:
     """See it work: jobs, a retry, a death, a schedule and two hosts, in a few seconds.
 
-    Offline, on its own SQLite file. It runs the commands that you would run, and checks what they did.
+    The demo works offline, on its own SQLite file. It runs the commands that you would run, and checks what they did.
     """
     with _folder(keep) as folder:
         Demo(folder).play()
@@ -129,7 +129,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 class Demo:
-    """The demo's scenes; each runs real commands, then checks the counted effects."""
+    """The demo's scenes. Each scene runs real commands, then checks what the handlers did."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -236,7 +236,7 @@ class Demo:
             raise DemoFailed(f"cronjobs {shlex.join(arguments)} ended with {ended} instead of {code}")
 
     def start(self, *arguments: str, output: int | None = None, **environ: str) -> int:
-        """Start a command in a fork of this process; return its pid."""
+        """Start a command in a fork of this process. Return its pid."""
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
@@ -269,7 +269,7 @@ class Demo:
         return [line for line in (file.read_text().splitlines() if file.exists() else []) if line.startswith(of)]
 
     def expect(self, effects: list[str]) -> None:
-        """Compare what handlers did, except for schedules, which may come due on their own meanwhile."""
+        """Check what the handlers did, except for schedules, which may come due by themselves meanwhile."""
         done = [line for line in self.effects() if " of " not in line]
         if done != effects:
             raise DemoFailed(f"the effects are {done} instead of {effects}")
@@ -292,7 +292,10 @@ class Demo:
         raise DemoFailed(f"the retry did not come due within {WAIT_S:g} s")
 
     def a_minute_passes(self, schedule: str) -> None:
-        """Set the watermark back; if a tick has fired the schedule already, wait, as that minute would run twice."""
+        """Set the schedule's watermark back by a minute.
+
+        If a tick has fired the schedule already, wait instead, since that minute would run twice.
+        """
         fired, next_at = self.query(
             "SELECT (SELECT count(*) FROM cronjobs_occurrences o WHERE o.schedule_id = s.id), next_at "
             "FROM cronjobs_schedules s WHERE name = ?",
@@ -312,7 +315,7 @@ class Demo:
         )
 
     def room_in_the_minute(self) -> None:
-        """Wait for the next minute if this one is nearly over, as the schedules would fire in mid-demo."""
+        """Wait for the next minute if this one is nearly over: the schedules would fire in the middle of the demo."""
         if SYSTEM.now().second >= 60 - ROOM_S:
             self.say("waiting for the next minute to begin …")
         while SYSTEM.now().second >= 60 - ROOM_S:
