@@ -70,7 +70,7 @@ class Access(Protocol):
     def cookie(self) -> str: ...
 
     def admit(self, request: PageRequest) -> Visitor | Login:
-        """Return the visitor who sent *request*. Raises HTTPException if the visitor is not let in."""
+        """Return the visitor, or a Login if the request follows the one-time link. Raises HTTPException for others."""
         ...
 
 

@@ -1,1 +1,1 @@
-"""A module for each page: it asks the store, and puts the answer into HTML."""
+"""One module per page. Each module queries the store and renders the HTML."""

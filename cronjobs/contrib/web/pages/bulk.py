@@ -1,4 +1,4 @@
-"""A change of many jobs: what will happen, how far it has come, and what else is wrong when it is through."""
+"""A change of many jobs: what it will do, how far it has come, and, when it has ended, what else is wrong."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cronjobs.engine.store.walking import Bulk
 from cronjobs.errors import UsageError
 
 KINDS_SHOWN: Final = 20
-ATTEMPTS_READ: Final = 5  # of a job that was changed: the last one to fail is among them
+ATTEMPTS_READ: Final = 5  # newest attempts of a changed job; the last failed one is among them
 
 
 def bulk(connection: Connection, view: View, types: JobTypes) -> str:
@@ -76,10 +76,10 @@ def _nothing(verb: str, wrong: str, typed: str = "") -> dict[str, Any]:
 
 
 def _cause(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> CauseName | None:
-    """In words, of a search for one cause and nothing else.
+    """Return the name of the cause if the search is for one cause and nothing else.
 
-    When all is done, no dead job names the cause any more: an attempt of a job that was changed does. None if those
-    attempts are pruned, too.
+    When all is done, no dead job has the cause any more, so an attempt of a changed job gives its name. Return None if
+    those attempts are pruned, too.
     """
     key = bulk.wanted.cause
     if key is None or bulk.wanted != Filter(cause=key):

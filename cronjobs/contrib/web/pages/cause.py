@@ -1,4 +1,4 @@
-"""One cause of deaths: its jobs, from when to when, a traceback, and what to do about all of them."""
+"""One cause of deaths: its jobs, when they died, a traceback, and the actions for all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CAUSES: Final = 10
 
 
 def cause(connection: Connection, view: View, _types: JobTypes, key: str) -> str:
-    """Also of a cause of which nothing is dead any more: there one is led when all is done."""
+    """Return the page. It also exists for a cause that no dead job has any more."""
     found, ids = find_cause(connection, key)
     _, runs = (0, ()) if found is None else listing.attempts_of(connection, found.sample_job_id, 1)
     return view.page(

@@ -1,4 +1,4 @@
-"""Hosts with their last tick, the ticks lately, and who did what."""
+"""Hosts with their last ticks, the newest ticks, and the audit trail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cronjobs.engine.tick.result import did_in_words
 ENTRIES: Final = 30
 TICKS: Final = 30
 RUNNING: Final = 50
-AT_WORK: Final = timedelta(minutes=2)  # a tick's budget is under a minute; its last act is to complete its row
+AT_WORK: Final = timedelta(minutes=2)  # a tick's budget is under a minute, and its last act is to complete its row
 
 
 def hosts(connection: Connection, view: View, _types: JobTypes) -> str:
@@ -41,7 +41,7 @@ def last_ticks(connection: Connection, view: View) -> list[dict[str, Any]]:
 
 
 def _tick(row: Any, view: View) -> dict[str, Any]:
-    """Its row, with whether the host is quiet since, and what it did."""
+    """Return the tick's row, with whether its host has been quiet since, and what the tick did."""
     tick = dict(row._mapping)
     done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
     if tick["finished_at"] is None:

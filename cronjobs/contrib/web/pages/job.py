@@ -1,4 +1,4 @@
-"""One job's life: the sentences of explain, what it is, each attempt with error and output."""
+"""One job: the sentences of explain, its columns, and each attempt with error and output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
 
 ATTEMPTS: Final = 20
-LAST_LINES: Final = 20  # of a running job's output that are open
+LAST_LINES: Final = 20  # of a running job's output; earlier lines are folded
 LONGEST_JSON: Final = 20_000  # characters
 
 
@@ -54,7 +54,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
         earlier=earlier,
         so_far=so_far,
         progress=how_far(row, view),
-        # An attempt that failed says its error below: a job can also die without one, as at its deadline.
+        # The page shows failed attempts with their errors. But a job may have died without one, as at its deadline.
         last_error=row.last_error if row.last_error not in [run.error for run in runs] else None,
         runs=runs,
         left_out=count - len(runs),
@@ -62,7 +62,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
 
 
 def _cause(row: Any) -> str | None:
-    """The key of its cause's page, while nobody has dealt with it."""
+    """Return the key of the page about the job's cause of death, or None if it is not dead or was dismissed."""
     if row.status != Status.DEAD or is_dismissed(row):
         return None
     return cause_of(row.job_type, row.error_type, row.last_error).key
@@ -77,7 +77,7 @@ def _so_far(row: Any) -> tuple[str, str]:
 
 
 def _verbs(row: Any) -> list[str]:
-    by_exec = row.job_type.startswith(EXEC_PREFIX)  # cron's to run, and to stop
+    by_exec = row.job_type.startswith(EXEC_PREFIX)  # cron runs these, so we can neither retry nor cancel them
     possible = {
         "retry": row.status in TAKES["retry"] and not by_exec,
         "dismiss": row.status == Status.DEAD and not is_dismissed(row),

@@ -48,5 +48,5 @@ def _span(micros: int | None) -> timedelta | None:
 
 
 def _share(each: TypeSum, whole: float) -> str:
-    """Of all time that jobs ran, "" if none did."""
+    """Return the type's share of the time that all jobs ran, or "" if no job ran."""
     return f"{100 * each.run_micros / whole:.0f} %" if whole else ""

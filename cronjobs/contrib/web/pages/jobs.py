@@ -1,4 +1,4 @@
-"""Jobs by one search field, what can be done to them, and what went wrong with those that failed, grouped by error."""
+"""The jobs that match the search field, the actions for them, and the errors of failed jobs in groups."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from cronjobs.model import Status, rough
 SHOWN: Final = 50
 MOST_SHOWN: Final = 500
 GROUPS_SHOWN: Final = 10
-ERRORS_READ: Final = 2_000  # of the jobs that died or failed last, of each
-LONGEST_NOTE: Final = 2_000  # characters, of which a line shows as many as there is room for
-FIELDS: Final = ("type", "status", "error", "queue", "schedule", "key")  # of addresses without a search
+ERRORS_READ: Final = 2_000  # errors of the newest dead jobs, and as many of the newest failed jobs
+LONGEST_NOTE: Final = 2_000  # characters; a line shows as many as fit
+FIELDS: Final = ("type", "status", "error", "queue", "schedule", "key")  # for addresses without the search text "q"
 SORTS: Final = {
     "-id": "newest first",
     "id": "oldest first",
@@ -42,7 +42,7 @@ SORTS: Final = {
 
 
 class Errors(NamedTuple):
-    """``unread``: earlier ones were not looked at."""
+    """If ``unread``, there are earlier errors that were not read."""
 
     groups: Sequence[ErrorGroup]
     unread: bool
@@ -84,7 +84,7 @@ def jobs(connection: Connection, view: View, _types: JobTypes) -> str:
 
 
 def typed_in(query: Mapping[str, str]) -> str:
-    """Return the text of the search field. An address may also name its words one by one."""
+    """Return the text of the search field. An address without "q" may have the words of the search as FIELDS."""
     if "q" in query:
         return query["q"]
     given: dict[str, Any] = {name: query[name] for name in FIELDS if query.get(name, "").strip()}
@@ -92,7 +92,7 @@ def typed_in(query: Mapping[str, str]) -> str:
 
 
 def _other_statuses(asked: Search, wrong: str) -> dict[str, str]:
-    """The same search with each status, and with none."""
+    """Return the same search for each status, and for no status."""
     if wrong or asked.cause is not None:
         return {}
     with_each = {word: vars(asked) | {"status": word} for word in STATUS_WORDS}
@@ -108,7 +108,7 @@ def _written(place: Place) -> str:
 
 
 def _place(text: str, sort: str) -> Place | None:
-    """Raises BadRequest."""
+    """Parse the place from which the list continues. Raises BadRequest."""
     if not text:
         return None
     number, _, at = text.partition(",")
@@ -125,7 +125,7 @@ def _place(text: str, sort: str) -> Place | None:
 
 
 def listed(rows: Sequence[Any], view: View) -> list[tuple[Any, bool, str, Progress | None]]:
-    """Rows of "jobs_table.html": the job, whether it is dismissed, a note, how far it has come."""
+    """Return rows for "jobs_table.html": the job, whether it is dismissed, a note, and its progress."""
     return [(row, is_dismissed(row), _note(row, view), how_far(row, view)) for row in rows]
 
 
@@ -157,9 +157,9 @@ def _note(row: Any, view: View) -> str:
 
 
 def _payload(row: Any, view: View) -> str:
-    """Return a job's payload, which tells jobs of one type apart if there is no error.
+    """Return the job's payload, which tells jobs of the same type apart if there is no error.
 
-    A report that is sent around has none.
+    A standalone report may be sent to others, so it has no payloads.
     """
     if view.alone or row.payload in ({}, None) or isinstance(row.payload, BadJson):
         return ""
@@ -168,7 +168,10 @@ def _payload(row: Any, view: View) -> str:
 
 
 def errors(connection: Connection, wanted: Filter) -> Errors | None:
-    """The last jobs that failed or died, by their error, of what the filters choose; None: they choose no such jobs."""
+    """Return the newest failed and dead jobs that *wanted* matches, grouped by error.
+
+    Return None if *wanted* asks for another status.
+    """
     statuses = {Status.FAILED, Status.DEAD} & ({*Status} if wanted.status is None else {wanted.status})
     if not statuses:
         return None

@@ -19,7 +19,7 @@ QUEUES: Final = 5
 
 
 class Waits(NamedTuple):
-    """A queue in which something is due. ``trend``: "growing: +12 in 10m", "steady", "paused", "" if not known."""
+    """A queue with due jobs. ``trend`` is "paused", a trend such as "growing: +12 in 10m", or "" if it is unknown."""
 
     name: str
     queue: Queue
@@ -29,7 +29,7 @@ class Waits(NamedTuple):
 def now_sections(connection: Connection, health: Health, view: View) -> dict[str, Any]:
     """Return the values for "now.html".
 
-    They are the jobs that run longest, the queues that wait longest, and the schedules that are due next.
+    It shows the jobs that have run longest, the queues that have waited longest, and the schedules that are due next.
     """
     running = [SimpleNamespace(**each) for each in health.running[:RUNNING]]
     reported = tailing.progress_of(connection, [job.id for job in running])

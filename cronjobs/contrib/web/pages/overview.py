@@ -1,4 +1,4 @@
-"""The first page: what is wrong, what runs, waits and comes next, and the schedules, the worst first."""
+"""The first page: findings, running and waiting jobs, what is due next, and the schedules, worst first."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ IN_REPORT: Final = 50
 BY_CRON: Final = 10
 ALL_BY_CRON: Final = 200
 FINDINGS: Final = 50
-OPEN_FINDINGS: Final = 5  # those below are folded
-TRIGGERS: Final = 5  # of schedules that one finding names
+OPEN_FINDINGS: Final = 5  # further findings are folded
+TRIGGERS: Final = 5  # at most this many schedules of a finding get a trigger button
 MOST_PAGES: Final = 10_000
 LONGEST_SEARCH: Final = 200  # characters
 ACK_FOR: Final = {"8h": "8 hours", "1d": "a day", "7d": "7 days"}
@@ -54,7 +54,10 @@ def overview(connection: Connection, view: View, types: JobTypes) -> str:
 def first_sections(
     connection: Connection, health: Health, view: View, number: int = 1, most: int = SCHEDULES
 ) -> dict[str, Any]:
-    """``wrong_sections``, "figures.html" and "schedules.html". *number*: which *most* of the schedules."""
+    """Return the values for "findings.html", "causes.html", "figures.html" and "schedules.html".
+
+    *number* is the number of the page, and *most* is how many schedules a page has.
+    """
     begin = (number - 1) * most
     sought = view.query.get("find", "")[:LONGEST_SEARCH]
     ids, total = _chosen(connection, health, view, sought, number * most)
@@ -67,8 +70,8 @@ def first_sections(
         "health": health,
         "figures": _figures(health),
         "schedules": [
-            # The newest run up to now is dated as ``cronjobs status`` dates it: a run that came late is not as old as
-            # its occurrence.
+            # As in ``cronjobs status``, the date of the newest run is when it ran, not when it was due: it may have
+            # been late.
             (row, last.get(row.id), strip(row.name, letters[row.id], row.next_at, now))
             for row in (by_id[each] for each in ids if each in by_id)
         ],
@@ -98,13 +101,13 @@ def wrong_sections(connection: Connection, health: Health, view: View) -> dict[s
 
 
 def named(sought: str) -> Callable[[str], bool]:
-    """Whether a name has all words of *sought* in it, in any order, small or capital."""
+    """Return a function that tests whether a name contains all words of *sought*, in any order and case."""
     words = sought.casefold().split()
     return lambda name: all(word in name.casefold() for word in words)
 
 
 def _chosen(connection: Connection, health: Health, view: View, sought: str, limit: int) -> tuple[list[int], int]:
-    """The first *limit* ids of the active schedules that are sought, and how many there are."""
+    """Return the ids of the first *limit* active schedules that match *sought*, and how many match."""
     every = view.settings.run.every
     if not sought.strip():
         return worst_first(connection, health, every, limit), health.schedules.active
@@ -139,7 +142,7 @@ def _strip_of(connection: Connection, facts: ScheduleFacts, view: View) -> Strip
 
 
 def _figures(health: Health) -> list[tuple[str, int, str]]:
-    """Words, how many, and the status by which the jobs are listed."""
+    """Return for each figure its label, the number of jobs, and the status to list them by."""
     return [
         ("running", health.running_total, "running"),
         ("due", health.total("due"), "queued"),

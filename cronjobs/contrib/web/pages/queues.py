@@ -1,4 +1,4 @@
-"""Queues with what waits in them, limits, pauses."""
+"""Queues with their waiting jobs, limits, and pauses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def queues_sections(connection: Connection, health: Health, view: View) -> dict[
 def _limits(health: Health, view: View, running: Mapping[str, int]) -> list[tuple[str, str, int, bool, int]]:
     """Return a row per limit.
 
-    A row has its prefix, its number, how many jobs run, whether it is reached, how many jobs wait for it.
+    A row has the limit's prefix and numbers, how many jobs run, whether the limit is reached, and how many jobs wait.
     """
     rows = []
     for limit in view.settings.limits:

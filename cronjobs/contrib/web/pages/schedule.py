@@ -1,4 +1,4 @@
-"""One schedule: its strip, its definition, and what became of its occurrences, in explain's sentences."""
+"""One schedule: its strip, its definition, and its occurrences in explain's sentences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cronjobs.model import Status, duration_text
 
 SHOWN: Final = 50
 LONGEST: Final = timedelta(days=31)
-FOLDED: Final = 3  # so many occurrences in a row that were as usual are shown one by one
+FOLDED: Final = 3  # more usual occurrences in a row are folded into one line
 
 
 def schedule(connection: Connection, view: View, types: JobTypes) -> str:
@@ -64,9 +64,7 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
 def badge(told: Explanation) -> tuple[str, str]:
     """Return the outcome of an occurrence and the name of its colour.
 
-    If it made a job, the outcome is the job's status now.
-
-    "enqueued" is only said of a job that is not there any more and of which nothing is known.
+    If the occurrence made a job, the outcome is the job's present status, or "…, and pruned" if the job is gone.
     """
     job, facts = told.facts.get("job"), told.facts
     if told.verdict != "enqueued":
@@ -107,7 +105,7 @@ def _definition(stored: Any, view: View) -> dict[str, str]:
 
 
 def _in_words(key: str, value: Any) -> tuple[str, str]:
-    """A key of a definition, and its value; those that end in _s are seconds."""
+    """Return the name of a definition's key, and its value in words. Keys that end in _s are in seconds."""
     if key.endswith("_s") and isinstance(value, int | float):
         try:
             return key.removesuffix("_s"), duration_text(timedelta(seconds=value))
@@ -117,6 +115,6 @@ def _in_words(key: str, value: Any) -> tuple[str, str]:
 
 
 def _alike(told: Sequence[Explanation]) -> list[tuple[bool, list[Explanation]]]:
-    """The newest first; of many that were as usual, one line in all (True)."""
+    """Group the occurrences, newest first. A group with True has many usual ones, and is shown as one line."""
     groups = [(usual, [*several]) for usual, several in groupby(reversed(told), key=lambda each: each.usual)]
     return [(usual and len(several) > FOLDED, several) for usual, several in groups]
