@@ -1,1 +1,1 @@
-"""Run attempts on a Dask cluster: the supervisor submits them, a guard on each worker runs them."""
+"""Run attempts on a Dask cluster: a supervisor submits the attempts, and a guard on each worker runs them."""

@@ -1,8 +1,8 @@
 """The workers of a supervisor's loop: submit each attempt to a cluster, and return its outcome.
 
-One thread attends to all attempts: it writes their tokens, submits them, and gets the cluster's messages. It never
-trusts the cluster about an attempt: whether it began, runs or ended is read from its token. So no attempt ends because
-a scheduler is away or has lost its state.
+One thread attends to all attempts: it writes their tokens, submits them, and gets the cluster's messages. The thread
+never trusts the cluster about an attempt. Whether the attempt has begun, runs or has ended is read from its token in
+the database. So no attempt ends because a scheduler is away or has lost its state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cronjobs.model import Finished, Lost, Outcome, Released
 LOOK_S: Final = 1.0  # seconds between reads of cancels, and of tokens of adrift attempts
 IDLE_S: Final = 30.0  # the supervisor ends after this long without an attempt
 CONNECT_AGAIN_S: Final = 2.0
-WAITING: Final = "waiting"  # waited too long for a worker
+WAITING: Final = "waiting"  # the reason to stop an attempt that has waited too long for a worker
 LOST: Final = "its worker died or was cut off"
 
 
@@ -73,21 +73,21 @@ class Connected(NamedTuple):
 
 @dataclass
 class FarAttempt:
-    """An attempt given to the cluster. ``name``: of its task; ``adrift``: the cluster will not report on it any more.
+    """An attempt given to the cluster. ``name`` is the name of its task there.
 
-    ``begun``: a guard on ``worker`` has taken its token. ``if_unbegun``: the outcome to record if no worker took the
-    token in time.
+    If ``adrift``, the cluster will not report on the attempt any more. If ``begun``, a guard on ``worker`` has taken
+    the token. ``if_unbegun`` is the outcome to record if no worker took the token in time.
     """
 
     attempt: Attempt
     key: TokenKey
     since: float
-    written: bool = False  # its token is in the database
+    written: bool = False  # the token is in the database
     adrift: bool = False
     begun: bool = False
     worker: str = ""
-    asked: str | None = None  # why it has to stop
-    why: str = LOST  # the reason to record if it turns out that nobody runs it
+    asked: str | None = None  # why the attempt has to stop
+    why: str = LOST  # the reason to record if it turns out that nobody runs the attempt
     if_unbegun: Outcome = Released()  # noqa: RUF009 it is frozen
 
     @property
@@ -96,7 +96,7 @@ class FarAttempt:
 
 
 class ClusterWorkers(Workers):
-    """``count``: most attempts on the cluster at once. ``connected`` is called when the connection comes and goes."""
+    """Keeps at most ``count`` attempts on the cluster. Calls ``connected`` when the connection comes or goes."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class ClusterWorkers(Workers):
         self._emit = emit
         self._connected = connected
         self._far: dict[int, FarAttempt] = {}
-        self._over: list[tuple[FarAttempt, GuardReport]] = []  # reported; tokens not deleted yet
+        self._over: list[tuple[FarAttempt, GuardReport]] = []  # reported; their tokens are not deleted yet
         self._differs: dict[str, tuple[float, float]] = {}  # job type → when workers first and last refused it
         self._looked_at = self._tried_at = self._asked_at = -1e9
         self._connecting = self._was_up = self._reported_away = self._left = False
@@ -133,11 +133,11 @@ class ClusterWorkers(Workers):
         return True
 
     def take_back(self) -> list[Attempt]:
-        """Return None, because attempts that have not begun end through their tokens, see ``StopAsked``."""
+        """Return [], because attempts that have not begun end through their tokens (see ``StopAsked``)."""
         return []
 
     def leave(self) -> None:
-        """The process is about to end."""
+        """End the attending thread, because the process is about to end."""
         self._left = True
         self._mail.put(None)
 
@@ -220,7 +220,7 @@ class ClusterWorkers(Workers):
                 self.around.on_start(attempt)
 
     def _note_worker(self, far: FarAttempt, holder: str | None) -> None:
-        """*holder*: the token's holder, which begins with the worker's address."""
+        """Note which worker runs the attempt. *holder*, the token's holder, begins with the worker's address."""
         far.worker = far.worker or (holder or "").partition(" ")[0]
         far.attempt.worker = f"{self.executor.name} {far.worker}".rstrip()
 
@@ -313,11 +313,11 @@ class ClusterWorkers(Workers):
     # --- by tokens --------------------------------------------------------------------------------------------------
 
     def _is_urgent(self, far: FarAttempt) -> bool:
-        """Whether only its token can show what became of the attempt."""
+        """Whether only the token can show what became of the attempt."""
         return far.adrift or far.asked is not None
 
     def _look(self) -> None:
-        """Read tokens: those of adrift attempts often, all of them now and then."""
+        """Read the tokens, sooner if an attempt is urgent, and act on what they show."""
         now = self.clock.monotonic()
         written = [far for far in self._far.values() if far.written]
         self._note_waiting(written, now)
@@ -347,7 +347,7 @@ class ClusterWorkers(Workers):
             self._over.append((far, GuardReport.decode(row.ended)))
 
     def _close(self, some: list[FarAttempt]) -> None:
-        """End attempts that nobody runs; ask guards to stop the others that must stop."""
+        """End those attempts that nobody runs. Ask the guards to stop the others that must stop."""
         some = [far for far in some if far.key.job_id in self._far and all(far is not other for other, _ in self._over)]
         if not some:
             return
@@ -360,12 +360,12 @@ class ClusterWorkers(Workers):
                     self.cluster.avoid(far.worker)
                 self._end(far, Lost(f"{far.why}, and its permit has run out") if far.begun else far.if_unbegun)
             elif far.asked == WAITING:
-                far.asked = None  # it did begin
+                far.asked = None  # the attempt has begun after all
             elif far.asked is not None and far.worker and self.cluster.up:
                 self.cluster.stop(far.worker, far.key.job_id, far.key.attempt, far.asked)
 
     def _look_for_cancels(self) -> None:
-        """Read cancels here, sooner than the loop's next renewal, so that workers are not busy in vain."""
+        """Read cancels sooner than the loop's next renewal would, so that workers do not work in vain."""
         now, running = self.clock.monotonic(), [far for far in self._far.values() if far.asked is None]
         if not running or now < self._asked_at + LOOK_S:
             return
@@ -377,7 +377,7 @@ class ClusterWorkers(Workers):
         self._take_mail(0)
 
     def _note_waiting(self, written: list[FarAttempt], now: float) -> None:
-        """Release attempts that waited too long for a worker, unless they did begin."""
+        """Mark attempts that have waited too long for a worker. Unless they have begun, they are released."""
         for far in written:
             if not far.begun and far.asked is None and now >= far.since + self.executor.queue_wait.total_seconds():
                 far.asked = WAITING
@@ -385,7 +385,7 @@ class ClusterWorkers(Workers):
                 self._looked_at = -1e9
 
     def _let_go(self) -> None:
-        """Give the loop the reported outcomes once their tokens are deleted."""
+        """Delete the tokens of reported attempts, then give their outcomes to the loop."""
         if not self._over:
             return
         with self._database.write() as connection:

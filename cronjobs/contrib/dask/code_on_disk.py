@@ -15,7 +15,7 @@ Mark = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class CodeOnDisk:
-    """Remember the state of the configuration's and the handlers' files."""
+    """Remembers the state of the configuration's and the handlers' files."""
 
     marks: Mapping[str, Mark | None]
 
@@ -34,7 +34,7 @@ class CodeOnDisk:
 
 
 def _mark(file: str) -> Mark | None:
-    """Return values that change when the file is rewritten or replaced, or None if it does not exist."""
+    """Return values that change when the file is rewritten or replaced, or None if the file does not exist."""
     try:
         found = os.stat(file)  # noqa: PTH116 relative to the original working directory
     except OSError:

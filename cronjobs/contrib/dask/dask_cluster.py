@@ -1,6 +1,6 @@
-"""The only user of Dask: submit guards to a scheduler, get their reports, and stop running ones.
+"""The client of a Dask cluster: submit guards to the scheduler, get their reports, and stop running attempts.
 
-Needs the extra ``cronjobs[dask]``; only a supervisor and ``check --live`` import it.
+This module needs the extra ``cronjobs[dask]``. Only a supervisor and ``check --live`` import it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from cronjobs.engine.config.settings import ExecutorSettings
 
 CONNECT_WITHIN_S: Final = 5.0
 STOP_WITHIN_S: Final = 5.0  # ask an unresponsive worker again after this
-RESULT_WITHIN_S: Final = 5.0  # wait this long for a worker's result; the database has it too
+RESULT_WITHIN_S: Final = 5.0  # wait this long for a worker's result; the database has the result too
 
 
 class TaskEnd(NamedTuple):
-    """A task ended. ``report``: the guard's return value, or None if there is none for the reason ``why``.
+    """The end of a task. ``report`` is what the guard returned, or None if it returned nothing; then ``why`` says why.
 
-    ``differs``: the worker has other code.
+    If ``differs``, the worker has other code.
     """
 
     name: str
@@ -53,7 +53,7 @@ class DaskCluster:
         self._futures: dict[str, Future] = {}
         self._stopping: set[tuple[int, int]] = set()  # (job, attempt) of stop calls in progress
         self._avoided: dict[str, float | None] = {}  # avoided worker → when the scheduler last heard from it
-        self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")  # its calls block on the scheduler
+        self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")  # for calls that block on the scheduler
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we report its errors ourselves
 
     @property
@@ -77,7 +77,7 @@ class DaskCluster:
         self._client = client
 
     def submit(self, name: str, spec: str, *, priority: int) -> None:
-        """Submit a guard under a unique *name*; ``heard`` gets its end. Raises ClusterAway."""
+        """Submit a guard as a task with a unique *name*. ``heard`` is called when the task ends. Raises ClusterAway."""
         try:
             assert self._client is not None
             preferred = self._preferred()
@@ -104,21 +104,21 @@ class DaskCluster:
             self._calls.submit(_quietly, future.cancel)
 
     def avoid(self, worker: str) -> None:
-        """Avoid *worker* until the scheduler hears from it again: an attempt was lost on it.
+        """Prefer other workers until the scheduler hears from *worker* again, since an attempt was lost on *worker*.
 
         A frozen worker stays in Dask's list for minutes (``worker-ttl``) and looks idle to the scheduler.
         """
         self._avoided.setdefault(worker, None)
 
     def stop(self, worker: str, job_id: int, attempt: int, reason: str) -> None:
-        """Ask the guard of an attempt on *worker* to stop it. The call may get lost; then call again."""
+        """Ask the guard on *worker* to stop an attempt. The request may get lost: ask again until the attempt ends."""
         client, called = self._client, (job_id, attempt)
         if client is not None and called not in self._stopping:
             self._stopping.add(called)
             client.loop.add_callback(self._stop, client, worker, called, reason)
 
     def examine(self) -> Mapping[str, Any]:
-        """Call ``guard.examine`` on each worker; return the answers by address."""
+        """Call ``guard.examine`` on each worker. Return the answers by address."""
         assert self._client is not None
         found: Mapping[str, Any] = self._client.run(guard.examine, on_error="return")
         return found
@@ -138,7 +138,7 @@ class DaskCluster:
             _quietly(client.close, timeout=1)
 
     def _preferred(self) -> list[str] | None:
-        """Return the workers to submit to, or None for any."""
+        """Return the workers to prefer, or None if any worker will do."""
         if not self._avoided:
             return None
         heard = {address: worker["last_seen"] for address, worker in self.workers().items()}

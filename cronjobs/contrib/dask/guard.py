@@ -1,8 +1,8 @@
 """The guard: one call per attempt on a cluster's worker, which ensures that the attempt runs only here.
 
-It takes the attempt's token in the database, starts the handler in a process below the launcher, and holds a permit:
-unless the database confirms it in time, the process is killed before the lease ends. A call that finds the token taken
-changes nothing: clusters rerun a task whose worker they lost.
+The guard takes the attempt's token in the database, starts the handler in a process below the launcher, and holds a
+permit. Unless the database confirms the permit in time, the process is killed before the lease ends. Clusters rerun a
+task whose worker they lost, so a call that finds the token taken changes nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _running: dict[tuple[int, int], StopSignal] = {}  # (job, attempt) → its stop 
 
 
 def run(text: str) -> str:
-    """Run one attempt (a ``Spec``) unless another worker does; return a ``GuardReport``."""
+    """Run the attempt in *text* (a ``Spec``) unless another worker runs it. Return a ``GuardReport`` as text."""
     spec = Spec.decode(text)
     if (why := difference(spec.versions, versions())) is not None:
         return GuardReport("differs", f"worker {this_worker()}: {why}").encode()
@@ -73,7 +73,7 @@ def run(text: str) -> str:
 
 
 def stop(job_id: int, attempt: int, reason: str) -> bool:
-    """Stop an attempt if it runs in this process. The supervisor calls this on the worker."""
+    """Stop an attempt if it runs in this process. Return whether it does. The supervisor calls this on the worker."""
     found = _running.get((job_id, attempt))
     if found is not None:
         found.set(reason)
@@ -114,7 +114,7 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
 
 
 def _teller(spec: Spec) -> Any:
-    """Return a function that sends news to the supervisor through the scheduler; news may get lost."""
+    """Return a function that sends news to the supervisor through the scheduler. News may get lost."""
 
     def tell(kind: str, *facts: Any) -> None:
         with suppress(Exception):  # losing news is harmless

@@ -1,4 +1,4 @@
-"""The keys of ``executors:``, clusters on which job types may run: reader, example and description of each."""
+"""The keys of ``executors:``, the clusters that job types may run on, each with its reader, example and description."""
 
 from __future__ import annotations
 

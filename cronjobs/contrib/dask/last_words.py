@@ -1,4 +1,4 @@
-"""Messages that a supervisor leaves for the next tick to print: cron mails a tick's output, not the supervisor's."""
+"""Leave a supervisor's error for the next tick to print, since cron mails a tick's output, not the supervisor's."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from cronjobs.text import one_line
 
 
 def wrong_with(executor: ExecutorSettings) -> list[str]:
-    """Ask the scheduler and each worker; return what is wrong, a sentence each."""
+    """Query the scheduler and each worker. Return a sentence for each thing that is wrong."""
     if find_spec("distributed") is None:
         return [f"executor {executor.name}: {NOT_INSTALLED}"]
     from cronjobs.contrib.dask.dask_cluster import ClusterAway, DaskCluster
@@ -34,7 +34,10 @@ def wrong_with(executor: ExecutorSettings) -> list[str]:
 
 
 def faults(executor: ExecutorSettings, known: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[str]:
-    """*known*: the scheduler's workers by address; *said*: each worker's answer, or the exception it raised."""
+    """Yield what is wrong with a cluster. *known* has the scheduler's workers by address.
+
+    *said* has each worker's answer, or the exception that it raised.
+    """
     if not known:
         yield "its scheduler has no workers"
     for name, amount in executor.resources:

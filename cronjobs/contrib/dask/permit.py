@@ -1,4 +1,4 @@
-"""An attempt's permit on a worker: the handler may run only while the database confirms it."""
+"""An attempt's permit on a worker: the handler may run only while the database confirms the permit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAST_TRIES: Final = 3  # tries to write the outcome
 
 @dataclass
 class HeldPermit:
-    """``safe_until``: the monotonic instant by which the handler must be gone. The launcher's kernel timer enforces it.
+    """By ``safe_until``, a monotonic instant, the handler must be gone. The launcher's kernel timer enforces this.
 
     A confirmation counts from when it was requested, so a delay in this process only shortens the permit.
     """
@@ -37,9 +37,9 @@ class HeldPermit:
     _over: threading.Event = field(default_factory=threading.Event)
 
     def take(self) -> Permit:
-        """Take the token. Raises DatabaseError.
+        """Take the token, and try again if the connection is lost. Raises DatabaseError.
 
-        It retries on a lost connection: the token may already be ours, so that nobody else could begin.
+        The lost call may have taken the token for us. Without another try, nobody could begin the attempt.
         """
         for left in reversed(range(TAKE_TRIES)):
             sent = self.clock.monotonic()
@@ -61,11 +61,14 @@ class HeldPermit:
         threading.Thread(target=self._confirm_again, name="cronjobs-permit", daemon=True).start()
 
     def confirm_no_more(self) -> None:
-        """Stop renewing: the permit runs out."""
+        """Stop renewing the permit, so that it runs out."""
         self._over.set()
 
     def end(self, report: str) -> None:
-        """Write the outcome once nothing of the attempt runs, for a supervisor that the cluster cannot reach."""
+        """Write the outcome to the database, for a supervisor that the cluster cannot reach.
+
+        Call this once nothing of the attempt runs any more.
+        """
         if len(report) > tokens.MOST_ENDED:
             return
         for _ in range(LAST_TRIES):
@@ -93,7 +96,7 @@ class HeldPermit:
                     return
                 continue
             pause_s = heartbeat_s(self.lease_s)
-            if found.answer == "done":  # no other attempt of this job will begin, so it may run until its timeout
+            if found.answer == "done":  # no other attempt of this job will begin, so ours may run to its timeout
                 self.safe_until = self.clock.monotonic() + FOR_GOOD_S
                 return
             if found.answer == "over":

@@ -1,4 +1,4 @@
-"""Run a supervisor, a tick's loop whose workers are a cluster, until it is idle, stale or asked to stop."""
+"""Run a supervisor (a tick's loop whose workers are a cluster) until it is idle, stale or asked to stop."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ DEPLOY: Final = "its file or its handlers have changed"
 
 @dataclass
 class Supervisor:
-    """``wake`` is set by signals; ``up``: connected to the cluster; ``stale``: a deploy has replaced our code.
+    """``has_changed`` returns whether the file or the handlers on disk have changed. ``wake`` is set by signals.
 
-    ``has_changed``: whether the file or the handlers on disk have changed.
+    ``up`` is true while we are connected to the cluster. ``stale`` is true once a deploy has replaced our code.
     """
 
     loop: Loop
@@ -48,7 +48,7 @@ class Supervisor:
     stale: bool = False
 
     def run(self) -> str:
-        """Work until idle for a while or asked to stop; return why it ended."""
+        """Work until idle for a while, stale or asked to stop. Return why the work ended."""
         idle_since = SYSTEM.monotonic()
         while True:
             claimed = self.loop.counts.claimed
@@ -67,12 +67,12 @@ class Supervisor:
             self.loop.pace.look_again()
 
     def connected(self, up: bool) -> None:
-        """Note that the cluster came or went; without it nothing is claimed."""
+        """Note that the cluster came or went. Without the cluster, nothing is claimed."""
         self.up = up
         self._open_or_close()
 
     def look_at_code(self) -> None:
-        """Watch in a thread: the loop blocks on jobs that may take days."""
+        """Watch for a deploy, in a thread of its own, since the loop blocks on jobs that may take days."""
         while not self.stale:
             threading.Event().wait(LOOK_S)
             if self.has_changed():
@@ -101,7 +101,7 @@ class SupervisorSetting:
 
 
 def supervise(given: SupervisorSetting) -> Loop:
-    """Run one supervisor to its end, record the rest, and return its loop."""
+    """Run one supervisor to its end, record the remaining outcomes, and return the loop."""
     settings, executor = given.settings, given.executor
     log = Log(settings.log).write
     extras = beside_jobs(settings, given.database, log)

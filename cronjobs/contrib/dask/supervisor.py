@@ -1,9 +1,9 @@
-"""The supervisor of one executor on this host: ``python -m`` this module, started by a tick (``tick.executors``).
+"""The supervisor of one executor on this host. A tick starts it with ``python -m`` this module (``tick.executors``).
 
-It is a tick's loop whose workers are a cluster: it claims jobs of the executor's types, submits them, renews their
-leases together, and records their outcomes. It has no deadline. After a deploy (the file or the handlers' modules have
-changed) it claims nothing more, and the next tick starts another supervisor. It ends after a while without work. Its
-watchdog fires before a lease ends, as a tick's does.
+A supervisor is a tick's loop whose workers are a cluster. It claims jobs of the executor's types, submits them, renews
+their leases together, and records their outcomes. It has no deadline, and ends after a while without work. After a
+deploy (the file or the handlers' modules have changed), it claims nothing more, and the next tick starts another
+supervisor. Like a tick's watchdog, its watchdog fires before a lease ends.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from cronjobs.engine.tick.executors import Supervision, SupervisorLock
 from cronjobs.engine.tick.watchdog import Watchdog
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 
-TAG: Final = "cluster-"  # prefix of the tick part of its locked_by
+TAG: Final = "cluster-"  # prefix of the tick part of a supervisor's locked_by
 START_UP_S: Final = 120.0  # time to import the handlers and reach the database
 
 
 def main() -> None:
-    """Return the exit code: 0 it ended by itself; 3 or 4: not started, or not recorded."""
+    """Run the supervisor and exit: with 0 if it ended by itself, 4 if the database was away, else the error's code."""
     supervision = Supervision.decode(sys.stdin.buffer.read())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent when the tick's terminal closes
     lock = SupervisorLock.take(supervision)

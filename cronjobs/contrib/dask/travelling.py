@@ -28,9 +28,9 @@ def versions() -> Versions:
 
 @dataclass(frozen=True)
 class Spec:
-    """An attempt, as sent to a worker. ``request``: for the handler's process, with the claiming host's folders.
+    """An attempt as sent to a worker, which sends progress to ``topic``.
 
-    ``topic``: where it sends progress.
+    ``request`` is for the handler's process, and has the claiming host's folders.
     """
 
     key: TokenKey
@@ -54,7 +54,7 @@ class Spec:
             around=settings.around,
             run=RunSettings(shutdown_grace=settings.run.shutdown_grace),
         )
-        # Keep the fence: with its own database connection the worker writes effects and finishes transactions.
+        # Send the fence: a worker with its own database connection writes effects and finishes transactions.
         request = Request(
             attempt.job,
             plain,
@@ -84,10 +84,10 @@ class Spec:
 
 
 class GuardReport(NamedTuple):
-    """A guard's report: "ended" with an outcome; every other word means that this guard ran nothing.
+    """A guard's report. If ``said`` is "ended", it has an outcome. Any other word means that this guard ran nothing.
 
-    "taken": another guard has the token. "cancelled", "over": nobody may take it any more. "differs", "cannot" (with
-    ``why``): the worker must not or could not run the attempt.
+    "taken" means that another guard has the token. "cancelled" and "over" mean that nobody may take the token any more.
+    "differs" and "cannot" (with ``why``) mean that the worker must not or could not run the attempt.
     """
 
     said: Said
@@ -105,7 +105,7 @@ class GuardReport(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> GuardReport:
-        """Parse the outcome; an unreadable one counts as a failure, since the handler did run."""
+        """Parse a report. An unreadable report counts as a failure, since the handler did run."""
         try:
             facts = json.loads(text)
             outcome = outcome_from(facts["outcome"]) if "outcome" in facts else None

@@ -26,9 +26,9 @@ _lock: Final = threading.Lock()
 
 
 def settings_here(claimed: Settings) -> Settings:
-    """Return the worker's settings: from its own configuration file, else from the claiming host.
+    """Return the settings in the worker's own configuration file. Without a file, return those of the claiming host.
 
-    Secrets are the worker's own; the claiming host does not send its. Raises CronjobsError.
+    The secrets are the worker's own, since the claiming host sends none. Raises CronjobsError.
     """
     file = Path(os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     if file.exists():
@@ -40,7 +40,7 @@ def settings_here(claimed: Settings) -> Settings:
 
 
 def database_at(url: str, schema: str | None) -> Database:
-    """Return the database connection that all attempts of this process share."""
+    """Return the Database that all attempts of this process share."""
     with _lock:
         found = _databases.get((url, schema))
         if found is None:
