@@ -38,11 +38,11 @@ def drill(
     tell: Callable[[Check], None],
     note: Callable[[str], None],
 ) -> Drilled:
-    """Run one form of the drill in its own schema of the PostgreSQL database at *url*; None: on its own SQLite file.
+    """Run one form of the drill in its own schema of the PostgreSQL database at *url*.
 
-    Calls *say* with progress, *tell* with each check, *note* with what could not be cleaned up, and *keep*, if given,
-    with the stage, which is then left in place. Raises MailServerMissing, SchemaRefusedError or another
-    DatabaseError.
+    If *url* is None, the drill uses its own SQLite file. It calls *say* with progress, *tell* with each check, and
+    *note* with what could not be cleaned up. If *keep* is given, it is called with the stage, which is then left in
+    place. Raises MailServerMissing, SchemaRefusedError or another DatabaseError.
     """
     began, planned = SYSTEM.monotonic(), plan(receipts)
     with (

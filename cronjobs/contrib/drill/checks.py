@@ -1,4 +1,4 @@
-"""The drill's checks: pure functions of what was counted, each returning a Check."""
+"""The drill's checks. Each is a pure function that makes a Check from what was counted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """``said``: the result in words; ``figures``: the same for programs."""
+    """The result of a check. ``said`` is the result in words, and ``figures`` is the same for programs."""
 
     name: str
     held: bool
@@ -36,7 +36,7 @@ class Check:
 
 @dataclass(frozen=True)
 class InterruptedSends:
-    """A tick ended in mid-run, and what it left."""
+    """A tick that was ended in mid-run, and what it left."""
 
     code: int
     took_s: float  # since the signal
@@ -54,7 +54,7 @@ def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
         held = in_midrun and clean and seen.took_s <= grace_s + SLACK_S
         how = f"SIGTERM in mid-run: the tick ended with {seen.code} after {seen.took_s:.1f} s"
     else:
-        # Otherwise the kill came too early or late to prove anything.
+        # Without a lease and an unrecorded mail, the kill came too early or too late to prove anything.
         held = in_midrun and seen.code == -signal.SIGKILL and seen.leases > 0 and seen.unrecorded > 0
         how = f"kill -9 in mid-run, between the mail server's yes and the record of it: ended with {seen.code}"
     said = (
@@ -66,13 +66,13 @@ def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
 
 @dataclass(frozen=True)
 class Woken:
-    """A runner frozen past its lease: its jobs, how many others took, and what it did when it woke."""
+    """A runner frozen past its lease: its jobs, how many of them other ticks took, and what it did when it woke."""
 
-    held: int  # jobs, when it was frozen
-    taken: int  # of those: jobs that other ticks took while it was frozen
+    held: int  # jobs that the runner had when it was frozen
+    taken: int  # how many of those jobs other ticks took while the runner was frozen
     code: int
-    changed: int  # rows it changed after waking
-    mails: int  # mails it sent after waking
+    changed: int  # rows that the runner changed after waking
+    mails: int  # mails that the runner sent after waking
 
 
 def woken(seen: Woken) -> Check:
@@ -120,7 +120,7 @@ def _is_stopped(seen: Stopped, status: str) -> bool:
 def retried(planned: Mapping[int, Planned], tries: Sequence[Try], apart: Collection[int]) -> Check:
     """Check that temporary failures were retried, after a delay, and no more often than needed.
 
-    *apart*: receipts to ignore, because their runner died.
+    *apart* has the receipts to ignore, because their runner died.
     """
     alone = numbers_of(planned, *PASSES_BY_ITSELF) - set(apart)
     of = {receipt: [each for each in tries if each.receipt == receipt] for receipt in sorted(alone)}
@@ -149,8 +149,8 @@ def listed(
 ) -> Check:
     """Check that exactly the jobs that need a person are dead, each with its reason and after one try.
 
-    *tries*: so far; *lost*: attempts per receipt that died with their runner; *open_ends*: number of effects begun and
-    never recorded.
+    *tries* are all tries so far. *lost* counts the attempts per receipt that died with their runner. *open_ends* is the
+    number of effects that were begun and never recorded.
     """
     wrong_addresses = numbers_of(planned, Mishap.NO_SUCH_ADDRESS)
     refused = {each.receipt for each in dead if each.error_type == "GiveUp" and "550" in each.error}
@@ -174,7 +174,7 @@ def listed(
 
 @dataclass(frozen=True)
 class SettledEffects:
-    """The operator's actions, and the result."""
+    """What the operator did, and the result."""
 
     found: int  # uncertain mails that are in the mailbox
     not_found: int
@@ -204,7 +204,7 @@ def _first(ticks: Sequence[TickEnd], wanted: Sequence[TickEnd]) -> int:
 
 
 def told(ticks: Sequence[TickEnd]) -> Check:
-    """Check that ticks in which a job died said so and exited with 1, and that all others were silent.
+    """Check that ticks in which a job died reported it and exited with 1, and that all other ticks were silent.
 
     The same death is reported only once an hour, so a later tick with exit code 1 may be silent.
     """

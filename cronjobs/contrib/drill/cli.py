@@ -55,14 +55,14 @@ def drill(
     """Rehearse a release: kill and freeze runners, make the mail server fail, check that each receipt arrives once.
 
     Real ticks send 100 receipts to the drill's own mail server (pip install 'cronjobs[drill]'), which refuses some,
-    hangs up or does not answer. A tick is ended in mid-run, by SIGTERM and, in a second run, by kill -9. A runner is
-    frozen past its lease and woken. A job that hangs and one that is cancelled are stopped. Dead jobs are listed,
-    settled, corrected and retried. The result is counted at the mail server.
+    hangs up or does not answer. The drill ends a tick in mid-run, by SIGTERM and, in a second run, by kill -9. It
+    freezes a runner past its lease, and wakes the runner. It stops a job that hangs, and a job that is cancelled. It
+    lists, settles, corrects and retries dead jobs. At the end, it counts the mails at the mail server.
 
-    On PostgreSQL it makes its own schema and drops it; your tables are not touched. Without a configuration and a URL,
-    or if they name a SQLite file, it works on its own SQLite file.
+    On PostgreSQL, the drill creates its own schema and drops it again; your tables are not touched. Without a
+    configuration and a URL, or if they name a SQLite file, the drill works on its own SQLite file.
 
-    Exit codes: 0 every check held, 1 one did not, 2 usage, 3 configuration, 4 database.
+    The exit code is 0 if every check held, 1 if one did not, 2 for usage, 3 for configuration, 4 for database errors.
     """
     url = _postgresql_url(source)
     printer = _Printer(as_json)
@@ -114,7 +114,7 @@ def _where(url: str | None) -> str:
 
 
 class _Printer:
-    """Prints checks as they finish, on a terminal also the progress between them; with --json nothing."""
+    """Prints checks as they finish, and on a terminal also the progress between them. With --json, prints nothing."""
 
     def __init__(self, as_json: bool) -> None:
         self._silent = as_json

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cronjobs.engine.jobs.effects import Effect
 
 HOST, PORT = "127.0.0.1", int(os.environ.get("DRILL_SMTP_PORT", "25"))
-PATIENCE_S = 3.0  # for one answer of the mail server
+PATIENCE_S = 3.0  # how long to wait for one answer of the mail server
 FOLDER = Path(__file__).parent
 
 
@@ -32,7 +32,7 @@ def send_receipt(ctx: Context, receipt: int) -> dict[str, str]:
     with ctx.effect(("receipt", receipt), on_unknown="stop") as effect:
         if not effect.done:
             effect.result = hand_over(receipt_mail(receipt, effect.key), effect, min(PATIENCE_S, ctx.remaining_s))
-    # None: an attempt got no answer; a person then found the mail in the mailbox and settled the effect.
+    # The result is None if an attempt got no answer, and a person found the mail in the mailbox and settled the effect.
     return effect.result or {"answer": "settled by hand"}
 
 
@@ -41,19 +41,19 @@ def receipt_mail(receipt: int, key: str) -> EmailMessage:
     mail["From"] = "shop@drill.example"
     mail["To"] = f"customer-{receipt}@drill.example"
     mail["Subject"] = f"Your receipt {receipt}"
-    # Derived from the key, so every attempt has the same: a person can find the mail by it, and mail servers and
-    # clients can detect a duplicate.
+    # Derived from the key, so every attempt has the same Message-ID. A person can find the mail by it, and mail servers
+    # and clients can detect a duplicate.
     mail["Message-ID"] = f"<{key.replace(':', '.')}@drill.example>"
     mail.set_content(f"Thank you. This is receipt {receipt}.")
     return mail
 
 
 def hand_over(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str, str]:
-    """Send *mail* and return the server's answer; otherwise raise what has to happen next.
+    """Send *mail* and return the server's answer. If that fails, raise what has to happen next.
 
-    Until the message itself is sent, and if the server refuses it, nothing has happened: call ``effect.did_nothing()``,
-    and the next attempt starts over. If it was sent and no answer came, the effect stays unknown, and ``on_unknown``
-    decides.
+    If the message has not been sent, or the server has refused it, nothing has happened: call ``effect.did_nothing()``,
+    and the next attempt starts over. If the message was sent and no answer came, the effect stays unknown, and
+    ``on_unknown`` decides.
     """
     on_its_way = False
     try:
@@ -100,7 +100,7 @@ def hang() -> NoReturn:
 
 @job("drill.endless", timeout="10m")
 def endless() -> NoReturn:
-    """Run longer than any tick, so in its own process; never check whether to stop."""
+    """Run longer than any tick, and so in a process of its own. Never check whether to stop."""
     work_for_ever("endless")
 
 

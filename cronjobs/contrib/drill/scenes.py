@@ -30,8 +30,8 @@ from cronjobs.contrib.drill.stage import (
 from cronjobs.engine.store.enqueue import job_status
 
 RECEIPT: Final = "drill.receipt"
-CAUGHT: Final = 2  # accepted, unanswered mails at the moment a runner is interrupted
-ANSWER_DELAY_S: Final = 0.5  # after SIGTERM; a runner that does not wait for its jobs has exited by then
+CAUGHT: Final = 2  # interrupt a runner once this many of its mails are accepted and unanswered
+ANSWER_DELAY_S: Final = 0.5  # from SIGTERM to the answer; a runner that does not wait for its jobs has exited by then
 TERM_TO_KILL_S: Final = 2.0  # time from SIGTERM to SIGKILL
 HANG_TIMEOUTS_S: Final = (2.0, 4.0, 8.0)
 ROUNDS: Final = 5  # rounds of listing, settling, retrying; one suffices unless a busy machine kills a runner
@@ -40,7 +40,7 @@ WAITS: Final = ("queued", "failed", "running")
 
 @dataclass
 class Play:
-    """One form of the drill on *stage*; calls ``say`` with progress, ``tell`` with each check."""
+    """One form of the drill on *stage*. Calls ``say`` with progress, and ``tell`` with each check."""
 
     stage: Stage
     server: MailServer
@@ -53,7 +53,7 @@ class Play:
     undisturbed: list[StagedTick] = field(default_factory=list)
 
     def play(self) -> list[Check]:
-        """Run all scenes; return all checks."""
+        """Run all scenes. Return all checks."""
         try:
             self.enqueue()
             self.interrupt()
@@ -104,7 +104,7 @@ class Play:
         self._note(checks.restarted(self.form, seen, SHUTDOWN_GRACE_S))
 
     def freeze(self) -> tuple[StagedTick, set[int]]:
-        """Freeze a runner in mid-work, like a paused virtual machine; return its leased jobs."""
+        """Freeze a runner in mid-work, like a paused virtual machine. Return the runner and its leased jobs."""
         self.server.hold()
         tick = self._start_and_catch()
         held = self.stage.freeze(tick)
@@ -113,7 +113,7 @@ class Play:
         return tick, held
 
     def stop_work(self) -> None:
-        """Run a job that hangs and one that is cancelled: their code must stop, not only their rows."""
+        """Run a job that hangs and a job that is cancelled. Their code must stop; changed rows are not enough."""
         long_id = self.stage.enqueue("drill.endless")
         self._hang()
         endless = self._pid("endless")
@@ -129,7 +129,7 @@ class Play:
         self._note(checks.cancelled(seen, outlived))
 
     def _hang(self) -> None:
-        """Run the hanging job; on a busy machine, whose process took all the time to start, again with more."""
+        """Run the hanging job. If a busy machine takes the whole timeout to start its process, try a longer timeout."""
         for timeout_s in HANG_TIMEOUTS_S:
             job_id = self.stage.enqueue("drill.hang", timeout_s=timeout_s)
             self._tick()
@@ -141,7 +141,7 @@ class Play:
         self._note(checks.timed_out(Stopped(worked_s, allowed_s, is_alive(hanging), self._status(job_id))))
 
     def take_over(self, frozen: StagedTick, held: set[int]) -> None:
-        """Let other ticks take the frozen runner's jobs, then wake it: it must not write any more."""
+        """Let other ticks take the frozen runner's jobs, then wake the runner, which must not write any more."""
 
         def all_taken() -> bool:
             if not self.stage.held_by(frozen):
@@ -202,7 +202,7 @@ class Play:
         self._note(checks.repaired(SettledEffects(found, not_found, retried, len(dead))))
 
     def count(self) -> None:
-        """Check what arrived, and that nothing runs on."""
+        """Check what arrived, and that no process is left running."""
         self.server.release()
         standing = self.stage.look(lambda connection: store.standing(connection, RECEIPT))
         self._note(checks.arrived(self.receipts, list(self.server.mailbox), standing["succeeded"]))
@@ -223,7 +223,7 @@ class Play:
         self.undisturbed.append(self.stage.tick())
 
     def _start_and_catch(self) -> StagedTick:
-        """Start a tick; return it once some of its mails are accepted and unanswered."""
+        """Start a tick. Return the tick once some of its mails are accepted and unanswered."""
         tick = self.stage.start()
 
         def is_caught() -> bool:
@@ -252,7 +252,7 @@ class Play:
         return Counter(payload["receipt"] for payload in payloads)
 
     def _pid(self, name: str) -> int:
-        """Return the pid that a handler wrote; waits until it has started."""
+        """Wait until a handler has started. Return the pid that the handler wrote."""
         file = self._file(f"{name}.alive")
         until(file.exists, f"to begin drill.{name}")
         return int(self._file(f"{name}.pid").read_text())

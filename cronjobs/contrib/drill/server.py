@@ -1,6 +1,6 @@
 """A real SMTP server in this process, which fails as planned and keeps the mails it accepted.
 
-It is the drill's judge: what arrived here counts, not what rows show. The only user of aiosmtpd.
+The server is the drill's judge: what arrived here counts, not what rows show. Only this module uses aiosmtpd.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class MailServerMissing(CronjobsError):
 
 @dataclass(frozen=True)
 class Try:
-    """One receipt sent to the server, *at* a monotonic instant.
+    """One try to send a receipt to the server, at the monotonic instant ``at``.
 
-    ``met``: the failure it met, or None if it was accepted.
+    ``met`` is the failure that the try met, or None if the mail was accepted.
     """
 
     receipt: int
@@ -50,7 +50,7 @@ class ReceivedMail:
 
 
 class MailServer:
-    """``tries`` and ``mailbox`` are only appended to, by the server's thread; other threads may read them."""
+    """The mail server. Its thread only appends to ``tries`` and ``mailbox``, so other threads may read them."""
 
     def __init__(self, planned: Mapping[int, Planned]) -> None:
         self.tries: list[Try] = []
@@ -74,7 +74,7 @@ class MailServer:
         return {mail.message_id for mail in self.mailbox}
 
     def hold(self, after: int = 0) -> None:
-        """From *after* mails on, accept mails but withhold the answers."""
+        """After *after* mails, accept further mails but withhold the answers."""
         self.hold_after = after
 
     def release(self) -> None:
@@ -82,7 +82,7 @@ class MailServer:
 
     def __enter__(self) -> MailServer:
         self._controller = _controller(self)
-        # It logs clients that vanish, as the drill's do on purpose.
+        # aiosmtpd logs clients that vanish. The drill's clients do so on purpose.
         logging.getLogger("mail.log").setLevel(logging.CRITICAL + 1)
         self._controller.start()
         return self
@@ -158,7 +158,7 @@ class MailServer:
     @staticmethod
     def _hang_up(server: Any) -> str:
         server.transport.abort()
-        return "421 4.4.2 gone"  # nobody reads it
+        return "421 4.4.2 gone"  # nobody reads this
 
 
 def _controller(server: MailServer) -> Any:

@@ -50,10 +50,10 @@ class SchemaRefusedError(DatabaseError):
 
 @contextmanager
 def stage(url: str | None, port: int, note: Callable[[str], None]) -> Iterator[Stage]:
-    """Yield a stage in its own schema of the PostgreSQL database at *url*; None: on a SQLite file in its folder.
+    """Yield a stage in its own schema of the PostgreSQL database at *url*, or on a SQLite file if *url* is None.
 
-    *port*: the mail server's. Everything is removed afterwards, even after Ctrl-C, unless the stage's ``keep`` is set;
-    calls *note* with what could not be removed. Raises SchemaRefusedError, or another DatabaseError.
+    *port* is the mail server's. Everything is removed afterwards, even after Ctrl-C, unless the stage's ``keep`` is
+    set. *note* is called with what could not be removed. Raises SchemaRefusedError, or another DatabaseError.
     """
     folder = Path(tempfile.mkdtemp(prefix="cronjobs-drill-"))
     made: Stage | None = None
@@ -78,7 +78,7 @@ def _stage(folder: Path, url: str | None, port: int) -> Stage:
     )
     env = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(folder), MARK_VARIABLE: secrets.token_hex(8)}
     if url is not None:
-        # Never as an argument: "ps" shows those to everyone. The driver's own variables may complete the URL.
+        # Never pass the URL as an argument: "ps" shows arguments to everyone. The driver's variables may complete it.
         env |= {URL_VARIABLE: url, **{name: value for name, value in os.environ.items() if name.startswith("PG")}}
     if "PYTHONPATH" in os.environ:
         env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # run the same code as this process

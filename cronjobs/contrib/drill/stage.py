@@ -1,4 +1,4 @@
-"""A drill's stage: a folder, its own tables, and ticks started as by cron."""
+"""A drill's stage: a folder, its own tables, and ticks started the way cron starts them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ AT_ONCE_S: Final = 0.5  # an unblocked operation starts within this time
 
 
 class StuckError(CronjobsError):
-    """Something that the drill waited for did not happen: a finding, not a bug of the drill."""
+    """Something that the drill waited for did not happen. This is a finding, not a bug of the drill."""
 
 
 def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
-    """Wait for *condition*; raises StuckError with *what* did not happen."""
+    """Wait for *condition*. If it does not come true in time, raise StuckError, which says *what* did not happen."""
     give_up_at = SYSTEM.monotonic() + within_s
     while not condition():
         if SYSTEM.monotonic() >= give_up_at:
@@ -53,7 +53,7 @@ def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE
 
 @dataclass
 class StagedTick:
-    """A ``cronjobs run-due`` of the drill; ``code`` as Python reports it: -9 is "killed by signal 9"."""
+    """A ``cronjobs run-due`` of the drill. ``code`` is as Python reports it: -9 is "killed by signal 9"."""
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -83,7 +83,7 @@ class StagedTick:
 
 @dataclass
 class Stage:
-    """``database`` is for reading; everything done to jobs goes through commands and ticks."""
+    """``database`` is only for reading and enqueuing. Everything else is done by commands and ticks."""
 
     folder: Path
     database: Database
@@ -100,7 +100,7 @@ class Stage:
     # --- ticks and commands -------------------------------------------------------------------------------------------
 
     def start(self) -> StagedTick:
-        """Start a tick as cron does: bare environment, another folder, no terminal."""
+        """Start a tick as cron does: with a bare environment, in another folder, and without a terminal."""
         name = f"tick-{len(self.ticks) + 1}"
         with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.err").open("wb") as err:
             process = subprocess.Popen(
@@ -121,7 +121,7 @@ class Stage:
         return tick
 
     def command(self, *words: str) -> str:
-        """Run an operator's command; return its output. Raises StuckError if it fails."""
+        """Run an operator's command and return its output. Raises StuckError if the command fails."""
         asked = f"cronjobs {shlex.join(words)}"
         try:
             done = subprocess.run(
@@ -155,13 +155,13 @@ class Stage:
             return read(connection)
 
     def enqueue_receipts(self, receipts: int) -> None:
-        """Enqueue as an app does: in one transaction, with keys from the business events."""
+        """Enqueue receipts as an app does: in one transaction, with keys from the business events."""
         with self.database.write() as connection:
             for receipt in range(1, receipts + 1):
                 enqueue(connection, "drill.receipt", {"receipt": receipt}, idempotency_key=("receipt", receipt))
 
     def enqueue(self, job_type: str, *, timeout_s: float | None = None) -> int:
-        """Enqueue a job with the best priority. If *timeout_s* is None, its type's timeout holds."""
+        """Enqueue a job with the best priority. If *timeout_s* is None, the job type's timeout applies."""
         with self.database.write() as connection:
             job_id = enqueue(connection, job_type, priority=0, timeout=timeout_s).id
         assert job_id is not None  # its queue has no cap
@@ -173,9 +173,9 @@ class Stage:
         return {job_id for job_id, holder in who.items() if holder is not None and holder.pid == tick.process.pid}
 
     def freeze(self, tick: StagedTick) -> set[int]:
-        """SIGSTOP *tick* while it has jobs and no database lock; return those jobs.
+        """Send SIGSTOP to *tick* while it has jobs and no database lock. Return those jobs.
 
-        A tick stopped in mid-transaction would block all others, which is another test.
+        A tick stopped in mid-transaction would block all others, and the drill does not test that.
         """
         held: set[int] = set()
 

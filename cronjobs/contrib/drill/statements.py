@@ -1,4 +1,4 @@
-"""The drill's own statements: reads, and creating and dropping its schema."""
+"""The drill's own SQL: reads, and dropping its schema."""
 
 from __future__ import annotations
 
@@ -75,6 +75,6 @@ def _rows(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
 
 
 def drop_schema(connection: Connection, schema: str) -> None:
-    """Drop a PostgreSQL schema with all its contents; *schema* is a name that the drill made up."""
+    """Drop a PostgreSQL schema with all its contents. *schema* is a name that the drill made up."""
     quoted = schema.replace('"', '""')
     connection.exec_driver_sql(f'DROP SCHEMA IF EXISTS "{quoted}" CASCADE')
