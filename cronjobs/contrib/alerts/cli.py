@@ -29,8 +29,8 @@ def send_test(
 ) -> None:
     """Send a test message by one channel, or by all: a mail, a POST, or a run of the command.
 
-    It needs no database, and changes nothing there. Exit codes: 0 each was delivered, 1 one was not (stderr says why),
-    2 there is no such channel.
+    The command needs no database, and changes nothing there. The exit code is 0 if every message was delivered, 1 if
+    one was not (stderr says why), 2 if there is no such channel.
     """
     settings = load_settings(source, need_database=False)
     channels = {} if settings.alerts is None else settings.alerts.channels

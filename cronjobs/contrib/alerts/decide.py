@@ -22,7 +22,7 @@ from cronjobs.engine.store.schedules import StoredSchedule
 
 UNDELIVERED: Final = "alert"  # the kind of finding about a channel itself
 OF_ONE_HOST: Final = "config"  # the kind of finding about one host's own files; only that host can tell when it is over
-WHILE_QUIET: Final = timedelta(minutes=5)  # between looks, for changes that no tick writes: an app that fills a queue
+WHILE_QUIET: Final = timedelta(minutes=5)  # between looks, for changes that no tick makes, as when an app fills a queue
 WHILE_OPEN: Final = timedelta(minutes=2)
 ROWS_KEPT: Final = 1000  # rows stored for one finding
 OFTEN: Final = 3  # a finding that recurs this often within an hour delays its next message
@@ -35,9 +35,10 @@ LONGEST_RETRY: Final = timedelta(minutes=15)
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes to the stored findings after a look; ``lasting``: episode id → finding.
+    """The changes to the stored findings after a look. ``lasting`` has the findings by episode id.
 
-    ``replaced``: findings that another one covers now. They end without a message, since their cause lasts.
+    ``replaced`` has the episodes whose finding another finding now covers. They end without a message, since their
+    cause lasts.
     """
 
     opened: list[Finding]
@@ -48,7 +49,10 @@ class Changes:
 
 
 def merged(found: Iterable[Finding], host: str) -> list[Finding]:
-    """Merge findings by key: the worst one, with the rows of all. Findings about *host*'s own files get its name."""
+    """Merge findings with the same key into the worst, with the rows of all.
+
+    Findings about the files of one host get the name of *host*.
+    """
     by_key: dict[str, list[Finding]] = {}
     for finding in found:
         if finding.kind == OF_ONE_HOST and not finding.subject:
@@ -65,9 +69,10 @@ def host_of(finding: Finding) -> str:
 def compare(
     found: Sequence[Finding], episodes: Sequence[Episode], host: str, *, sees_all: bool, ticking: Collection[str]
 ) -> Changes:
-    """*found*: one finding per key; *sees_all*: whether this process has loaded this host's handlers.
+    """Compare the findings of a look with the open episodes. *found* has one finding per key.
 
-    *ticking*: the hosts that tick; any host ends the findings of one that does not.
+    *sees_all* is whether this process has loaded this host's handlers. *ticking* has the hosts that tick. If a host
+    does not tick, any other host may end its findings.
     """
     now_there = {finding.key: finding for finding in found}
     covered = [each for finding in found for each in (*finding.covers, *finding.follows)]
@@ -106,7 +111,7 @@ def _different(episode: Episode, finding: Finding) -> dict[str, Any]:
 
 
 def kept_rows(finding: Finding) -> list[str]:
-    """Keep only the newest rows if there are too many; newer ids are higher."""
+    """Return the finding's rows, or only the newest if there are too many. Newer ids are higher."""
     return list(finding.rows[-ROWS_KEPT:])
 
 
@@ -114,9 +119,9 @@ def kept_rows(finding: Finding) -> list[str]:
 
 
 def wants(channel: AlertChannel, finding: Finding) -> bool:
-    """Whether *channel* gets messages about *finding*; nobody gets them for an acknowledged one.
+    """Whether *channel* gets messages about *finding*. No channel gets messages about an acknowledged finding.
 
-    A channel that wants a covered finding's kind gets this one, even if it does not want this one's kind.
+    If *finding* covers a finding of a kind that the channel wants, the channel gets *finding*, whatever its kind.
     """
     only = channel.only
     keys = [finding.key, *(each.key for each in finding.covers)]
@@ -136,7 +141,8 @@ def _asked_for(names: Collection[str], only: AlertFilter) -> bool:
 def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_often: bool = False) -> datetime:
     """Return when the next message about a lasting finding is due: at once, then hourly, then daily.
 
-    A worse severity makes it due at once; a new row makes it hourly again, however old the finding.
+    A worse severity makes the message due at once. A new row makes messages hourly again, however old the finding is.
+    If the finding *came_often* lately, its first message waits for an hour.
     """
     if state is None:
         return now + HOURLY if came_often else now

@@ -1,4 +1,4 @@
-"""Deliver messages, all channels in parallel and within a time limit, whatever servers and DNS do."""
+"""Deliver messages by all channels in parallel, within a time limit, whatever servers and DNS do."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def deliver(
     settings: Settings,
     timeout_s: float = CHANNEL_S,
 ) -> Iterator[tuple[str, str | None]]:
-    """Send *messages* (channel name → message) in parallel; yield each channel as it ends.
+    """Send *messages* (channel name → message) in parallel. Never raises.
 
-    Yields the name with None, or with the masked error. Never raises.
+    As each channel ends, yield its name, with None or the masked error.
 
     Each channel has its own thread, since a DNS lookup has no time limit, and a server that sends a byte a second never
-    reaches a socket's timeout. A hanging thread is abandoned; the process exits without it. A message that it delivers
-    after that is sent again.
+    reaches a socket's timeout. A hanging thread is abandoned: the process exits without waiting for it. If the thread
+    still delivers its message after that, the message is sent twice.
     """
     give_up_at = SYSTEM.monotonic() + timeout_s
     answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()

@@ -175,7 +175,7 @@ _THRESHOLD: Final[Keys] = {
 
 
 def _named(words: str, read: Reader) -> Reader:
-    """Read a mapping of named entries; report bad ones and leave them out."""
+    """Return a reader for a mapping of named entries. It reports bad entries and leaves them out."""
 
     @taken_as(words, {}, each=read)
     def entries(reading: Reading, node: Node, path: str) -> dict[str, Any]:
@@ -239,7 +239,7 @@ _ALERTS: Final[Keys] = {
 
 @taken_as("mapping", {}, keys=_ALERTS, defaults=AlertFilter())
 def alerts(reading: Reading, node: Node, path: str) -> AlertSettings | None:
-    """Read the section; None if all of it is unreadable. Channels inherit the section's values."""
+    """Read the section, or return None if all of it is unreadable. Channels inherit the section's values."""
     if is_unreadable(node):
         return None
     values = reading.fields(node, path, _ALERTS).values

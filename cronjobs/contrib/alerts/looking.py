@@ -1,4 +1,4 @@
-"""Look (judge health and store the findings), then send due messages as a separate step."""
+"""Look (judge the health and store the findings). Then, as a separate step, send due messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PATIENCE_S: Final = 2.0  # wait for SQLite's write lock
 
 @dataclass(frozen=True)
 class Alerting:
-    """The context in which findings are looked for. ``me`` names the tick, as ``locked_by`` does."""
+    """Looks for findings and sends messages about them. ``me`` names the tick, as ``locked_by`` does."""
 
     settings: Settings
     database: Database
@@ -49,10 +49,10 @@ class Alerting:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def look(self, types: JobTypes | None, *, anyway: bool) -> bool:
-        """Look if due, or *anyway*; return whether this process looked. Raises DatabaseError.
+        """Look if a look is due, or *anyway*. Return whether this process looked. Raises DatabaseError.
 
-        *types*: this host's job types, or None if handlers are not loaded. Then, unless a recent tick recorded its
-        types, the look is left to a tick that loads them.
+        *types* has this host's job types, or is None if the handlers are not loaded. If None, and no recent tick has
+        recorded its job types, the look is left to a tick that loads the handlers.
         """
         with self.database.read() as connection:
             if types is None and runnable_types(connection, remembered(self.settings.run.every)) is None:
@@ -71,7 +71,7 @@ class Alerting:
     def _write(
         self, connection: Connection, health: Health, found: Sequence[Finding], token: datetime, *, sees_all: bool
     ) -> None:
-        """Store the findings, unless facts changed since the look began; then the next tick looks again."""
+        """Store the findings. If facts have changed since the look began, store nothing: the next tick looks again."""
         next_at = decide.next_look(health, self.settings.run.every, self.host, open_or_waiting=True)
         # First take the token: of two simultaneous looks the second blocks here, then finds the token changed.
         if not store.end_look(connection, token, next_at):
@@ -135,7 +135,7 @@ class Alerting:
         """Send due messages, one per channel, in parallel, if there is time. Raises DatabaseError.
 
         Messages are leased, sent outside any transaction, then marked. If the process dies between sending and marking,
-        the message is sent again after its lease. Without time, the next tick tries.
+        the message is sent again after its lease. If there is no time, the next tick tries.
         """
         with self.database.read() as connection:
             names = store.due_channels(connection) & self.channels.keys()
@@ -159,12 +159,12 @@ class Alerting:
         self._mark_all(answers)
 
     def _lease(self, names: Collection[str], patience_s: float) -> dict[str, list[DueAlert]]:
-        """Return due messages by channel, in the file's order, except those that another process is sending."""
+        """Lease the due messages, except those that another process is sending. Return them by channel."""
         found: dict[str, list[DueAlert]] = {}
         with self.database.write(patience=patience_s) as connection:
             for name in self.channels:
                 for alert in store.lease_due(connection, name, self.me) if name in names else ():
-                    if decide.is_unheard(alert.state):  # its messages failed until the finding ended
+                    if decide.is_unheard(alert.state):  # all its messages failed until the finding ended
                         store.put_state(connection, alert.episode.id, name, None, over=True)
                     else:
                         found.setdefault(name, []).append(alert)
@@ -184,7 +184,7 @@ class Alerting:
             }
 
     def _mark_all(self, answers: list[tuple[Sequence[DueAlert], str | None]]) -> None:
-        """Mark these channels' messages as sent or failed; remove marked ones from the list."""
+        """Mark the channels' messages as sent or failed. Remove marked channels from *answers*."""
         while answers:
             self._mark(*answers[0])
             del answers[0]
@@ -201,7 +201,7 @@ class Alerting:
 
 
 def jobs_behind(connection: Connection, alerts: Sequence[DueAlert], why: Sequence[Cause]) -> dict[int, list[FailedJob]]:
-    """Map each episode's id to a few of its jobs; for dead jobs, one per cause in *why*."""
+    """Return a few jobs of each episode, by the episode's id. For dead jobs, return one per cause in *why*."""
     ids: dict[int, list[int]] = {}
     for alert in alerts:
         if not alert.state.over:

@@ -16,7 +16,7 @@ PORTS: Final = {"starttls": 587, "tls": 465, "none": 25}
 
 
 def send(channel: MailChannel, message: Message, timeout_s: float) -> None:
-    """Hand the message to the server for all its recipients. Raises OSError, smtplib's errors among them."""
+    """Hand the message to the server for all recipients. Raises OSError, which includes smtplib's errors."""
     context = ssl.create_default_context()
     port = channel.port or PORTS[channel.tls]
     smtp: smtplib.SMTP

@@ -1,8 +1,8 @@
 """Dead-man's switches: Healthchecks pings for runs of schedules and for ticks.
 
 https://healthchecks.io/docs/http_api/: the URL alone means success; /start, /fail, /log or /EXIT-CODE may follow, and
-?rid= links a start to its end. The other side alarms on missing pings, so unsent ones are not stored and hardly
-retried. Only the end of the process waits for them.
+?rid= links a start to its end. The other side raises an alarm if a ping is missing, so unsent pings are not stored and
+hardly retried. Only the end of the process waits for pings.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Pings:
             self._put(url, "start", run_id, "", str(job.schedule))
 
     def ended(self, finished: Finished) -> None:
-        """Note that the handler has ended; ``heard`` later brings the job's outcome."""
+        """Note that the handler has ended. ``heard`` later gets the job's outcome."""
         if finished.job.id in self._running and isinstance(finished.outcome, Failed):
             kind, _, code = finished.outcome.error_type.partition("-")
             self._codes[finished.job.id] = code if kind == "exit" and code.isdecimal() else ""
@@ -97,7 +97,7 @@ class Pings:
             self._put(self._settings.run.ping, "start", self._tick_id, "", "tick")
 
     def tick_ended(self, exit_code: int, error: str = "") -> None:
-        """Ping the end. Exit code 1 (a job died) is a success of the tick; findings report the job."""
+        """Ping the tick's end. Exit code 1 (a job died) counts as success, since findings report the job."""
         if self._settings.run.ping:
             said = "" if exit_code in (0, 1) else str(exit_code)
             self._put(self._settings.run.ping, said, self._tick_id, error, "tick")
@@ -135,7 +135,7 @@ class Pings:
                     self._errors[ping.of] = f"{type(error).__name__}: {error}"
 
     def flush(self, within_s: float) -> None:
-        """Wait this long for queued pings; report unsent ones. No calls may follow."""
+        """Wait up to *within_s* for queued pings. Report unsent pings. Call nothing else after this."""
         if self._thread is None:
             return
         self._outbox.put(None)

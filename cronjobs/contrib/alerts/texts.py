@@ -19,7 +19,7 @@ from cronjobs.model import rough
 from cronjobs.text import one_line, visible
 
 DEAD: Final = "dead"  # the kind of finding whose causes a message lists
-MOST: Final = 20  # findings in one message; the rest is counted
+MOST: Final = 20  # findings in one message; further findings are only counted
 OUTPUT_LINES: Final = 5
 CAUSES: Final = 5  # causes listed per finding
 SUBJECT: Final = 180
@@ -37,14 +37,14 @@ class Told:
     began_at: datetime
     ended_at: datetime | None = None
     jobs: tuple[dict[str, Any], ...] = ()
-    times: int = 0  # earlier messages about it
+    times: int = 0  # earlier messages about the finding
     causes: tuple[dict[str, Any], ...] = ()  # of dead jobs, commonest first
     more_causes: int = 0
 
 
 @dataclass(frozen=True)
 class Message:
-    """One channel's message from one look. ``left_out``: findings that are only counted."""
+    """One channel's message from one look. ``left_out`` is the number of findings that are only counted."""
 
     project: str
     environment: str
@@ -73,9 +73,9 @@ def message(
     now: datetime,
     why: Sequence[Cause] = (),
 ) -> Message:
-    """Compose a channel's message: *alerts* worst first, then ended ones; *jobs*: by episode id.
+    """Compose a channel's message from *alerts*, the worst first and ended findings last.
 
-    *why*: causes of the jobs in the finding ``dead``.
+    *jobs* has the jobs by episode id. *why* has the causes of the jobs in the finding ``dead``.
     """
     ranks = ["critical", "warning", "notice"]
     ordered = sorted(

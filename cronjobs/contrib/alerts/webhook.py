@@ -19,14 +19,14 @@ class WebhookRefused(OSError):
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Refuse redirects: a redirected POST becomes a GET without its body."""
+    """Refuses redirects, because a redirected POST becomes a GET without its body."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def send(channel: WebhookChannel, message: Message, timeout_s: float) -> None:
-    """POST the message. Raises OSError, also for answers other than 2xx; never quotes the secret URL."""
+    """POST the message. Raises OSError, also for answers other than 2xx. The error never quotes the secret URL."""
     post(channel.url, json.dumps(payload(channel, message)).encode(), timeout_s)
 
 
@@ -52,7 +52,7 @@ def payload(channel: WebhookChannel, message: Message) -> dict[str, Any]:
             text = f"*{subject(message)}*\n{body(message)}"[:LONGEST]
             return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
         case "teams":
-            # Rich text blocks: a text block would render Markdown from jobs' texts.
+            # Use rich text blocks, since a text block would render Markdown from jobs' texts.
             blocks = [
                 {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text} | more]}
                 for text, more in ((subject(message), {"weight": "bolder"}), (body(message)[:LONGEST], {}))
