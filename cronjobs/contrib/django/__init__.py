@@ -1,1 +1,4 @@
-"""The Django app: tables, commands, tasks, admin; ``path("admin/jobs/", include("cronjobs.contrib.django.urls"))``."""
+"""The Django app, with tables, commands, tasks and an admin.
+
+The pages are mounted with ``path("admin/jobs/", include("cronjobs.contrib.django.urls"))``.
+"""

@@ -35,8 +35,8 @@ from cronjobs.errors import ConfigError, Problem
 from cronjobs.masking import named_secrets
 from cronjobs.text import clean, one_line, visible
 
-MOST_COUNTED: Final = 10_000  # rows counted for a list: counting ten million takes seconds
-RECENT: Final = 1000  # jobs whose types and queues are offered as filters
+MOST_COUNTED: Final = 10_000  # a list counts no more rows, since counting ten million takes seconds
+RECENT: Final = 1000  # the types and queues of this many newest jobs are offered as filters
 ATTEMPTS: Final = 20
 LONGEST: Final = 20_000  # characters of a value
 
@@ -46,7 +46,7 @@ if admin.site.index_template is None:  # keep a site's own template
 
 
 class CappedPaginator(Paginator):
-    """Stops counting at MOST_COUNTED rows: nobody pages further."""
+    """Stops counting at MOST_COUNTED rows, since nobody pages further."""
 
     @cached_property
     def count(self) -> int:
@@ -54,7 +54,7 @@ class CappedPaginator(Paginator):
 
 
 class RecentFilter(admin.SimpleListFilter):
-    """Filters by a column's value; offers the values of the newest jobs."""
+    """Filters by a column's value, and offers the values of the newest jobs."""
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
         recent = JobModel.objects.order_by("-id").values_list(self.parameter_name, flat=True)[:RECENT]
@@ -94,13 +94,13 @@ def _column(name: str) -> Callable[[Any, Any], str]:
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
-    """Shows rows read-only; users with the change permission get actions."""
+    """Shows rows read-only. Users with the change permission get actions."""
 
     paginator = CappedPaginator
     show_full_result_count = False
 
     def get_queryset(self, request: Any) -> Any:
-        _configuration()  # load it, so that its secrets are masked
+        _configuration()  # load the configuration, so that its secrets are masked
         return super().get_queryset(request)
 
     def has_add_permission(self, request: Any) -> bool:
@@ -125,7 +125,7 @@ class JobAdmin(ReadOnlyAdmin):
     actions = ("retry", "cancel")
 
     def get_queryset(self, request: Any) -> Any:
-        """Defer the JSON columns: a list does not show them, and they may be large."""
+        """Defer the JSON columns, since a list does not show them and they may be large."""
         return super().get_queryset(request).defer("payload", "meta", "result")
 
     fields = (
@@ -161,7 +161,7 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.display(description="last error")
     def error(self, job: Any) -> str:
-        if job.status == "succeeded":  # of an earlier try
+        if job.status == "succeeded":  # the error is from an earlier try
             return ""
         return one_line(masking.hide(job.last_error or ""), 120)
 
@@ -215,7 +215,7 @@ class JobAdmin(ReadOnlyAdmin):
         self._act(request, queryset, "cancel", operating.cancel, "cancelled")
 
     def _act(self, request: Any, queryset: Any, name: str, write: Callable[..., Changed], done: str) -> None:
-        """Change jobs in batches with short transactions, so that ticks hardly wait; record the user's name."""
+        """Change the chosen jobs in short transactions, so that ticks hardly wait. The audit trail names the user."""
         actor = one_line(clean(request.user.get_username()), 200)
         act = OperatorAction(name, actor, Identity.here().host, None)
         chosen = list(queryset.order_by("id").values_list("id", flat=True))
@@ -289,7 +289,7 @@ def _batches(ids: list[int]) -> Iterator[Collection[int]]:
 
 
 def _configuration() -> Settings:
-    """Return the project's configuration if readable: it says which payloads to show, and in which zone."""
+    """Return the project's configuration, which says which payloads to show. If it is unreadable, show none."""
     file = config_file(settings)
     try:
         found = load(file, environ=os.environ, need_database=False, only_database=True)

@@ -1,4 +1,4 @@
-"""``INSTALLED_APPS += ["cronjobs.contrib.django"]``."""
+"""The app's configuration, used by ``INSTALLED_APPS += ["cronjobs.contrib.django"]``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ MODULES: Final = ("jobs", "tasks")  # module names searched in each app
 
 
 class CronjobsConfig(AppConfig):
-    """Tables by ``migrate``, ``manage.py cronjobs``, the admin; finds handlers in apps' jobs and tasks."""
+    """Provides the tables (by ``migrate``), ``manage.py cronjobs`` and the admin.
+
+    It finds handlers in the modules ``jobs`` and ``tasks`` of each app.
+    """
 
     name = APP
     label = "cronjobs"
@@ -34,7 +37,7 @@ class CronjobsConfig(AppConfig):
 
 
 def modules_of_apps() -> Iterator[str]:
-    """Return the installed apps' modules that may have handlers."""
+    """Yield the names of the installed apps' modules that may have handlers."""
     if not apps.is_installed(APP):
         return
     for app in apps.get_app_configs():
@@ -44,7 +47,7 @@ def modules_of_apps() -> Iterator[str]:
 
 
 def import_modules_of_apps() -> None:
-    """Import them in a process other than a tick; skip modules that fail, since ticks report those."""
+    """Import the apps' modules in a process other than a tick. Skip modules that fail, since ticks report those."""
     for module in modules_of_apps():
         with suppress(Exception):
             import_module(module)

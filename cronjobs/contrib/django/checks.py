@@ -26,7 +26,7 @@ PAGES: Final = "cronjobs"  # the URL name of the pages, in urls.py
 
 @register
 def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
-    """Check that ticks use the database that this project enqueues to: cronjobs.yaml may name another."""
+    """Check that ticks use the database that this project enqueues to, since cronjobs.yaml may name another one."""
     if hasattr(mail, "outbox"):  # Django's tests run, on a database of their own
         return []
     try:
@@ -43,7 +43,7 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
 
 
 def _place(address: Address) -> tuple[str, str | None]:
-    """Reduce an address to what can be compared: one host may have several names."""
+    """Return the parts of an address that can be compared. The host is not one, since it may have several names."""
     return address.url.get_backend_name(), address.url.database
 
 
@@ -82,7 +82,7 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
 
 @register(Tags.urls)
 def pages_are_reached(app_configs: Any, **_: Any) -> list[CheckWarning]:
-    """Check that the pages' URL resolves to them: the admin catches every URL below its own."""
+    """Check that the pages' URL resolves to the pages, since the admin catches every URL below its own."""
     if not getattr(settings, "ROOT_URLCONF", None):
         return []
     try:

@@ -14,16 +14,16 @@ from cronjobs.errors import Snooze, TransactionLeftOpen
 
 
 class CleanConnections:
-    """The hook for ``around_attempts``: cleans connections of the handler's thread and of its async ORM thread.
+    """A hook for ``around_attempts`` that cleans the connections of the handler's thread and of its async ORM thread.
 
-    It closes unusable and old connections. If the handler left a transaction open, it is rolled back and the attempt
-    fails; otherwise later jobs would write into that transaction, which nobody commits.
+    The hook closes unusable and old connections. If the handler left a transaction open, the hook rolls it back, and
+    the attempt fails. Otherwise later jobs would write into that transaction, which nobody commits.
     """
 
     def __init__(self, _ctx: Context) -> None:
         self._here, self._there = _OfThread(), _OfThread()
-        # Use a separate thread: all async handlers of the process share Django's usual one, and would share an open
-        # transaction in it.
+        # Use a separate thread. All async handlers of the process share Django's usual thread, and would share a
+        # transaction that was left open there.
         self._thread: Any = ThreadSensitiveContext()
 
     def __enter__(self) -> None:
@@ -47,7 +47,7 @@ class CleanConnections:
 def _judge(left_open: bool, error: BaseException | None) -> None:
     if not left_open:
         return
-    if error is None or isinstance(error, Snooze):  # for the handler it succeeded
+    if error is None or isinstance(error, Snooze):  # as far as the handler is concerned, the attempt succeeded
         raise TransactionLeftOpen
     error.add_note(str(TransactionLeftOpen()))
 
@@ -63,7 +63,7 @@ class _OfThread:
         self.end()
 
     def end(self, *, last: bool = False) -> bool:
-        """Clean the connections; return whether a transaction was left open. *last*: the thread ends, so close all."""
+        """Clean the connections. Return whether a transaction was left open. If *last*, the thread ends: close all."""
         left_open = False
         for connection in connections.all(initialized_only=True):
             if connection.alias not in self._tests:
@@ -81,7 +81,7 @@ def _cleaned(connection: Any, *, last: bool) -> bool:
             connection.connection.rollback()
     connection.close()
     if connection.in_atomic_block:
-        del connections[connection.alias]  # it thinks a transaction is open; drop it, Django reconnects on next use
+        del connections[connection.alias]  # Django still thinks a transaction is open; it reconnects on next use
     return left_open
 
 

@@ -18,7 +18,7 @@ VENDORS: Final = ("postgresql", "sqlite")
 
 
 def jobs_alias() -> str:
-    """Return the alias in DATABASES of the jobs database."""
+    """Return the jobs database's alias in DATABASES."""
     return django_project.alias(settings)
 
 
@@ -39,7 +39,7 @@ def in_transaction(alias: str | None = None) -> Iterator[Any]:
 
 @contextmanager
 def ours(alias: str | None = None) -> Iterator[Connection]:
-    """Yield the same as an SQLAlchemy connection, for ``store`` and ``insight``."""
+    """Yield what ``in_transaction`` yields, as an SQLAlchemy connection for ``store`` and ``insight``."""
     with in_transaction(alias) as connection:
         connection.ensure_connection()
         raw = connection.connection

@@ -17,16 +17,16 @@ from cronjobs.text import BrokenText, decoded
 
 
 def _undecoded(connection: Any, sql: str) -> str:
-    """Select a text column as bytes: SQLite stores any bytes as text, and its driver raises if they are not UTF-8."""
+    """Return SQL for a text column as bytes, since SQLite's driver raises for text that is not UTF-8."""
     is_column = "(" not in sql
     return f"CAST({sql} AS BLOB)" if connection.vendor == "sqlite" and is_column else sql
 
 
 class AnyTextField(models.TextField):
-    """Text that anyone may have written; bytes that are not UTF-8 become replacement characters."""
+    """Text that anyone may have written. Bytes that are not UTF-8 become replacement characters."""
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        # In a subquery keep text: the outer query compares with it, and text never equals bytes.
+        # In a subquery, keep text: the outer query compares text with the column, and text never equals bytes.
         return (sql if compiler.query.subquery else _undecoded(compiler.connection, sql)), params
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
@@ -34,7 +34,7 @@ class AnyTextField(models.TextField):
 
 
 class JsonField(models.JSONField):
-    """JSON that anyone may have written; unreadable JSON is None, so that one bad row does not break a list."""
+    """JSON that anyone may have written. Unreadable JSON is read as None, so that one bad row does not break a list."""
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
         if compiler.query.subquery or "(" in sql:  # not a plain column
@@ -60,7 +60,7 @@ class JsonField(models.JSONField):
 
 
 class InstantField(models.DateTimeField):
-    """An instant: timestamptz on PostgreSQL, microseconds since 1970 on SQLite; in Python a datetime as USE_TZ says."""
+    """An instant: timestamptz on PostgreSQL, microseconds since 1970 on SQLite. In Python, USE_TZ decides its form."""
 
     def get_internal_type(self) -> str:
         return "InstantField"  # or Django would parse SQLite's integer as a date string

@@ -1,7 +1,7 @@
 """Django migrations that bring the tables to a revision, unless they already have it.
 
-``cronjobs_alembic_version`` is the only record of the tables' revision: whether ``migrate``, ``cronjobs db upgrade`` or
-a first tick on SQLite applied it, the others find it done.
+``cronjobs_alembic_version`` is the only record of the tables' revision. If ``migrate``, ``cronjobs db upgrade`` or a
+first tick on SQLite has applied a revision, the other two do not apply it again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LABEL: Final = "cronjobs"
 
 
 def migration(revision: str, *, after: str | None = None) -> Any:
-    """Return the migration that brings the tables to *revision*; *after*: its predecessor."""
+    """Return the migration that brings the tables to *revision*. *after* is the migration before it, or None."""
     parts = {"operations": [ToRevision(revision)], "dependencies": [(LABEL, after)] if after else []}
     return type("Migration", (Migration,), parts | {"__module__": __name__})
 
@@ -46,7 +46,7 @@ class ToRevision(Operation):
         return f"Migrate the tables of cronjobs to revision {self.revision}"
 
     def state_forwards(self, app_label: str, state: Any) -> None:
-        """Do not change Django's model state: our models are unmanaged."""
+        """Add our models to Django's state. They are unmanaged, so Django changes no table for them."""
         for model in apps.get_app_config(LABEL).get_models():
             state.add_model(ModelState.from_model(model))
 
@@ -71,7 +71,7 @@ class ToRevision(Operation):
                 return
             for statement in statements:
                 cursor.execute(statement)
-            if path is not None:  # Django records the migration next, in this transaction
+            if path is not None:  # restore it, since Django records the migration next, in this transaction
                 cursor.execute("SELECT set_config('search_path', %s, true)", path)
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:

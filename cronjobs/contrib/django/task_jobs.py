@@ -9,7 +9,7 @@ from typing import Any, Final
 from cronjobs.engine.jobs.context import Context
 from cronjobs.engine.jobs.registry import INNER_FAULT, job, signature_of
 
-KNOWN: Final[dict[str, Any]] = {}  # path → task; backends of all threads share it
+KNOWN: Final[dict[str, Any]] = {}  # path → task; shared by the backends of all threads
 
 
 def know(task: Any) -> None:
@@ -33,9 +33,9 @@ def _handler(task: Any) -> Any:
 
 
 def _fault_of_call(task: Any) -> Callable[[Mapping[str, Any]], str | None]:
-    """Return why a payload's arguments do not fit the task's function by number and name.
+    """Return a function that says why a payload's arguments do not fit the task's function by number and name.
 
-    Types are not compared with annotations: Django passes JSON values to a task unchanged.
+    It returns None if they fit. It does not compare types with annotations, since Django passes JSON values unchanged.
     """
 
     def fault(payload: Mapping[str, Any]) -> str | None:
@@ -57,7 +57,7 @@ def _fault_of_call(task: Any) -> Callable[[Mapping[str, Any]], str | None]:
 
 
 def _call(task: Any, ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Call the task as Django's backends do; return a coroutine to the tick, which awaits it and can stop it."""
+    """Call the task as Django's backends do. For an async task, return a coroutine, which the tick awaits or stops."""
     backend = task.get_backend()
     running = backend.begin(task, ctx, args, kwargs)
     given = (backend.context_of(running), *args) if task.takes_context else tuple(args)

@@ -64,20 +64,20 @@ FAILURES: Final = ("failed", "timed_out", "lost")  # outcomes that count as the 
 
 
 def level_of(priority: int) -> int:
-    """Map Django's priority (-100 to 100, high first) to ours (0 to 9, low first); Django's 0 is our default 5."""
+    """Map Django's priority (-100 to 100, high first) to ours (0 to 9, low first). Django's 0 is our default, 5."""
     return LEVELS - 1 - (int(priority) - int(_base.TASK_MIN_PRIORITY)) * LEVELS // PRIORITIES
 
 
 def priority_of(level: int) -> int:
-    """Return the middle of Django's priorities that map to this level."""
+    """Return the middle of Django's priorities that map to *level*."""
     return 0 if level == level_of(0) else round((LEVELS - 0.5 - level) * PRIORITIES / LEVELS) - 100
 
 
 class CronjobsBackend(BaseTaskBackend):
     """Runs tasks as jobs whose type is the task's path, such as shop.tasks.send_invoice.
 
-    It enqueues in the open transaction of Django's connection, if any, so both are committed or neither is. Failures
-    are retried as ``job_types:`` and ``defaults:`` in cronjobs.yaml say, by default up to ten attempts.
+    If Django's connection has an open transaction, the job is enqueued in it, so both are committed or neither is.
+    Failures are retried as ``job_types:`` and ``defaults:`` in cronjobs.yaml say, by default up to ten attempts.
     """
 
     supports_defer = True
@@ -95,10 +95,10 @@ class CronjobsBackend(BaseTaskBackend):
         task_jobs.know(task)
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Write the job; return its TaskResult.
+        """Enqueue a job for the task. Return its TaskResult.
 
-        Raises TypeError or PayloadError for arguments that are not JSON, PayloadError if the task cannot be called with
-        them, QueueFull if the queue is full and refuses jobs.
+        Raises TypeError or PayloadError if the arguments are not JSON, PayloadError if the task cannot be called with
+        them, and QueueFull if the queue is full and refuses jobs.
         """
         self.validate_task(task)
         result = TaskResult(
@@ -124,7 +124,7 @@ class CronjobsBackend(BaseTaskBackend):
                 queue=task.queue_name,
                 priority=level_of(task.priority),
             )
-            # from the database's clock, as in get_result
+            # created_at is from the database's clock, as in get_result
             times = JobModel.objects.using(connection.alias).filter(id=made.id).values_list("created_at", flat=True)
             _set(result, enqueued_at=times[0] if made.id else as_djangos(SYSTEM.now()))
         if made.id is None:
@@ -137,7 +137,7 @@ class CronjobsBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """Return a job's TaskResult. Raises TaskResultDoesNotExist, also if the job is not a task of this project."""
+        """Return a job's TaskResult. Raises TaskResultDoesNotExist if no job of this project's tasks has that id."""
         # accept only the form that enqueue returned, as int() also takes other numerals
         is_id = isinstance(result_id, str) and result_id.isascii() and result_id.isdecimal() and len(result_id) < 19
         with in_transaction() as connection:
@@ -154,7 +154,7 @@ class CronjobsBackend(BaseTaskBackend):
         payload = found.payload if isinstance(found.payload, dict) else {}
         args, kwargs = payload.get("args"), payload.get("kwargs")
         started = [run.started_at for run in runs]
-        if found.started_at is not None and (running or not runs):  # the claim's time, slightly earlier
+        if found.started_at is not None and (running or not runs):  # the time of the claim, slightly earlier
             started.append(as_djangos(found.started_at))
         result = TaskResult(
             task=self._as_enqueued(task, found),
@@ -193,7 +193,7 @@ class CronjobsBackend(BaseTaskBackend):
 
     def begin(self, task: Any, ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Return the TaskResult of an attempt that starts now, and send task_started."""
-        if task.takes_context:  # it may ask for earlier attempts
+        if task.takes_context:  # the task may ask for earlier attempts
             result = self.get_result(str(ctx.job_id))
         else:
             at = None if ctx.started_at is None else as_djangos(ctx.started_at)
@@ -218,7 +218,7 @@ class CronjobsBackend(BaseTaskBackend):
         return _base.TaskContext(task_result=result)
 
     def end(self, result: Any, value: Any = None, *, error: Exception | None = None) -> Any:
-        """Send task_finished with the attempt's outcome; return *value* as JSON."""
+        """Send task_finished with the attempt's outcome. Return *value* as JSON."""
         _set(result, finished_at=as_djangos(SYSTEM.now()))
         if error is None:
             with suppress(TypeError, ValueError):  # a value that is not JSON is not stored; the attempt reports that
@@ -245,7 +245,7 @@ class CronjobsBackend(BaseTaskBackend):
 
 
 def _task(job_type: str) -> Any:
-    """Return the project's task at *path*, or None. Never imports a path from a row, only the apps' modules."""
+    """Return the project's task for *job_type*, or None. Never imports a path from a row, only the apps' modules."""
     if job_type not in task_jobs.KNOWN:
         import_modules_of_apps()
     return task_jobs.KNOWN.get(job_type)
@@ -260,7 +260,7 @@ def _error(path: str, words: str | None) -> Any:
 
 
 def _path(error_type: str | None) -> str:
-    """Return an importable path for an error type as rows name it: "ValueError", "billing.errors.Declined"."""
+    """Return an importable path for the error type in a row, such as "ValueError" or "billing.errors.Declined"."""
     name = error_type or ""
     if "." in name:
         return name

@@ -1,4 +1,4 @@
-"""The pages for ``include()``, placed before the admin's URL: staff may see them, superusers may act."""
+"""The pages' URL, to be included before the admin's URL. Staff may see the pages, and superusers may act."""
 
 from django.urls import re_path  # type: ignore[import-untyped]
 

@@ -53,7 +53,7 @@ def pages(
     *config* is the path of cronjobs.yaml; if it is None, the path is CRONJOBS["config"] in Django's settings, else
     $CRONJOBS_CONFIG, else ./cronjobs.yaml.
 
-    The forms use their own CSRF token and cookie, so the view is exempt from Django's.
+    The forms use their own CSRF token and cookie, so the view is exempt from Django's CSRF check.
     """
     made: list[Any] = []
 
@@ -80,7 +80,7 @@ def _login(request: Any) -> str:
     prefix = get_script_prefix()
     try:
         place = str(resolve_url(settings.LOGIN_URL))
-        if place.startswith(prefix):  # elsewhere this site cannot resolve it
+        if place.startswith(prefix):  # this site cannot resolve a URL elsewhere
             resolve("/" + place.partition("?")[0].removeprefix(prefix), getattr(request, "urlconf", None))
     except (NoReverseMatch, Resolver404):
         try:
@@ -104,7 +104,7 @@ def _mounted(connect: Connect | None, may_see: Asked, may_act: Asked, config: st
 
 
 def _environ(request: Any, path: str) -> dict[str, Any]:
-    """Return the WSGI environ of an app mounted at the view's path; works under ASGI too."""
+    """Return the WSGI environ of an app mounted at the view's path. This works under ASGI, too."""
     whole = request.path_info
     before = whole[: len(whole) - len(path)].rstrip("/")
     given = {name: value for name, value in request.META.items() if isinstance(value, str)}

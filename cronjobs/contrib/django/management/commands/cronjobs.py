@@ -19,7 +19,7 @@ ENDS_ITS_PROCESS: Final = ("run-due", "dev", "exec", "web")
 
 
 class CommandLine(BaseCommand):
-    """Passes all words after ``cronjobs`` on, and exits with the command's code."""
+    """Passes on all words after ``cronjobs``, and exits with the command's exit code."""
 
     help = "The command line of cronjobs: manage.py cronjobs --help lists its commands."
     requires_system_checks: list[str] = []  # noqa: RUF012 Django's own way to say none
