@@ -21,7 +21,7 @@ def found(connection: Connection, settings: Settings, _now: datetime) -> Told:
     if settings.alerts is None:
         return Told()
     crossed = [each for of in settings.alerts.thresholds.values() if (each := _crossed(connection, of)) is not None]
-    # A count does not show when the threshold was crossed, so use the first look that found this.
+    # A count does not show when the threshold was crossed, so use the time of the first look that saw it crossed.
     began = {each.finding: each.began_at for each in open_episodes(connection)} if crossed else {}
     waiting = undelivered(connection, settings.alerts.channels)
     return Told([*(replace(each, since=began.get(each.key)) for each in crossed), *map(_undelivered, waiting)])

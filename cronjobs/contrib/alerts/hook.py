@@ -128,7 +128,7 @@ def early_until(now: float, deadline: float) -> float:
 
 
 def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
-    """Report by each channel, until the monotonic instant *until*, that the database kept a tick from starting.
+    """Report by each channel that the database kept a tick from starting. Stop at *until*, a monotonic instant.
 
     The state is kept on this host, so each host reports the outage: at once, then hourly, then daily.
     """

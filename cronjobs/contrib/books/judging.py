@@ -182,7 +182,7 @@ class _Bookkeeper:
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
     def _enter_all(self) -> None:
-        """Enter the ledger rows. Nearly every row has one occurrence, the one after the previous row's: a fast path."""
+        """Enter the ledger rows. Fast path: most rows have one occurrence, which follows the previous row's."""
         due, day, place, until = self.due, -1, 0, 0
         for entry in self.account.entries:
             quick = entry.first == entry.last and entry.number == 1 and place < len(due)

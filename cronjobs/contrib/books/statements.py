@@ -32,9 +32,10 @@ _LAST_MICROS: Final = _microseconds("c.last_for")
 _JOB_MICROS: Final = _microseconds("j.scheduled_for")
 _A_WHILE_BEFORE: Final = shifted(":at", "-600")
 _A_WHILE_AFTER: Final = shifted(":at", "600")
-_JUST_BEFORE: Final = shifted(":at", "-120")  # a tick's row may be written after those that began this much later
+# A tick's row may be written after the rows of ticks that began up to this much later.
+_JUST_BEFORE: Final = shifted(":at", "-120")
 
-# A tick's row is written after all with lower ids. If the tick began earlier than those, the clock was set back.
+# Ticks' rows are written in the order of their ids. If a tick with a higher id began earlier, the clock was set back.
 _SET_BACK = f"""
   SELECT 1 FROM {TICKS} o CROSS JOIN {TICKS} t
   WHERE o.started_at > :at AND o.started_at <= {_A_WHILE_AFTER}

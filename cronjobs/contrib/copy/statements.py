@@ -17,7 +17,7 @@ BATCH: Final = 1000  # rows per batch
 BATCH_BYTES: Final = 8 * 1024 * 1024  # a batch that reaches this size has fewer rows
 
 TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)  # jobs before their runs
-WITH_IDS: Final = (jobs, schedules, ticks, findings)  # their rows keep their ids, for references or order
+WITH_IDS: Final = (jobs, schedules, ticks, findings)  # ids are kept: other rows, or the rows' order, depend on them
 
 # These triggers refuse claims and occurrences of ticks that began before the old side was closed. They also refuse to
 # cancel or move a waiting job, since that would have no effect on the new side. Running jobs may end.
@@ -65,7 +65,7 @@ def newest(connection: Connection, table: Table) -> int:
 
 
 def spent(connection: Connection, table: Table) -> int:
-    """Return the highest id ever used in *table*, since ids of pruned rows must not be reused either."""
+    """Return the highest id ever used in *table*, since ids of pruned rows must not be reused."""
     found = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)).scalar()
     return int(found or 0)
 
@@ -108,7 +108,7 @@ def take_turn(connection: Connection) -> None:
 
 
 def insert(connection: Connection, table: Table, rows: Rows) -> None:
-    """Insert *rows*. Those of the tables in WITH_IDS keep their ids."""
+    """Insert *rows*. If *table* is in WITH_IDS, the rows keep their ids."""
     names = [column.name for column in table.columns if column.name != "id" or table in WITH_IDS]
     _insert(connection, table, names, rows)
 

@@ -25,9 +25,9 @@ RESULT_WITHIN_S: Final = 5.0  # wait this long for a worker's result; the databa
 
 
 class TaskEnd(NamedTuple):
-    """The end of a task. ``report`` is what the guard returned, or None if it returned nothing; then ``why`` says why.
+    """The end of a task. ``report`` is what the guard returned. If the guard returned nothing, ``report`` is None.
 
-    If ``differs``, the worker has other code.
+    ``why`` is the reason why there is no report. If ``differs``, the worker has other code.
     """
 
     name: str

@@ -60,7 +60,7 @@ class JsonField(models.JSONField):
 
 
 class InstantField(models.DateTimeField):
-    """An instant: timestamptz on PostgreSQL, microseconds since 1970 on SQLite. In Python, USE_TZ decides its form."""
+    """An instant: timestamptz on PostgreSQL, microseconds since 1970 on SQLite. In Python, naive or aware by USE_TZ."""
 
     def get_internal_type(self) -> str:
         return "InstantField"  # or Django would parse SQLite's integer as a date string

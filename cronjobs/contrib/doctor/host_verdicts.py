@@ -16,7 +16,7 @@ from cronjobs.model import duration_text, rough
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 FULL: Final = 100 * MIB  # a problem if less space is free
-NEARLY_FULL: Final = GIB  # a warning if less space is free, and it is under a twentieth of the disk
+NEARLY_FULL: Final = GIB  # a warning if less space, and less than a twentieth of the disk, is free
 # File systems whose locks SQLite cannot rely on, named as in /proc/self/mountinfo.
 _NETWORK: Final = """
   nfs nfs4 cifs smb3 smbfs afs ceph 9p glusterfs lustre beegfs gpfs ocfs2 gfs2 davfs ncpfs
@@ -123,7 +123,7 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
 
 @dataclass(frozen=True)
 class Fired:
-    """The last ticks. ``last_at`` is this host's, ``elsewhere_at`` that of any other host. None means never."""
+    """``last_at`` is the time of this host's last tick, ``elsewhere_at`` of the other hosts' last. None means never."""
 
     host: str
     now: datetime

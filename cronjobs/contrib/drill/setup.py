@@ -78,7 +78,7 @@ def _stage(folder: Path, url: str | None, port: int) -> Stage:
     )
     env = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(folder), MARK_VARIABLE: secrets.token_hex(8)}
     if url is not None:
-        # Never pass the URL as an argument: "ps" shows arguments to everyone. The driver's variables may complete it.
+        # "ps" shows arguments to everyone, so never pass the URL as one. The driver's variables may complete the URL.
         env |= {URL_VARIABLE: url, **{name: value for name, value in os.environ.items() if name.startswith("PG")}}
     if "PYTHONPATH" in os.environ:
         env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # run the same code as this process

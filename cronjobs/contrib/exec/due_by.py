@@ -17,7 +17,7 @@ LONGEST: Final = 200  # characters of an expression
 
 
 def due_by(name: str, cron: str | None) -> dict[str, str]:
-    """Return "cron" and "timezone" for the row's ``meta``, and "from" if the crontab names them.
+    """Return "cron" and "timezone" for the row's ``meta``, and "from" if they come from the crontab.
 
     Return {} if there is no single valid expression.
     """

@@ -15,7 +15,7 @@ from cronjobs.contrib.exec.target import open_target, target_settings
 from cronjobs.engine.probe.state_files import spool_address
 
 LINGER_S: Final = 20.0  # how long to wait for the command to end; then exit, which frees memory
-LONGEST_S: Final = 180  # SIGALRM ends this process after that, whatever hangs
+LONGEST_S: Final = 180  # SIGALRM ends this process after this time, whatever hangs
 
 
 def record(facts: dict[str, Any], config: str | None, url: str | None, orders: int, reply: int) -> None:

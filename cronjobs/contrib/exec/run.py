@@ -82,7 +82,7 @@ class ExecRun:
         return f"{EXEC_PREFIX}{self.name}"
 
     def row(self, more: dict[str, str]) -> ExecRow:
-        """Return the row of the begun run. *more* is added to its ``meta``, as returned by ``due_by``."""
+        """Return the row of the begun run. *more*, which ``due_by`` returned, is added to the row's ``meta``."""
         host = self.locked_by.partition(":")[0]
         meta = {"host": clean(host), "user": clean(os_user())[:100]} | more
         return ExecRow(self.key, self.job_type, self.locked_by, _since(self.began), LEASE, POLICY, meta, caller())

@@ -66,7 +66,7 @@ def tidy(database: Database, *, local: bool) -> None:
 
 
 def settle_lost(database: Database) -> int:
-    """Mark this host's runs as dead if their exec was killed or began before the last boot. Return how many."""
+    """Mark this host's runs as dead if their exec was killed or ran before the last boot. Return the number marked."""
     here = Identity.here()
     with database.read() as connection:
         rows = exec_runs.running_here(connection, here.host)

@@ -112,7 +112,7 @@ def _do(change: Callable[[int], None]) -> None:
 
 
 def _make_spool(state: str) -> None:
-    """Create the spool in *state*. Raises OSError if other users own *state* or can write to it, as may be in /tmp."""
+    """Create the spool in *state*. Raises OSError if others own *state* or can write to it, as can happen in /tmp."""
     _make(state)
     folder = state_files.open_folder(state)
     try:

@@ -228,7 +228,7 @@ def environment() -> dict[bytes, bytes]:
 
 
 def _become(given: ExecArguments, closed: Sequence[int]) -> NoReturn:
-    """Replace this process with the command. Close the standard streams in *closed*, as our caller had."""
+    """Replace this process with the command. Close the standard streams in *closed*, which our caller had closed."""
     for descriptor in closed:
         os.close(descriptor)
     for number in (SIGPIPE, SIGXFSZ):

@@ -51,7 +51,7 @@ def last_tick_at(connection: Connection) -> datetime | None:
 
 
 def ticks_lately(connection: Connection, within: timedelta) -> list[Row[Any]]:
-    """Return each host's last tick that began *within* the time before now. Only the newest TICKS_READ ticks count."""
+    """Return the last tick of each host that has ticked *within* this time, among the newest TICKS_READ ticks."""
     rows = run(
         connection,
         f"SELECT t.host, t.not_started FROM {TICKS} t WHERE t.started_at >= {after_now(':ago_s')} "

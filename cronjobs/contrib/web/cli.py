@@ -54,8 +54,8 @@ def web(
     """Serve web pages: findings, the last day of every schedule, jobs, queues, hosts.
 
     web needs pip install 'cronjobs[web]'. It prints a link that works once, in one browser, and serves until Ctrl-C or
-    SIGTERM. Without --actions, the pages are read-only. web listens on this machine only. To open the pages from
-    elsewhere, use ssh -L 8642:127.0.0.1:8642 or a TLS proxy.
+    SIGTERM. Without --actions, the pages are read-only. By default, web listens on this machine only. To open the pages
+    from elsewhere, use ssh -L 8642:127.0.0.1:8642 or a TLS proxy.
     """
     if not is_loopback(host) and not behind_proxy:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Split errors into lines again. Sentences and lists have them in one line, with ``\\n`` for each newline. Pure."""
+"""Split errors into lines again. In sentences and lists, an error is one line, with ``\\n`` for each newline. Pure."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Current:
     """The settings and job types. When the file has changed, they are read again.
 
     If the file cannot be read, the settings stay as they were. The job types are those in the file and those that this
-    process has imported. Which due jobs cannot run is judged by the job types that ticks knew.
+    process has imported. Whether a due job can run is judged by the job types that ticks knew.
     """
 
     settings: Settings

@@ -49,7 +49,7 @@ class PageRequest(Request):
         return self.header("Host").lower()
 
     def is_of(self, origin: str) -> bool:
-        """Whether *origin* is this server."""
+        """Whether *origin* is this server's own origin."""
         try:
             return urlsplit(origin).netloc.lower() == self.asked_host
         except ValueError:

@@ -163,7 +163,7 @@ def basic_auth(password: str | None) -> Viewer:
 
 
 def csrf_of(session: str, name: str) -> str:
-    """Return the token for the session's forms. Computing it takes the session's cookie, which scripts cannot read."""
+    """Return the token for the session's forms. It is derived from the session's cookie, which scripts cannot read."""
     return hmac.new(session.encode(), f"csrf {name}".encode(), sha256).hexdigest()
 
 

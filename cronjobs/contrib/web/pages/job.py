@@ -54,7 +54,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
         earlier=earlier,
         so_far=so_far,
         progress=how_far(row, view),
-        # The page shows failed attempts with their errors. But a job may have died without one, as at its deadline.
+        # Failed attempts are shown with their errors. But a job may die without a failed attempt, as at its deadline.
         last_error=row.last_error if row.last_error not in [run.error for run in runs] else None,
         runs=runs,
         left_out=count - len(runs),
@@ -69,7 +69,7 @@ def _cause(row: Any) -> str | None:
 
 
 def _so_far(row: Any) -> tuple[str, str]:
-    """Return the output of a running attempt in two parts: its last lines, and the output before them."""
+    """Return the output of a running attempt in two parts: the earlier output, and the last lines."""
     if row.status != Status.RUNNING or not row.live_output or reported_of(row.progress) is None:
         return "", ""
     lines = str(row.live_output).splitlines(keepends=True)
