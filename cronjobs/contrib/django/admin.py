@@ -84,7 +84,7 @@ def _text(value: Any) -> str:
 
 
 def _column(name: str) -> Callable[[Any, Any], str]:
-    """Make a column that shows its text through ``shown``."""
+    """Make a column that shows the field's text, made safe by ``_text``."""
 
     @admin.display(description=name.replace("_", " "))
     def shown(_admin: Any, row: Any) -> str:

@@ -53,7 +53,7 @@ def revision(connection: Connection) -> Diagnosis:
 
 
 def clocks(database: Database) -> Diagnosis:
-    """Compare the database's clock with the host's, which is read before and after the database's."""
+    """Compare the database's clock with this host's clock halfway through the query."""
     skew, best = timedelta(0), timedelta.max
     for _ in range(1 if database.is_sqlite else ASKED):
         with database.read() as connection:

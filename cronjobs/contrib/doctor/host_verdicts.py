@@ -207,14 +207,14 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """If ``lasting`` is false, the home folder is not writable, so the temporary folder is used."""
+    """The state folder. If not ``lasting``, it is the temporary folder, because the home folder is not writable."""
 
     path: str
     lasting: bool
     fault: str | None  # why nothing can be written there
     filesystem: str | None
     runs: int = 0  # exec runs of all projects that wait there for their database
-    longest: timedelta = timedelta(0)  # how long ago the oldest of them began
+    longest: timedelta = timedelta(0)  # how long ago the oldest of these runs began
 
 
 def state_folder(found: StateFolder) -> Diagnosis:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 WORKERS: Final = 3
 BUDGET_S: Final = 20
-LEASE_S: Final = 6  # short, as the drill waits for it to expire; but a busy machine needs a few seconds
+LEASE_S: Final = 6  # short, since the drill waits for leases to expire; but a busy machine needs a few seconds
 SHUTDOWN_GRACE_S: Final = 5
 
 MARK_VARIABLE: Final = "CRONJOBS_DRILL"  # marks every process of this drill, whatever started it

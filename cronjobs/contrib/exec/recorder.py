@@ -21,8 +21,8 @@ LONGEST_S: Final = 180  # SIGALRM ends this process after this time, whatever ha
 def record(facts: dict[str, Any], config: str | None, url: str | None, orders: int, reply: int) -> None:
     """Record that the run described by *facts* has begun. If it ends within LINGER_S, record its outcome too.
 
-    exec sends the outcome through the pipe *orders*. Once it is written, RECORDED is sent through the pipe *reply*. Any
-    error that prevents the record is raised.
+    exec sends the outcome through the pipe *orders*. When the outcome is written, exec gets RECORDED through the pipe
+    *reply*. Any error that prevents the record is raised.
     """
     signal.alarm(LONGEST_S)
     settings = target_settings(config, url)

@@ -18,7 +18,7 @@ from cronjobs.model import ExitCodes, Failed, Finished, Job, Lost, Outcome, Retr
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import OUTPUT_LIMIT, clean
 
-LEASE: Final = timedelta(days=1)  # for runs whose death this host cannot prove
+LEASE: Final = timedelta(days=1)  # until it ends, a run counts as alive if this host cannot prove that it is dead
 LONGEST: Final = timedelta(days=3650)
 POLICY: Final = AttemptPolicy(
     RetryPolicy(max_attempts=1),

@@ -145,7 +145,7 @@ class Supervised:
             environment(),
             file_actions=streams,
             setsigmask=self.mask,
-            setsigdef=[SIGPIPE, SIGXFSZ],  # Python ignores them
+            setsigdef=[SIGPIPE, SIGXFSZ],  # Python ignores these, but the command must not
         )
 
     def _wait(self) -> int:

@@ -90,7 +90,7 @@ def unwrap(crontab: str) -> Rewritten:
 def wrapped(command: str, name: str, program: str, config: str | None) -> str:
     """Put exec before *command*, which is in crontab syntax."""
     end = _BARE_PERCENT.match(command)
-    assert end is not None  # it also matches the empty string
+    assert end is not None  # the pattern also matches the empty string
     line, rest = command[: end.end()], command[end.end() :]
     quoted = "'" + line.replace("'", r"'\''") + "'"
     project = "" if config is None else f" --config {config}"

@@ -41,7 +41,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Act:
-    """One POST: the visitor, the host that serves the pages, and the form's fields."""
+    """One POST: who sent it, the host that serves the pages, and the form's fields."""
 
     connection: Connection
     settings: Settings
