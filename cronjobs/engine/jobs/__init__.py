@@ -1,1 +1,1 @@
-"""The calls that an app uses: @job, enqueue, Context, effects, transactions."""
+"""The API that apps call: @job, enqueue, Context, effects and transactions."""

@@ -1,8 +1,8 @@
 """Context managers around every attempt: the entries of the file's ``around:``, and the hooks of ``around_attempts``.
 
-An entry is for tracing and error reporting. An error that it raises is reported in the attempt's output and never
-changes how the attempt ends. A hook cleans what attempts share, such as connections and sessions. An error that it
-raises is the attempt's error. Hooks run inside the entries, so the entries see their errors.
+An entry is for tracing and error reporting. An error that an entry raises is reported in the attempt's output and never
+changes the outcome. A hook cleans up resources that attempts share, such as connections and sessions. An error that a
+hook raises becomes the attempt's error. Hooks run inside the entries, so the entries see the hooks' errors.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ HOOKS: Final[dict[str, Hook]] = {}  # by name, so a module that is reloaded repl
 
 
 class CommandFailed(Exception):
-    """Passed to ``around:`` when a declared command fails. (A handler's exception is passed as it is.)"""
+    """Passed to the ``around:`` managers when a declared command fails.
+
+    (A handler's own exception is passed unchanged.)
+    """
 
 
 def hook(name: str) -> Callable[[Context], Manager]:
-    """The function "module:function". Raises whatever importing its module raises."""
+    """Import and return the function named "module:function". Raises whatever importing the module raises."""
     module, _, function = name.partition(":")
     found: Callable[[Context], Manager] = getattr(import_module(module), function)
     return found
@@ -42,9 +45,10 @@ def surrounded(
     report: Callable[[str], object],
     failure: Callable[[T], BaseException | None] = lambda _: None,
 ) -> T:
-    """Call *call* inside the context managers of *names*, the first outermost; pass on its result or exception.
+    """Call *call* inside the context managers of *names*, and pass on its result or exception.
 
-    The managers see its exception, or what *failure* makes of its result.
+    The first manager is the outermost. The managers see the exception, or the one that *failure* returns for the
+    result.
     """
     entered: list[tuple[str, Manager]] = []
     for name in names:
@@ -72,14 +76,14 @@ def _leave(entered: list[tuple[str, Manager]], error: BaseException | None, repo
             else:
                 manager.__exit__(type(error), error, error.__traceback__)
         except BaseException as raised:
-            if raised is not error:  # raising it again is how many managers let it pass
+            if raised is not error:  # many managers let an exception pass by raising it again
                 report(_said(name, "after the attempt", raised))
 
 
 def _said(name: str, when: str, error: BaseException) -> str:
     try:
         text = str(error)
-    except BaseException:  # from the manager's own code
+    except BaseException:  # __str__ is user code
         text = "which cannot be read"
     return one_line(f"around {name} raised {type(error).__name__} {when}: {text}", 500)
 
@@ -122,7 +126,7 @@ class Surroundings:
             except BaseException as error:
                 failure = error
                 raise
-        raise failure  # a manager swallowed it
+        raise failure  # a manager suppressed it
 
     async def awaited(self, wait: Callable[[], Awaitable[T]]) -> T:
         """Await *wait* inside the asynchronous managers, in this event loop."""

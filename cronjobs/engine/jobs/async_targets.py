@@ -1,4 +1,4 @@
-"""The one way from async code to the sync functions: SQLAlchemy runs them on the sync side of an async target."""
+"""Call the sync functions from async code: SQLAlchemy runs them with the sync connection behind an async target."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class RunSync(Protocol):
 
 @asynccontextmanager
 async def run_sync_of(target: Any, called: str) -> AsyncIterator[RunSync]:
-    """Return a function that awaits a call with the sync Connection or Session behind *target*.
+    """Yield a function that runs a sync call with the Connection or Session behind *target*, and can be awaited.
 
-    An AsyncEngine gets a transaction of its own, committed when the block is left. Raises TypeError if *target* is not
-    async; *called*: the function that the user called.
+    An AsyncEngine gets a transaction of its own, which is committed when the block ends. Raises TypeError if *target*
+    is not async; its message names *called*, the function that the user called.
     """
     if is_async_engine(target):
         async with target.begin() as connection:
@@ -46,7 +46,10 @@ def is_async_engine(target: Any) -> bool:
 
 
 def refuse_async(target: Any, called: str, twin: str | None) -> None:
-    """Raise TypeError, with what to write instead, if *target* is async. *twin*: the async function to use."""
+    """Raise TypeError if *target* is async. The message tells the user to call the async function *twin* instead.
+
+    If *twin* is None, there is no such function, and the message suggests ``run_sync``.
+    """
     if not is_async(target):
         return
     instead = f"{twin}(…)" if twin else f"connection.run_sync(lambda sync: {called}(sync, …))"

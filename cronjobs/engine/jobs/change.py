@@ -30,25 +30,25 @@ def cancel(
     """Cancel a job in *target*'s transaction; the caller commits it.
 
     A waiting job is cancelled at once. A running job is asked to stop at its runner's next heartbeat. If no attempt of
-    the job has ever begun, its key is free again: the next ``enqueue`` with that key makes a new job.
+    the job has begun, its key becomes free again: the next ``enqueue`` with that key makes a new job.
 
     Args:
-        target: whatever ``enqueue`` takes.
-        id: as ``enqueue`` returned it.
-        idempotency_key: as it was given to ``enqueue``.
-        reason: why, for the job and the audit trail; only the first 500 characters are kept.
-        schema: on PostgreSQL, where the tables are; None: the search_path.
+        target: anything that ``enqueue`` accepts.
+        id: the id that ``enqueue`` returned.
+        idempotency_key: the key that was given to ``enqueue``.
+        reason: why, for the job and the audit trail. Only the first 500 characters are kept.
+        schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
 
     Returns:
         The job's status after the call: cancelled; running, if the job was asked to stop; succeeded or dead, if the job
-        had ended before and so is unchanged. None if there is no such job (any more).
+        had already ended, and so did not change. None if the job does not exist, or no longer exists.
 
     Raises:
         UsageError: neither or both of *id* and *idempotency_key* are given, or one of them is invalid.
         JobHeld: another open transaction has the job locked; nothing was changed.
-        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
+        SchemaMissing: the tables do not exist yet. Run ``cronjobs db upgrade``.
 
-    The transaction stays usable after each of these.
+    The transaction stays usable after each of these errors.
     """
     name, why = job_name(id, idempotency_key), reason_text(reason)
     return in_transaction(target, schema, "cancel", lambda connection: _cancelled(connection, name, why))
@@ -66,29 +66,29 @@ def reschedule(
 ) -> Status:
     """Change when a waiting job is due, in *target*'s transaction; the caller commits it.
 
-    You can also move a failed job that waits for its retry; its tries stay as they are. You can also move a schedule's
-    job: while it waits, ``overlap`` counts it as unfinished.
+    A failed job that is waiting for its retry can be moved too; its failures still count. A schedule's job can also be
+    moved: until it has ended, ``overlap`` treats it as unfinished.
 
     Args:
-        target: whatever ``enqueue`` takes.
-        id: as ``enqueue`` returned it.
-        idempotency_key: as it was given to ``enqueue``.
-        run_at: the earliest instant to begin, timezone-aware. Give either this or *delay*.
-        delay: the same as a span from the database's now: seconds, "90s" or a timedelta.
-        reason: why, for the audit trail; only the first 500 characters are kept.
-        schema: on PostgreSQL, where the tables are; None: the search_path.
+        target: anything that ``enqueue`` accepts.
+        id: the id that ``enqueue`` returned.
+        idempotency_key: the key that was given to ``enqueue``.
+        run_at: the earliest time to start the job, timezone-aware. Give either *run_at* or *delay*.
+        delay: how long to wait before starting the job, by the database's clock: seconds, "90s" or a timedelta.
+        reason: why, for the audit trail. Only the first 500 characters are kept.
+        schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
 
     Returns:
-        The job's status: queued, or failed if it waits for a retry.
+        The job's status: queued, or failed if the job is waiting for a retry.
 
     Raises:
-        JobNotWaiting: the job runs or has ended, so it cannot be moved; ``status`` says which.
-        NoSuchJob: there is no such job (any more).
+        JobNotWaiting: the job is running or has ended, so it cannot be moved. The error's ``status`` says which.
+        NoSuchJob: the job does not exist, or no longer exists.
         JobHeld: another open transaction has the job locked; nothing was changed.
         UsageError: an argument is invalid.
-        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
+        SchemaMissing: the tables do not exist yet. Run ``cronjobs db upgrade``.
 
-    The transaction stays usable after each of these.
+    The transaction stays usable after each of these errors.
     """
     name, move = job_name(id, idempotency_key), _Move(run_at, delay, reason)
     return in_transaction(target, schema, "reschedule", lambda connection: move.write(connection, name))
@@ -103,7 +103,7 @@ def _cancelled(connection: Connection, name: JobName, reason: str | None) -> Sta
 
 
 class _Move:
-    """When a job is to be due, checked. Raises UsageError."""
+    """A checked request to change when a job is due. Raises UsageError if the request is invalid."""
 
     def __init__(self, run_at: datetime | None, delay: Span | None, reason: str | None) -> None:
         if (run_at is None) == (delay is None):

@@ -1,4 +1,4 @@
-"""Checks what an app enqueues: each option is accepted or refused before anything is written."""
+"""Validates what an app wants to enqueue. Every option is accepted or refused before anything is written."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from cronjobs.text import nearest, one_line
 CO_COROUTINE: Final = 0x80  # as in ``inspect``, which is slow to import
 NAME_LIMIT: Final = 200
 KEY_LIMIT: Final = 500
-KEY_BYTES: Final = 2000  # bytes; PostgreSQL's index can hold 2,700
+KEY_BYTES: Final = 2000  # an entry in a PostgreSQL index holds at most 2,700 bytes
 LONGEST_TIMEOUT: Final = timedelta(days=30)
 LONGEST_DELAY: Final = timedelta(days=10 * 366)
 FIRST_RUN_AT: Final = from_microseconds(SQLITE_FIRST_INSTANT)
 LAST_RUN_AT: Final = datetime(9999, 12, 30, tzinfo=UTC)  # the last instant that has a date in every time zone
 Key = str | tuple[object, ...]
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+>")  # how Python writes an object without a text of its own
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+>")  # Python's default repr contains the object's address
 Span: TypeAlias = timedelta | str | float
 
 
 class ForHandler:
-    """A payload checked against the handler that this process has registered for its type, if there is one.
+    """Checks a payload against the handler registered for its job type in this process, if there is one.
 
-    The registry sets ``encoded``: the registry imports the enqueuing module, so that handlers can enqueue.
+    The registry sets ``encoded``. This module cannot import the registry, because the registry imports this module.
     """
 
     encoded: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = staticmethod(lambda _type, payload: payload)
@@ -46,9 +46,9 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def names_checked(said: str, more: Collection[str] = ()) -> Callable[[Call], Call]:
-    """Decorate the public function *said*: a misspelt keyword raises a TypeError that names the right one.
+    """Decorate the public function *said* so that a misspelt keyword raises a TypeError that suggests the right one.
 
-    *more*: the keywords that its ``**options`` accepts.
+    *more* lists the keywords that the function accepts through ``**options``.
     """
 
     def decorate(call: Call) -> Call:
@@ -71,14 +71,14 @@ def names_checked(said: str, more: Collection[str] = ()) -> Callable[[Call], Cal
 
 
 def no_such_argument(said: str, given: Iterable[str], known: Collection[str]) -> TypeError:
-    """The error for the first of *given* that is not *known*."""
+    """Return the error for the first name of *given* that is not in *known*."""
     wrong = next(name for name in given if name not in known)
     meant = nearest(wrong, known)
     return TypeError(f"{said}() has no argument {wrong!r}" + (f", did you mean {meant!r}?" if meant else ""))
 
 
 def require_target(target: object, called: str) -> None:
-    """Refuse an argument in the place of the connection, for example a handler's argument."""
+    """Raise TypeError if *target* cannot be a connection, for example because the caller forgot to pass one."""
     if target is not None and not isinstance(target, str | bytes | int | float | Mapping | list | tuple):
         return
     kinds = "an SQLAlchemy Connection, Session or Engine, a connection of psycopg 3 or sqlite3, or Django's"
@@ -102,7 +102,7 @@ def new_job(
     meta: Mapping[str, str] | None = None,
     enqueued_by: str | None = None,
 ) -> NewJob:
-    """Check what a caller wants to enqueue. Raises PayloadError or UsageError."""
+    """Validate the arguments of ``enqueue``, and return the job to insert. Raises PayloadError or UsageError."""
     for what, name, fault in (
         ("job_type", job_type, type_fault(job_type)),
         ("queue", queue, name_fault(queue)),
@@ -163,16 +163,16 @@ def instant_of(run_at: datetime) -> datetime:
         instant = run_at.astimezone(UTC)
     except OverflowError:
         instant = None
-    # The tables' CHECKs would refuse other values, and that would end the user's transaction.
+    # The tables' CHECKs would refuse any other value, and that error would abort the user's transaction.
     if instant is None or not FIRST_RUN_AT <= instant <= LAST_RUN_AT:
         raise UsageError(f"run_at {run_at} is not between {FIRST_RUN_AT.date()} and {LAST_RUN_AT.date()}")
     return instant
 
 
 def key_text(key: Key, what: str = "idempotency key") -> str:
-    """A key as it is stored: ("invoice", 42) becomes "invoice:42". *what* names it in error messages.
+    """Return a key in its stored form: ("invoice", 42) becomes "invoice:42". *what* names the key in error messages.
 
-    Raises UsageError for an empty or None part: an id that is still None would give every row the same key.
+    Raises UsageError for an empty or None part. An id that is still None would give every row the same key.
     """
     parts = key if isinstance(key, tuple) else (key,)
     if not parts:
@@ -202,14 +202,14 @@ def _key_part(part: object, what: str) -> str:
 
 
 def type_fault(name: object) -> str | None:
-    """Why *name* cannot name a job type that apps enqueue and handlers have, or None."""
+    """Return why *name* cannot be the name of a job type, or None if it can."""
     if isinstance(name, str) and name.startswith(EXEC_PREFIX):
         return f'begins with "{EXEC_PREFIX}", which is reserved for "cronjobs exec": choose another name'
     return name_fault(name)
 
 
 def name_fault(name: object) -> str | None:
-    """Why *name* cannot name a job type or queue, or None."""
+    """Return why *name* cannot be the name of a job type or queue, or None if it can."""
     if not isinstance(name, str):
         return "is not text"
     if not name or len(name) > NAME_LIMIT:

@@ -1,4 +1,4 @@
-"""``connect()``: a connection to the jobs database for scripts, found as the command line finds it."""
+"""``connect()``: a connection to the jobs database for scripts. It locates the database as the command line does."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from cronjobs.errors import UsageError
 @names_checked("connect")
 @contextmanager
 def connect(config: str | Path | None = None, *, database_url: str | None = None) -> Iterator[Connection]:
-    """Yield a connection in one transaction, committed at the end of the block, or rolled back by an exception.
+    """Yield a connection in one transaction. The transaction is committed at the end of the block.
 
-    If *config* is None, the file is $CRONJOBS_CONFIG, else ./cronjobs.yaml. If *database_url* is None, the URL is
-    $CRONJOBS_DATABASE_URL, else the file's. A missing SQLite file and its tables are created, as a command does. Keep
-    the block short: on SQLite it holds the only write lock. Raises UsageError for an argument of another type,
-    ConfigError, ForeignDatabase or DatabaseError.
+    An exception in the block rolls the transaction back. If *config* is None, the file is $CRONJOBS_CONFIG, else
+    ./cronjobs.yaml. If *database_url* is None, the URL is $CRONJOBS_DATABASE_URL, else the file's. A missing SQLite
+    file and its tables are created, as commands do. Keep the block short: on SQLite it holds the only write lock.
+    Raises UsageError for an argument of the wrong type, ConfigError, ForeignDatabase or DatabaseError.
     """
     for what, value, kinds in (("config", config, str | Path), ("database_url", database_url, str)):
         if value is not None and not isinstance(value, kinds):

@@ -1,4 +1,4 @@
-"""The facts that a handler has about its own run, and the ways in which it is asked to stop."""
+"""The context of an attempt: what a handler can find out about its own run, and how it is asked to stop."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from cronjobs.model import Job, Outcome, in_zone
 
 
 class StopSignal:
-    """One attempt's request to stop: "cancelled", "shutdown", "timeout" or "lease lost"; the first reason stays.
+    """A request to stop one attempt: "cancelled", "shutdown", "timeout" or "lease lost". The first reason is kept.
 
-    The loop writes it and the handler's thread reads it; each is a single attribute, so no lock is needed.
+    The loop sets the reason and the handler's thread reads it. Each access is to a single attribute, so there is no
+    lock.
     """
 
     __slots__ = ("_listener", "reason")
@@ -41,9 +42,9 @@ class StopSignal:
                 self._listener(reason)
 
     def when_set(self, listener: Callable[[str], None]) -> None:
-        """Call *listener* with the reason, in the thread that sets it, or at once if it is set.
+        """Call *listener* with the reason in the thread that sets it, or at once if a reason is already set.
 
-        It may be called twice.
+        The listener may be called twice.
         """
         self._listener = listener
         if self.reason is not None:
@@ -51,24 +52,25 @@ class StopSignal:
 
 
 class Context:
-    """The object that a handler gets if its first parameter is named ``ctx``: facts about this run, and ways to end it.
+    """The object passed to a handler whose first parameter is named ``ctx``: facts about this run, and ways to end it.
 
     Attributes:
-        job_id: the row's id.
+        job_id: the id of the job.
         job_type: the name that the handler is registered under.
-        attempt: how often a runner has claimed this job, including this time. It fences writes. Unlike ``tries``, it
-            also goes up when a runner is lost.
-        tries: which try of ``max_attempts`` this is, from 1.
-        idempotency_key: the enqueuer's key, else a key made from the id. It is the same in every attempt; pass it to
-            providers.
-        scheduled_for: the occurrence, in the schedule's zone, so that ``.date()`` is the day that the schedule means;
+        attempt: how many times a runner has claimed this job, including this time. The number is the fence of every
+            write. Unlike ``tries``, it also goes up when a runner is lost.
+        tries: which of its ``max_attempts`` tries this is, counting from 1.
+        idempotency_key: the key that the enqueuer gave, else a key made from the id. It is the same in every attempt,
+            so pass it to external services.
+        scheduled_for: the occurrence in the schedule's time zone, so ``.date()`` is the day that the schedule means.
             None if an app enqueued the job.
-        stands_for: how many occurrences this job stands for; more than 1 after an outage, with ``catch_up: latest``.
-        enqueued_at: when the row was written, timezone-aware, in UTC; None in a test that did not set it.
-        started_at: when this attempt was claimed, timezone-aware, in UTC; None outside a runner.
+        stands_for: how many occurrences this job stands for. It is more than 1 after an outage, with
+            ``catch_up: latest``.
+        enqueued_at: when the job was enqueued, timezone-aware, in UTC. None in a test that did not set it.
+        started_at: when this attempt was claimed, timezone-aware, in UTC. None outside a runner.
         meta: the strings that the enqueuer attached, such as a trace id.
-        log: a logger named ``cronjobs.job.<job_type>``; its records go into the attempt's output.
-        result: the job's result if a transaction ends the job; otherwise the handler's return value is the result.
+        log: a logger named ``cronjobs.job.<job_type>``. Its records go into the attempt's output.
+        result: the result of a job that is ended by a transaction. Otherwise the handler's return value is the result.
     """
 
     job_id: int
@@ -131,14 +133,14 @@ class Context:
 
     @property
     def late_by(self) -> timedelta:
-        """How long after its due time this attempt started. Never negative."""
+        """How long after its due time this attempt started. It is never negative."""
         if self.started_at is None or self._due_at is None:
             return timedelta(0)
         return max(timedelta(0), self.started_at - self._due_at)
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the timeout; 0.0 when it has passed. Use it as the timeout of calls to other services."""
+        """Seconds until the timeout, or 0.0 once it has expired. Use it as the timeout of calls to other services."""
         return max(0.0, self._ends_at - self._clock.monotonic())
 
     @property
@@ -148,7 +150,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job should stop because it was cancelled, the tick shuts down, or the lease was lost."""
+        """Whether the job should stop, because of a cancellation, a timeout, a shutdown or a lost lease."""
         return self._stop.reason is not None
 
     def check(self) -> None:
@@ -159,11 +161,11 @@ class Context:
             raise Cancelled("timeout")
 
     def progress(self, done: float, of: float | None = None, note: str | None = None) -> None:
-        """Report progress: *done* units out of *of*. A call costs no statement, so call it often.
+        """Report progress: *done* units out of *of*. A call runs no SQL, so you can call it often.
 
-        The latest report is written with the next renewal of the lease (a quarter of it, 15 s, by default) and shown by
-        "cronjobs jobs tail", "jobs show" and "explain" until the attempt ends. Leave *of* out if the total is unknown.
-        *note* is a line for people. Raises UsageError if a value is negative or not a number.
+        The latest report is written with the next renewal of the lease, by default within 15 s (a quarter of the
+        lease). "cronjobs jobs tail", "jobs show" and "explain" show it until the attempt ends. Leave *of* out if the
+        total is unknown. *note* is a line of text for people. Raises UsageError if a value is negative or not a number.
         """
         told = progress(done, of, note)
         if self._report is not None:
@@ -172,19 +174,19 @@ class Context:
     def effect(
         self, key: str | tuple[object, ...], on_unknown: OnUnknown = "again", *, single_call: bool = False
     ) -> Effect:
-        """Open a block around an action outside the database, which is not repeated once its result is recorded::
+        """Open a block around an action outside the database. Once its result is recorded, the action is not repeated::
 
             with ctx.effect(f"invoice-email:{invoice_id}") as effect:
                 if not effect.done:
                     effect.result = mail.send(invoice, idempotency_key=effect.key, timeout=ctx.remaining_s)
 
-        *key* (text, or a tuple such as ("invoice-email", 42)) names the effect for all jobs. ``on_unknown`` decides
-        about an effect that was begun and whose result was never recorded: "again" does it again, with
-        ``effect.unknown`` True; "skip" counts it as done, with no result; "stop" ends the job, which is dead until
-        someone settles the effect. With ``single_call``, an exception that began with a refused connection, or with a
-        host name that does not resolve, counts as proof that nothing was done, so the effect does not become unknown.
-        Use it only for a call that connects once and does not retry by itself. While another job is in the middle of
-        the effect, entering the block raises EffectBusy, which retries the job later.
+        *key* (text, or a tuple such as ("invoice-email", 42)) identifies the effect across all jobs. ``on_unknown``
+        decides about an effect that was begun, but whose result was never recorded. "again" repeats it, with
+        ``effect.unknown`` True. "skip" treats it as done, without a result. "stop" makes the job dead until someone
+        settles the effect. With ``single_call``, an exception that started with a refused connection, or with a host
+        name that does not resolve, proves that nothing was done, so the effect does not become unknown. Use it only for
+        a call that connects once and does not retry by itself. If another job is in the middle of the effect, entering
+        the block raises EffectBusy, and this job is retried later.
         """
         return Effect(
             self._effects("ctx.effect()"),
@@ -195,9 +197,9 @@ class Context:
         )
 
     def step(self, name: str, on_unknown: OnUnknown = "again") -> Effect:
-        """One step of this job: an ``effect`` whose key belongs to this job, so a later attempt skips it once done.
+        """One step of this job: an ``effect`` whose key belongs to this job, so later attempts skip it once it is done.
 
-        Entering calls ``check()`` first.
+        Entering the block calls ``check()`` first.
         """
 
         def check() -> None:
@@ -214,19 +216,20 @@ class Context:
                 enqueue(connection, "billing.send_receipt", {"account": 7})
                 ctx.result = {"booked": True}
 
-        Leaving the block commits its work together with the job's success; after an exception, a lost lease (LeaseLost)
-        or a kill, neither is committed. An exception raised after the block is kept in the history and changes nothing.
-        On SQLite the block holds the only write lock, and is rolled back after 2 s (TransactionTooLong). Entering calls
-        ``check()``. Use effects and steps before the block, not in it.
+        Leaving the block commits its work together with the job's success. After an exception, a lost lease (LeaseLost)
+        or a kill, neither is committed. An exception raised after the block is kept in the history but changes nothing.
+        On SQLite the block holds the only write lock, and is rolled back after 2 s (TransactionTooLong). Entering the
+        block calls ``check()``. Use effects and steps before the block, not inside it.
         """
         return self._end("ctx.transaction()").transaction(lambda: self.result)
 
     def finish(self, connection: Target) -> None:
-        """End the job with success in a transaction of your own on the jobs database; call it right before its COMMIT.
+        """End the job with success in your own transaction on the jobs database. Call it just before you commit.
 
-        *connection* is whatever ``enqueue`` accepts. Your work and the success are committed together or not at all; a
-        handler that returns without committing has failed. ``result`` becomes the job's result. Raises LeaseLost if the
-        lease is gone: let that exception roll your transaction back. On PostgreSQL use READ COMMITTED, the default.
+        *connection* is anything that ``enqueue`` accepts. Your work and the success are committed together or not at
+        all. If the handler returns without committing, the attempt has failed. ``result`` becomes the job's result.
+        Raises LeaseLost if the lease is gone; let that exception roll your transaction back. On PostgreSQL use READ
+        COMMITTED, the default.
         """
         self._end("ctx.finish()").finish(connection, self.result)
 
@@ -246,12 +249,15 @@ class Context:
 
 
 def not_committed(ctx: Context) -> Outcome | None:
-    """The outcome if the handler left the success to a transaction of its own that did not commit; else None."""
+    """The outcome of a handler that called ``ctx.finish()`` and did not commit.
+
+    None if it did not call ``finish()``.
+    """
     return None if ctx._ending is None else ctx._ending.not_committed()
 
 
 def result_of(ctx: Context, returned: Any) -> Any:
-    """The job's result: what the handler *returned*, or ``ctx.result`` if it ended the job in a transaction."""
+    """The job's result: ``ctx.result`` if the handler's transaction ended the job, else what the handler *returned*."""
     return ctx.result if ctx._ending is not None and ctx._ending.committed else returned
 
 

@@ -1,8 +1,8 @@
-"""The effects ledger: a side effect's beginning is recorded before it, its result after it, in separate transactions.
+"""The effects ledger records the beginning of a side effect before it, and its result after it.
 
-So the ledger distinguishes three states: never begun; done; and begun without a known end. The last one is *unknown*:
-the process died in between, or the body raised. Then the effect's ``on_unknown`` decides. No transaction is open during
-the body.
+The two are recorded in separate transactions, so the ledger can tell three states apart: never begun; done; and begun
+with no known result. The last state is *unknown*: the process died in between, or the body raised. Then the effect's
+``on_unknown`` decides. No transaction is open while the body runs.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from cronjobs.text import one_line
 OnUnknown = Literal["again", "skip", "stop"]
 T = TypeVar("T")
 
-# How long to retry a failing database, even past the timeout: an effect that was done but not recorded does harm.
+# How long to retry a failing database, even beyond the timeout: an effect that was done but not recorded does harm.
 LEAST_PATIENCE_S: Final = 5.0
 MOST_PATIENCE_S: Final = 60.0
-LEAST_WAIT_S: Final = 0.05  # of one try, to get a turn on SQLite; without any wait it would never get one
+LEAST_WAIT_S: Final = 0.05  # how long one try waits for a turn on SQLite; with no wait it would never get a turn
 MOST_WAIT_S: Final = 10.0
 
 _STEP: Final = re.compile(r"job:[0-9]+:step:")
@@ -57,7 +57,7 @@ _STEP: Final = re.compile(r"job:[0-9]+:step:")
 
 @dataclass(frozen=True)
 class Begin:
-    """Run the body. ``unknown``: it may have happened before. ``new``: there is no row yet."""
+    """Run the body. ``unknown``: the effect may have happened before. ``new``: the effect has no row yet."""
 
     unknown: bool = False
     new: bool = False
@@ -65,21 +65,21 @@ class Begin:
 
 @dataclass(frozen=True)
 class DoneEffect:
-    """Nothing is left to do. ``unknown``: nobody knows whether it happened, but it counts as done."""
+    """Do not run the body. ``unknown``: nobody knows whether the effect happened, but it counts as done."""
 
     result: Any = None
     unknown: bool = False
-    skip: bool = False  # decided right now, so it must be written
+    skip: bool = False  # the effect is being skipped now, so that must be written
 
 
 @dataclass(frozen=True)
 class Stop:
-    """A person must find out first whether it happened."""
+    """Stop: a person must first find out whether the effect happened."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Another job's attempt is in the middle of it."""
+    """Wait: another job's attempt is in the middle of the effect."""
 
     job_id: int
 
@@ -88,12 +88,12 @@ Entry = Begin | DoneEffect | Stop | Wait
 
 
 def decide_entry(found: Record | None, lease: Lease, on_unknown: OnUnknown) -> Entry:
-    """Return what entering an effect means for the attempt with *lease*. Pure."""
+    """Return what the attempt with *lease* should do on entering an effect."""
     if found is None:
         return Begin(new=True)
     if found.state == "recorded":
         return DoneEffect(found.result)
-    if found.state == "skipped":  # that decision stands
+    if found.state == "skipped":  # an earlier attempt decided that
         return DoneEffect(unknown=True)
     if found.running and found.job_id is not None and not found.is_by(lease):
         return Wait(found.job_id)
@@ -110,7 +110,7 @@ def decide_entry(found: Record | None, lease: Lease, on_unknown: OnUnknown) -> E
 
 @dataclass
 class Ledger:
-    """The effects of one attempt. ``remaining_s``: time left; ``stopped``: why the attempt must stop, or None."""
+    """The effects of one attempt. ``stopped`` returns why the attempt must stop, or None if it need not."""
 
     database: Database
     lease: Lease
@@ -124,7 +124,7 @@ class Ledger:
         self._open: set[str] = set()
 
     def open(self, key: str) -> None:
-        """Reserve *key* for one block: two at once could not tell their beginnings apart."""
+        """Reserve *key* for one block of this attempt. The ledger could not tell two open blocks with one key apart."""
         with self._lock:
             if key in self._open:
                 raise UsageError(f"the effect {key} is open already in this attempt: give each effect a key of its own")
@@ -135,9 +135,9 @@ class Ledger:
             self._open.discard(key)
 
     def begin(self, key: str, on_unknown: OnUnknown) -> Entry:
-        """Decide about *key* and record the decision while the lease is ours.
+        """Decide what to do about *key*, and record the decision if this attempt still holds the lease.
 
-        Raises LeaseLost if it is not; Cancelled if the job must stop while the database fails.
+        Raises LeaseLost if it does not. Raises Cancelled if the job has to stop while the database is failing.
         """
         decided: list[Entry] = []
 
@@ -147,7 +147,7 @@ class Ledger:
             while True:
                 found = store.find(connection, key)
                 if found is not None and found.is_by(self.lease) and decided and isinstance(decided[-1], Begin):
-                    return decided[-1]  # an earlier try of this entry was committed, and its reply was lost
+                    return decided[-1]  # the previous try committed, but its reply was lost
                 decided.append(decide_entry(found, self.lease, on_unknown))
                 if self._write(connection, key, decided[-1]):
                     return decided[-1]
@@ -161,7 +161,7 @@ class Ledger:
         return entry
 
     def _write(self, connection: Connection, key: str, entry: Entry) -> bool:
-        """Record the decision. False: another attempt inserted the row meanwhile, so read it again."""
+        """Record the decision. Return False if another attempt has inserted the row meanwhile; then read it again."""
         match entry:
             case Begin(new=True):
                 return store.insert_begun(connection, key, self.lease)
@@ -174,11 +174,11 @@ class Ledger:
         return True
 
     def record(self, key: str, result: Any) -> None:
-        """Record that the effect was done. Raises EffectNotRecorded, or LeaseLost (whether recorded or not: see below).
+        """Record that the effect was done. Raises EffectNotRecorded or LeaseLost.
 
-        The lease is not required here: the effect did happen, and recording that is right whoever has the job now. But
-        the beginning must still be this attempt's: if a newer attempt began the effect again, that one's record counts.
-        Either way the handler is stopped once the lease is gone.
+        The lease is not required: the effect did happen, and that should be recorded whoever holds the job now. But the
+        beginning must still be this attempt's. If a newer attempt has begun the effect again, nothing is recorded here.
+        Either way, LeaseLost stops the handler once the lease is gone.
         """
         written, note = result_json(result)
         if note:
@@ -203,7 +203,7 @@ class Ledger:
             raise LeaseLost(f"{self._whose()} lost its lease; that the effect {key} was done is recorded")
 
     def withdraw(self, key: str) -> None:
-        """Delete the beginning. If the database refuses, the effect stays unknown, which is safe."""
+        """Delete the beginning. If the database fails, the effect stays unknown, which is safe."""
         try:
             self._persist(lambda connection: store.withdraw(connection, key, self.lease), LEAST_PATIENCE_S)
         except DatabaseError as error:
@@ -221,7 +221,7 @@ class Ledger:
         least_s: float,
         worth: Callable[[DatabaseError], bool] = lambda error: not isinstance(error, BadValue),
     ) -> T:
-        """Commit what *write* does, and retry while the job has time, at least for *least_s*.
+        """Commit what *write* does. Retry while the job has time left, and for at least *least_s* seconds.
 
         *write* must be safe to repeat.
         """
@@ -238,16 +238,16 @@ class Ledger:
         return f"attempt {self.lease.attempt} of job {self.lease.job_id}"
 
 
-# --- what a handler holds ---------------------------------------------------------------------------------------------
+# --- the handler's side -----------------------------------------------------------------------------------------------
 
 
 class Effect:
-    """A side effect under a key: ``with ctx.effect(key) as effect: if not effect.done: effect.result = send(…)``.
+    """A side effect with a key: ``with ctx.effect(key) as effect: if not effect.done: effect.result = send(…)``.
 
-    ``done``: the effect was recorded before, ``result`` is the result recorded then, and leaving the block writes
-    nothing. ``unknown``: the effect was begun before and its result is not recorded, so it may have happened. If an
-    exception leaves the block, the effect stays begun, and so unknown, unless the handler has called ``did_nothing()``,
-    or the exception shows that the block's ``single_call`` did nothing.
+    If ``done`` is True, the effect was recorded before, ``result`` is the recorded result, and leaving the block writes
+    nothing. If ``unknown`` is True, the effect was begun before without a recorded result, so it may have happened. If
+    an exception leaves the block, the effect stays begun, and so becomes unknown. There are two exceptions to this: the
+    handler has called ``did_nothing()``, or the error shows that the block's ``single_call`` did nothing.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class Effect:
         self.key = key
         self.done = False
         self.unknown = False
-        self.result: Any = None  # JSON; None: no result
+        self.result: Any = None  # JSON; None if there is no result
         self._ledger = ledger
         self._on_unknown: OnUnknown = on_unknown
         self._check = check
@@ -301,20 +301,20 @@ class Effect:
             elif kind is None:
                 self._ledger.record(self.key, self.result)
         finally:
-            self._handled_before = None  # it refers to frames, and they to their variables
+            self._handled_before = None  # a traceback keeps the frames and their variables alive
             self._ledger.close(self.key)
 
     def did_nothing(self) -> None:
-        """Declare that this attempt had no effect, for example because a provider refused at once. Call it, then raise.
+        """Declare that this attempt did nothing, for example because a provider refused at once. Call it, then raise.
 
-        An exception that then leaves the block counts as "not done": the next attempt finds the effect never begun. An
-        effect that was unknown before stays unknown, because this proves nothing about the earlier attempt.
+        If an exception then leaves the block, the effect counts as never begun. An effect that was unknown before stays
+        unknown, because this attempt says nothing about an earlier attempt.
         """
         self._did_nothing = True
 
 
 def effect_key(key: str | tuple[object, ...]) -> str:
-    """An effect's key as it is stored. Raises UsageError for an invalid one."""
+    """Return an effect's key in its stored form. Raises UsageError if the key is invalid."""
     text = key_text(key, "effect key")
     if len(text) > KEY_LIMIT:
         raise UsageError(f'effect key "{one_line(text, 40)}" is longer than {KEY_LIMIT} characters')
@@ -324,5 +324,5 @@ def effect_key(key: str | tuple[object, ...]) -> str:
 
 
 def step_key(job_id: int, name: str) -> str:
-    """The key of a job's own step: the same name in another job is another effect."""
+    """Return the key of a job's own step. The same name in another job is a different effect."""
     return f"job:{job_id}:step:{key_text(name, 'name of a step')}"

@@ -1,4 +1,4 @@
-"""Enqueue where the user's data changes: the user's transaction carries the job, whichever library opened it."""
+"""Enqueues jobs in the user's own transaction, whichever library opened it."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ Row: TypeAlias = "Mapping[str, Any] | tuple[Mapping[str, Any], Options]"
 
 @dataclass(frozen=True)
 class Enqueued:
-    """The result of an enqueue: the job's id, whether this call made it, and its status.
+    """The result of an enqueue: the job's id, whether this call created the job, and the job's status.
 
-    ``dropped``: the queue was full and drops jobs; then there is no id and no status.
+    If a full queue dropped the job, ``dropped`` is True and there is no id and no status.
     """
 
     id: int | None
@@ -130,44 +130,44 @@ def enqueue(
     schema: str | None = None,
     wait: Span | None = None,
 ) -> Enqueued:
-    """Write a job in *target*'s transaction; the caller commits it.
+    """Enqueue a job in *target*'s transaction; the caller commits it.
 
     Args:
         target: an SQLAlchemy Connection or Session, a psycopg 3 or sqlite3 connection, or ``django.db.connection``.
-            With an SQLAlchemy Engine the job gets a transaction of its own, committed when this returns.
-        job_type: the name of a handler or of a declared command. Ticks check whether it exists; this call does not.
-        payload: the handler's keyword arguments, as JSON: a mapping of at most 256 KiB; None if there are none. If the
-            handler is registered in this process, the payload is checked by the handler's annotations, and may contain
-            values of their types.
-        run_at: the earliest instant to begin, timezone-aware (default: now). Not together with *delay*.
-        delay: the same as a span from the database's now: seconds, "90s" or a timedelta.
+            With an SQLAlchemy Engine the job gets a transaction of its own, which is committed before the call returns.
+        job_type: the name of a handler or of a declared command. Ticks check that it exists; this call does not.
+        payload: the handler's keyword arguments, as JSON: a mapping of at most 256 KiB. None means no arguments. If the
+            handler is registered in this process, the payload is checked against the handler's annotations, and may
+            contain values of the annotated types.
+        run_at: the earliest time to start the job, timezone-aware (default: now). Do not combine it with *delay*.
+        delay: how long to wait before starting the job, by the database's clock: seconds, "90s" or a timedelta.
         queue: the name that ``queues:``, ``pause --queue`` and ``run-due --queue`` refer to.
-        priority: 0, first, to 9, last.
-        idempotency_key: text, or a tuple such as ("invoice", order.id). A second call with the same key makes no second
-            job and returns the first job's id, even after that job has run.
-        concurrency_key: the key under which ``limits:`` in the file count the job.
-        max_attempts: how often the job may fail before it is dead; if None, the job type decides.
-        timeout: how long one attempt may take: seconds, "90s" or a timedelta; if None, the job type decides.
-        meta: a few small texts to find the job by, such as a trace id.
-        enqueued_by: who enqueues the job, for the audit trail. The default is the database's user and application, on
-            SQLite the user and program.
-        on_conflict: "keep" leaves the job that has the key as it is; "replace" rewrites that job as this call says, as
-            long as no runner has claimed it and it is not cancelled.
-        schema: on PostgreSQL, where the tables are; None: the search_path.
+        priority: from 0 (first) to 9 (last).
+        idempotency_key: text, or a tuple such as ("invoice", order.id). A second call with the same key creates no
+            second job and returns the first job's id, even after that job has run.
+        concurrency_key: the key by which ``limits:`` in the file count running jobs.
+        max_attempts: how often the job may fail before it is dead. If None, the job type decides.
+        timeout: how long one attempt may take: seconds, "90s" or a timedelta. If None, the job type decides.
+        meta: a few short texts to find the job by, such as a trace id.
+        enqueued_by: who enqueues the job, for the audit trail. The default is the database user and the application
+            name; on SQLite, the user and the program.
+        on_conflict: "keep" leaves the job that has the key unchanged. "replace" replaces that job with this one, unless
+            a runner has claimed the job or it is cancelled.
+        schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
         wait: with an Engine and a full queue, how long to wait for room (default: 30 s).
 
     Returns:
-        The job's id and whether this call made the job; the id is None if a full queue dropped the job.
+        The job's id and whether this call created the job. The id is None if a full queue dropped the job.
 
     Raises:
         PayloadError: the payload or meta cannot be stored, or does not fit the handler.
         UsageError: another argument is invalid.
         QueueFull: the queue holds as many jobs as the file allows, and the file says to refuse more.
-        QueueHeld: another open transaction holds the queue's count.
-        JobHeld: the job to replace is locked by another session.
-        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
+        QueueHeld: another open transaction has locked the queue's count.
+        JobHeld: another session has locked the job that is to be replaced.
+        SchemaMissing: the tables do not exist yet. Run ``cronjobs db upgrade``.
 
-    The transaction stays usable after each of these.
+    The transaction stays usable after each of these errors.
     """
     _require(target, "enqueue", job_type, schema)
     new = new_job(
@@ -199,7 +199,7 @@ def enqueue(
 
 
 def put_job(connection: Connection, new: NewJob, on_conflict: OnConflict) -> Inserted:
-    """Write one job that is checked already. Raises like ``enqueue``."""
+    """Write one job that has already been validated. Raises the same errors as ``enqueue``."""
     writing = Writing([row_of(new)], on_conflict)
     _write(writing, connection)
     [put] = writing.puts()
@@ -234,15 +234,15 @@ def enqueue_many(
     wait: Span | None = None,
     **options: Unpack[Options],
 ) -> list[Enqueued]:
-    """Write many jobs of one type in *target*'s transaction, a thousand per statement.
+    """Enqueue many jobs of one type in *target*'s transaction, a thousand per statement.
 
     Returns one result per row, in order.
 
     A row is a payload, or a payload and its own options: ``({"invoice_id": 7}, {"idempotency_key": ("invoice", 7)})``.
-    Other *options* apply to all rows. If several rows have the same key the first counts, or with
-    ``on_conflict="replace"`` the last. Rows with a key are written in the order of their keys, so two such calls cannot
-    deadlock. If the queue is full and drops jobs, it accepts the first rows that fit; if it does not drop jobs, it
-    refuses the whole call, and nothing is written.
+    Other *options* apply to all rows. If several rows have the same key, the first one is used, or the last one with
+    ``on_conflict="replace"``. Rows with a key are written in the order of their keys, so two such calls cannot
+    deadlock. If a full queue drops jobs, it accepts the first rows that fit. If it does not drop jobs, it refuses the
+    whole call, and nothing is written.
     """
     _require(target, "enqueue_many", job_type, schema)
     return _enqueue(target, _rows(job_type, rows, options), on_conflict, schema, wait)
@@ -266,7 +266,7 @@ async def enqueue_many_async(
 
 
 def _require(target: object, called: str, job_type: object, schema: object) -> None:
-    """Refuse arguments in the wrong place before anything is made of them."""
+    """Refuse misplaced arguments before they are used."""
     require_target(target, called)
     if fault := name_fault(job_type):
         raise UsageError(f"job_type {job_type!r} {fault}")
@@ -275,7 +275,7 @@ def _require(target: object, called: str, job_type: object, schema: object) -> N
 
 
 def _encoded(job_type: str, payload: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """As JSON, if the type's handler is registered here. Non-mappings pass through; check_payload refuses them."""
+    """Encode the payload if its handler is registered here. Non-mappings pass through; check_payload refuses them."""
     if payload is None:
         payload = {}
     is_mapping = type(payload) is dict or isinstance(payload, Mapping)  # asking an abstract class is slow
@@ -379,7 +379,7 @@ def _count_refused(target: Any, schema: str | None, full: QueueFull) -> None:
 
 
 def _results(rows: Sequence[dict[str, Any]], writing: Writing) -> list[Enqueued]:
-    """Return the results of the call, and log the dropped jobs."""
+    """Return the results of the call. Logs the jobs that were dropped."""
     for queue, count in sorted(writing.dropped.items()):
         _LOGGER.warning("%s", events.line(events.jobs_dropped(rows[0]["job_type"], queue, count)))
     seen: set[int | None] = set()
@@ -405,28 +405,26 @@ def _patience(wait: Span | None, *, in_own_transaction: bool) -> Patience:
 
 
 def _write(writing: Writing, connection: Connection) -> None:
-    """Write everything. Raises the reason why a row could not be written."""
+    """Write all rows. Raises why a row cannot be written."""
     while not writing.write(connection):
         sleep(writing.pause_s())
 
 
 def connection_of(target: Any, schema: str | None = None, what: str = "enqueue") -> Connection:
-    """The connection on which ``run`` executes statements, for anything that ``enqueue`` accepts.
+    """Return the connection on which ``run`` executes statements, for any target that ``enqueue`` accepts.
 
-    Raises TypeError for anything else.
-
-    *what*: the function that was called, for the message.
+    Raises TypeError for anything else. The message names *what*, the function that was called.
     """
     from cronjobs.engine.database.user_connections import in_schema, no_connection, plain_connection
 
     refuse_async(target, what, "enqueue_async" if what == "enqueue" else None)
     if isinstance(target, Connection):
         return in_schema(target, schema)
-    if hasattr(target, "get_bind"):  # a Session, or a scoped one
+    if hasattr(target, "get_bind"):  # a Session or a scoped_session
         connection = target.connection()
         if isinstance(connection, Connection):
             return in_schema(connection, schema)
     plain = plain_connection(target, schema)
     if plain is None:
         raise no_connection(f"{what}()", "Connection, Session or Engine", target)
-    return cast("Connection", plain)  # it has all that run() uses
+    return cast("Connection", plain)  # it has everything that run() uses

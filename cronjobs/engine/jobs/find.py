@@ -1,4 +1,4 @@
-"""Look at a job from the app that enqueued it: its state, or wait for its end."""
+"""Let the app that enqueued a job look it up, or wait until it has ended."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ T = TypeVar("T")
 
 WAIT: Final = timedelta(seconds=30)
 LONGEST_WAIT: Final = timedelta(days=1)
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0  # between two looks
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0  # between two queries
 
 
 @dataclass(frozen=True)
 class FoundJob:
-    """A job as it was when ``find`` or ``wait`` looked. Instants are aware, in UTC.
+    """A job as ``find`` or ``wait`` read it. Instants are timezone-aware, in UTC.
 
     ``status``: queued, running, succeeded, failed (it will be retried), dead or cancelled. ``result``: the handler's
-    return value; None if the job has not succeeded. ``progress``: the running attempt's latest report, as ``done``,
-    ``of`` (None if the total is unknown) and ``note``. ``next_try``: when the job is due if it waits, else None.
-    ``attempts``: how often a runner has claimed the job. ``failures``: how many of these attempts count against
-    ``max_attempts``. ``max_attempts`` is None if the enqueue left it to the job type, which only runners know, and the
-    job is not running now. Parts of ``payload``, ``meta`` and ``result`` that cannot be read are None. Once only the
-    key is left of a pruned job, ``payload`` is {} and ``result`` None.
+    return value; None if the job has not succeeded. ``progress``: the running attempt's latest report, with ``done``,
+    ``of`` (None if the total is unknown) and ``note``. ``next_try``: when a waiting job is due; None if the job is not
+    waiting. ``attempts``: how many times a runner has claimed the job. ``failures``: how many of these attempts count
+    against ``max_attempts``. ``max_attempts``: None if the enqueue left it to the job type, which only runners know,
+    and the job is not running now. A ``payload``, ``meta`` or ``result`` that cannot be read is None. Once a job is
+    pruned and only its key is kept, ``payload`` is {} and ``result`` is None.
     """
 
     id: int
@@ -72,12 +72,12 @@ class FoundJob:
 
     @property
     def is_final(self) -> bool:
-        """Whether the job has succeeded, is dead or is cancelled, so that no tick touches it again by itself."""
+        """Whether the job has succeeded, is dead or is cancelled. No tick changes such a job by itself."""
         return self.status in FINAL
 
     @property
     def tries(self) -> str:
-        """ "failed 3 of 10"; without the limit while that is unknown."""
+        """ "failed 3 of 10", or "failed 3" while the limit is unknown."""
         return f"failed {self.failures}" + ("" if self.max_attempts is None else f" of {self.max_attempts}")
 
 
@@ -87,21 +87,21 @@ def find(
     """Look a job up by its id or by its idempotency key, in *target*'s transaction.
 
     Args:
-        target: whatever ``enqueue`` takes.
-        id: as ``enqueue`` returned it.
-        idempotency_key: as it was given to ``enqueue``. If the key's job was cancelled before it began, and nobody has
-            used the key since, the key still finds that job.
-        schema: on PostgreSQL, where the tables are; None: the search_path.
+        target: anything that ``enqueue`` accepts.
+        id: the id that ``enqueue`` returned.
+        idempotency_key: the key that was given to ``enqueue``. If the key's job was cancelled before it began, the key
+            still finds that job until a new job uses the key.
+        schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
 
     Returns:
-        The job, or None if there is none (any more).
+        The job, or None if it does not exist, or no longer exists.
 
     Raises:
         UsageError: neither or both of *id* and *idempotency_key* are given, or one of them is invalid.
-        DatabaseError: this role of the database may not read jobs.
-        SchemaMissing: there are no tables yet: ``cronjobs db upgrade``.
+        DatabaseError: this database role may not read jobs.
+        SchemaMissing: the tables do not exist yet. Run ``cronjobs db upgrade``.
 
-    The transaction stays usable after each of these.
+    The transaction stays usable after each of these errors.
     """
     name = job_name(id, idempotency_key)
     return in_transaction(target, schema, "find", lambda connection: found_job(connection, name))
@@ -117,22 +117,22 @@ def wait(
 ) -> FoundJob:
     """Wait until a job has succeeded, is dead or is cancelled, and return it.
 
-    The call looks every 0.1 to 1 s, each time in a transaction of its own; in a transaction of yours it might never see
-    the end. Commit the transaction that enqueued the job first. A job waits for the next tick, which begins at the full
-    minute unless ticks linger.
+    The call queries the job every 0.1 to 1 s, each time in a transaction of its own. Inside a transaction of yours it
+    might never see the end. Commit the transaction that enqueued the job before you wait. A job starts with the next
+    tick, at the next full minute, unless ticks linger.
 
     Args:
         engine: an SQLAlchemy Engine.
-        id: as ``enqueue`` returned it.
-        idempotency_key: as it was given to ``enqueue``.
+        id: the id that ``enqueue`` returned.
+        idempotency_key: the key that was given to ``enqueue``.
         timeout: how long to wait at most, up to a day: seconds, "90s" or a timedelta.
-        schema: on PostgreSQL, where the tables are; None: the search_path.
+        schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
 
     Raises:
-        TimeoutError: the job has not ended; the message says where it is. The job goes on.
-        NoSuchJob: there is no such job (any more).
+        TimeoutError: the job has not ended in time. The message gives its status. The job goes on.
+        NoSuchJob: the job does not exist, or no longer exists.
         UsageError: an argument is invalid.
-        DatabaseError: as ``find``.
+        DatabaseError: this database role may not read jobs, or the tables are missing.
     """
     refuse_async(engine, "wait", "wait_async")
     if not isinstance(engine, Engine):
@@ -157,7 +157,7 @@ async def wait_async(
     timeout: Span = WAIT,
     schema: str | None = None,
 ) -> FoundJob:
-    """Like ``wait``, on an SQLAlchemy AsyncEngine; other tasks of the event loop go on meanwhile."""
+    """Like ``wait``, on an SQLAlchemy AsyncEngine. Other tasks of the event loop keep running while this call waits."""
     import asyncio
 
     if not is_async_engine(engine):
@@ -176,7 +176,7 @@ async def wait_async(
 
 
 class _Waiting:
-    """The patience of a call that waits for the end of a job, with growing pauses between its looks."""
+    """How long a call waits for a job to end, and the growing pauses between its queries."""
 
     def __init__(self, name: JobName, timeout: Span) -> None:
         try:
@@ -195,7 +195,7 @@ class _Waiting:
         return job.is_final
 
     def pause_s(self, job: FoundJob | None) -> float:
-        """Seconds until the next look. Raises TimeoutError when the time is up."""
+        """Return the seconds until the next query. Raises TimeoutError when the time is up."""
         left_s = self._give_up_at - SYSTEM.monotonic()
         if left_s <= 0:
             assert job is not None
@@ -210,7 +210,7 @@ class _Waiting:
 
 
 def job_name(id_: int | None, key: Key | None) -> JobName:
-    """Return which job a call means. Raises UsageError."""
+    """Return the job that a call names by its id or key. Raises UsageError unless exactly one of the two is given."""
     if (id_ is None) == (key is None):
         raise UsageError("name one job: give either id or idempotency_key")
     if key is not None:
@@ -221,7 +221,7 @@ def job_name(id_: int | None, key: Key | None) -> JobName:
 
 
 def in_transaction(target: Any, schema: str | None, what: str, do: Callable[[Connection], T]) -> T:
-    """Call *do* with a connection of *target*. An Engine gets a transaction of its own, committed at the end."""
+    """Call *do* with *target*'s connection. An Engine gets a transaction of its own, which is committed at the end."""
     if isinstance(target, Engine):
         with target.begin() as connection, naming_missing_tables(prepared := connection_of(connection, schema, what)):
             return do(prepared)
@@ -230,7 +230,7 @@ def in_transaction(target: Any, schema: str | None, what: str, do: Callable[[Con
 
 
 def require_ready(connection: Connection) -> Readiness:
-    """Raise SchemaNotUpgraded if the tables are of a version before 0.2.0."""
+    """Return what the database is ready for. Raises SchemaNotUpgraded if its tables are older than version 0.2.0."""
     found = readiness(connection)
     refuse_unsupported(found.revision)
     return found

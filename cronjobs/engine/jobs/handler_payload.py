@@ -1,4 +1,4 @@
-"""The demands of one handler's parameters on a payload, read from its signature once."""
+"""What a handler's parameters accept as a payload. The signature is read once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KE
 
 
 class HandlerPayload:
-    """The parameters of a handler, as checks.
+    """Checks payloads against the parameters of one handler.
 
-    ``needs_pydantic`` names those for pydantic. *typed* False: none is checked.
+    ``needs_pydantic`` lists the parameters that only pydantic can check. With *typed* False, no value is checked.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class HandlerPayload:
                 else:
                     self._rest = self._check(parameter.name, annotation)
             if parameter.default is parameter.empty and parameter.kind not in _REST:
-                required.add(parameter.name)  # also a positional-only one, which no payload can then fill
+                required.add(parameter.name)  # includes positional-only parameters, which no payload can fill
         self._plain = {name: check.plain for name, check in self._checks.items()}
         self._required = frozenset(required)
 
     def _check(self, name: str, annotation: Any, default: Any = ...) -> Check:
         try:
-            # ``count: int = None`` means Optional, as it did for type checkers for years.
+            # ``count: int = None`` means Optional[int], as type checkers accepted for years.
             annotation = annotation if default is not None else Optional[annotation]  # noqa: UP045
         except TypeError:  # not a type
             return UNCHECKED
@@ -62,18 +62,21 @@ class HandlerPayload:
 
     @property
     def fault(self) -> str | None:
-        """Why this process can read none of its payloads, or None."""
+        """Return why this process can read none of the handler's payloads, or None if it can read them."""
         if not self.needs_pydantic or _has_pydantic():
             return None
         names = ", ".join(self.needs_pydantic)
         return f"what its handler annotates needs pydantic 2.7 or newer ({names}): pip install 'cronjobs[types]'"
 
     def takes_names(self, names: Set[str]) -> bool:
-        """Whether a payload with these *names* certainly fits by name; if not, ask the signature."""
+        """Whether a payload with these *names* certainly fits by name. If False, ask the signature."""
         return self._rest is None and names <= self._checks.keys() and self._required <= names
 
     def takes_as_it_is(self, payload: Mapping[str, Any]) -> bool:
-        """Whether it fits by names, and each value by its class alone: a quick answer for nearly every payload."""
+        """Whether the names fit, and each value's class alone shows that the value fits.
+
+        A fast path for most payloads.
+        """
         plain = self._plain
         for name, value in payload.items():
             if value.__class__ not in plain.get(name, _NOTHING):
@@ -81,11 +84,11 @@ class HandlerPayload:
         return self._required <= payload.keys() and self._record is None
 
     def decode(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
-        """The handler's arguments for JSON whose names fit."""
+        """Convert a JSON payload, whose names fit, to the handler's arguments."""
         return self._each(payload, lambda check, value, path, misfits: check.read(value, path, misfits))
 
     def encode(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
-        """The JSON for values that the handler accepts, or for JSON that it accepts."""
+        """Convert a payload to JSON. Its values are the handler's arguments, or JSON already."""
         return self._each(payload, _written)
 
     def _each(
@@ -130,7 +133,7 @@ def _change(value: Any, got: Any) -> str:
 def _read_by_pydantic(annotation: Any) -> Callable[[Any, Path, Misfits], Any]:
     @functools.cache
     def reader() -> Any:
-        from cronjobs.engine.rules.payload_pydantic import PydanticReader  # only when such a value comes
+        from cronjobs.engine.rules.payload_pydantic import PydanticReader  # only once such a value is read
 
         return PydanticReader(annotation)
 
@@ -139,7 +142,7 @@ def _read_by_pydantic(annotation: Any) -> Callable[[Any, Path, Misfits], Any]:
 
 @functools.cache
 def _has_pydantic() -> bool:
-    """Whether a usable pydantic is installed, without importing it: that would cost each tick 0.1 s."""
+    """Whether pydantic 2.7 or newer is installed. Does not import pydantic, which would cost each tick 0.1 s."""
     from importlib import metadata  # only for handlers with annotations that need it
 
     loaded = getattr(sys.modules.get("pydantic"), "VERSION", None)
@@ -156,7 +159,7 @@ def _annotations(handler: Callable[..., Any], parameters: list[inspect.Parameter
 
 
 def _names_of(handler: Any) -> Mapping[str, Any]:
-    """The names visible where the annotations of *handler* were written."""
+    """Return the names that are in scope where the annotations of *handler* were written."""
     function = inspect.unwrap(handler)
     while isinstance(function, functools.partial):
         function = inspect.unwrap(function.func)

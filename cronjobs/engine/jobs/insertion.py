@@ -1,4 +1,4 @@
-"""Inserts jobs, and deals with used keys, with rows that others have locked, and with capped queues."""
+"""Inserts jobs. Handles keys that are already used, rows that another session has locked, and capped queues."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ T = TypeVar("T")
 OnConflict = Literal["keep", "replace"]
 _ON_CONFLICT: Final = get_args(OnConflict)
 
-BATCH: Final = 1000  # rows of one statement
-PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)  # a runner locks what it claims for milliseconds
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.02  # between tries for the lock of a capped queue
-QUEUE_PATIENCE_S: Final = 10.0  # in all: another transaction keeps the lock until it ends
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # between looks at a full queue
+BATCH: Final = 1000  # rows per statement
+PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)  # a runner locks the jobs it claims for milliseconds
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.02  # between tries to lock a capped queue
+QUEUE_PATIENCE_S: Final = 10.0  # in total; another transaction keeps the lock until it ends
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # between tries to enqueue into a full queue
 
-Place = str | int  # a job's key, or its number if it has none
+Place = str | int  # a job's key, or its index in the call if it has no key
 
 
 class Inserted(NamedTuple):
-    """The row that stands for a job now. If ``id`` is None, its queue was full, and the job was dropped."""
+    """What became of one job of a call. If ``id`` is None, the queue was full and the job was dropped."""
 
     id: int | None
     new: bool
@@ -52,22 +52,22 @@ def check_on_conflict(on_conflict: OnConflict) -> None:
 
 
 def insert_alone(connection: Connection, row: dict[str, Any]) -> int | None:
-    """Insert one job and return its id, which is all that most calls need.
+    """Insert one job and return its id. This is all that most calls need.
 
-    None if its key is used or its queue is capped. Then nothing was written, and ``Writing`` continues from there.
+    Returns None if the job's key is used or its queue is capped. Then nothing was written; continue with ``Writing``.
     """
     with naming_missing_tables(connection):
         return insert_rows(connection, [row], into_capped=False)[0]
 
 
 class Writing:
-    """Jobs (from ``row_of``) to be inserted; rows that others have locked are left for the next try.
+    """Inserts jobs (made by ``row_of``). Rows that another session has locked are left for the next try.
 
-    ``dropped`` counts, by queue, the jobs dropped because the queue was full.
+    ``dropped`` counts, per queue, the jobs that were dropped because the queue was full.
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict, *, tried: bool = False) -> None:
-        """*tried*: ``insert_alone`` could not write it."""
+        """*tried*: ``insert_alone`` has already tried to insert the row."""
         check_on_conflict(on_conflict)
         self._tried = tried
         self._replace = on_conflict == "replace"
@@ -85,10 +85,10 @@ class Writing:
         self.dropped: Counter[str] = Counter()
 
     def write(self, connection: Connection) -> bool:
-        """Write what is not written yet; return whether that was all.
+        """Write the rows that are not written yet. Return whether all rows are written now.
 
-        Raises QueueFull, having written nothing, if a job of the call meets a full queue that does not drop; QueueHeld
-        if another transaction has kept a queue's lock for too long.
+        Raises QueueFull if a queue is full and does not drop jobs; then nothing was written. Raises QueueHeld if
+        another transaction has kept a queue's lock for too long.
         """
         self._held = None
         with naming_missing_tables(connection):
@@ -98,7 +98,7 @@ class Writing:
                     self._look(connection, list(self._left))
                 else:
                     self._insert(connection, self._left, into_capped=False)
-                self._tried = False  # a key may be free again at the next try
+                self._tried = False  # a key may have become free by the next try
                 if not self._left:
                     return True
             # Only rows for capped (or mixed) queues remain.
@@ -107,7 +107,7 @@ class Writing:
         return not self._left
 
     def pause_s(self) -> float:
-        """Seconds to wait before the next try. Raises JobHeld after the last try for a locked job."""
+        """Return the seconds to wait before the next try. Raises JobHeld after the last try for a locked job."""
         assert self._held is not None
         if isinstance(self._held, QueueHeld):
             pause = random.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S)
@@ -119,7 +119,7 @@ class Writing:
         return PAUSES_S[self._tries - 1]
 
     def puts(self) -> list[Inserted]:
-        """The row that stands for each job, in the order of the call, once all is written."""
+        """Return what became of each job, in the order of the call. Call it once everything is written."""
         return [self._found[place] for place in self._places]
 
     def _insert(self, connection: Connection, places: Iterable[Place], *, into_capped: bool) -> None:
@@ -132,7 +132,7 @@ class Writing:
                 self._look(connection, batch)
 
     def _look(self, connection: Connection, places: Iterable[Place]) -> None:
-        """Find those of *places* whose key is already used."""
+        """Look up which of *places* have a key that is already used."""
         keyed = [place for place in places if isinstance(place, str) and place in self._left]
         if not keyed:
             return
@@ -143,7 +143,7 @@ class Writing:
                 self._settle(place, Inserted(there.id, False, there.status))
 
     def _pass_caps(self, connection: Connection) -> None:
-        """Write jobs that need room in a queue that may be capped: new ones, and those that change their queue."""
+        """Write the jobs that need room in a queue: new jobs, and jobs that move to another queue."""
         if not (names := {self._left[place]["queue"] for place in self._needing_a_place()}):
             return
         with locked_room(connection, names) as room:
@@ -154,7 +154,7 @@ class Writing:
                     raise self._held
                 return
             for batch in _batches([place for place, row in self._left.items() if row["queue"] in room.caps]):
-                self._look(connection, batch)  # a job whose key is used, perhaps only since a moment ago, needs no room
+                self._look(connection, batch)  # a job whose key was taken just now needs no room
             asking = [(place, self._left[place]["queue"]) for place in self._needing_a_place()]
             let_in, dropped = admit(asking, room.caps, room.waiting)
             by_queue = Counter(self._left[place]["queue"] for place in dropped)
@@ -168,13 +168,13 @@ class Writing:
             gone = [place for place in new if place in self._left and place not in self._to_replace]
             if gone:
                 self._held = JobHeld(str(gone[0]), None)
-            self._replace_found(connection)  # while we hold the queue's lock: in autocommit it ends with this block
+            self._replace_found(connection)  # before the lock is released: in autocommit it ends with this block
 
     def _needing_a_place(self) -> list[Place]:
         return [place for place in self._left if not self._stays(place)]
 
     def _stays(self, place: Place) -> bool:
-        """Whether it replaces a job of its own queue, and so needs no room there."""
+        """Whether the job replaces a job in the same queue. Such a job needs no room."""
         return place in self._to_replace and self._left[place]["queue"] == self._to_replace[place].queue
 
     def _replace_found(self, connection: Connection) -> None:
@@ -197,11 +197,9 @@ class Writing:
 
 
 class Patience:
-    """The patience of a call that waits for room in a full queue whose on_full is wait.
+    """How long a call waits for room in a full queue whose ``on_full`` is "wait". Its pauses grow and are jittered.
 
-    If *limit* is None, it does not wait.
-
-    It looks with growing, jittered pauses.
+    If *limit* is None, the call does not wait.
     """
 
     def __init__(self, limit: timedelta | None) -> None:
@@ -210,7 +208,10 @@ class Patience:
         self._pause_s: float = FIRST_WAIT_S
 
     def pause_s(self, full: QueueFull) -> float:
-        """Seconds until the next look. When the time is up, raises *full*, or the same with the time waited."""
+        """Return the seconds until the next try.
+
+        When the time is up, raise *full*, with the time waited if there is one.
+        """
         if self._limit is None or full.on_full != "wait" or full.wanted > full.max_waiting:
             raise full
         left_s = self._give_up_at - SYSTEM.monotonic()
@@ -222,7 +223,7 @@ class Patience:
 
 
 def wait_for_room(do: Callable[[], T], patience: Patience) -> T:
-    """Call *do*, which enqueues, again while its queue is full and waits for room."""
+    """Call *do*, which enqueues jobs. Repeat the call while its queue is full and *patience* lasts."""
     while True:
         try:
             return do()
@@ -240,13 +241,13 @@ def _batches(places: Iterable[Place]) -> Iterator[list[Place]]:
         yield batch
 
 
-# PostgreSQL databases, and their schemas, in which we have found the table, so that we look only once.
+# The PostgreSQL databases and schemas that are known to have the tables, so that each is checked only once.
 _seen: set[tuple[object, str | None]] = set()
 
 
 def _database(connection: Connection) -> object:
-    """Return an object that identifies a database. It is cheaper than rendering its URL."""
-    engine = getattr(connection, "engine", None)  # a driver's own connection has none
+    """Return an object that identifies the database. It is cheaper than the rendered URL."""
+    engine = getattr(connection, "engine", None)  # None for a driver's own connection
     if engine is None:
         return database_name(connection)
     url = engine.url
@@ -255,9 +256,9 @@ def _database(connection: Connection) -> object:
 
 @contextmanager
 def naming_missing_tables(connection: Connection) -> Iterator[None]:
-    """Raise SchemaMissing for a missing table. Ask PostgreSQL first: the error would end the transaction.
+    """Raise SchemaMissing if the tables do not exist. PostgreSQL is asked first: an error would abort the transaction.
 
-    Raises SqliteTooOld if the app's SQLite cannot read our statements.
+    Raises SqliteTooOld if the app's SQLite is too old for our statements.
     """
     if connection.dialect.name == "postgresql":
         place = _database(connection), schema_of(connection)
@@ -269,11 +270,11 @@ def naming_missing_tables(connection: Connection) -> Iterator[None]:
         yield
     except Exception as error:
         if connection.dialect.name == "sqlite":
-            from cronjobs.engine.database.connection import require_sqlite  # an app that enqueues does without it
+            from cronjobs.engine.database.connection import require_sqlite  # apps that only enqueue need not import it
 
             require_sqlite(database_name(connection))
         origin = getattr(error, "orig", None) or error
-        state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)  # Django's: its cause
+        state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)  # Django wraps errors
         if "no such table: cronjobs_" in str(origin) or state == "42P01":
-            raise SchemaMissing(database_name(connection)) from None  # without the statement and its payload
+            raise SchemaMissing(database_name(connection)) from None  # do not show the statement and its payload
         raise

@@ -1,4 +1,4 @@
-"""The job types that can run here: the handlers that the file's imports register, and its declared commands."""
+"""The job types that can run here: handlers registered by the file's ``imports:``, and declared commands."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from cronjobs.masking import mask
 from cronjobs.model import Durable, ExitCodes, Isolation, JobOptions, OnLost, OnShutdown, RetryPolicy
 from cronjobs.text import one_line
 
-PROCESS_GRACE: Final = timedelta(seconds=2)  # from SIGTERM to SIGKILL at the time-out of a process
+PROCESS_GRACE: Final = timedelta(seconds=2)  # between SIGTERM and SIGKILL when a process times out
 
 
 @dataclass(frozen=True)
 class JobType:
-    """A job type as it runs here: exactly one of ``registration`` and ``command`` is set."""
+    """A job type as it runs on this host. Exactly one of ``registration`` and ``command`` is set."""
 
     name: str
     timeout: timedelta
@@ -38,44 +38,52 @@ class JobType:
     registration: Registration | None = None
     command: tuple[str, ...] | None = None
     env: tuple[tuple[str, str], ...] = ()
-    inherit_env: tuple[str, ...] | None = None  # variables of the tick's environment that a command gets; None: all
-    stdin: str | None = None  # of a command; None: the payload as JSON, "": nothing
-    run_in: Path | None = None  # the folder of a command; None: the file's
-    leftovers: Leftovers = "end"  # what becomes of processes that a command leaves running
+    inherit_env: tuple[str, ...] | None = None  # the tick's variables that a command inherits; None means all
+    stdin: str | None = None  # a command's input; None means the payload as JSON, "" means no input
+    run_in: Path | None = None  # a command's working directory; None means the file's folder
+    leftovers: Leftovers = "end"  # what happens to processes that a command leaves running
     isolation: Isolation = "thread"  # "process" for every command
-    max_memory: int | None = None  # bytes; only with a process
+    max_memory: int | None = None  # bytes; only for a process
     on_shutdown: OnShutdown = "release"
     on_lost: OnLost = "retry"
-    durable: Durable = "group"  # "each": its worker begins no other job before the end is committed
-    exit_codes: ExitCodes = field(default_factory=ExitCodes)  # of a command
-    timeout_declared: bool = True  # False: the timeout is the default, which says nothing about the work
-    executor: str | None = None  # of a handler: the cluster that runs it; None: this host
-    for_crashes: bool = False  # it runs in a process because runners died with it, not by its own setting
+    durable: Durable = "group"  # "each": the outcome is committed before the worker starts another job
+    exit_codes: ExitCodes = field(default_factory=ExitCodes)  # for a command
+    timeout_declared: bool = True  # False: the timeout is only the default and says nothing about the work
+    executor: str | None = None  # the cluster that runs the handler; None means this host
+    for_crashes: bool = False  # it runs in a process because its runners crashed, not because of its own settings
 
     @property
     def starts_at_once(self) -> bool:
-        """Whether its jobs are only claimed for a worker that is free: none may be lost, or wait, behind others.
+        """Whether a job of this type is claimed only when a worker is free to start it.
 
-        On a cluster their waiting would count as that for a worker.
+        A job that must not be lost is not kept waiting behind others. On a cluster, a job kept waiting here would count
+        as waiting for a cluster worker.
         """
         return self.on_lost == "dead" or self.executor is not None
 
     @property
     def stop_grace(self) -> timedelta:
-        """Return how much of the tick it takes to stop the process of a job that has timed out.
+        """How long it takes to stop the process of a job that has timed out.
 
-        Types that are isolated only because they crashed get none: one whose time-out just fits would wait for an hour.
+        A type that is isolated only because it crashed gets no grace. Otherwise a job whose timeout only just fits in a
+        tick would not be started for an hour.
         """
         return PROCESS_GRACE if self.isolation == "process" and not self.for_crashes else timedelta(0)
 
     def is_long(self, longest_in_tick: timedelta) -> bool:
-        """Whether it may take longer than a tick has time, and so gets a process that outlives the tick."""
+        """Whether an attempt may take longer than a tick has time for.
+
+        Such a job gets a process that outlives the tick.
+        """
         return self.timeout > longest_in_tick
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something of the user's that is unusable here: ``where`` is a module or job type, ``what`` one line."""
+    """A part of the user's code or file that cannot be used.
+
+    ``where`` is a module or job type, ``what`` is one line.
+    """
 
     where: str
     what: str
@@ -84,24 +92,24 @@ class Fault:
 
 @dataclass(frozen=True)
 class JobTypes:
-    """The job types that this host can run, and what could not be loaded. Jobs of other types wait, uncharged."""
+    """The job types that this host can run, and what could not be loaded. Jobs of other types wait, at no charge."""
 
     types: Mapping[str, JobType] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
-    elsewhere: frozenset[str] | None = None  # types that only other hosts know; None: unknown
+    elsewhere: frozenset[str] | None = None  # types that only other hosts can run; None means unknown
 
     @property
     def runnable(self) -> frozenset[str] | None:
-        """The types that some host can run, or None if that is unknown."""
+        """The types that at least one host can run, or None if that is unknown."""
         return None if self.elsewhere is None else self.elsewhere | self.types.keys()
 
     def policy(self, job_type: str, settings: Settings) -> RetryPolicy:
-        """The retry policy of *job_type*, or the defaults' if it is not known here."""
+        """Return the retry policy of *job_type*, or the default policy if the type is not known here."""
         known = self.types.get(job_type)
         return known.retry if known else settings.retry.apply(RetryPolicy())
 
     def isolating(self, names: Collection[str]) -> JobTypes:
-        """The same, with handlers of these *names* in processes of their own."""
+        """Return a copy in which the handlers with these *names* run in processes of their own."""
         types = {
             name: replace(job_type, isolation="process", for_crashes=True) if name in names else job_type
             for name, job_type in self.types.items()
@@ -110,25 +118,26 @@ class JobTypes:
 
 
 def load(settings: Settings) -> JobTypes:
-    """Import the handlers' modules and assemble every job type. A module that fails stops only its own types.
+    """Import the handlers' modules and assemble all job types. A module that fails disables only its own types.
 
-    Precedence, first wins: ``job_types:``, ``@job``, ``defaults:`` (rows and schedules override some of it later).
+    Where options conflict, the first of these wins: ``job_types:``, ``@job``, ``defaults:``. A row or a schedule may
+    override some of the options later.
     """
     return assembled(settings, import_handlers(settings))
 
 
 def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
-    """The job types of the file, and of what this process has imported by now; *faults* are of the imports."""
+    """Assemble the job types of the file and of the modules imported so far. *faults* are the faults of the imports."""
     types: dict[str, JobType] = {}
     commands = {name for name, declared in settings.job_types.items() if declared.command}
     for name in sorted(registered().keys() | commands):
         try:
             types[name] = _job_type(settings, name)
-        except ValueError as error:  # the file's cap is below the base in the code
+        except ValueError as error:  # e.g. the file's cap is below the code's base
             faults.append(Fault(name, f"its retry: in the file conflicts with the one in the code: {error}"))
-        except Exception as error:  # one type's fault stops no other
+        except Exception as error:  # a fault in one type must not disable the others
             faults.append(Fault(name, one_line(f"it cannot be used: {type(error).__name__}: {error}", 500)))
-    for name, what in refused().items():  # also of two functions with one name, of which the first is registered
+    for name, what in refused().items():  # includes a name that two functions claim, although the first is registered
         if name not in commands:
             types.pop(name, None)
             faults.append(Fault(one_line(name, 200), one_line(what, 500)))
@@ -193,7 +202,7 @@ def import_handlers(settings: Settings) -> list[Fault]:
             f"setup {settings.setup}", lambda: getattr(importlib.import_module(module), function)(), settings.secrets
         )
         if fault:
-            return [fault]  # without it the imports would fail one by one, and hide the cause
+            return [fault]  # without setup every import would fail and hide the cause
     for name in settings.around:
         fault = _guarded(f"around {name}", partial(hook, name), settings.secrets)
         if fault:
@@ -202,7 +211,7 @@ def import_handlers(settings: Settings) -> list[Fault]:
         fault = _guarded(f"module {module}", partial(importlib.import_module, module), settings.secrets)
         if fault:
             faults.append(fault)
-    uses_django = django_project.settings_of_django() is not None  # by ``setup:``, or by a module of the user's
+    uses_django = django_project.settings_of_django() is not None  # via ``setup:`` or one of the user's modules
     if uses_django and if_installed(django_project.EXTRA) is not None:
         fault = _guarded("Django's connections", lambda: around_attempts(hook(django_project.CLEAN)), settings.secrets)
         if fault:
@@ -214,7 +223,10 @@ _finders: list[Callable[[], Iterable[str]]] = []
 
 
 def also_import(modules: Callable[[], Iterable[str]]) -> None:
-    """Import what *modules* names wherever handlers are imported: a framework knows where its apps have theirs."""
+    """Call *modules* whenever handlers are imported, and import the modules that it names.
+
+    For frameworks such as Django.
+    """
     if modules not in _finders:
         _finders.append(modules)
 
@@ -228,7 +240,7 @@ def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) ->
     try:
         with EndingCopies(), Loading():
             call()
-    except BaseException as error:  # a module may even call sys.exit; Ctrl-C is for us
+    except BaseException as error:  # a module may call sys.exit
         if isinstance(error, KeyboardInterrupt):
             raise
         said = one_line(f"{type(error).__name__}: {error}", 500)
@@ -239,7 +251,10 @@ def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) ->
 
 
 def policy_of(job_type: JobType, run: RunSettings, *, runner: timedelta | None = None) -> AttemptPolicy:
-    """The policy of an attempt of *job_type* that starts now; *runner*: the highest age its process can reach."""
+    """Return the policy for an attempt of *job_type* that starts now.
+
+    *runner* is the longest time that the attempt's process can run. None means that it is not limited.
+    """
     return AttemptPolicy(
         job_type.retry,
         on_lost=job_type.on_lost,

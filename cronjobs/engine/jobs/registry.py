@@ -1,4 +1,4 @@
-"""``@job`` registers a handler, which then enqueues itself."""
+"""``@job`` registers a function as a handler and gives it an ``enqueue`` method."""
 
 from __future__ import annotations
 
@@ -63,20 +63,21 @@ if TYPE_CHECKING:
     from cronjobs.engine.rules.annotations import Misfits
 
 Handler = Callable[..., Any]
-C = ParamSpec("C")  # how the function is called
-P = ParamSpec("P")  # the same without ctx: the payload
+C = ParamSpec("C")  # the function's parameters
+P = ParamSpec("P")  # the same without ctx, which are the payload
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-# The attribute of a handler that calls another function with what its payload holds, as one of Django's tasks does: a
-# function from a payload that fits by names to how its contents do not fit that other one, or None.
+# The name of an attribute. A handler that passes its payload on to another function, as a Django task does, has it. The
+# attribute is a function that takes a payload whose names fit the handler. It returns why the payload does not fit the
+# other function, or None if it does.
 INNER_FAULT: Final = "cronjobs_inner_fault"
 
 
 def signature_of(function: Handler) -> inspect.Signature:
-    """Raises what its annotations and objects raise, too."""
-    if sys.version_info >= (3, 14):  # where annotations are evaluated now, and some are for type checkers alone
+    """Return the signature of *function*. Raises whatever evaluating its annotations raises."""
+    if sys.version_info >= (3, 14):  # here annotations are evaluated now, and some exist only for type checkers
         from annotationlib import Format
 
         return inspect.signature(function, annotation_format=Format.FORWARDREF)
@@ -85,13 +86,13 @@ def signature_of(function: Handler) -> inspect.Signature:
 
 @dataclass(frozen=True)
 class Registration:
-    """The options of ``@job``. If ``retry`` is None, the configuration's defaults hold."""
+    """A handler and its ``@job`` options. If ``retry`` is None, the configuration's defaults apply."""
 
     name: str
     handler: Handler
     retry: RetryPolicy | None = None
     options: JobOptions = field(default_factory=JobOptions)
-    check_types: bool = True  # False: a payload's names are checked, and its values go to the handler as they are
+    check_types: bool = True  # False: only the payload's names are checked; its values reach the handler unchanged
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -103,8 +104,11 @@ class Registration:
 
     @cached_property
     def fault(self) -> str | None:
-        """Why the function cannot be a handler, or None. ``@job`` does not raise it: that would stop the module."""
-        call = getattr(self.handler, "__call__", None)  # noqa: B004 of an object with a __call__ of its own
+        """Return why the function cannot be a handler, or None.
+
+        If ``@job`` raised this, the whole module would fail.
+        """
+        call = getattr(self.handler, "__call__", None)  # noqa: B004 the handler may be an object with a __call__ method
         for function in (self.handler, call):
             if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
                 return (
@@ -118,13 +122,16 @@ class Registration:
 
     @cached_property
     def accepts(self) -> HandlerPayload:
-        from cronjobs.engine.jobs.handler_payload import HandlerPayload  # which a tick of commands alone does without
+        from cronjobs.engine.jobs.handler_payload import HandlerPayload  # not needed in a tick that only runs commands
 
         return HandlerPayload(self.handler, self.signature, takes_ctx=self.takes_ctx, typed=self.check_types)
 
     @cached_property
     def source(self) -> str | None:
-        """A hash of the handler's source, by which two hosts compare what they would run; None: it cannot be read."""
+        """A hash of the handler's source, or None if it cannot be read.
+
+        Two hosts compare it to see if they run the same.
+        """
         from hashlib import sha256  # only for types that run on a cluster
 
         try:
@@ -133,11 +140,11 @@ class Registration:
             return None
 
     def bind(self, payload: Mapping[str, Any]) -> str | None:
-        """Say how *payload* does not fit the handler's parameters, by name or by type, or return None."""
+        """Return why *payload* does not fit the handler's parameters, by name or by type, or None if it fits."""
         return self.bind_names(payload) or self.type_fault(self.decoded(payload)[1])
 
     def bind_names(self, payload: Mapping[str, Any]) -> str | None:
-        """Say how *payload*'s keys do not fit the handler's parameters, or return None."""
+        """Return why *payload*'s keys do not fit the handler's parameters, or None if they fit."""
         try:
             if not self.accepts.takes_names(payload.keys()):
                 self.signature.bind(*([None] if self.takes_ctx else []), **payload)
@@ -151,9 +158,9 @@ class Registration:
         return self.accepts.decode(payload)
 
     def encoded(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The JSON of a *payload*, whose values may be those that the handler gets; raises PayloadError."""
+        """Return *payload* as JSON. Its values may have the handler's annotated types. Raises PayloadError."""
         if self.fault is not None:
-            return payload  # nothing can run it here, so nothing is known of it
+            return payload  # the handler cannot run here, so its payload cannot be checked here
         if self.accepts.takes_as_it_is(payload) and not hasattr(self.handler, INNER_FAULT):
             return payload
         fault, encoded = self.bind_names(payload), payload
@@ -175,7 +182,7 @@ class Registration:
             return "(…)"
 
     def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call, without ctx, as keyword arguments; raises TypeError as the call would."""
+        """Return the arguments of a call, without ctx, as keyword arguments. Raises TypeError if the call would."""
         try:
             bound = self.signature.bind(*([None] if self.takes_ctx else []), *args, **kwargs)
         except TypeError as error:
@@ -196,7 +203,7 @@ class Registration:
         return payload
 
 
-_NOWHERE: Final[Any] = None  # for a call that leaves the target out
+_NOWHERE: Final[Any] = None  # the target of a call that passes none
 
 
 class Enqueueing(Generic[P]):
@@ -206,7 +213,7 @@ class Enqueueing(Generic[P]):
         self._registration, self._options = registration, options
 
     def enqueue(self, target: TargetOrEngine = _NOWHERE, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """``enqueue`` in *target*'s transaction; raises TypeError for arguments that the handler does not accept."""
+        """Enqueue in *target*'s transaction. Raises TypeError for arguments that the handler does not accept."""
         require_target(target, "enqueue")
         payload = self._registration.payload(args, kwargs)
         return enqueue(target, self._registration.name, payload, **self._options)
@@ -214,16 +221,16 @@ class Enqueueing(Generic[P]):
     async def enqueue_async(
         self, target: AsyncTargetOrEngine = _NOWHERE, /, *args: P.args, **kwargs: P.kwargs
     ) -> Enqueued:
-        """``enqueue_async`` in *target*'s transaction, likewise."""
+        """Like ``enqueue``, in the transaction of an async target."""
         require_target(target, "enqueue_async")
         payload = self._registration.payload(args, kwargs)
         return await enqueue_async(target, self._registration.name, payload, **self._options)
 
 
 class JobFunction(Protocol[C, P, R_co]):
-    """A function with ``@job``: it is called as before, and it enqueues itself.
+    """A function decorated with ``@job``. You call it as before, and it has methods that enqueue it.
 
-    ``send_invoice.enqueue(session, invoice_id=42)``, and with options that are no arguments of the handler
+    For example ``send_invoice.enqueue(session, invoice_id=42)``. To set options that are not arguments of the handler:
     ``send_invoice.options(delay="5m", queue="mail").enqueue(session, invoice_id=42)``.
     """
 
@@ -240,7 +247,7 @@ class JobFunction(Protocol[C, P, R_co]):
 
 
 class Register(Protocol):
-    """The type of ``@job(…)``'s result for a function with or without ``ctx`` as its first parameter."""
+    """The type of ``@job(…)``'s result. It accepts functions with and without ``ctx`` as the first parameter."""
 
     @overload
     def __call__(
@@ -252,7 +259,7 @@ class Register(Protocol):
 
 
 _registered: dict[str, Registration] = {}
-_refused: dict[str, str] = {}  # what a wrong argument of @job says, by the type's name or the function's
+_refused: dict[str, str] = {}  # job type (or function, if the type is unknown) -> what is wrong with its @job
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 
@@ -267,7 +274,7 @@ def _fault_of_its_type(job: _Decorated) -> _Decorated:
             if not Loading.depth:
                 raise
             said = str(error)
-            if callable(name):  # without brackets: this is the function
+            if callable(name):  # @job without parentheses: this is the function
                 return _refuse(name, _place(name), said)
             return lambda handler: _refuse(handler, type_name, said)
 
@@ -294,7 +301,7 @@ def _refuse(handler: Handler, name: str, said: str) -> Handler:
 
 
 def refused() -> Mapping[str, str]:
-    """The job types that ``@job`` has refused in this process, and why."""
+    """Return the job types that ``@job`` has refused in this process, and why."""
     return _refused
 
 
@@ -318,17 +325,17 @@ def job(
     You can still call the function directly. To enqueue it, use its ``.enqueue``, ``.enqueue_async`` and ``.options``
     (see JobFunction).
 
-    ``timeout``: "20s", seconds or a timedelta; the default is min(30s, budget / 3). A timeout above ``run.budget`` less
-    5 s makes a long job, which gets a process of its own. Without ``retry`` the configuration's defaults apply.
-    ``isolation``: "thread" (the default) or "process", which can be stopped whatever it does, and can have a
-    ``max_memory`` ("512MiB", or bytes). ``on_shutdown`` decides about a job that a stopping tick has claimed but not
-    started: "release" (the default) leaves it for the next tick, "drop" cancels it. ``on_lost`` decides about a job
-    whose runner died: "retry" (the default) or "dead", for work that must not be repeated automatically. ``durable``
-    decides when an outcome is committed: "group" (the default) commits it with others that ended meanwhile, "each"
-    before its worker begins another job. ``executor`` names the entry of the file's ``executors:`` on whose cluster the
-    handler runs; without it the handler runs on the host of the tick. The file's ``job_types:`` override all of these.
-    With ``check_types=False`` the handler gets a payload's values as JSON, whatever its annotations say. Raises
-    UsageError for a name that another function has, or an invalid option.
+    ``timeout``: "20s", seconds or a timedelta; the default is min(30s, budget / 3). A job with a timeout above
+    ``run.budget`` less 5 s is a long job, which gets a process of its own. Without ``retry`` the configuration's
+    defaults apply. ``isolation``: "thread" (the default) or "process". A process can always be stopped, and it can have
+    a limit, ``max_memory`` ("512MiB", or bytes). ``on_shutdown`` decides about a job that a stopping tick has claimed
+    but not started: "release" (the default) leaves the job for the next tick, "drop" cancels it. ``on_lost`` decides
+    about a job whose runner died: "retry" (the default), or "dead" for work that must not be repeated automatically.
+    ``durable`` decides when an outcome is committed: "group" (the default) commits it together with other outcomes,
+    "each" commits it before the worker starts another job. ``executor`` names the entry of the file's ``executors:``
+    whose cluster runs the handler; without it, the tick's host runs the handler. The file's ``job_types:`` override all
+    of these. With ``check_types=False`` the handler gets the payload's values as JSON, whatever its annotations say.
+    Raises UsageError for a name that another function has, or an invalid option.
     """
     given_name: Any = name
     if callable(given_name):
@@ -391,7 +398,7 @@ def job(
 
 def _give_enqueue(registration: Registration) -> None:
     def options(**options: Unpack[EnqueueOptions]) -> Enqueueing[...]:
-        """Take what ``enqueue`` takes by keyword, for the jobs that the result enqueues."""
+        """Return an object that enqueues jobs with these keyword arguments of ``enqueue``."""
         if not EnqueueOptions.__annotations__.keys() >= options.keys():
             raise no_such_argument("options", options, EnqueueOptions.__annotations__.keys())
         return Enqueueing(registration, options)
@@ -418,5 +425,5 @@ for_handler.encoded = _encoded
 
 
 def registered() -> Mapping[str, Registration]:
-    """Every handler that ``@job`` has registered in this process."""
+    """Return all handlers that ``@job`` has registered in this process."""
     return _registered

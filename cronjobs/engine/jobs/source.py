@@ -1,4 +1,4 @@
-"""The version of the user's code: a hash of the source of what this process has imported of it."""
+"""The version of the user's code: a hash of the source files that this process has imported from it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 
 
 def source_hash(settings: Settings) -> str:
-    """A hash of the source: equal on all hosts with the same code, and different after each deploy.
+    """Return a hash of the user's code. It is equal on all hosts with the same code, and each deploy changes it.
 
-    The user's code is the packages of the handlers, and what lies in the file's folder or on its import path. Of
-    libraries only our own version counts.
+    The user's code is the packages of the handlers, and the modules in the file's folder or on its import path.
+    Libraries are not included; of our own package only the version is.
     """
     packages = {handler.handler.__module__.partition(".")[0] for handler in registered().values()} - {"cronjobs"}
     packages |= {module.partition(".")[0] for module in settings.imports}
@@ -42,5 +42,5 @@ def _file(module: ModuleType) -> str:
 def _content(file: str) -> bytes:
     try:
         return Path(file).read_bytes() if file else b""
-    except OSError:  # in an archive, or removed since
+    except OSError:  # the file is in an archive, or was removed
         return b""

@@ -1,4 +1,4 @@
-"""The trace that an enqueue belongs to, kept with the job, so that the job's own trace can be linked to it."""
+"""Stores the trace of the enqueuing code with the job, so that the job's own trace can be linked to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRACEPARENT: Final = "traceparent"  # https://www.w3.org/TR/trace-context/
 
 
 def with_trace(meta: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """*meta* with the traceparent of OpenTelemetry's current span, unless it has one; imports nothing for it."""
+    """Return *meta* with the traceparent of OpenTelemetry's current span, unless *meta* has one. Imports nothing."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None or (meta is not None and TRACEPARENT in meta):
         return meta
@@ -19,6 +19,6 @@ def with_trace(meta: Mapping[str, str] | None) -> Mapping[str, str] | None:
         if not span.is_valid:
             return meta
         written = f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags):02x}"
-    except Exception:  # half imported, or another version: a job is worth more than its trace
+    except Exception:  # half imported, or an unknown version: enqueue the job without its trace
         return meta
     return {**(meta or {}), TRACEPARENT: written}

@@ -1,7 +1,7 @@
-"""An attempt that ends its own job: its success is the last statement of the transaction that did its work.
+"""An attempt that ends its own job: the job's success is the last statement of the transaction that did the work.
 
-Both are committed or neither, so the work happens exactly once. The statement contains the fence: an attempt that lost
-its lease rolls its work back.
+Both are committed or neither is, so the work happens exactly once. The statement contains the fence: if the attempt has
+lost its lease, its work is rolled back.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from cronjobs.model import Failed, Finished, Job, RetryPolicy, Succeeded
 
 @dataclass
 class OwnTransaction:
-    """The means by which an attempt writes its own end.
+    """Lets an attempt record its own success.
 
-    ``check`` raises when the job has to stop; ``worker``: its thread's name.
+    ``check`` raises if the job has to stop. ``worker`` is the name of the attempt's thread.
     """
 
     database: Database
@@ -38,15 +38,15 @@ class OwnTransaction:
     remaining_s: Callable[[], float]
     worker: str = ""
     is_open: bool = False
-    committed: bool = False  # by ``transaction``
-    given: bool = False  # to a transaction of the user's own, which they commit
+    committed: bool = False  # ``transaction`` committed the success
+    given: bool = False  # ``finish`` wrote the success in a transaction that the user commits
 
     def __post_init__(self) -> None:
         self.started = self.clock.monotonic()
 
     @contextmanager
     def transaction(self, result: Callable[[], Any]) -> Iterator[Connection]:
-        """One transaction on the jobs database; *result* is called at its end.
+        """Open a transaction on the jobs database. *result* is called at its end, and returns the job's result.
 
         Raises LeaseLost or TransactionTooLong instead of committing.
         """
@@ -63,9 +63,9 @@ class OwnTransaction:
             self.is_open = False
 
     def finish(self, target: Target, result: Any) -> None:
-        """Write the success on *target*, in the transaction that is open there. Raises LeaseLost."""
+        """Write the success in the transaction that is open on *target*. Raises LeaseLost."""
         self.refuse_if_over("ctx.finish()")
-        from cronjobs.engine.database.user_connections import commits_by_itself  # both dialects, for few jobs
+        from cronjobs.engine.database.user_connections import commits_by_itself  # it imports both dialects
 
         self.check()
         connection = connection_of(target, self.database.address.schema, "ctx.finish")
@@ -87,7 +87,7 @@ class OwnTransaction:
         return decide_end(finished, RetryPolicy(), self.clock.now(), max_losses=1).finish
 
     def refuse_if_over(self, what: str) -> None:
-        """Raise UsageError if *what* is used inside, or after, the transaction that ends the job."""
+        """Raise UsageError if *what* is called inside or after the transaction that ends the job."""
         if self.is_open:
             raise UsageError(
                 f"{what} inside ctx.transaction(): it needs a transaction of its own. Do effects and steps "
@@ -97,9 +97,9 @@ class OwnTransaction:
             raise UsageError(f"{what} after the job's success was written: it could no longer be recorded")
 
     def not_committed(self) -> Failed | None:
-        """The outcome of a handler that returned without committing its success, or None if it did not call ``finish``.
+        """Return the outcome of a handler that called ``finish`` and did not commit. None if ``finish`` was not called.
 
-        If it was committed, the row shows that, and the fence keeps this outcome from being written.
+        If the handler did commit, this outcome is never written: the job's row has ended, so the fence refuses it.
         """
         if not self.given:
             return None

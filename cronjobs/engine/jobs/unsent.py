@@ -1,7 +1,7 @@
-"""Which errors show that a single call did nothing: its connection was refused, or its host name did not resolve.
+"""Decides whether an error shows that a single call did nothing: its connection or its host name was refused.
 
-Pure. Only the errors are looked at: the one that left the block, and those that it was raised from or that were being
-handled when it was raised. Errors of earlier tries that a client keeps to itself are not among them. So this holds only
+Only errors are examined: the error that left the block, the errors that caused it, and the errors that were being
+handled when it was raised. A client that retries by itself may hide the errors of its earlier tries. So this works only
 for a call that connects once and does not retry by itself.
 """
 
@@ -15,10 +15,10 @@ _REFUSED = (ConnectionRefusedError, gaierror)
 
 
 def did_nothing(error: BaseException, handled_before: BaseException | None = None) -> bool:
-    """Whether *error* began with a refusal, and with nothing else.
+    """Whether every root cause of *error* is a refused connection or a host name that does not resolve.
 
-    A time-out or a lost connection anywhere in the chain means that a call may have arrived. *handled_before*: the
-    error that was being handled when the block was entered; what the block did is not in it.
+    A timeout or a lost connection anywhere in the chain means that the call may have arrived. *handled_before* is the
+    error that was being handled when the block was entered; it says nothing about what the block did.
     """
     found = list(_chain(error, handled_before))
     first = [each for each, is_first in found if is_first]
@@ -28,7 +28,7 @@ def did_nothing(error: BaseException, handled_before: BaseException | None = Non
 
 
 def _chain(error: BaseException, handled_before: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
-    """*error* and all errors behind it, and whether each is a first one: nothing is behind it."""
+    """Yield *error* and all errors behind it, each with whether it is a root cause (has no error behind it)."""
     waiting, seen = [error], {id(handled_before)}
     while waiting:
         each = waiting.pop()
@@ -49,7 +49,7 @@ def _may_have_arrived(error: BaseException) -> bool:
 
 
 def _urllib3_retried(error: BaseException) -> bool:
-    """Whether urllib3 called itself: it does so to retry, and its error shows the last try only."""
+    """Whether urllib3 retried the call. It retries by calling itself, and its error shows only the last try."""
     tries = {
         frame
         for frame, _ in walk_tb(error.__traceback__)
