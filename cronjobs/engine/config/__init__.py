@@ -1,1 +1,1 @@
-"""Turns cronjobs.yaml and the environment into frozen Settings. Mistakes are reported as file:line:column."""
+"""Reads cronjobs.yaml and the environment into frozen Settings. Mistakes are reported as file:line:column."""

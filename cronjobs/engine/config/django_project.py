@@ -1,6 +1,6 @@
-"""The configuration by a Django project: ``database: django`` in the file, ``CRONJOBS`` in Django's settings.
+"""Configuration from a Django project: ``database: django`` in the file, and ``CRONJOBS`` in Django's settings.
 
-Django is imported when the file asks for it, or used where it is set up already.
+Django is imported only if the file asks for it. If Django is already set up in this process, it is used as it is.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ APP: Final = "cronjobs.contrib.django"
 MODULE: Final = "DJANGO_SETTINGS_MODULE"
 SETUP: Final = "django.setup"
 EXTRA: Final = "cronjobs.contrib.django"
-CLEAN: Final = f"{EXTRA}.clean:CleanConnections"  # by name: without Django it cannot be imported
+CLEAN: Final = f"{EXTRA}.clean:CleanConnections"  # a string, because it can only be imported with Django
 ALIAS: Final = "default"
 
-# The OPTIONS of DATABASES that Django's backend takes for itself; libpq knows the others.
+# The OPTIONS in DATABASES that Django's backend handles itself. All others are passed to libpq.
 _NOT_LIBPQS: Final = frozenset(
     {"assume_role", "isolation_level", "pool", "server_side_binding", "cursor_factory", "context", "row_factory"}
 )
 
 
 def settings_of_django() -> Any:
-    """Django's settings if this process has them already, else None. Imports nothing."""
+    """Return Django's settings if this process has already configured them, else None. Imports nothing."""
     found = sys.modules.get("django.conf")
     return found.settings if found is not None and found.settings.configured else None
 
 
 def is_host() -> bool:
-    """Whether this is a process of a Django project with our app, such as manage.py or its web server."""
+    """Whether this process belongs to a Django project with our app installed, such as manage.py or the web server."""
     if settings_of_django() is None:
         return False
     apps = sys.modules.get("django.apps")
@@ -51,7 +51,7 @@ def is_host() -> bool:
 
 
 def said(settings: Any) -> Mapping[str, Any]:
-    """``CRONJOBS`` of Django's *settings*. Errors in it are reported by ``manage.py check``."""
+    """Return ``CRONJOBS`` from Django's *settings*. Errors in it are reported by ``manage.py check``."""
     found = getattr(settings, "CRONJOBS", None)
     return found if isinstance(found, Mapping) else {}
 
@@ -61,13 +61,13 @@ def alias(settings: Any) -> str:
 
 
 def config_file(settings: Any) -> Path | None:
-    """The configuration file that Django's *settings* name, or None if they name none."""
+    """Return the configuration file named by Django's *settings*, or None if they name none."""
     found = said(settings).get("config") or getattr(settings, "CRONJOBS_CONFIG", None)
     return None if found is None else Path(found)
 
 
 def instead_of_file() -> tuple[YamlMapping | None, list[Problem]]:
-    """The settings of a Django project's process without a cronjobs.yaml, as if read from a file."""
+    """Return what a Django project without a cronjobs.yaml uses instead of the file's tree. There are no problems."""
     zone = getattr(settings_of_django(), "TIME_ZONE", None) or "UTC"
     tree, _ = parse(f"timezone: {zone}\n")
     assert isinstance(tree, YamlMapping)
@@ -75,9 +75,10 @@ def instead_of_file() -> tuple[YamlMapping | None, list[Problem]]:
 
 
 def with_its_database(settings: Settings, file: str, environ: Mapping[str, str], *, need: bool) -> Settings:
-    """*settings* with the database URL from Django's settings. Raises ConfigError, unless no database is *need*ed.
+    """Return *settings* with the database URL from Django's settings.
 
-    Django's settings are code: root's tick does not import them if others may write them.
+    Raises ConfigError if the URL cannot be used and *need* says that a database is needed. Django's settings are code,
+    so root's tick does not import them if other users can write them.
     """
     if settings_of_django() is None:
         env = dict(settings.env)
@@ -94,7 +95,7 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
 
 
 def database_url() -> str:
-    """The URL of the jobs database from Django's settings, which it imports. FieldError never quotes a value of it."""
+    """Return the jobs database's URL from Django's settings. Imports them. Raises FieldError, which quotes no value."""
     try:
         conf = importlib.import_module("django.conf")
     except ImportError:
@@ -120,7 +121,7 @@ def database_url() -> str:
 
 
 def _of_postgresql(settings: Mapping[str, Any]) -> str:
-    from sqlalchemy import URL  # commands without a database do without it
+    from sqlalchemy import URL  # commands without a database do not need SQLAlchemy
 
     options = {
         name: str(value)

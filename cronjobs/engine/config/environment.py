@@ -1,6 +1,6 @@
-"""The environment variables that cronjobs reads, and those that it gives to jobs.
+"""The environment variables that cronjobs reads, and those that it sets for jobs.
 
-A test finds any that is missing here.
+A test fails if a variable is missing here.
 """
 
 from __future__ import annotations

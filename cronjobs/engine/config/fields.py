@@ -1,7 +1,8 @@
-"""Readers of single values: a node of the YAML tree → a checked value, or a FieldError that says what to write.
+"""Readers for single values. A reader turns a node of the YAML tree into a checked value, or raises a FieldError.
 
-A reader is called with the Reading, a node and its dotted path. Each field knows what it expects, so no word is guessed
-to be a number or a boolean. Only payloads have no expectation; there a value that could be misread is refused.
+A reader is called with the Reading, a node and its dotted path. The error says what to write instead. Every field knows
+what it expects, so no word is guessed to be a number or a boolean. Only payloads expect nothing in particular. There, a
+value that YAML versions read differently is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from cronjobs.text import one_line
 
 
 def later(reading: Reading, node: Node, path: str) -> Node:
-    """Read once the sections that it depends on are known."""
+    """Return *node* unread. It is read once the sections that it depends on are known."""
     return node
 
 
@@ -71,7 +72,7 @@ def number(low: float, high: float) -> Reader:
 
 
 def span(low: str, high: str, *, whole_seconds: bool = False) -> Reader:
-    """A duration with its unit: "90" may be meant in minutes, and YAML 1.1 reads 1:30 as 90."""
+    """A duration with a unit. A bare "90" could mean minutes, and YAML 1.1 reads 1:30 as 90."""
     shortest, longest = duration(low), duration(high)
 
     @taken_as(f"duration, {low}–{high}", schema_parts.DURATION)
@@ -97,7 +98,7 @@ def span(low: str, high: str, *, whole_seconds: bool = False) -> Reader:
 
 
 def memory(low: str, high: str) -> Reader:
-    """A size in bytes, as 512MiB."""
+    """A size in bytes, such as 512MiB."""
     least, most = size(low), size(high)
 
     @taken_as(f"size, {low}–{high}", schema_parts.SIZE)
@@ -135,9 +136,9 @@ def choice(*words: str) -> Reader:
 
 
 def matching(pattern: str, rule: str, *, words: str, schema: schema_parts.Schema | None = None) -> Reader:
-    """Text that *pattern* matches as a whole; *rule* says in words what is expected.
+    """Text that matches *pattern* as a whole. *rule* describes in words what is expected.
 
-    *schema*: for patterns that mean something else in JSON Schema (JavaScript) than in Python.
+    *schema* is needed for a pattern that JSON Schema (JavaScript) reads differently from Python.
     """
     compiled = re.compile(pattern)
 
@@ -207,7 +208,7 @@ anything: Final = Reader(lambda reading, node, path: reading.text(node), "text",
 
 @taken_as("path", schema_parts.text(r"[^~].*"))
 def path_beside_file(reading: Reading, node: Node, path: str) -> Path:
-    """A path, resolved against the folder of the file: cron's working directory is not the user's."""
+    """A path, resolved against the file's folder, because cron's working directory is not the user's."""
     text = reading.text(node)
     if text.startswith("~"):
         raise FieldError(f"{shown(node)} begins with ~, and cron may not set HOME: write the full path")
@@ -241,7 +242,7 @@ def zone(reading: Reading, node: Node, path: str) -> str:
         meant = zone_meant(text) if reading.may_guess and as_written(node, text) and not offset else None
         hint = f"did you mean {meant}?" if meant else "write UTC or Europe/Berlin"
         if offset:
-            # In these names the sign is reversed: Etc/GMT-1 is an hour ahead of UTC.
+            # In these names the sign is reversed: Etc/GMT-1 is one hour ahead of UTC.
             fixed = f"Etc/GMT{'-' if offset[1] == '+' else '+'}{int(offset[2])}"
             always = f", or {fixed} for this offset all year" if zone_exists(fixed) and not offset[3] else ""
             hint = f"a fixed offset has no summer time: write a place, such as Europe/Berlin{always}"
@@ -267,7 +268,10 @@ def cron(reading: Reading, node: Node, path: str) -> str:
 
 
 def list_of(item: Reader, *, keep_good: bool = False) -> Reader:
-    """A list as a tuple. *keep_good*: a bad item is left out; otherwise it makes the whole list bad."""
+    """A list, returned as a tuple.
+
+    A bad item makes the whole list bad; with *keep_good*, only that item is left out.
+    """
     written = schema_parts.list_of(item.schema)
 
     @taken_as(f"list, each: {item.words}", schema_parts.or_null(written) if keep_good else written)
@@ -291,7 +295,7 @@ def list_of(item: Reader, *, keep_good: bool = False) -> Reader:
 
 
 def some_of(item: Reader, otherwise: str) -> Reader:
-    """A list with at least one entry; *otherwise*: what to write instead of an empty one."""
+    """A list with at least one entry. *otherwise* says what to write instead of an empty list."""
     read_list = list_of(item)
 
     @taken_as(f"{read_list.words}; not empty", {**read_list.schema, "minItems": 1})
@@ -311,7 +315,7 @@ def argument(reading: Reading, node: Node, path: str) -> str:
 
 @taken_as("list: program and arguments, no shell", schema_parts.list_of(schema_parts.TEXT, minItems=1))
 def command(reading: Reading, node: Node, path: str) -> tuple[str, ...]:
-    """An argument list; no shell ever sees it."""
+    """A command's argument list. No shell interprets it."""
     if isinstance(node, Scalar) and not node.is_null:
         raise FieldError(f"a command is a list, without a shell: write {list_for(one_line(node.text, 200))}")
     arguments: tuple[str, ...] = list_of(argument)(reading, node, path)
@@ -322,7 +326,7 @@ def command(reading: Reading, node: Node, path: str) -> tuple[str, ...]:
 
 @taken_as("text, or none", schema_parts.TEXT)
 def standard_input(reading: Reading, node: Node, path: str) -> str:
-    """Return the text for a command's standard input. "", or none without quotes, means empty input."""
+    """Text for a command's standard input. "", or an unquoted none, means empty input."""
     if isinstance(node, Scalar) and node.plain and node.text == "none":
         return ""
     return reading.text(node, secret=True)
@@ -338,7 +342,7 @@ variable: Final = matching(
 
 @taken_as("mapping: variable and value", schema_parts.mapping_of(_VARIABLE.pattern, schema_parts.TEXT))
 def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str], ...]:
-    """An ``env:`` mapping. A bad variable is left out. A number or ``yes`` becomes the text as written."""
+    """An ``env:`` mapping. A bad variable is left out. A number or a word such as ``yes`` stays text, as written."""
     if isinstance(node, Scalar) and node.is_null:
         return ()
     if not isinstance(node, Mapping):
@@ -354,7 +358,7 @@ def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str],
 
 @taken_as("text", schema_parts.TEXT, secret=True)
 def secret(reading: Reading, node: Node, path: str) -> str:
-    """A text that is masked wherever text is shown, even if the file itself contains it."""
+    """A secret. It is masked wherever text is shown, even if it is written in the file itself."""
     text = reading.text(node, secret=True)
     reading.secrets |= long_enough([text])
     return text
@@ -369,5 +373,5 @@ def web_address(reading: Reading, node: Node, path: str) -> str:
     except ValueError:
         good = False
     if not good or not text.isascii() or any(character <= " " or character == "\x7f" for character in text):
-        raise FieldError("this is not a web address: write https://…")  # not quoted: it may be a secret
+        raise FieldError("this is not a web address: write https://…")  # the value may be a secret, so it is not quoted
     return text

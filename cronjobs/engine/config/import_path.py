@@ -1,4 +1,4 @@
-"""Where the user's modules are imported from, their environment, and whether root may run them."""
+"""Prepares the import of the user's modules: their import path, their environment, and whether root may run them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from cronjobs.errors import ConfigError, Problem
 
 
 def prepare_imports(settings: Settings) -> None:
-    """Set the file's variables, and put its folders on the import path.
+    """Set the file's environment variables, and put its folders on the import path.
 
-    Every command that runs user code calls this first. In a root process it raises UntrustedFiles.
+    Every command that runs user code calls this first. In a process of root's it may raise UntrustedFiles.
     """
     trust.require(settings, os.environ)
     if os.geteuid() == 0:
         _watched.by(settings, os.environ)
     for name, value in settings.env:
-        os.environ[name] = value  # settings leave out what real variables override; cron itself sets PATH
+        os.environ[name] = value  # overrides cron's PATH; an env_file's variables are here only if they were not set
     for folder in (*reversed(settings.python_path), settings.folder):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
 
 
 def enter_folder(settings: Settings) -> None:
-    """Make the file's folder the working directory, so that a relative path in user code counts from the file.
+    """Make the file's folder the working directory, so that relative paths in user code start from there.
 
-    A command that runs handlers calls this once it has read the paths of its own command line. Raises ConfigError.
+    A command that runs handlers calls this after it has read the paths on its own command line. Raises ConfigError.
     """
     try:
         os.chdir(settings.folder)
@@ -45,11 +45,11 @@ def enter_folder(settings: Settings) -> None:
 
 
 class _Watched:
-    """Asks the other finders for each module, and refuses one that an untrusted user may have written.
+    """An import hook that refuses a module if an untrusted user may have written it.
 
-    Checking ``sys.modules`` after an import would be too late: the code has run. Checking every file of the import
-    folders beforehand would refuse uploads and caches that nobody imports, and miss modules found elsewhere. This sees
-    what is really found, also when a handler imports it later.
+    It asks the other finders for each module. Checking ``sys.modules`` after an import would be too late: the code has
+    run. Checking every file in the import folders beforehand would refuse uploads and caches that nobody imports, and
+    miss modules in other places. The hook sees every module that is really imported, even later by a handler.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class _Watched:
         self.environ: Mapping[str, str] = {}
 
     def by(self, settings: Settings, environ: Mapping[str, str]) -> None:
-        """Watch imports from now on, and trust the users that *settings* and *environ* name."""
+        """Check all imports from now on. Trust the users that *settings* and *environ* name."""
         self.settings, self.environ = settings, dict(environ)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
@@ -79,12 +79,12 @@ _watched: Final = _Watched()
 
 
 def _files(spec: ModuleSpec) -> Iterator[Path]:
-    """What importing *spec* would run or look into, unless it belongs to the interpreter or an installed package."""
+    """Yield the paths that importing *spec* would run or search, except those of Python and of installed packages."""
     places = [spec.origin, spec.cached] if spec.has_location else [*(spec.submodule_search_locations or ())]
     for place in places:
         if place is None:
             continue
-        # Not resolve(): a link that somebody may change could lead to those packages until we have looked.
+        # Not resolve(): an untrusted user could make a link point into those packages until we have checked it.
         file = Path(os.path.abspath(place))  # noqa: PTH100
         if not any(file.is_relative_to(folder) for folder in _INSTALLED):
             yield file

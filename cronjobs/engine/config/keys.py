@@ -1,8 +1,8 @@
-"""Every key of cronjobs.yaml, in tables: its reader, an example, and one sentence about it.
+"""All keys of cronjobs.yaml, in tables. Each key has a reader, an example and one sentence that describes it.
 
-These tables, those of ``keys_of_jobs`` and the ``keys`` of extras are the only home of keys. They read the file,
-suggest the right key for an unknown one, and produce ``cronjobs schema``, ``cronjobs config show`` and
-docs/reference/configuration.md.
+Keys are defined only in these tables, in those of ``keys_of_jobs`` and in the ``keys`` modules of extras. The tables
+are used to read the file and to suggest the right key for an unknown one. ``cronjobs schema``, ``cronjobs config show``
+and docs/reference/configuration.md are made from them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from cronjobs.engine.config.settings import (
 )
 from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar
 
-AS_BELOW: Final = "as below"  # each key of the mapping has a default of its own
+AS_BELOW: Final = "as below"  # every key of the mapping has its own default
 
 # --- run --------------------------------------------------------------------------------------------------------------
 
@@ -150,9 +150,9 @@ METRICS: Final[Keys] = {
 
 
 class Defaults(NamedTuple):
-    """The values of ``defaults:``. ``commands``, ``schedules``: entries inherit these.
+    """The values of ``defaults:``. Commands and schedules inherit the entries of ``commands`` and ``schedules``.
 
-    ``bad``: the keys that cannot be read, so that nobody knows what an entry means.
+    ``bad`` lists the keys that could not be read. Entries that depend on a bad key are disabled.
     """
 
     retry: RetryChanges = RetryChanges()
@@ -222,7 +222,7 @@ def _timezone(reading: Reading, node: Node, path: str) -> str:
 
 
 def _named(words: str, each: Reader) -> Reader:
-    """A section of named entries, read once the sections that it depends on are known."""
+    """Return a section of named entries. It is read once the sections that it depends on are known."""
     return Reader(fields.later, words, {"propertyNames": {"pattern": f"^(?:{fields.NAME.pattern})$"}}, each=each)
 
 

@@ -1,4 +1,4 @@
-"""The keys of ``job_types``, ``queues``, ``limits`` and ``schedules``: each with its reader, example and sentence."""
+"""The keys of ``job_types``, ``queues``, ``limits`` and ``schedules``, each with its reader, example and sentence."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def retry(reading: Reading, node: Node, path: str) -> RetryChanges:
         raise FieldError(f"delays replaces {', '.join(clash)}: write one or the other")
     try:
         policy = RetryPolicy(**given)
-        if isinstance(policy, WrongPolicy):  # a module that is being imported reads a file
+        if isinstance(policy, WrongPolicy):  # while a module is being imported, a wrong policy does not raise
             raise ValueError(policy.fault)
     except ValueError as error:
         raise FieldError(f"{error}; the defaults are base 1m and cap 30m: write both") from None
@@ -199,7 +199,7 @@ QUEUE: Final[Keys] = {
 }
 queue: Final = Reader(fields.later, "mapping", schema_parts.needs("max_waiting"), keys=QUEUE, defaults=Cap("", 1))
 
-UNREADABLE_LIMITS: Final = (Limit("", most=0),)  # no job with a concurrency_key begins
+UNREADABLE_LIMITS: Final = (Limit("", most=0),)  # no job with a concurrency_key starts
 _PREFIX: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
 
@@ -219,7 +219,7 @@ LIMIT: Final[Keys] = {
 
 @taken_as("whole number (most), or mapping", schema_parts.number("integer", 1, 10_000), keys=LIMIT)
 def limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
-    """``4``: all together; or ``{most: 4, each: 1}``."""
+    """A limit: ``4`` for all jobs together, or a mapping such as ``{most: 4, each: 1}``."""
     if not isinstance(node, Mapping):
         return {"most": _at_once(reading, node, path)}
     values, bad = reading.fields(node, path, LIMIT)
@@ -232,9 +232,9 @@ def limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
 
 @taken_as("mapping: beginning of a concurrency_key → limit", {}, each=limit)
 def limits(reading: Reading, node: Node, path: str) -> tuple[Limit, ...]:
-    """Limits by the beginning of a concurrency_key.
+    """Limits by concurrency_key prefix.
 
-    A bad limit lets none of its jobs begin; otherwise too many would.
+    If a limit is bad, none of its jobs start. Otherwise too many might run at once.
     """
     if isinstance(node, Scalar) and node.is_null:
         return ()

@@ -1,8 +1,9 @@
-"""cronjobs.yaml → frozen Settings, with every problem at once: file:line:column: path: what is wrong, what to write.
+"""Reads cronjobs.yaml into frozen Settings. Reports all problems at once, each as file:line:column: path: message.
 
-The tables of ``keys`` say what a file may contain. A bad entry disables only itself and is listed in
-``Settings.problems``. ConfigError, and nothing runs, for a file that does not parse or has no database, and where
-continuing could do harm: which database, project or environment it is, and which schedules and job types there are.
+The tables of ``keys`` define what a file may contain. A bad entry is listed in ``Settings.problems`` and disables only
+itself. ConfigError is raised, and nothing runs, if the file cannot be parsed or names no database. It is also raised if
+continuing could do harm, because the database, project or environment, or a whole section of schedules or job types, is
+not known.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from cronjobs.errors import ConfigError
 from cronjobs.masking import keys_holding, long_enough, named_secrets
 from cronjobs.reserved import EXEC_PREFIX
 
-# A mistake here is fatal: the wrong database, somebody else's jobs, or a typing error that retires every schedule.
+# A mistake in these is fatal: it could mean the wrong database, someone else's jobs, or retiring every schedule.
 FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
-# A command that only reads the database continues with the rest.
+# A command that only reads the database continues despite mistakes in the other keys.
 FATAL_TO_READERS: Final = frozenset({"env_file", "database", "schema"})
 
 
@@ -50,13 +51,15 @@ def load(
     need_database: bool = True,
     only_database: bool = False,
 ) -> Settings:
-    """Read the configuration *file*. None means $CRONJOBS_CONFIG, else ./cronjobs.yaml.
+    """Read the configuration *file*. If it is None, read $CRONJOBS_CONFIG, else ./cronjobs.yaml.
 
-    The database is *database_url*, else $CRONJOBS_DATABASE_URL, else what the file says. A relative SQLite path in any
-    of them starts from the file's folder. Without *need_database* an unset ``${…}`` leaves it "".
+    The database is *database_url*, else $CRONJOBS_DATABASE_URL, else the one in the file. A relative SQLite path is
+    relative to the file's folder, whichever of them names it. If *need_database* is False, an unset ``${…}`` in the URL
+    is accepted, and ``database`` is "".
 
-    *only_database*: for a command that reads the database and continues whatever else is wrong in the file, even if the
-    file cannot be read and the URL comes from elsewhere, or from a line of its own. Raises ConfigError.
+    *only_database* is for commands that only read the database. They continue whatever else is wrong in the file. The
+    file need not even be readable if the URL comes from elsewhere, or from a line that can be read alone. Raises
+    ConfigError.
     """
     given = file or Path(environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     folder = given.absolute().parent
@@ -88,7 +91,7 @@ def load(
     shadowed = is_shadowed(reading, tree, values.get("python_path", ()))
     broken = bool(flaws or bad & FATAL or from_env_file is None or shadowed)
     if only_database:
-        # If the database comes from elsewhere, only a wrong schema would mean other tables.
+        # If the database comes from elsewhere, only a wrong schema could lead to the wrong tables.
         fatal = FATAL_TO_READERS if override[1] is None else frozenset({"schema"})
         refused = bool(bad & fatal) or (from_env_file is None and override[1] is None)
     else:
@@ -128,10 +131,10 @@ def _secrets(
 ) -> frozenset[str]:
     """Return the values to mask.
 
-    They are every value from an env_file or ``${…}``, and every value whose name says that it is a secret.
+    These are all values from an env_file or a ``${…}``, and all values whose names suggest a secret.
     """
     found = reading.secrets | long_enough(env_file.values()) | named_secrets(variables)
-    public = {values.get(key) for key in ("project", "environment", "timezone", "schema")}  # names that tables show
+    public = {values.get(key) for key in ("project", "environment", "timezone", "schema")}  # tables show these names
     return frozenset(found - public)
 
 
@@ -139,7 +142,7 @@ def _secrets(
 
 
 def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> dict[str, Any]:
-    """Named entries for Settings. A section that is no mapping is added to *bad*."""
+    """Return the named entries as arguments for Settings. A section that is not a mapping is added to *bad*."""
     defaults = values.get("defaults", Defaults(bad=frozenset(DEFAULTS) if "defaults" in bad else frozenset()))
     command = partial(_job_type, executors=values.get("executors", {}), defaults=defaults)
     job_types, bad_job_types = _entries(reading, values, bad, "job_types", command)
@@ -176,7 +179,7 @@ def _entries(
     section: str,
     read: Callable[[Reading, Scalar, Node, str], Any],
 ) -> Fields:
-    """Read a section of named entries. A bad entry is reported and left out."""
+    """Read a section of named entries. Report a bad entry and leave it out."""
     node = values.get(section)
     if node is None or (isinstance(node, Scalar) and node.is_null):
         return Fields({}, set())
@@ -231,7 +234,7 @@ def _job_type(
 
 
 def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) -> dict[str, str]:
-    """Return the keys that contradict the rest of an entry, each with the reason and what to write."""
+    """Return the keys that conflict with other keys of the entry. The value is a message that says what to write."""
     found: dict[str, str] = {}
     if entry.executor is not None and entry.command is not None:
         found["executor"] = "a command runs on the host that claimed its job: delete executor, or write a handler"
@@ -272,15 +275,16 @@ def _schedule(
     defaults: Defaults,
     read_command: Callable[[Reading, Scalar, Node, str], JobTypeSettings],
 ) -> tuple[ScheduleSettings, JobTypeSettings | None]:
-    """A schedule, and the job type of its inline command, which has its name.
+    """Read a schedule. Return it with the job type of its inline command, which has the schedule's name, or with None.
 
-    *timezone_of_file*: None if it is bad, so a schedule needs one of its own. *taken*: names under job_types.
-    *lingers*: ticks stay for their minute. *read_command*: the reader of an entry of job_types.
+    *timezone_of_file* is None if the file's time zone is bad; then a schedule needs a time zone of its own. *taken* are
+    the names under job_types. *lingers* is True if ticks keep running for their minute. *read_command* reads an entry
+    of job_types.
     """
     node = with_defaults(node, defaults.schedules)
     values, bad = reading.fields(node, path, SCHEDULE)
     written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
-    good = not bad - {"ping"}  # its job runs all the same
+    good = not bad - {"ping"}  # a bad ping does not stop the job
     good &= "schedules" not in defaults.bad
     good &= _one_of(reading, key, path, written, "cron", "every", 'when is it due? cron: "15 2 * * *" or every: 10m')
     good &= _one_of(
@@ -301,7 +305,7 @@ def _schedule(
         reading.report(key, path, "job_types has this name too: rename the schedule, or give it job: and no command:")
         good = False
     timezone = values.pop("timezone", timezone_of_file)
-    if timezone is None and "cron" in written:  # reported once, at the file's own timezone
+    if timezone is None and "cron" in written:  # already reported at the file's own timezone
         good = False
     if not good:
         raise ReportedError

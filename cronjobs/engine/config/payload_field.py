@@ -1,4 +1,4 @@
-"""``payload:`` of a schedule: a JSON object, written in YAML."""
+"""Reads ``payload:`` of a schedule, a JSON object written in YAML."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_PAYLOAD_BYTES: Final = 256 * 1024
 
 @taken_as("mapping: the handler's keyword arguments, at most 256 KiB of JSON", schema_parts.or_null({"type": "object"}))
 def payload(reading: Reading, node: Node, path: str) -> dict[str, Any]:
-    """A JSON object. Only here a word has no expected type, so what YAML 1.1 and 1.2 read differently is refused."""
+    """A JSON object. Its values have no expected type, so a value that YAML 1.1 and 1.2 read differently is refused."""
     import json
 
     if isinstance(node, Scalar) and node.is_null:
@@ -55,7 +55,7 @@ _BOOLEANS_OF_YAML_1_1: Final = {
 }
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-# Octal (010, 0o10), binary, sexagesimal (1:30), thousands (1_000): numbers to one version of YAML, text to the other.
+# Octal (010, 0o10), binary, sexagesimal (1:30), thousands (1_000): numbers in one YAML version, text in the other.
 _DISPUTED: Final = re.compile(
     r"[-+]?(0[0-9_]+|0o[0-7]+|0b[01_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?)"
 )
@@ -63,7 +63,7 @@ _DISPUTED: Final = re.compile(
 
 def _json_scalar(reading: Reading, node: Scalar) -> Any:
     if not node.plain or "${" in node.text:
-        return reading.text(node, secret=True)  # never a number: the content of a variable must not change the type
+        return reading.text(node, secret=True)  # always text: a variable's content must not change the value's type
     text = node.text
     if node.is_null:
         return None

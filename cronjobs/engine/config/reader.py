@@ -1,6 +1,6 @@
-"""The reading of one configuration file: its problems, the place of each value, and values from outside.
+"""The state of reading one configuration file: its problems, the position of each value, and values from outside.
 
-Messages quote what is written in the file, ``${NAME}`` included, and never what a variable held.
+Messages quote the file as written, including ``${NAME}``. They never quote the value of a variable.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from cronjobs.masking import long_enough, mask
 from cronjobs.text import nearest as nearest
 from cronjobs.text import one_line
 
-_ENOUGH_PROBLEMS: Final = 50  # nobody reads suggestions beyond so many problems, and computing them takes time
+_ENOUGH_PROBLEMS: Final = 50  # suggestions take time to compute, and nobody reads more than this
 _MAX_PROBLEMS: Final = 200
 
 
 class FieldError(Exception):
-    """A value cannot be used. ``column``: where in the line, if not at its beginning."""
+    """The value cannot be used. ``column`` is where the mistake is, or None if it is at the beginning of the value."""
 
     def __init__(self, message: str = "", column: int | None = None) -> None:
         super().__init__(message)
@@ -33,15 +33,18 @@ class FieldError(Exception):
 
 
 class UnsetError(FieldError):
-    """A variable is not set."""
+    """The value refers to a variable that is not set."""
 
 
 class ReportedError(FieldError):
-    """A value cannot be used, and the reason is already among the problems."""
+    """The value cannot be used, and the problem has already been reported."""
 
 
 class Fields(NamedTuple):
-    """The content of a mapping: values that were read, and keys that were wrong, or that a wrong key probably meant."""
+    """The content of a mapping: the values that were read, and the keys that are bad.
+
+    A key is also bad if an unknown key was probably meant to be that key.
+    """
 
     values: dict[str, Any]
     bad: set[str]
@@ -49,7 +52,7 @@ class Fields(NamedTuple):
 
 @dataclass
 class Reading:
-    """One file being read: collects problems, positions and values from outside."""
+    """Collects the problems, positions and outside values of the file that is being read."""
 
     file: str  # as the user typed it
     folder: Path
@@ -57,12 +60,12 @@ class Reading:
     problems: list[Problem] = field(default_factory=list)
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=set)
-    extras: bool = False  # the file names third-party extras, whose kinds of findings nobody here knows
-    database_unset: str = ""  # which variable of the database's URL is not set, for a command that needs no database
+    extras: bool = False  # the file names third-party extras, so a finding of an unknown kind may be valid
+    database_unset: str = ""  # why the database URL is unset, for a command that needs no database
     _came_in: set[str] = field(default_factory=set)
 
     def report(self, node: Node, path: str, message: str, column: int | None = None) -> None:
-        # A name with a newline in it must not write lines of its own.
+        # A name that contains a newline must not add lines to the output.
         place = Problem(self.file, node.line, column or node.column, one_line(path, 250), one_line(message, 1000))
         self.problems.append(place)
 
@@ -80,7 +83,7 @@ class Reading:
             raise ReportedError from None
 
     def fields(self, node: Node, path: str, keys: Keys) -> Fields:
-        """Read a mapping by the table *keys*, and report what is wrong in it. An empty node reads as {}."""
+        """Read a mapping by the table *keys*, and report its problems. An empty node reads as {}."""
         if isinstance(node, Scalar) and node.is_null:
             return Fields({}, set())
         if is_unreadable(node):
@@ -100,7 +103,10 @@ class Reading:
         return Fields(values, bad | meant)
 
     def entries(self, node: YamlMapping, path: str, read: Callable[[Scalar, Node, str], Any]) -> Fields:
-        """Read a mapping by *read(key, value, path)*; report its FieldError, and a repeated key, at the key."""
+        """Read each entry with *read(key, value, path)*.
+
+        Its FieldErrors, and repeated keys, are reported at the key.
+        """
         values: dict[str, Any] = {}
         bad: set[str] = set()
         for name, (key, value) in node.entries.items():
@@ -119,7 +125,10 @@ class Reading:
         return Fields(values, bad)
 
     def _unknown(self, key: Scalar, path: str, known: list[str]) -> list[str]:
-        """Report an unknown key; return the key that was probably meant, or all that it could be."""
+        """Report an unknown key.
+
+        Return the key that was probably meant. After many problems, return every known key.
+        """
         guessed = self.may_guess
         meant = nearest(key.text, known) if guessed else None
         guess = f', did you mean "{meant}"?' if meant else f". Allowed here: {', '.join(sorted(known))}"
@@ -133,7 +142,10 @@ class Reading:
         return len(self.problems) < _ENOUGH_PROBLEMS
 
     def text(self, node: Node, *, secret: bool = False) -> str:
-        """The text of a scalar with its variables filled in. *secret*: mask what came in wherever text is shown."""
+        """Return the text of a scalar with its variables filled in.
+
+        With *secret*, their values are masked everywhere.
+        """
         if isinstance(node, Sequence):
             raise FieldError("write one value, not a list")
         if isinstance(node, YamlMapping):
@@ -152,7 +164,10 @@ class Reading:
         return text
 
     def masked_problems(self) -> list[Problem]:
-        """The problems in line order. No message quotes a value from outside; if one ever did, it is masked."""
+        """Return the problems in line order.
+
+        As a safeguard, values from outside are masked, although none are quoted.
+        """
         hidden = self.secrets | long_enough(self._came_in)
         found = [replace(problem, message=mask(problem.message, hidden)) for problem in self.problems]
         found.sort(key=lambda problem: (problem.file == self.file, problem.line, problem.column))
@@ -167,11 +182,11 @@ Read = Callable[[Reading, Node, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A kind of value: how it is read, and what the reference and the editor's schema say about it.
+    """A kind of value: how to read it, and how the reference and the editor's schema describe it.
 
-    ``words``: the type, for people. ``schema``: the same in JSON Schema, as far as it can say it. A mapping has
-    ``keys``, its table, or ``each``, the reader of its named entries. ``defaults``: an object whose attributes have the
-    names of the keys and hold their defaults.
+    ``words`` describes the type for people. ``schema`` is the same as JSON Schema, as far as that can express it. A
+    mapping has either ``keys``, its table, or ``each``, the reader of its named entries. ``defaults`` is an object with
+    an attribute for each key, which holds the key's default.
     """
 
     read: Read
@@ -180,14 +195,14 @@ class Reader:
     keys: Keys = field(default_factory=dict)
     each: Reader | None = None
     defaults: object = None
-    secret: bool = False  # its values are never shown
+    secret: bool = False  # the values are never shown
 
     def __call__(self, reading: Reading, node: Node, path: str) -> Any:
         return self.read(reading, node, path)
 
 
 class ReaderOfExtra:
-    """Stands for the Reader *name* in the *module* of an extra. The module is imported when its section is read."""
+    """Stands in for the Reader *name* in an extra's *module*. The module is imported when its section is read."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
@@ -210,9 +225,10 @@ class ReaderOfExtra:
 
 
 class ConfigKey(NamedTuple):
-    """One key of the file. ``example``: a value as written. ``sentence``: what it decides.
+    """One key of the file. ``example`` is a value as written in YAML, ``sentence`` says what the key decides.
 
-    ``unset``: in words, what applies if the key is not written, unless it is the default in ``Reader.defaults``.
+    ``unset`` says in words what applies if the key is not written. If ``unset`` is empty, ``Reader.defaults`` has the
+    default.
     """
 
     reader: Reader | ReaderOfExtra
@@ -225,20 +241,20 @@ Keys = Mapping[str, ConfigKey]
 
 
 def taken_as(words: str, schema: Mapping[str, Any], **more: Any) -> Callable[[Read], Reader]:
-    """Declare a function as the Reader of values that are *words* and match *schema*."""
+    """Decorate a read function to make it a Reader. *words* and *schema* describe the values that it accepts."""
     return lambda read: Reader(read, words, schema, **more)
 
 
 def is_unreadable(node: Node) -> bool:
-    """Whether its YAML was wrong, which has been reported."""
+    """Whether the node's YAML could not be read. The problem has already been reported."""
     return isinstance(node, Scalar) and node.text.startswith(UNREADABLE)
 
 
 def as_written(node: Node, text: str) -> bool:
-    """Whether *text* stands in the file exactly like that: only then may a message quote it."""
+    """Whether the file contains exactly *text* at *node*. Only then may a message quote the text."""
     return isinstance(node, Scalar) and node.text == text
 
 
 def shown(node: Node) -> str:
-    """Return the file's text for a value in quotes, short and on one line."""
+    """Return the value as written in the file, in quotes, shortened to one line."""
     return f'"{one_line(node.text, 60)}"' if isinstance(node, Scalar) else "this"

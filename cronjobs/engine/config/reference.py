@@ -1,7 +1,4 @@
-"""The reference of all settings.
-
-It is made from the tables of ``keys``, as rows for people and as JSON Schema for editors.
-"""
+"""The reference of all settings, made from the tables of ``keys``: rows for people, and JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from cronjobs.engine.config import keys
 from cronjobs.engine.config.reader import ConfigKey, Reader, ReaderOfExtra
 from cronjobs.model import duration_text
 
-NAME: Final = "NAME"  # stands in a path for the name of an entry
+NAME: Final = "NAME"  # a placeholder in paths for the name of an entry
 
 
 class Row(NamedTuple):
-    """One key in its section; ``default``: what applies if it is not written, in words or as one would write it."""
+    """One key of a section. ``default`` says what applies if the key is not written: a value as written, or words."""
 
     name: str
     key: ConfigKey
@@ -27,14 +24,14 @@ class Row(NamedTuple):
 
 
 class Section(NamedTuple):
-    """The keys that stand together, and where: "" is the file itself, "schedules.NAME" each entry of schedules."""
+    """The keys of a mapping, and its paths. "" is the file itself; "schedules.NAME" is each entry of schedules."""
 
     paths: tuple[str, ...]
     rows: tuple[Row, ...]
 
 
 def sections() -> list[Section]:
-    """Every key once, in file order. A mapping that stands in several places has several paths."""
+    """Return every key once, in file order. A mapping that is used in several places has several paths."""
     paths: dict[int, list[str]] = {}
     readers: dict[int, Reader | ReaderOfExtra] = {}
     for path, reader in _mappings("", keys.file):
@@ -58,12 +55,12 @@ def _rows(reader: Reader | ReaderOfExtra) -> Iterator[Row]:
 
 
 def default_of(reader: Reader | ReaderOfExtra, name: str) -> Any:
-    """The default of the key *name* of a mapping, as the settings hold it; only for keys whose ``unset`` is empty."""
+    """Return the default of the key *name* in the type that Settings use. Only for keys whose ``unset`` is empty."""
     return getattr(reader.defaults, name)
 
 
 def as_written(value: Any) -> str:
-    """A setting as one would write it in the file."""
+    """Return a setting as it would be written in the file."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, timedelta):
@@ -80,11 +77,11 @@ SCHEMA_ID: Final = "https://json.schemastore.org/cronjobs.json"  # where SchemaS
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of cronjobs.yaml, draft-07, as SchemaStore asks.
+    """Return the JSON Schema of cronjobs.yaml: draft-07, as SchemaStore requires.
 
-    It accepts every file without problems, and refuses what an editor can see: unknown keys, words outside a fixed
-    list, durations without a unit, a schedule without a time. ``cronjobs check`` checks ranges of durations, and
-    whatever depends on the host (folders, time zones, modules).
+    It accepts every file that has no problems. It refuses the mistakes that an editor can detect: unknown keys, words
+    that are not in a fixed list, durations without a unit, a schedule without a time. ``cronjobs check`` also checks
+    the ranges of durations, and everything that depends on the host (folders, time zones, modules).
     """
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -116,7 +113,7 @@ def _property(reader: Reader | ReaderOfExtra, name: str, key: ConfigKey) -> dict
     }
     if not key.unset:
         found["default"] = yaml.safe_load(default)
-    # Shown instead of the pattern, or of a JSON Schema keyword.
+    # Editors show this message instead of the pattern or the JSON Schema keyword.
     if ("pattern" in found or found.get("type") == "array") and not key.reader.keys:
         found["errorMessage"] = f"Expected: {words}; for example {key.example}"
     return found

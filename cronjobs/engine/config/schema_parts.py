@@ -1,7 +1,7 @@
-"""The pieces of JSON Schema that the readers of the configuration declare: what an editor can check while one types.
+"""The pieces of JSON Schema that the configuration's readers declare, so that editors can check a file as it is typed.
 
-They accept all that the readers accept, ``${NAME}`` included, and refuse what a pattern can refuse. To the readers a
-scalar is text, so a value that looks like a number to an editor is accepted wherever text is.
+They accept everything that the readers accept, including ``${NAME}``, and refuse what a pattern can refuse. The readers
+treat every scalar as text. So wherever text is allowed, the schema also allows a value that looks like a number.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 Schema = Mapping[str, Any]
 
-_VARIABLE: Final = r"\$\{"  # the content of ${NAME} or ${file:…} is not known here
+_VARIABLE: Final = r"\$\{"  # the value of ${NAME} or ${file:…} is not known to an editor
 _SCALAR: Final = ["string", "number", "boolean"]
 TEXT: Final[Schema] = {"type": _SCALAR}
 
@@ -21,7 +21,7 @@ def _or_variable(pattern: str) -> str:
 
 
 def text(pattern: str) -> Schema:
-    """Text that *pattern* matches as a whole; it has to mean the same in Python and in JavaScript."""
+    """Text that matches *pattern* as a whole. The pattern must mean the same in Python and JavaScript."""
     return {"type": _SCALAR, "pattern": _or_variable(pattern)}
 
 
@@ -60,7 +60,7 @@ def number(kind: str, low: float, high: float) -> Schema:
 
 
 def choice(words: Collection[str]) -> Schema:
-    """One of *words*; editors offer them."""
+    """One of *words*. Editors suggest them."""
     return {"anyOf": [{"enum": [*words]}, {"type": "string", "pattern": _VARIABLE}]}
 
 
@@ -78,20 +78,21 @@ def one_or_list(item: Schema) -> Schema:
 
 
 def mapping_of(name: str, value: Schema) -> Schema:
-    """A mapping whose keys *name* matches as a whole, each with a *value*; an empty one may be left blank."""
+    """A mapping whose keys match the pattern *name* and whose values match *value*. It may be empty."""
     return {"type": ["object", "null"], "propertyNames": {"pattern": f"^(?:{name})$"}, "additionalProperties": value}
 
 
 def or_null(schema: Schema) -> Schema:
-    """The same, or nothing after the colon."""
+    """Allow what *schema* allows, or no value."""
     kinds = schema["type"]
     return {**schema, "type": [*([kinds] if isinstance(kinds, str) else kinds), "null"]}
 
 
 def exactly_one(*names: str) -> Schema:
-    """Exactly one of these keys is written.
+    """Exactly one of the keys *names* must be written.
 
-    Not "oneOf": if two are written, an editor would say only "matches multiple schemas", and not where.
+    This does not use "oneOf": if two keys were written, an editor would only say "matches multiple schemas", without
+    saying where.
     """
     alone = [
         {"if": {"required": [name]}, "then": {"properties": dict.fromkeys(names[at:], False)}}

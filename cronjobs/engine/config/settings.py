@@ -1,4 +1,4 @@
-"""The content of a configuration file, frozen: the shapes that ``config`` fills and everything else reads."""
+"""The content of a configuration file, as frozen dataclasses. ``load`` fills them, and everything else reads them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cronjobs.text import one_line
 
 CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["skip", "wait", "allow"]
-START_UP: Final = timedelta(seconds=5)  # of a tick's budget, for imports and the steps before the work
+START_UP: Final = timedelta(seconds=5)  # the part of a tick's budget for imports and for steps before the first job
 
 RetryUntil = Literal["next_occurrence"]
 Tls = Literal["starttls", "tls", "none"]
@@ -28,7 +28,7 @@ Trust = Literal[True] | tuple[str, ...]  # everybody, or these users
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of a tick. ``every``: the time between cron's wake-ups."""
+    """How ticks work. ``every`` is the time between two ticks that cron starts."""
 
     workers: int = 4
     budget: timedelta = timedelta(seconds=55)
@@ -37,21 +37,25 @@ class RunSettings:
     every: timedelta = timedelta(minutes=1)
     long_jobs: int = 4
     max_losses: int = 10
-    # for a tick that stays for its minute, how often it looks again; None: it does not stay
+    # how often a tick that stays for its minute looks for work; None: it does not stay
     linger: timedelta | None = None
-    ping: str | None = None  # the URL that ticks ping, for a dead-man's switch such as healthchecks.io
-    trust_files: Trust = ()  # whose files root runs, besides root's own
+    ping: str | None = None  # the URL that ticks ping, of a dead man's switch such as healthchecks.io
+    trust_files: Trust = ()  # the users whose files root runs, besides root's own
 
     @property
     def default_timeout(self) -> timedelta:
-        """Of a job type that declares none: short enough that two such jobs in a row fit into one tick."""
+        """The timeout of a job type that declares none.
+
+        It is short enough for two such jobs in a row to fit in one tick.
+        """
         return min(timedelta(seconds=30), self.budget / 3)
 
     @property
     def longest_in_tick(self) -> timedelta:
-        """A longer declared timeout makes a long job: after its start a tick may not have more time to give.
+        """The longest timeout of a job that runs inside a tick. A longer declared timeout makes a long job.
 
-        Without long jobs (``long_jobs: 0``) the whole budget counts.
+        It is less than the budget, because starting up takes part of a tick. If long jobs are off (``long_jobs: 0``),
+        it is the whole budget.
         """
         return self.budget - min(START_UP, self.budget / 3) if self.long_jobs else self.budget
 
@@ -67,12 +71,12 @@ class Retention:
 
 @dataclass(frozen=True)
 class MetricsSettings:
-    textfile: Path | None = None  # for node_exporter; ticks write it
+    textfile: Path | None = None  # the file that ticks write for node_exporter
 
 
 @dataclass(frozen=True)
 class MailChannel:
-    """An SMTP server, and the recipients of alerts. ``port`` None means the usual one for its ``tls``."""
+    """An SMTP server and the recipients of alerts. If ``port`` is None, the usual port for ``tls`` is used."""
 
     host: str
     to: tuple[str, ...]
@@ -96,12 +100,12 @@ class CommandChannel:
 
 @dataclass(frozen=True)
 class AlertFilter:
-    """The findings that are sent.
+    """Which findings are sent. If ``findings`` is None, all kinds are.
 
-    If ``findings`` is None, all are; its entries are kinds ("host") or keys ("host:web2").
+    An entry of ``findings`` or ``ignore`` is a kind ("host") or a key ("host:web2").
     """
 
-    severity: str = "warning"  # this and worse
+    severity: str = "warning"  # the least severity that is sent
     findings: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
 
@@ -115,13 +119,13 @@ class AlertChannel:
 
 @dataclass(frozen=True)
 class AlertThreshold:
-    """More than so many of what ``of`` names, within this time before now, are a finding."""
+    """``of`` says what is counted. More than ``more_than`` of them in the last ``within`` are a finding."""
 
     name: str
     of: Literal["dead", "failed"]
     more_than: int
     within: timedelta
-    job_type: str | None = None  # None: all types
+    job_type: str | None = None  # None: all job types
     severity: str = "critical"
 
 
@@ -152,14 +156,14 @@ class ExecutorSettings:
 
 
 def unknown_executor(name: str, executors: Mapping[str, ExecutorSettings]) -> str:
-    """Why a job type cannot run on the executor *name*, and what to write."""
+    """Return why a job type cannot run on the executor *name*, and what to write."""
     there = f"; there is {', '.join(sorted(executors))}" if executors else ""
     return f'no executor is named "{one_line(name, 100)}"{there}: write it under executors: {{{name}: {{dask: …}}}}'
 
 
 @dataclass(frozen=True)
 class RetryChanges:
-    """The fields that a ``retry:`` mapping sets; the others come from the next source in precedence."""
+    """The fields that a ``retry:`` mapping sets. The other fields keep their value from the next source of settings."""
 
     changes: tuple[tuple[str, Any], ...] = ()
 
@@ -172,22 +176,22 @@ class RetryChanges:
 
 @dataclass(frozen=True)
 class JobTypeSettings(JobOptions):
-    """An entry of ``job_types:``, or an inline command of a schedule (then it has the schedule's name).
+    """An entry of ``job_types:``, or a schedule's inline command, which has the schedule's name.
 
-    None means not written, so the value of ``@job`` applies, or the default.
+    None means that the key is not written. Then the value from ``@job`` applies, else the default.
     """
 
     name: str
     command: tuple[str, ...] | None = None
     retry: RetryChanges = RetryChanges()
-    env: tuple[tuple[str, str], ...] = ()  # for commands, on top of cron's and the file's env
-    inherit_env: tuple[str, ...] | None = None  # a command gets only these of them; None: all
-    success_exit_codes: tuple[int, ...] = ()  # of commands; (): 0
-    retry_exit_codes: tuple[int, ...] = ()  # of commands: tried again, although 65 and 78 are otherwise permanent
-    hide: tuple[str, ...] = ()  # keys of payloads whose values are shown nowhere
-    stdin: str | None = None  # of commands; None: the payload as JSON, "": nothing, /dev/null
-    run_in: Path | None = None  # the folder of a command; None: the file's
-    leftovers: Leftovers = "end"  # what becomes of processes that a command leaves running
+    env: tuple[tuple[str, str], ...] = ()  # for commands, in addition to cron's variables and the file's env
+    inherit_env: tuple[str, ...] | None = None  # the only ones of these variables that a command gets; None: all
+    success_exit_codes: tuple[int, ...] = ()  # for commands; () means only 0
+    retry_exit_codes: tuple[int, ...] = ()  # for commands: retried, although 65 and 78 would otherwise be permanent
+    hide: tuple[str, ...] = ()  # payload keys whose values are never shown
+    stdin: str | None = None  # for commands; None: the payload as JSON; "": no input (/dev/null)
+    run_in: Path | None = None  # a command's working directory; None: the file's folder
+    leftovers: Leftovers = "end"  # what happens to processes that a command leaves running
 
 
 @dataclass(frozen=True)
@@ -209,74 +213,74 @@ class ScheduleSettings:
     catch_up_limit: int = 100
     overlap: Overlap = "skip"
     spread: timedelta | None = None  # run_at is delayed by a fixed part of it, computed from the schedule's name
-    retry_until: RetryUntil | None = None  # "next_occurrence": give up instead of retrying beyond it
-    grace: timedelta | None = None  # how late its last occurrence may be before it is a finding
-    warn_after_failures: int | None = None  # failures in a row (each try counts) before it is a finding; None: 3
-    ping: str | None = None  # a dead-man's switch for its runs: the check's URL; not part of the stored definition
-    environments: tuple[str, ...] | None = None  # None: it runs in every environment of the file
-    renamed_from: str | None = None  # keeps the ledger and watermark of that name
+    retry_until: RetryUntil | None = None  # "next_occurrence": give up instead of retrying after the next occurrence
+    grace: timedelta | None = None  # how late the last occurrence may be before this is a finding
+    warn_after_failures: int | None = None  # failures in a row (each try counts) that become a finding; None: 3
+    ping: str | None = None  # the URL of a dead man's switch for its runs; not part of the stored definition
+    environments: tuple[str, ...] | None = None  # None: it runs in every environment
+    renamed_from: str | None = None  # the old name, whose ledger and watermark it keeps
     secret_keys: list[str] | None = None  # keys of the payload whose values came from ${…}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One configuration file. ``folder``: where it lies; it is on the import path, and commands run in it.
+    """One configuration file. ``folder`` is the file's folder. It is on the import path, and commands run in it.
 
-    ``database``: the URL as written after ${…}, "" if a command that needs none allowed that. ``disabled``: the
-    schedules and job types whose entries are bad; they are neither run nor retired.
+    ``database`` is the URL with its ${…} filled in, or "" if a command that needs no database accepted that. The
+    ``disabled_…`` entries are bad. Disabled schedules are neither run nor retired.
     """
 
     file: Path
     folder: Path
     database: str = ""
-    database_unset: str = ""  # why it is "": a variable in it is not set
+    database_unset: str = ""  # why ``database`` is "": a variable in the URL is not set
     project: str = ""
     environment: str = ""
     schema: str | None = None
     timezone: str = "UTC"
     imports: tuple[str, ...] = ()
     python_path: tuple[Path, ...] = ()
-    extras: tuple[str, ...] = ()  # third-party modules with a hook or found()
-    setup: str | None = None  # "django.setup": module.function, called before the imports
+    extras: tuple[str, ...] = ()  # third-party modules with hooks or findings
+    setup: str | None = None  # a function ("django.setup") to call before the imports
     env: tuple[tuple[str, str], ...] = ()
     env_file: Path | None = None
-    # the file, its env_file and every ${file:…}, as read
+    # the contents, as read, of the file, its env_file and every ${file:…}
     contents: dict[Path, bytes] = field(default_factory=dict, repr=False)
-    variables: tuple[str, ...] = ()  # names that ${…} asked for, set or not
+    variables: tuple[str, ...] = ()  # the names used in ${…}, whether set or not
     log: Path | None = None
     around: tuple[str, ...] = ()  # "module:function": context managers around every attempt
     metrics: MetricsSettings = MetricsSettings()
-    alerts: AlertSettings | None = None  # None: findings are neither kept nor sent
+    alerts: AlertSettings | None = None  # None: findings are neither stored nor sent
     run: RunSettings = RunSettings()
     retry: RetryChanges = RetryChanges()  # defaults.retry
     retention: Retention = Retention()
     limits: tuple[Limit, ...] = ()
     executors: dict[str, ExecutorSettings] = field(default_factory=dict)
-    queues: dict[str, Cap] | None = field(default_factory=dict)  # None: the section is bad, and the stored caps stay
+    queues: dict[str, Cap] | None = field(default_factory=dict)  # None: the section is bad; the stored caps are kept
     job_types: dict[str, JobTypeSettings] = field(default_factory=dict)
     schedules: dict[str, ScheduleSettings] = field(default_factory=dict)
-    elsewhere: frozenset[str] = frozenset()  # schedules of other environments, left out of ``schedules``
+    elsewhere: frozenset[str] = frozenset()  # schedules for other environments, which are not in ``schedules``
     disabled_schedules: frozenset[str] = frozenset()
     disabled_job_types: frozenset[str] = frozenset()
-    disabled_queues: frozenset[str] = frozenset()  # they keep the stored cap, or none
+    disabled_queues: frozenset[str] = frozenset()  # these keep the cap that is stored for them, if there is one
     by_django: bool = False  # the database comes from Django's settings
-    without_project: bool = False  # exec's records in the state folder: no tick reads them
-    trusted: bool = False  # the caller of this process vouches for the files, such as a test that has already run them
+    without_project: bool = False  # for exec's records in the state folder, which no tick reads
+    trusted: bool = False  # the caller vouches for the files, e.g. a test that has already run them
     broken: bool = False  # ticks refuse this file; only commands that read the database continue
-    problems: tuple[Problem, ...] = ()  # what is wrong with disabled entries; a tick then exits with 3
+    problems: tuple[Problem, ...] = ()  # what is wrong with the disabled entries; makes a tick exit with 3
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)  # dotted path -> line, column
-    secrets: frozenset[str] = frozenset()  # values that came from ${…}: masked wherever text is shown
+    secrets: frozenset[str] = frozenset()  # values to mask wherever text is shown, such as those from ${…}
 
     def secrets_of(self, job: Job) -> frozenset[str]:
-        """Return the texts that no sentence about *job* may repeat: the file's secrets, and those in its payload."""
+        """Return what no message about *job* may contain: the file's secrets, and the secrets in the job's payload."""
         declared = self.job_types.get(job.job_type)
         keys = masking.keys_of_meta(job.meta).union(declared.hide if declared else ())
         return self.secrets | masking.values_under(job.payload, keys) if keys else self.secrets
 
     def shown_payload(self, job_type: str, payload: Any, secret_keys: Collection[str] = ()) -> Any:
-        """*payload* of a job of this type, without what *secret_keys* and its ``hide:`` name.
+        """Return the *payload* of a job of type *job_type* without the values that *secret_keys* and ``hide:`` name.
 
-        All of it is hidden if that entry of the file is unreadable.
+        If the type's entry in the file cannot be read, the whole payload is hidden.
         """
         declared = self.job_types.get(job_type)
         unread = job_type in self.disabled_job_types or any(each.path == "job_types" for each in self.problems)
@@ -285,7 +289,7 @@ class Settings:
         return masking.without(payload, {*secret_keys, *(declared.hide if declared else ())})
 
     def shown_definition(self, definition: Any) -> Any:
-        """The *definition* of a schedule, as rows have it, with the payload as it may be shown."""
+        """Return a schedule's *definition*, as stored in the database, with its secrets hidden."""
         if not isinstance(definition, dict) or "payload" not in definition:
             return definition
         keys = definition.get("secret_keys")
@@ -293,10 +297,10 @@ class Settings:
         return definition | {"payload": self.shown_payload(str(definition.get("job")), definition["payload"], keys)}
 
     def problems_of(self, schedule: str) -> list[Problem]:
-        """Return what is wrong with the entry of *schedule*."""
+        """Return the problems of the entry of *schedule*."""
         return [problem for problem in self.problems if f"{problem.path}.".startswith(f"schedules.{schedule}.")]
 
     @property
     def defines_something(self) -> bool:
-        """Whether a sync may have something to write: schedules, caps of queues, or bad entries of these."""
+        """Whether a sync may have something to write: schedules, queue caps, or bad entries of either."""
         return bool(self.schedules or self.disabled_schedules or self.queues != {} or self.disabled_queues)

@@ -1,4 +1,4 @@
-"""The files that a configuration is read from, and the database that it names."""
+"""Reads the files that make up a configuration, and determines the database."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from cronjobs.engine.host.files import open_regular
 from cronjobs.errors import Problem
 from cronjobs.text import is_utf8
 
-DJANGOS: Final = "django"  # as a database: the one in Django's settings
+DJANGOS: Final = "django"  # as the database: the database in Django's settings
 KEPT: Final = frozenset({"database", "schema", "env_file", "project", "environment", "timezone"})
 
 
 def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | None, list[Problem]]:
-    """The tree of *file*, and its flaws. Both, if more can be said than the first mistake.
+    """Return the tree of *file* and its problems. If parts of the file can still be checked, both are returned.
 
-    Adds what was read to *contents*.
+    Adds the content of the file to *contents*.
     """
 
     def problem(message: str, line: int = 0, column: int = 0) -> Problem:
@@ -56,13 +56,13 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
 
 
 def _content(file: Path) -> bytes:
-    """The file's bytes, or those of a pipe that somebody writes to, such as ``<(…)``."""
-    # Opening a FIFO that nobody writes to would wait for ever.
+    """Return the content of a file or of a pipe with a writer, such as ``<(…)``."""
+    # Without O_NONBLOCK, opening a FIFO that has no writer would block for ever.
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as opened:
         first = b""
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            with suppress(BlockingIOError):  # a writer that has not written yet
+            with suppress(BlockingIOError):  # there is a writer that has not written yet
                 first = os.read(descriptor, 1)
                 if not first:
                     raise OSError(errno.EINVAL, "it is a pipe that nobody writes to")
@@ -71,24 +71,24 @@ def _content(file: Path) -> bytes:
 
 
 def salvaged(content: bytes | None) -> YamlMapping:
-    """Return what can be read of the database from a file that is not YAML.
+    """Return whatever says where the database is, from a file that is not valid YAML.
 
-    These are the keys of KEPT, if each begins exactly one line.
+    These are the keys in KEPT that occur at the beginning of exactly one line.
     """
     nothing = YamlMapping(1, 1)
     text = decode(content or b"")
     if not isinstance(text, str):
         return nothing
-    # Lines keep their numbers.
+    # Keep line numbers.
     lines = [line if line.partition(":")[0] in KEPT else "" for line in text.splitlines()]
     tree, flaws = parse("\n".join(lines))
     return tree if isinstance(tree, YamlMapping) and not (flaws or tree.duplicates) else nothing
 
 
 def read_env(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:
-    """The variables of the file's ``env_file``, read before anything that may refer to them.
+    """Return the variables of the file's ``env_file``. They are read before anything that may refer to them.
 
-    None: bad, and reported.
+    None means that the file is bad. The problem is then reported.
     """
     if "env_file" not in tree.entries:
         return {}
@@ -116,7 +116,7 @@ def _variables_of_file(reading: Reading, node: Node, path: str) -> Mapping[str, 
 
 
 def is_shadowed(reading: Reading, tree: YamlMapping, python_path: tuple[Path, ...]) -> bool:
-    """Report a file or folder that would be imported instead of this package."""
+    """Report a file or folder that Python would import instead of this package. Return whether there is one."""
     found = False
     for folder in (reading.folder, *python_path):
         if (name := _shadow(folder)) is None:
@@ -131,9 +131,9 @@ def is_shadowed(reading: Reading, tree: YamlMapping, python_path: tuple[Path, ..
 
 
 def _shadow(folder: Path) -> str | None:
-    """Return the name in *folder* that would be imported instead of our package.
+    """Return the name of a file or folder in *folder* that Python would import instead of our package, or None.
 
-    A folder without __init__.py is no package, and one with our files is ours.
+    A folder without __init__.py does not count, and a folder with our own files is our package.
     """
     package = folder / "cronjobs"
     if (package / "__init__.py").is_file() and not (package / "autogenerate.py").is_file():
@@ -142,9 +142,10 @@ def _shadow(folder: Path) -> str | None:
 
 
 def database_of(reading: Reading, node: Node | None, override: tuple[str, str | None], *, need: bool) -> str | None:
-    """The URL of the database. "": none is given or needed. None: it cannot be used, and the reason is reported.
+    """Return the URL of the database. "" means that none is given and none is needed.
 
-    *override*: a URL that takes precedence over the file's, and where it comes from, or None.
+    None means that the database cannot be used, and that the problem is reported. *override* is the source and the URL
+    of a database that takes precedence over the file's. Its URL is None if there is no such database.
     """
     origin, url = override
     try:
@@ -175,9 +176,9 @@ _NOT_IN_URLS: Final = re.compile(r"[?\ud800-\udfff]|%[0-9A-Fa-f]{2}")
 
 
 def checked_url(url: str, folder: Path) -> str:
-    """*url*, with an absolute path if it is SQLite's. FieldError never quotes it: it may contain a password.
+    """Return *url* with the path of a SQLite file made absolute. FieldError never quotes it, because of its password.
 
-    The word for a Django project's database stays that word.
+    The word ``django`` is returned unchanged.
     """
     if url == DJANGOS:
         return url

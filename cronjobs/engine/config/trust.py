@@ -1,11 +1,12 @@
-"""The rule of what root trusts: a process of root's runs no code that an untrusted user could have written.
+"""What root trusts: a process of root's must not run code that an untrusted user could have written.
 
-cron and sshd have the same rule for their files. A file is in the hands of its owner, of its group if that may write,
-and of everybody if they may; so is each folder and each link on the way to it. Trusted are root and the users that
-``run.trust_files`` names. The configuration could name anybody, so for itself only $CRONJOBS_TRUST_FILES counts.
+cron and sshd have the same rule for their files. Whoever can write to a file counts: its owner, its group if the group
+may write, and everybody if everybody may write. The same holds for each folder and each link on the path to it. Root
+and the users named by ``run.trust_files`` are trusted. The configuration could name anybody, so for the configuration
+itself only $CRONJOBS_TRUST_FILES counts.
 
-``require`` looks before anything of the user's runs, and so by name: at what the configuration reads, names and starts.
-``import_path`` looks at the modules that those modules import, when the import system has found them.
+``require`` checks the files that the configuration reads, names and starts. It runs before any user code, so it finds
+modules by name. ``import_path`` checks the modules that those modules import, once the import system has found them.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from cronjobs.engine.config.settings import CommandChannel, Settings, Trust
 from cronjobs.errors import CronjobsError
 from cronjobs.text import one_line
 
-VARIABLE: Final = "CRONJOBS_TRUST_FILES"  # for the YAML itself: whoever can write it could write trust_files, too
-MOST_LINKS: Final = 40  # on one way; path_resolution(7)
-NAMED: Final = 3  # paths in a sentence; "and 4 more" stands for the others
+VARIABLE: Final = "CRONJOBS_TRUST_FILES"  # for the YAML file itself: whoever can write it could write trust_files
+MOST_LINKS: Final = 40  # on one path; see path_resolution(7)
+NAMED: Final = 3  # how many paths a message lists; "and 4 more" stands for the rest
 PYCACHE: Final = "__pycache__"
 
-# A script given to one of these is as much the command's code as a program is.
+# A script run by one of these is part of the command's code, so it is checked like a program.
 INTERPRETERS: Final = re.compile(r"(?:ba|da|k|z)?sh|python[0-9.]*|perl|ruby|node|php")
 
 
 class UntrustedFiles(CronjobsError):
-    """A user whom root does not trust may have written what this root process would run."""
+    """An untrusted user may have written code that this root process would run."""
 
     exit_code = 3
 
@@ -52,7 +53,7 @@ class UntrustedFiles(CronjobsError):
 
 @dataclass(frozen=True)
 class Facts:
-    """The owner and mode of a file, a folder or a link, by lstat. ``members``: who else is in its group."""
+    """The owner and mode of a file, folder or link, by lstat. ``members`` are the other members of its group."""
 
     mode: int
     owner: int
@@ -63,9 +64,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class TrustFinding:
-    """A path that ``users`` can write; no users: everybody. ``owner``: its owner is one of them.
+    """A path that ``users`` can write.
 
-    ``refused``: root runs nothing with it. ``trusting``: what to write if that is intended.
+    If there are no users, everybody can. ``owner`` is the path's owner if untrusted.
+
+    If ``refused``, root does not run it. ``trusting`` says what to write if the access is intended.
     """
 
     path: Path
@@ -89,8 +92,9 @@ def judge(
 ) -> TrustFinding | None:
     """Return who can write *path* besides root, the user *me* and the *trusted*, or None if nobody can.
 
-    In a sticky folder, such as /tmp, only the owner can replace a file. *is_added_to*: a new file there would be run,
-    too. Not *is_code*: root may use files that others own, as it runs jobs that others enqueue.
+    In a sticky folder such as /tmp, only a file's owner can replace the file. *is_added_to* means that a new file in
+    the folder would be run too, so the sticky bit does not help. If *is_code* is False, *path* is data: root may use
+    data files that others own, just as it runs jobs that others enqueue.
     """
     sticky = facts.is_folder and facts.mode & stat.S_ISVTX and not is_added_to
     written = 0 if facts.is_link or sticky else facts.mode
@@ -102,7 +106,7 @@ def judge(
     members = facts.members.difference(trusted) if written & stat.S_IWGRP else frozenset[str]()
     if owner:
         what.append(f"belongs to {owner}")
-        # Nobody can read a .pyc, and root's Python makes another one.
+        # Nobody can check the contents of a .pyc file. Once it is removed, root's Python writes a new one.
         cures.append("rm" if path.suffix == ".pyc" else "chown root" if me == 0 else "chown")
     if members:
         who = ", ".join(sorted(members)[:3]) + (", …" if len(members) > 3 else "")
@@ -116,11 +120,11 @@ def judge(
 
 
 def refusals(findings: Iterable[TrustFinding]) -> list[str]:
-    """One sentence per kind of finding: which paths, who could have root run code, and what to do."""
+    """Return one message per kind of finding: which paths, who could make root run code, and what to do."""
     kinds: dict[tuple[str, str], list[TrustFinding]] = {}
     findings = list(findings)
     for found in findings:
-        # What must be written for the configuration covers the other files, too.
+        # What has to be written for the configuration file also covers the other files.
         itself = (other.trusting for other in findings if other.is_file_itself and found.users == other.users)
         kinds.setdefault((found.what, next(itself, found.trusting)), []).append(found)
     return [_refusal(what, trusting, kind) for (what, trusting), kind in kinds.items()]
@@ -139,13 +143,13 @@ def _refusal(what: str, trusting: str, kind: list[TrustFinding]) -> str:
     return one_line(said, 4000)
 
 
-# --- what is looked at ------------------------------------------------------------------------------------------------
+# --- which paths are checked ------------------------------------------------------------------------------------------
 
 
 def require(settings: Settings, environ: Mapping[str, str], me: int | None = None, *, programs: bool = False) -> None:
-    """Raise UntrustedFiles if this process is root's, and others may have written what it would run.
+    """Raise UntrustedFiles if this process is root's and other users may have written what it would run.
 
-    *programs*: it also starts the file's commands.
+    With *programs*, the programs of the file's commands are checked too.
     """
     user = os.geteuid() if me is None else me
     if user == 0:
@@ -163,7 +167,7 @@ def _refuse(findings: Iterable[TrustFinding]) -> None:
 
 
 def look(settings: Settings, environ: Mapping[str, str], me: int, *, programs: bool = True) -> list[TrustFinding]:
-    """Return what users other than *me*, root and the trusted can write of what *settings* run; each path once."""
+    """Return the paths run by *settings* that users other than *me*, root and the trusted can write. Each path once."""
     files = [settings.file, *settings.contents, *_modules(settings)]
     if settings.env_file is not None:
         files.append(settings.env_file)
@@ -191,7 +195,7 @@ def _judged(
     is_code: bool = True,
     added_to: Collection[Path] = (),
 ) -> Iterator[TrustFinding]:
-    """Judge each path on the ways to *files*."""
+    """Check each path on the way to each of *files*."""
     by_variable, by_file = _names(environ.get(VARIABLE, "")), settings.run.trust_files
     if settings.trusted or by_variable is True:
         return
@@ -209,7 +213,7 @@ def _judged(
 
 
 def _names(said: str) -> Trust:
-    """The users that the variable trusts: "deploy,www-data"; True: everybody."""
+    """Return the users that the variable names, e.g. "deploy,www-data", or True if it trusts everybody."""
     return True if said in ("1", "true") else tuple(said.replace(",", " ").split())
 
 
@@ -221,7 +225,7 @@ def _trusting(itself: bool, names: list[str]) -> str:
 
 
 def _modules(settings: Settings) -> Iterator[Path]:
-    """The folders to import from, and the files that importing the modules of the configuration would run."""
+    """Yield the import folders, and the files that importing the configuration's modules would run."""
     modules = [*settings.imports, *settings.extras, *([settings.setup.rpartition(".")[0]] if settings.setup else [])]
     modules += [name.partition(":")[0] for name in settings.around]
     for folder in (settings.folder, *settings.python_path):
@@ -231,7 +235,7 @@ def _modules(settings: Settings) -> Iterator[Path]:
 
 
 def _module_files(folder: Path, module: str) -> Iterator[Path]:
-    """The files under *folder* that importing *module* would run; found by name, so nothing runs yet."""
+    """Yield the files under *folder* that importing *module* would run. They are found by name; nothing is run."""
     for name in module.split("."):
         for source in (folder / f"{name}.py", folder / name / "__init__.py"):
             if source.exists():
@@ -241,7 +245,7 @@ def _module_files(folder: Path, module: str) -> Iterator[Path]:
 
 
 def _programs(settings: Settings, environ: Mapping[str, str]) -> Iterator[Path]:
-    """The programs of all commands, and the scripts that they give to an interpreter."""
+    """Yield the programs of all commands, and the scripts that commands pass to an interpreter."""
     path = dict(settings.env).get("PATH") or environ.get("PATH") or os.defpath
     for entry in settings.job_types.values():
         if entry.command is not None:
@@ -253,7 +257,7 @@ def _programs(settings: Settings, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _program(arguments: tuple[str, ...], folder: Path, path: str) -> Iterator[Path]:
-    """Where execvp(3) looks for the program, up to where it is; and the script that it is given."""
+    """Yield the paths where execvp(3) looks for the program, up to where it finds it, and the script passed to it."""
     program = arguments[0]
     for place in [folder] if "/" in program else [folder / each for each in path.split(os.pathsep)]:
         file = place / program
@@ -268,13 +272,13 @@ def _program(arguments: tuple[str, ...], folder: Path, path: str) -> Iterator[Pa
 
 
 def _is_our_interpreters(file: Path) -> bool:
-    """Whether that program is the interpreter that runs this, or belongs to its virtual environment."""
+    """Whether *file* is the interpreter that runs this process, or a file of its virtual environment."""
     venv = sys.prefix != sys.base_prefix and file.is_relative_to(sys.prefix)
     return venv or os.path.realpath(file) == os.path.realpath(sys.executable)
 
 
 def way_to(path: Path) -> Iterator[Path]:
-    """Each folder, link and file that the kernel passes to open *path*, from the root on."""
+    """Yield each folder, link and file that the kernel visits to open *path*, starting at the root."""
     here, links = Path("/"), 0
     left = deque(path.absolute().parts[1:])
     yield here
@@ -284,7 +288,7 @@ def way_to(path: Path) -> Iterator[Path]:
         yield here
         try:
             target = here.readlink()
-        except (OSError, ValueError):  # no link, or nothing; ValueError: a NUL, which opens nothing
+        except (OSError, ValueError):  # not a link, or nothing there; ValueError: the path contains a NUL
             continue
         links += 1
         if links > MOST_LINKS:
@@ -294,7 +298,7 @@ def way_to(path: Path) -> Iterator[Path]:
 
 
 def _folder_of(file: Path) -> Path:
-    """The folder in which somebody would have to create something for *file* to exist."""
+    """Return the existing folder in which someone would have to create something to make *file* exist."""
     folder = Path(os.path.realpath(file.parent))
     while not folder.exists():
         folder = folder.parent
@@ -313,7 +317,7 @@ def _facts(path: Path) -> Facts | None:
 
 
 def _members(group: int, owner: int) -> frozenset[str]:
-    """The members of *group*, without its *owner* and root."""
+    """Return the members of *group*, except the file's *owner* and root."""
     try:
         listed = set(grp.getgrgid(group).gr_mem)
     except KeyError:

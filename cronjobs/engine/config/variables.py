@@ -1,4 +1,4 @@
-"""``${NAME}``, ``${NAME:-default}`` and ``${file:/path}`` in values; env files."""
+"""Fills in ``${NAME}``, ``${NAME:-default}`` and ``${file:/path}`` in values, and reads env files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MAX_SECRET_FILE: Final = 64 * 1024
 
 
 class UnsetVariableError(ValueError):
-    """A variable that is not set and has no default."""
+    """The variable is not set and has no default."""
 
 
 @dataclass(frozen=True)
 class Variables:
-    """The sources of ``${…}``: the environment, and files beside *folder* for ``${file:relative}``.
+    """The sources of ``${…}``: the environment, and files. A relative ``${file:…}`` path starts from *folder*.
 
-    ``names``: the variables that were asked for, set or not. ``files``: what was read.
+    ``names`` collects the variables that were used, whether set or not. ``files`` collects the files that were read.
     """
 
     environ: Mapping[str, str]
@@ -31,9 +31,10 @@ class Variables:
     files: dict[Path, bytes] = field(default_factory=dict)
 
     def fill(self, text: str) -> tuple[str, list[str]]:
-        """*text* with ``${…}`` filled in and ``$${`` made ``${``, and the values used; these are not expanded again.
+        """Return *text* with each ``${…}`` filled in and ``$${`` replaced by ``${``, and the values that were used.
 
-        Raises UnsetVariableError where nothing is set, ValueError for a broken reference; neither quotes a value.
+        The values are not expanded again. Raises UnsetVariableError for a variable that is not set, and ValueError for
+        an invalid reference. Neither error quotes a value.
         """
         if "${" not in text:
             return text, []
@@ -53,7 +54,7 @@ class Variables:
             self.names.add(reference["name"])
             value = self.environ.get(reference["name"])
         if not value and reference["default"] is not None:
-            return reference["default"]  # as in the shell: also for an empty one
+            return reference["default"]  # as in the shell, an empty value gets the default too
         if value is None:
             raise UnsetVariableError(
                 f"${{{reference['name']}}} is not set: cron does not read your shell's variables; "
@@ -87,15 +88,15 @@ REFERENCE: Final = re.compile(
 
 
 def text_of(content: bytes) -> str:
-    """*content* as text with lines that end in \\n only. Raises ValueError if it is not UTF-8."""
+    """Decode *content* as UTF-8, with all line ends converted to \\n. Raises ValueError if it is not UTF-8."""
     return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_env_file(text: str) -> tuple[dict[str, str], list[tuple[int, str]]]:
-    """The variables of a ``KEY=value`` file, and (line, what is wrong) for each other line.
+    """Return the variables of a ``KEY=value`` file, and a (line, message) pair for each line that is not valid.
 
-    ``export`` in front, blank lines and ``#`` comments are accepted. Single quotes keep everything; double quotes know
-    \\n, \\t, \\r, \\", \\\\ and \\$; both may span lines. ``$NAME`` is not replaced.
+    A leading ``export``, blank lines and ``#`` comments are accepted. In single quotes, every character is kept. In
+    double quotes, \\n, \\t, \\r, \\", \\\\ and \\$ are escapes. Both may span lines. ``$NAME`` is not replaced.
     """
     variables: dict[str, str] = {}
     problems: list[tuple[int, str]] = []

@@ -1,4 +1,4 @@
-"""Writes text as a value of cronjobs.yaml."""
+"""Writes text as a YAML value for cronjobs.yaml."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Final
 
 from cronjobs.engine.config.yaml_nodes import UNREADABLE
 
-# Some words without quotes are a boolean or null, in one version of YAML or the other.
+# Some unquoted words are a boolean or null in one of the two YAML versions.
 _PLAIN: Final = re.compile(r"(?!(?:null|none|true|false|yes|no|on|off|y|n)$)[A-Za-z/][A-Za-z0-9_./+-]*", re.IGNORECASE)
 
 
 def can_hold(text: str) -> bool:
-    """Whether the file can hold *text*: it has no NUL, no lone surrogate, and not the reader's own mark."""
+    """Whether the file can contain *text*. It must have no NUL, no lone surrogate and not the reader's own mark."""
     return not any(character in ("\0", UNREADABLE) or "\ud800" <= character <= "\udfff" for character in text)
 
 
 def written(text: str, *, plain: bool = True) -> str:
-    """*text* written so that the file's reader returns it, ``${`` included; a plain word without quotes, if *plain*.
+    """Return *text* as YAML that reads back as the same text, even if it contains ``${``.
 
-    Raises ValueError for a text that YAML, or our reader, cannot hold.
+    With *plain*, a simple word is written without quotes. Raises ValueError for text that YAML or our reader cannot
+    hold.
     """
     if not can_hold(text):
         raise ValueError("it is not text that the file can hold")

@@ -1,7 +1,7 @@
-"""YAML text → a tree of values that know their line and column, with YAML's traps refused.
+"""Parses YAML text into a tree of values with their lines and columns. YAML's ambiguous features are refused.
 
-Only structure is decided here. A scalar stays text, and each field reads it as what it expects, so ``on:``, ``010``,
-``1:30`` and ``yes`` never turn into something else behind the writer's back.
+Only the structure is decided here. Every scalar stays text, and its field reads it as the type that it expects. So
+``on:``, ``010``, ``1:30`` and ``yes`` never silently turn into something else.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from cronjobs.engine.crontime.grammar import NAMES
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 20
-# Marks the text of a scalar that could not be read and whose flaw is reported. One character for one, so columns stay
-# right.
+# The text of a scalar that could not be read; its flaw has been reported. The mark is one character and replaces one
+# character, so columns stay correct.
 UNREADABLE: Final = "\ue000"
 _MAX_REPAIRS: Final = 50
-_MAX_READ_AGAIN: Final = 5_000_000  # characters, over all repairs of one file
+_MAX_READ_AGAIN: Final = 5_000_000  # characters, for all repairs of one file together
 
-# libyaml where PyYAML was built with it: ten times as fast, and a tick reads its file every minute.
+# libyaml, if PyYAML was built with it: it is ten times as fast, and a tick reads its file every minute.
 _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """Why a text cannot become a tree. ``line`` and ``column`` count from 1; 0 means the whole text."""
+    """Why a text cannot be parsed. ``line`` and ``column`` count from 1; 0 means the whole text."""
 
     line: int
     column: int
@@ -40,7 +40,8 @@ class Flaw:
 class Scalar:
     """One value as written, without its quotes.
 
-    ``plain``: it had no quotes. ``inside``: the column of its first character; None if it was folded or escaped.
+    ``plain``: the value had no quotes. ``inside``: the column of its first character, or None if the value was folded
+    or escaped.
     """
 
     text: str
@@ -63,7 +64,10 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """``entries`` in the order written; ``duplicates``: repeated keys, with the line of the first."""
+    """``entries`` are in the order of the file.
+
+    ``duplicates`` are repeated keys, each with the line of the first one.
+    """
 
     line: int
     column: int
@@ -75,14 +79,17 @@ Node = Scalar | Sequence | Mapping
 
 
 def with_defaults(node: Node, defaults: Mapping | None) -> Node:
-    """*node*, a mapping, with the entries of *defaults* that it lacks."""
+    """Return *node* with those entries of *defaults* that it lacks. Anything but a mapping is returned unchanged."""
     if defaults is None or not isinstance(node, Mapping):
         return node
     return replace(node, entries=defaults.entries | node.entries)
 
 
 def decode(data: bytes) -> str | Flaw:
-    """The text of a file, without its byte order mark; or a Flaw: too long, not UTF-8, or with control characters."""
+    """Return a file's text without its byte order mark, or a Flaw.
+
+    It must be short, UTF-8 and free of control characters.
+    """
     if len(data) > MAX_BYTES:
         return Flaw(0, 0, "the file is larger than 1 MiB")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -90,10 +97,10 @@ def decode(data: bytes) -> str | Flaw:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # The decoder's offsets do not count the byte order mark, so neither does the text before them.
+        # The decoder's offsets do not count the byte order mark, so it is removed here too.
         before = data.removeprefix(b"\xef\xbb\xbf")[: error.start].decode("utf-8", errors="replace")
         return Flaw(*_place(before), "this is not UTF-8: save the file as UTF-8")
-    # Python and YAML agree on what is printable: few files need the expression, which takes 5 ms to compile.
+    # Most files are printable as Python sees it, so they skip the regular expression, which takes 5 ms to compile.
     in_one_line = text.replace("\n", "").replace("\t", "").replace("\r", "")
     if not in_one_line.isprintable() and (odd := _CONTROL.search(text)):
         return Flaw(*_place(text[: odd.start()]), f"the character U+{ord(odd[0]):04X} is not allowed: delete it")
@@ -101,16 +108,16 @@ def decode(data: bytes) -> str | Flaw:
 
 
 def parse(text: str) -> tuple[Node | None, list[Flaw]]:
-    """The tree of *text*, and every flaw.
+    """Return the tree of *text* and all flaws.
 
-    With a flaw the tree only serves to find more to report. It is None if there is no tree.
+    If there are flaws, the tree is only good for finding more problems to report. It is None if there is no tree.
 
-    A cron expression without quotes ends YAML's reading of the file. Such expressions are marked and the text is read
-    again, so that whoever forgot ten pairs of quotes sees all ten at once.
+    YAML cannot read past an unquoted cron expression. So each of these is marked as unreadable and the text is parsed
+    again. A user who forgot ten pairs of quotes is told about all ten at once.
     """
     repairs: list[Flaw] = []
     while True:
-        # Events, not yaml.compose: that recurses in C, and 200 kB of "[" end the process (segmentation fault).
+        # Events rather than yaml.compose(), which recurses in C: 200 kB of "[" would crash the process.
         tree = _Tree(yaml.parse(text, Loader=_Loader))
         try:
             return tree.read(), repairs + tree.flaws
@@ -118,7 +125,7 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
             return None, repairs + tree.flaws
         except yaml.YAMLError as error:
             flaw, start = _explain(error, text)
-        except (ValueError, OverflowError):  # the loader without libyaml raises these for escapes such as "\UFFFFFFFF"
+        except (ValueError, OverflowError):  # PyYAML without libyaml raises these for escapes such as "\UFFFFFFFF"
             flaw, start = Flaw(0, 0, "the file contains an invalid character escape"), None
         repairs.append(flaw)
         if start is None or len(repairs) > _MAX_REPAIRS or len(repairs) * len(text) > _MAX_READ_AGAIN:
@@ -126,9 +133,9 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
         text = text[:start] + UNREADABLE + text[start + 1 :]
 
 
-# All but what YAML 1.2 calls printable: it is refused before the parser sees it.
+# Everything that YAML 1.2 does not call printable. It is refused before parsing.
 _CONTROL: Final = yaml.reader.Reader.NON_PRINTABLE
-_NO_CHARACTER: Final = re.compile("[\x00\ud800-\udfff]")  # escapes can make what the text itself cannot contain
+_NO_CHARACTER: Final = re.compile("[\x00\ud800-\udfff]")  # an escape can produce what the text must not contain
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
 
@@ -136,11 +143,11 @@ _DEEP: Final = f"values are nested deeper than {MAX_DEPTH} levels"
 
 
 class _TooDeep(Exception):
-    """The flaws say where."""
+    """The tree is nested too deeply. The flaws say where."""
 
 
 class _Tree:
-    """Events in, nodes out; MAX_DEPTH bounds the recursion."""
+    """Builds nodes from YAML events. MAX_DEPTH limits the recursion."""
 
     def __init__(self, events: Iterator[Any]) -> None:
         self.flaws: list[Flaw] = []
@@ -209,13 +216,13 @@ def _start(event: Any) -> tuple[int, int]:
 
 
 def _place(before: str) -> tuple[int, int]:
-    """Line and column, from 1, of what comes after *before*."""
+    """Return the line and column, from 1, of the position after *before*."""
     lines = before.split("\n")
     return len(lines), len(lines[-1]) + 1
 
 
-# "key: " or "- " before it, then five fields of which the first begins with *, or a name such as @daily. All bounded: a
-# line may be a megabyte.
+# After "key: " or "- ": five fields of which the first begins with *, or a name such as @daily. All repetitions are
+# bounded, because a line may be a megabyte long.
 _EXPRESSION: Final = re.compile(
     r"(?:^|[\s:,\[{-])"
     rf"(?P<cron>\*[\w*/,-]{{0,60}}(?:[ \t]{{1,20}}[\w*/,-]{{1,60}}){{4}}|(?:{'|'.join(NAMES)}))"
@@ -224,7 +231,7 @@ _EXPRESSION: Final = re.compile(
 
 
 def _explain(error: yaml.YAMLError, text: str) -> tuple[Flaw, int | None]:
-    """Return what to say about *error*, and where in *text* to put the mark if going on makes sense."""
+    """Return the flaw to report for *error*, and the position in *text* to mark, or None to stop parsing."""
     mark = getattr(error, "problem_mark", None)
     problem = str(getattr(error, "problem", None) or "this is not YAML")
     context = str(getattr(error, "context", None) or "")
@@ -263,7 +270,7 @@ def _sentence(problem: str, context: str, character: str, line: str, error: yaml
         return 'inside {…} and […] a variable must be quoted: "${NAME}"'
     if "mapping values are not allowed" in problem:
         return 'a second ": " in this line, or a wrong indentation: quote the value, or line the keys up'
-    if "nesting depth" in problem:  # libyaml's own limit, which it may meet before it hands over the first event
+    if "nesting depth" in problem:  # libyaml's own limit, which may be reached before the first event is returned
         return _DEEP
     where = getattr(error, "context_mark", None)
     begun = f" {context} that begins in line {where.line + 1}" if where is not None and context else ""
