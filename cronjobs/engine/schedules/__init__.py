@@ -1,1 +1,1 @@
-"""Apply schedules' definitions, and decide what becomes of each occurrence."""
+"""Applies the definitions of schedules, and decides what happens to each occurrence."""

@@ -1,4 +1,4 @@
-"""Whether a tick applies its file."""
+"""Decides whether a tick applies its file to the database."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ LEAST_SILENCE: Final = timedelta(minutes=5)
 
 
 def silence_after(every: timedelta) -> timedelta:
-    """After so long without a tick of some kind, none is left: five minutes if cron starts one each minute."""
+    """How long no tick must have been seen before we conclude that none is left: at least five minutes."""
     return max(LEAST_SILENCE, 2 * every)
 
 
 def applies(connection: Connection, seen: Overview, settings: Settings, *, host: str) -> bool:
-    """Whether a tick of *host* applies its file.
+    """Whether a tick on *host* applies its file.
 
-    It does if no host has applied this file yet, or if this host's last tick had another file (a deploy or a
-    roll-back). Without the second condition hosts in the middle of a deploy would take turns. A host that never ticked
-    before, such as a container with a new name, cannot know: it applies its file once no tick has had the file in force
-    for a while. An interrupted sync is completed by the host that began it, by a host with the same file, and after the
-    same while by any host.
+    It does if no host has applied this file yet, or if this host's last tick had another file (a deploy or a rollback).
+    Without the second condition, hosts in the middle of a deploy would keep replacing each other's file. A host that
+    has never ticked before, such as a container with a new name, cannot tell whether its file is newer. It applies its
+    file once no tick has used the file in force for a while. An interrupted sync is completed by the host that began it
+    or by a host with the same file. After the same while, any host may apply its file.
     """
     mark = fingerprint(settings)
     if not seen.fingerprint_known or seen.last_fingerprint not in (None, mark):

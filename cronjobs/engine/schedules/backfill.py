@@ -1,4 +1,4 @@
-"""Runs that a person asks for: a schedule now (trigger), and a range of its past (backfill)."""
+"""Runs that a person asks for: trigger runs a schedule now, and backfill runs a range of its past."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
 
 MOST: Final = 10_000  # occurrences in one backfill
-# In a job's meta: it does not wait for the other jobs of its schedule. The claim reads this.
+# The meta of a job that does not wait for other jobs of its schedule. The claim reads it.
 FORCED: Final = {"cronjobs.overlap": "allow"}
 
 
 class UnknownSchedule(CronjobsError):
-    """The database has no schedule of this name, or no tick has applied it yet."""
+    """The database has no active schedule with this name. Perhaps no tick has applied it yet."""
 
     def __init__(self, name: str, near: Sequence[str]) -> None:
         hint = f"; do you mean {' or '.join(near)}?" if near else ': see "cronjobs schedules list"'
@@ -42,21 +42,21 @@ class UnknownSchedule(CronjobsError):
 
 
 class NotYetInForce(CronjobsError):
-    """The file has the schedule, and the database does not have it yet."""
+    """The schedule is in the file, but no sync has applied it to the database yet."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f'"{name}" is in the file, but not in force yet: "cronjobs sync" applies it, as a tick does')
 
 
 class ScheduleBusy(CronjobsError):
-    """Overlap: the schedule has an unfinished job, so no other one may be made."""
+    """The schedule has an unfinished job, and its ``overlap`` allows no second one."""
 
     def __init__(self, name: str, job_id: int) -> None:
         super().__init__(f'job {job_id} of "{name}" is not finished; with --force a second one runs alongside it')
 
 
 def find(connection: Connection, name: str) -> StoredSchedule:
-    """The active schedule *name*; raises UnknownSchedule."""
+    """Return the active schedule *name*. Raises UnknownSchedule."""
     active = {schedule.name: schedule for schedule in store.all_schedules(connection) if schedule.status == "active"}
     if name not in active:
         raise UnknownSchedule(name, difflib.get_close_matches(name, active, 2))
@@ -64,16 +64,16 @@ def find(connection: Connection, name: str) -> StoredSchedule:
 
 
 def definition_in_force(connection: Connection, name: str) -> ScheduleSettings:
-    """The stored definition of the active schedule *name*. Raises UnknownSchedule."""
+    """Return the stored definition of the active schedule *name*. Raises UnknownSchedule."""
     return schedule_from_definition(name, find(connection, name).definition)
 
 
 def trigger(connection: Connection, name: str, *, force: bool, actor: str, host: str) -> int:
-    """Make one job of the schedule now, outside its timing; return its id. Ledger and watermark do not move.
+    """Create one job of the schedule now, and return its id. The ledger and the watermark do not change.
 
-    ``scheduled_for`` is now. Overlap is obeyed (raises ScheduleBusy) unless *force*.
+    The job's ``scheduled_for`` is now. Raises ScheduleBusy if ``overlap`` forbids the job, unless *force*.
     """
-    # a tick that is settling it may be making jobs that show only after its commit
+    # A tick may be settling the schedule now. Its jobs become visible only when it commits.
     store.wait_for_schedule(connection, name)
     schedule = schedule_from_definition(name, find(connection, name).definition)
     unfinished = unfinished_jobs(connection, name, runnable_types(connection))
@@ -102,10 +102,11 @@ def _job(
 class Filling:
     """The plan of a backfill.
 
-    ``run``: occurrences to run, oldest first. ``done``: they ran, or another run stood for them.
+    ``run`` are the occurrences to run, oldest first. ``done`` counts the others: they ran, or another run stood for
+    them.
 
-    ``gone``: ledger rows that lose occurrences to the backfill; ``left``: the rest of those rows; ``was``: the row that
-    each of ``run`` had, if any.
+    ``gone`` are ledger rows that lose occurrences to the backfill, and ``left`` are new rows for what remains of these.
+    ``was`` maps an occurrence in ``run`` to the row that covered it, if there was one.
     """
 
     run: tuple[datetime, ...]
@@ -116,11 +117,11 @@ class Filling:
 
 
 def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first: datetime, last: datetime) -> Filling:
-    """Decide which occurrences from *first* to *last* still have to run, given the ledger's rows of that range.
+    """Decide which occurrences from *first* to *last* still have to run. *ledger* has the rows of that range.
 
-    Enqueued ones ran, and coalesced ones had a run that stood for them. Missed and skipped ones run, and those without
-    a row (from before the schedule existed). Raises UsageError if there are too many, or for rows of another timing
-    that cannot be split.
+    Enqueued occurrences ran, and another run stood for coalesced ones. The others run: missed, skipped, and those
+    without a row, which are older than the schedule. Raises UsageError if there are too many occurrences, or if a row
+    cannot be split because it belongs to a definition with other times.
     """
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     count, _, _ = count_between(when, first - MICROSECOND, last)
@@ -167,10 +168,11 @@ def backfill(
     host: str,
     dry_run: bool,
 ) -> Filling:
-    """Run the occurrences of a range that did not run, through the same ledger, so that none runs twice.
+    """Run the occurrences of a range that did not run. They go through the same ledger, so none runs twice.
 
-    The jobs are due now, oldest first, and run one at a time unless the schedule allows overlap. Raises UsageError for
-    a range that ends after the watermark, or begins before *retention*, where the ledger no longer shows what ran.
+    The jobs are due now, oldest first. They run one at a time unless the schedule allows overlap. Raises UsageError if
+    the range ends after the watermark. It also raises UsageError if the range begins before *retention*, because the
+    ledger no longer shows what ran then.
     """
     stored = find(connection, name)
     now = database_now(connection)

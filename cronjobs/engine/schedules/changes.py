@@ -1,4 +1,4 @@
-"""Compare a file's schedules and caps with those in force, and plan the changes. Pure."""
+"""Compares a file's schedules and queue caps with those in force, and plans the changes. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from cronjobs.engine.store.schedules import StoredSchedule
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """The changes that applying a file would make, by name. ``refused``: why a person must confirm them first, or None.
+    """The changes that applying a file would make, by name.
 
-    ``cap``: new or changed caps of queues; ``uncap``: queues that lose theirs.
+    ``refused`` says why a person must confirm the changes first, or is None. ``cap`` has new and changed queue caps,
+    and ``uncap`` has the queues that lose their cap.
     """
 
     add: tuple[str, ...] = ()
@@ -35,7 +36,7 @@ class SyncPlan:
 
     @property
     def detail(self) -> dict[str, Any]:
-        """For the audit trail and the log."""
+        """The changes as JSON, for the audit trail and the log."""
         detail = {
             "add": list(self.add),
             "change": list(self.change),
@@ -48,10 +49,10 @@ class SyncPlan:
 
 
 def compare(settings: Settings, stored: Iterable[StoredSchedule], caps: Mapping[str, Cap]) -> SyncPlan:
-    """Compare the definitions and *caps* in force with a file's. Broken entries leave theirs as they are.
+    """Compare a file's definitions with those in force, and its caps with *caps*. A broken entry changes nothing.
 
-    Retiring more than half of the active schedules (and at least three) is refused: a file that was truncated or
-    mounted empty must not silence the night.
+    Retiring more than half of the active schedules (at least three) is refused. So is a file with no schedules at all.
+    Otherwise a file that was truncated, or mounted empty, would silently stop every schedule.
     """
     wanted = settings.schedules
     known = {schedule.name: schedule for schedule in stored}
@@ -71,7 +72,7 @@ def compare(settings: Settings, stored: Iterable[StoredSchedule], caps: Mapping[
             add.append(name)
         elif there.definition != written:
             change.append(name)
-            before = there.definition if isinstance(there.definition, dict) else {}  # otherwise it is unreadable
+            before = there.definition if isinstance(there.definition, dict) else {}  # not a dict: it is unreadable
             if any(before.get(key) != written.get(key) for key in TIMING):
                 retimed.add(name)
     remove = tuple(name for name in active if name not in wanted and name not in settings.disabled_schedules)

@@ -1,4 +1,4 @@
-"""Many rows in few transactions: how much goes into one, and how to find the row that the database refuses."""
+"""Writes many rows in few transactions: how many rows go into one, and how to find a row that the database refuses."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, TransientTrou
 
 T = TypeVar("T")
 
-CHUNK: Final = 500  # schedules in one transaction, at most
-CHUNK_JOBS: Final = 2_000  # jobs made in one transaction, unless one schedule alone makes more
-CHUNK_BYTES: Final = 8_000_000  # of their payloads, with the same exception
-LOCKS_IN_A_ROW: Final = 2  # met by single schedules in their own transactions: then the whole table is locked
-PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)  # pauses while an enqueuer has the lock of a capped queue
+CHUNK: Final = 500  # most schedules in one transaction
+CHUNK_JOBS: Final = 2_000  # most jobs created in one transaction, unless one schedule alone creates more
+CHUNK_BYTES: Final = 8_000_000  # most bytes of their payloads, with the same exception
+LOCKS_IN_A_ROW: Final = 2  # after so many lock errors for single schedules, assume that the whole table is locked
+PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)  # between tries while an enqueuer has locked a capped queue
 
 
 def chunks(items: Sequence[T], weigh: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:
-    """Split *items* into chunks for one transaction each; *weigh* returns how many jobs and bytes an item makes."""
+    """Split *items* into chunks, one per transaction. *weigh* returns how many jobs and bytes an item creates."""
     chunk: list[T] = []
     jobs = size = 0
     for item in items:
@@ -33,10 +33,11 @@ def chunks(items: Sequence[T], weigh: Callable[[T], tuple[int, int]]) -> Iterato
 
 
 class InParts:
-    """Writes chunk after chunk. A chunk that fails is retried in parts, down to the row that causes it.
+    """Writes one chunk after another. A chunk that fails is retried in parts, down to the row that causes the error.
 
-    Calls ``refused`` with a row whose values the database refuses, and why. A transient error is kept in ``trouble``
-    until the end, so that the other rows are still written. A caller that repeats the whole finds only what is left.
+    For a row whose values the database refuses, ``refused`` is called with the row and the reason. The last transient
+    error is kept in ``trouble`` until the end, so that the other rows are still written. If the caller repeats
+    everything, only the rows that failed are written.
     """
 
     def __init__(self, *, is_sqlite: bool) -> None:
@@ -47,7 +48,7 @@ class InParts:
     def write(
         self, chunk: Sequence[T], write: Callable[[Sequence[T]], None], refused: Callable[[T, str], None]
     ) -> None:
-        """Call *write* with *chunk*, or with parts of it. Raises errors that concern all rows alike."""
+        """Call *write* with *chunk*, or with parts of it. Raises errors that affect all rows."""
         try:
             write(chunk)
         except (BadValue, TransientTrouble) as error:
@@ -57,7 +58,7 @@ class InParts:
                 for part in _parts(chunk, error):
                     self.write(part, write, refused)
             elif isinstance(error, BadValue):
-                # Without the row: it may hold secrets, and differs from minute to minute.
+                # Leave out the row's values: they may be secret, and they differ each time.
                 refused(chunk[0], str(error).partition(" DETAIL:")[0])
             else:
                 self.trouble = error
@@ -69,10 +70,10 @@ class InParts:
 
 
 def _parts(chunk: Sequence[T], error: DatabaseError) -> list[Sequence[T]]:
-    """How to retry a failed chunk: by halves, which finds one bad row among many in a few tries.
+    """Return the parts in which to retry a failed chunk. Halves find one bad row among many in a few tries.
 
-    After a lock error the first and the last row come first, alone: each try takes as long as a lock is waited for, and
-    if the table is locked no other part would fare better.
+    After a lock error, the first row and the last row are retried alone, before the rest. Each try waits for the lock
+    timeout, and if the whole table is locked, the other parts would fail too.
     """
     half = len(chunk) // 2
     if isinstance(error, DatabaseBusy) and len(chunk) > 3:

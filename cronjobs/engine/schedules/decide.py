@@ -1,4 +1,4 @@
-"""Decide what becomes of one schedule's due occurrences: facts in, rows to write out. Pure."""
+"""Decides what happens to one schedule's due occurrences. Takes facts and returns the rows to write. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from cronjobs.masking import as_meta
 
 @dataclass(frozen=True)
 class Due:
-    """A schedule's plan, made outside any transaction from the row that was read: its parts, oldest first.
+    """A schedule's plan, made outside any transaction from the row that was read. Its parts are oldest first.
 
-    ``told``: events to emit. ``unreadable``: nothing can be planned, and nothing is written. ``ahead``: the watermark
-    was in the future, so the ledger is wrong about later occurrences. ``pieces``: what earlier definitions owe
-    afterwards. ``held``: what a pause that has ended had held back. All planned occurrences lie after ``since``.
+    ``told``: events to emit. ``unreadable``: nothing can be planned, so nothing is written. ``ahead``: the watermark is
+    in the future, so later occurrences in the ledger are wrong. ``pieces``: what earlier definitions will still owe.
+    ``held``: occurrences that a pause, now over, held back. All planned occurrences are later than ``since``.
     """
 
     stored: StoredSchedule
@@ -41,15 +41,15 @@ class Due:
 
 
 def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) -> Due | None:
-    """Plan a schedule's occurrences up to *now*. None: there is nothing to write.
+    """Plan a schedule's occurrences up to *now*. Return None if there is nothing to write.
 
-    *leaving*: its definition is about to end. Occurrences that a pause holds back become a piece, to settle when the
-    pause ends.
+    *leaving*: the schedule's definition is about to end. Occurrences that a pause holds back then become a piece, which
+    is settled when the pause ends.
     """
     if stored.seen_until - now > FUTURE_WATERMARK:
         return _ahead(stored, now)
     if stored.seen_until > now and not stored.owed:
-        return None  # a clock was set back a little: nothing is due until it has caught up
+        return None  # a clock was set back a little; nothing is due until the clock reaches the watermark
     unread = None
     try:
         owed = owed_by(stored)
@@ -58,7 +58,7 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) ->
     plan = settle(owed, pauses_of(stored), now, leaving=leaving)
     if plan is None:
         return None
-    # A newer version or a person wrote it. Keep it: nothing is lost once it can be read.
+    # A newer version or a person wrote an unreadable definition. Keep it, so that nothing is lost once it can be read.
     faults = [*plan.faults, *([unread] if unread else [])]
     broken = [events.schedule_broken(stored.name, f"its stored definition cannot be read: {fault}") for fault in faults]
     return Due(
@@ -75,7 +75,7 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) ->
 
 
 def _ahead(stored: StoredSchedule, now: datetime) -> Due:
-    """The plan when the watermark lies in the future, because a clock was wrong."""
+    """Return the plan for a schedule whose watermark is in the future because a clock was wrong."""
     try:
         read(stored.name, stored.definition)
         pieces = cut(owed_by(stored).pieces, now)
@@ -88,7 +88,7 @@ def _ahead(stored: StoredSchedule, now: datetime) -> Due:
 
 @dataclass(frozen=True)
 class Known:
-    """The facts of the database about a schedule: its ``ledger`` above the watermark, its ``busy`` jobs."""
+    """What the database knows about a schedule: its ledger rows above the watermark, and its unfinished (busy) jobs."""
 
     ledger: Sequence[LedgerRow] = ()
     busy: Sequence[Busy] = ()
@@ -96,19 +96,19 @@ class Known:
 
 @dataclass(frozen=True)
 class Settled:
-    """The rows to write about one schedule. A row with an index into ``jobs`` gets the id of that job."""
+    """The rows to write for one schedule. A ledger row paired with an index into ``jobs`` gets that job's id."""
 
     rows: tuple[tuple[LedgerRow, int | None], ...] = ()
     jobs: tuple[NewJob, ...] = ()
 
 
 def to_run(part: Part, known: Known) -> list[datetime]:
-    """The occurrences of *part* that need a job: those that are not in the ledger."""
+    """Return the occurrences of *part* that need a job, which are those not in the ledger."""
     return [at for at in part.run if not any(row.first_for <= at <= row.last_for for row in known.ledger)]
 
 
 def wants_room(due: Due, known: Known) -> set[str]:
-    """The queues in which jobs will be made if there is room."""
+    """Return the queues that get jobs if they have room."""
     return {
         part.schedule.queue
         for part in due.parts
@@ -118,14 +118,14 @@ def wants_room(due: Due, known: Known) -> set[str]:
 
 @dataclass(frozen=True)
 class _Put:
-    """The decision about an occurrence; ``made``: the index of its job among the new ones, or None."""
+    """The decision about one occurrence. ``made`` is the index of its new job, or None if no job is made."""
 
     placed: Placed
     made: int | None
 
 
 def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str, int]) -> Settled:
-    """Decide about each due occurrence; *caps* and numbers of *waiting* jobs are those of its queues."""
+    """Decide about each due occurrence. *caps* and *waiting* (numbers of waiting jobs) are by queue."""
     jobs: list[NewJob] = []
     puts: dict[datetime, _Put] = {}
     waiting = dict(waiting)
@@ -148,7 +148,7 @@ def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str
 def decide_all(
     mine: Sequence[Due], known: Mapping[int, Known], caps: Mapping[str, Cap], waiting: Mapping[str, int]
 ) -> list[tuple[Due, Settled]]:
-    """Decide about each of *mine*; the jobs of one take room from the next. *known* is by schedule id."""
+    """Decide about all of *mine*. The jobs of each schedule take up room for the next. *known* is by schedule id."""
     waiting = dict(waiting)
     settled = []
     for due in mine:
@@ -162,7 +162,7 @@ def decide_all(
 def _told(
     part: Part, puts: Mapping[datetime, _Put], ledger: Sequence[LedgerRow]
 ) -> Iterator[tuple[str, Range, str | None, _Put]]:
-    """The outcome of each span of *part*, with the reason and the decision that it refers to."""
+    """Yield the outcome of each span of *part*, with the reason and the decision that the outcome comes from."""
     nothing = _Put(Placed("missed"), None)
     if part.skipped:
         yield "skipped", part.skipped, part.why, nothing
@@ -189,7 +189,7 @@ def _place(
     caps: Mapping[str, Cap],
     waiting: Mapping[str, int],
 ) -> list[Placed]:
-    """Decide what becomes of each occurrence of *run*, oldest first."""
+    """Decide what happens to each occurrence of *run*, oldest first."""
     if not run:
         return []
     placed = overlap(schedule.overlap, busy)
@@ -206,10 +206,10 @@ def _crowded_out(cap: Cap) -> Placed:
 
 
 def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow]) -> list[Range]:
-    """The parts of *span* that no row of *ledger* (which is sorted) covers.
+    """Return the parts of *span* that no row of *ledger* (which is sorted) covers.
 
-    There are rows above a watermark only if it was set back (by a clock, a restored table, a person). Occurrences that
-    the ledger already has are then neither run nor recorded again.
+    The ledger has rows above the watermark only if the watermark was set back, by a clock, a restored table or a
+    person. Occurrences that the ledger already has are neither run nor recorded again.
     """
     if not any(row.first_for <= span.last and row.last_for >= span.first for row in ledger):
         return [span]
@@ -227,7 +227,7 @@ def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow
 
 
 def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
-    """The job of one occurrence. Limits that the schedule sets go into the row, where they take precedence."""
+    """Return the job for one occurrence. Options that the schedule sets go into the row, where they take precedence."""
     return NewJob(
         job_type=schedule.job,
         payload=schedule.payload,
@@ -244,9 +244,9 @@ def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
 
 
 def spread_offset(schedule: ScheduleSettings) -> timedelta:
-    """The schedule's own share of its ``spread``.
+    """Return the delay of this schedule within its ``spread``.
 
-    It is the same each time and on each host, and evenly distributed over names.
+    The delay is always the same on every host. Over all schedule names, the delays are evenly distributed.
     """
     if schedule.spread is None:
         return timedelta(0)

@@ -1,4 +1,4 @@
-"""A schedule as JSON, which sync writes, compares and reads back; and a file's fingerprint."""
+"""Converts schedules to JSON and back, for sync to store and compare them. Computes a file's fingerprint."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _PLAIN: Final = (
 
 
 def definition(schedule: ScheduleSettings) -> dict[str, Any]:
-    """All of *schedule* except its name, as JSON; equal schedules give equal JSON.
+    """Return everything about *schedule* except its name, as JSON. Equal schedules give equal JSON.
 
-    Unset values are left out, so that a key added by a later version changes no definition that does not use it.
+    Unset values are left out. So a key that a later version adds does not change definitions that do not use it.
     """
     plain = {name: getattr(schedule, name) for name in _PLAIN}
     spans = {f"{name}_s": _seconds(getattr(schedule, name)) for name in _SPANS}
@@ -46,10 +46,10 @@ def definition(schedule: ScheduleSettings) -> dict[str, Any]:
 
 
 def schedule_from_definition(name: str, stored: object) -> ScheduleSettings:
-    """Rebuild a schedule from *stored*: the inverse of ``definition``.
+    """Rebuild a schedule from *stored*. This is the inverse of ``definition``.
 
-    Another version may have written it: unknown keys are ignored, and defaults replace values that this version cannot
-    hold. Raises ValueError if it is not a JSON object.
+    Another version may have written *stored*. Unknown keys are ignored, and a value that this version cannot hold is
+    replaced by its default. Raises ValueError if *stored* is not a JSON object.
     """
     if not isinstance(stored, dict):
         raise ValueError(stored.reason if isinstance(stored, BadJson) else "it is not a JSON object")
@@ -61,7 +61,7 @@ def schedule_from_definition(name: str, stored: object) -> ScheduleSettings:
 
 
 def fingerprint(settings: Settings) -> str:
-    """16 hex digits that change when what sync would apply changes: definitions, caps, names of disabled entries."""
+    """Return 16 hex digits that change whenever sync would apply other definitions, caps or disabled names."""
     applied: dict[str, Any] = {
         "schedules": {name: definition(schedule) for name, schedule in settings.schedules.items()},
         "disabled": sorted(settings.disabled_schedules),
@@ -78,7 +78,7 @@ def canonical(value: Any) -> str:
 
 
 def _seconds(span: timedelta | None) -> int | float | None:
-    """Whole seconds as an int, so that the JSON does not depend on how the duration was computed."""
+    """Return whole seconds as an int, so that the JSON does not depend on how the span was computed."""
     if span is None:
         return None
     return int(span.total_seconds()) if not span.microseconds else span.total_seconds()

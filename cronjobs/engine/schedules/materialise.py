@@ -1,7 +1,7 @@
-"""From a schedule's watermark to ledger rows and jobs: what was due, and what becomes of each occurrence.
+"""Settles due occurrences: from each schedule's watermark to ledger rows and jobs.
 
-Pure functions decide about each schedule by itself. The results for many are written together, in one short transaction
-with a handful of statements. So the distance to the database costs time per chunk, not per schedule.
+Pure functions decide about each schedule separately. The results for many schedules are written in one short
+transaction with a few statements. So a slow connection to the database costs time per chunk, not per schedule.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule, Watermark
 
 @dataclass
 class Materialised:
-    """The result of one pass: occurrences by outcome. ``busy``: schedules that another transaction was settling.
+    """The result of one call. ``counts`` counts occurrences by outcome.
 
-    ``left``: time was up, and more are due.
+    ``busy``: schedules that another transaction was settling. ``left``: time ran out while more occurrences were due.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -54,20 +54,20 @@ def materialise(
     before_writing: Callable[[Connection], int | None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Materialised:
-    """Settle every due occurrence, the longest due first, many schedules in each transaction.
+    """Settle all due occurrences, those that are due the longest first, with many schedules in each transaction.
 
-    Each schedule's ledger rows, jobs and new watermark are written in one transaction. *but*: schedules to leave alone
-    (their entry in the file is broken). When *go_on* returns False, the rest is left to the next call. If the database
-    refuses one schedule, that is reported as an event, and the others are still settled. *within*: how far back overlap
-    looks for the job types that ticks knew. *before_writing* begins each transaction, and returns the id of the tick
-    that settles. *put_aside*: a schedule's name or "" for all; before a pause that skips is changed, record what it
-    skipped, and turn what another pause holds back into a piece.
+    One transaction writes a schedule's ledger rows, jobs and new watermark. Schedules in *but* are left alone, because
+    their entry in the file is broken. When *go_on* returns False, the rest is left to the next call. If the database
+    refuses one schedule, an event reports that, and the others are still settled. Overlap counts jobs of the types that
+    a tick knew during the last *within*. *before_writing* starts each transaction, and returns the id of the tick that
+    settles. *put_aside* is used before a pause that skips is changed. It is a schedule's name, or "" for all. What the
+    pause skipped is then recorded, and what another pause holds back becomes a piece.
     """
     settling = Settling(database, emit, before_writing, go_on, within)
     done = settling.done
     for _ in range(2):
         _look(settling, but, put_aside)
-        if not settling.set_right:  # a watermark was in the future: only now do we know what is due
+        if not settling.set_right:  # else a watermark was in the future, and what is due is known only now
             break
     settling.settle_held()
     if done.left:
@@ -78,7 +78,7 @@ def materialise(
 
 
 def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> None:
-    """Settle what is due now, in one pass over all schedules."""
+    """Settle what is due now in one pass over all schedules."""
     last: StoredSchedule | None = None
     while True:
         with settling.database.read() as connection:
@@ -103,14 +103,14 @@ def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> No
 
 
 def weight(due: Due) -> tuple[int, int]:
-    """Return how many jobs *due* makes at most, and roughly how many bytes their payloads have."""
+    """Return at most how many jobs *due* creates, and roughly the size of their payloads in bytes."""
     jobs = [(len(part.run), len(repr(part.schedule.payload))) for part in due.parts]
     return sum(count for count, _ in jobs), sum(count * size for count, size in jobs)
 
 
 @dataclass
 class Settling:
-    """Writes chunk after chunk; ``held``: plans whose rows or queues others had locked, with the now of each plan."""
+    """Writes one chunk after another. ``held`` has plans that were locked by another session, with each plan's now."""
 
     database: Database
     emit: Callable[[events.Event], None]
@@ -144,7 +144,10 @@ class Settling:
         self.emit(events.schedule_broken(due.stored.name, f"the database refuses its job: {why}"))
 
     def settle_held(self) -> None:
-        """Retry the schedules that others had locked, usually for a moment. Longer locks are not waited for."""
+        """Retry the schedules that another session had locked, usually for a moment.
+
+        Longer locks are not waited for.
+        """
         for pause in PAUSES_S:
             if not self.held or not self.go_on():
                 break
@@ -170,17 +173,17 @@ def tell(written: SettledChunk, emit: Callable[[events.Event], None], done: Mate
 
 @dataclass(frozen=True)
 class SettledChunk:
-    """The ledger rows of a chunk, with their schedules' names, and events to emit; none of ``busy`` and ``held``.
+    """The rows and events of a chunk that was written. A ledger row comes with its schedule's name.
 
-    ``busy``: another tick has settled them since they were read. ``held``: another session has locked their row or
-    their queue (an enqueuer's open transaction), usually for a moment.
+    ``busy``: schedules that another tick has settled since they were read. ``held``: plans whose schedule or queue
+    another session has locked, usually for a moment. Both are not written.
     """
 
     rows: tuple[tuple[str, LedgerRow], ...]
     busy: tuple[str, ...]
     held: tuple[Due, ...]
     told: tuple[events.Event, ...] = ()
-    set_right: bool = False  # watermarks were in the future: look again at what is due by now
+    set_right: bool = False  # watermarks in the future were corrected, so look again for what is due
 
 
 def write(
@@ -191,8 +194,8 @@ def write(
     *,
     tick: int | None = None,
 ) -> SettledChunk:
-    """Settle the schedules of *chunk* that no other session has locked, in as many statements as one schedule takes."""
-    # The comparison makes it safe to write in the transaction what was computed outside it.
+    """Settle the schedules of *chunk* that no other session has locked. The number of statements is constant."""
+    # The plan was computed outside this transaction. Comparing ``settled`` makes it safe to write the plan here.
     locked = store.lock_rows(connection, [due.stored.id for due in chunk])
     mine = [due for due in chunk if locked.get(due.stored.id) == due.stored.settled]
     busy = tuple(
@@ -206,7 +209,7 @@ def write(
     queues = set().union(*wanted.values())
     with locked_room(connection, queues) if queues else nullcontext(Room({}, {})) as room:
         if room.held and (free := queues.difference(room.held)):
-            # The lock is all or nothing: ask for the other queues without those.
+            # The lock is all or nothing, so try again without the queues that are locked.
             with locked_room(connection, free) as rest:
                 room = Room(rest.caps, rest.waiting, (*room.held, *rest.held))
         held = tuple(due for due in mine if wanted[due.stored.id].intersection(room.held))
@@ -219,7 +222,7 @@ def write(
 
 
 def known_about(connection: Connection, mine: Sequence[Due], within: timedelta) -> dict[int, Known]:
-    """Return what the database knows about each of *mine*, by schedule id."""
+    """Return what the database knows about each schedule of *mine*, by schedule id."""
     ledger = store.ledger_above(connection, {due.stored.id: due.since for due in mine if not due.ahead})
     names = {due.stored.name for due in mine if any(part.run for part in due.parts)}
     busy = busy_schedules(connection, names, runnable_types(connection, within)) if names else {}
@@ -254,7 +257,7 @@ def _write(
 def _note_dropped(
     connection: Connection, mine: Sequence[Due], rows: Sequence[tuple[str, LedgerRow]], now: datetime
 ) -> None:
-    """Record what ``catch_up: all`` drops beyond its limit: nothing makes up for it, so a person must see it."""
+    """Record what ``catch_up: all`` drops beyond its limit. Nothing will make up for it, so a person must see it."""
     reasons = {part.why_dropped for due in mine for part in due.parts if part.dropped}
     found: dict[str, dict[str, object]] = {}
     for name, row in rows if reasons else ():
@@ -282,7 +285,7 @@ def _held_back(due: Due) -> events.Event:
 
 
 def _set_right(connection: Connection, ahead: Sequence[Due], now: datetime) -> list[events.Event]:
-    """Undo what a clock that was ahead did; the next look finds what is due by now."""
+    """Undo what a clock that was ahead did too early. The next look then finds what is really due."""
     from cronjobs.engine.crontime.timing import next_after
 
     timed = {due.stored.id: read(due.stored.name, due.stored.definition) for due in ahead}

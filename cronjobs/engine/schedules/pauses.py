@@ -1,4 +1,4 @@
-"""Turns rows of pauses and schedules into what ``planning`` needs, and finds what pauses hold back now."""
+"""Converts database rows to the pauses and schedule states of ``planning``, and finds what pauses hold back now."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from cronjobs.engine.store.sql import database_now
 
 
 def pauses_of(stored: StoredSchedule) -> list[Pause]:
-    """The pauses, in force or over, that stop or stopped a schedule."""
+    """Return all pauses that apply or applied to a schedule."""
     return [Pause(row.paused_at, row.until, bool(row.skip), row.said) for row in stored.pauses]
 
 
 def owed_by(stored: StoredSchedule) -> Owed:
-    """Return what a schedule owes. Raises ValueError for unreadable pieces."""
-    # JSON's null is an unreadable definition, not a retired schedule.
+    """Return what a schedule owes. Raises ValueError if its pieces cannot be read."""
+    # A definition of JSON null is unreadable. It does not mean that the schedule is retired.
     definition = None if stored.status != "active" else {} if stored.definition is None else stored.definition
     return Owed(stored.name, definition, stored.seen_until, pieces_from(stored.owed))
 
 
 def held_back_now(connection: Connection, schedules: Sequence[StoredSchedule] | None = None) -> dict[str, Range]:
-    """By schedule name: the occurrences that a pause in force holds back."""
+    """Return the occurrences that pauses hold back now, by schedule name."""
     now = database_now(connection)
     found = {}
     for stored in store.all_schedules(connection) if schedules is None else schedules:

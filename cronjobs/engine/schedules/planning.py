@@ -1,9 +1,9 @@
-"""Plan the occurrences that a schedule owes: watermark, pauses and older definitions in, a plan out. Pure.
+"""Plans the occurrences that a schedule owes, from its watermark, its pauses and its older definitions. Pure.
 
-A pause postpones: while one is in force its schedules are not settled, and when it ends ``catch_up`` decides once about
-the whole span, as after an outage. If a definition ends in the meantime, because its timing changes or its schedule is
-removed, it leaves a ``Piece``: the span that it still owes. A pause with ``skip`` does not postpone: what becomes due
-while it is in force is recorded as skipped, and nothing else.
+A pause postpones. While it is in force, its schedules are not settled. When it ends, ``catch_up`` decides once about
+the whole span, as after an outage. If a definition ends meanwhile, because the schedule is removed or its times change,
+the definition leaves a ``Piece``: the span that is still owed. A pause with ``skip`` does not postpone: an occurrence
+that becomes due while the pause is in force is only recorded as skipped.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, Range, dropped_rea
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.errors import CronjobsError
 
-if TYPE_CHECKING:  # imported on use: an idle tick does not need cron time
+if TYPE_CHECKING:  # imported when it is used, because an idle tick does not need it
     from cronjobs.engine.crontime.timing import Timing
 
-TIMING: Final = ("cron", "every_s", "timezone")  # these keys move occurrences; other edits keep the watermark
+TIMING: Final = ("cron", "every_s", "timezone")  # editing these keys changes when a schedule is due
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
 class Pause:
-    """A pause of everything or of a schedule, in force or over: it covers [``since``, ``until``)."""
+    """A pause of one schedule or of everything, in force or over. It covers [``since``, ``until``)."""
 
     since: datetime
     until: datetime | None  # None: until someone resumes
@@ -44,7 +44,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Piece:
-    """The occurrences in (``start``, ``end``] that a schedule owes by an earlier definition."""
+    """The occurrences in (``start``, ``end``] that a schedule still owes under an earlier definition."""
 
     definition: Mapping[str, Any]
     start: datetime
@@ -53,9 +53,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Owed:
-    """A schedule's state: all up to ``seen_until`` is settled, except what the ``pieces`` (oldest first) cover.
+    """A schedule's state. Everything up to ``seen_until`` is settled, except for the ``pieces`` (oldest first).
 
-    After that instant ``definition`` is in force, or if that is None the schedule is retired.
+    After ``seen_until`` the ``definition`` applies. If it is None, the schedule is retired.
     """
 
     name: str
@@ -66,19 +66,20 @@ class Owed:
 
 @dataclass(frozen=True)
 class Part:
-    """The outcomes of one span by its definition: ``missed``, ``coalesced`` into ``into``, then ``run``.
+    """What happens to the occurrences of one span: ``missed``, ``coalesced`` into ``into``, and ``run``.
 
-    ``run`` is oldest first; each becomes one job, if overlap allows it. ``skipped`` stands alone. ``dropped``: those
-    that ``catch_up: all`` was to run, beyond its limit; they count as missed, too, and a person must be told.
+    Each occurrence in ``run`` (oldest first) becomes one job, if overlap allows it. ``skipped`` is never combined with
+    the others. ``dropped`` are occurrences that ``catch_up: all`` could not run because of its limit. They count as
+    missed too, and a person must be told.
     """
 
     schedule: ScheduleSettings
     missed: Range | None = None
     coalesced: Range | None = None
-    into: datetime | None = None  # the occurrence whose run stands for them, in this part or a later one
+    into: datetime | None = None  # the occurrence whose run stands for ``coalesced``, in this part or a later one
     run: tuple[datetime, ...] = ()
     skipped: Range | None = None
-    why: str = ""  # why they are missed or skipped
+    why: str = ""  # why occurrences are missed or skipped
     dropped: Range | None = None
     why_dropped: str = ""
 
@@ -89,7 +90,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Held:
-    """The occurrences that a pause had held back. ``by`` describes the pause."""
+    """Occurrences that a pause held back. ``by`` describes the pause."""
 
     what: Range
     by: str
@@ -97,10 +98,10 @@ class Held:
 
 @dataclass(frozen=True)
 class Plan:
-    """The rows to write: the ``parts`` (oldest first), and the schedule's state afterwards.
+    """What to write: the ``parts`` (oldest first), and the schedule's new state.
 
-    ``held``: what pauses that have ended had held back, for the log. ``faults``: why definitions are unreadable; they
-    keep what they owe.
+    ``held``: what pauses that are now over held back, for the log. ``faults``: why definitions cannot be read. What is
+    owed under these stays owed.
     """
 
     parts: tuple[Part, ...]
@@ -112,10 +113,10 @@ class Plan:
 
 
 def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool = False) -> Plan | None:
-    """Decide about everything up to *now*. None: there is nothing to write.
+    """Decide about everything up to *now*. Return None if there is nothing to write.
 
-    *pauses*: those of the schedule and of everything, including past ones. *leaving*: the definition is about to end,
-    so what a pause holds back of it becomes a piece.
+    *pauses* are all pauses of the schedule and of everything, including past ones. *leaving*: the definition is about
+    to end, so whatever a pause holds back becomes a piece.
     """
     from cronjobs.engine.crontime.timing import next_after
 
@@ -128,7 +129,7 @@ def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool 
     spans = [] if current is None else _spans(current, owed.seen_until, now, pauses)
     skipped = [part for span in spans if (part := _skipped(span)) is not None]
     if in_force and not leaving and not any(span.skip for span in spans):
-        return None  # no job starts while a pause is in force, not even one that was due before it
+        return None  # no job is made while a pause is in force, not even for an occurrence from before the pause
     due = [span for span in spans if span.skip is None]
     kept: list[Piece] = []
     held: list[Held] = []
@@ -154,7 +155,7 @@ def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool 
 
 
 def held_back(owed: Owed, pauses: Iterable[Pause], now: datetime) -> Range | None:
-    """Return what a pause in force keeps from being settled now. None: nothing, or no pause is in force."""
+    """Return the occurrences that pauses hold back now, or None if there are none."""
     pauses = list(pauses)
     if not any(pause.in_force(now) for pause in pauses):
         return None
@@ -166,7 +167,7 @@ def held_back(owed: Owed, pauses: Iterable[Pause], now: datetime) -> Range | Non
 
 
 def joined(ranges: Sequence[Range]) -> Range | None:
-    """One range from the first occurrence to the last, with their number; others may lie in between."""
+    """Return one range from the first occurrence to the last, with the total count. There may be gaps in between."""
     if not ranges:
         return None
     count = sum(each.count for each in ranges)
@@ -178,7 +179,7 @@ def joined(ranges: Sequence[Range]) -> Range | None:
 
 @dataclass(frozen=True)
 class Timed:
-    """A definition that is readable."""
+    """A definition that could be read, with its schedule and its times."""
 
     definition: Mapping[str, Any]
     schedule: ScheduleSettings
@@ -187,13 +188,13 @@ class Timed:
 
 @dataclass(frozen=True)
 class _Span:
-    """The occurrences in (``start``, ``end``] by one definition; ``skip``: the pause that skips them."""
+    """The occurrences in (``start``, ``end``] under one definition. ``skip`` is the pause that skips them, or None."""
 
     timed: Timed
     start: datetime
     end: datetime
     skip: Pause | None = None
-    was_held: bool = False  # a piece: only a pause leaves one
+    was_held: bool = False  # the span is a piece, and only pauses leave pieces
 
     @property
     def all(self) -> Range | None:
@@ -204,7 +205,7 @@ class _Span:
 
 
 def occurrences(when: Timing, after: datetime, until: datetime) -> Range | None:
-    """The occurrences in (*after*, *until*], or None if there are none."""
+    """Return the occurrences in (*after*, *until*], or None if there are none."""
     from cronjobs.engine.crontime.timing import count_between
 
     count, first, last = count_between(when, after, until)
@@ -212,7 +213,10 @@ def occurrences(when: Timing, after: datetime, until: datetime) -> Range | None:
 
 
 def read(name: str, definition: Mapping[str, Any]) -> Timed:
-    """Read a definition. Raises ValueError if this version cannot, because a newer one or a person wrote it."""
+    """Read a definition.
+
+    Raises ValueError if this version cannot read it; a newer one or a person may have written it.
+    """
     from cronjobs.engine.crontime.timing import timing
 
     try:
@@ -231,12 +235,12 @@ def _read(name: str, definition: Mapping[str, Any], faults: list[str]) -> Timed 
 
 
 def cut(pieces: Sequence[Piece], now: datetime) -> tuple[Piece, ...]:
-    """The pieces, cut at *now*: a clock that was ahead may have made them longer."""
+    """Return the pieces, cut off at *now*. A clock that was ahead may have made them too long."""
     return tuple(replace(piece, end=min(piece.end, now)) for piece in pieces if piece.start < now)
 
 
 def _old(owed: Owed, now: datetime, faults: list[str]) -> tuple[list[_Span], list[Piece]]:
-    """The pieces as spans, and the unreadable ones, which are kept so that nothing is lost."""
+    """Return the pieces as spans, and the unreadable pieces. The latter are kept so that nothing is lost."""
     spans, unread = [], []
     for piece in cut(owed.pieces, now):
         timed = _read(owed.name, piece.definition, faults)
@@ -248,7 +252,7 @@ def _old(owed: Owed, now: datetime, faults: list[str]) -> tuple[list[_Span], lis
 
 
 def _spans(current: Timed, start: datetime, now: datetime, pauses: Sequence[Pause]) -> list[_Span]:
-    """(*start*, *now*], cut where a pause that skips begins or ends."""
+    """Return (*start*, *now*], split wherever a pause that skips begins or ends."""
     skips = [pause for pause in pauses if pause.skip and pause.since <= now]
     edges = {edge - MICROSECOND for pause in skips for edge in (pause.since, pause.until) if edge is not None}
     cuts = [start, *sorted(edge for edge in edges if start < edge < now), now]
@@ -259,7 +263,7 @@ def _spans(current: Timed, start: datetime, now: datetime, pauses: Sequence[Paus
     ]
 
 
-# --- what becomes of them ---------------------------------------------------------------------------------------------
+# --- deciding the outcomes --------------------------------------------------------------------------------------------
 
 
 def _skipped(span: _Span) -> Part | None:
@@ -268,7 +272,7 @@ def _skipped(span: _Span) -> Part | None:
 
 
 def _held(spans: Sequence[_Span], pauses: Sequence[Pause]) -> list[Held]:
-    """Return what a pause that has ended held back of *spans*; each occurrence counts once."""
+    """Return which occurrences of *spans* were held back by pauses that are over. Each occurrence is counted once."""
     over = sorted((pause for pause in pauses if not pause.skip), key=lambda pause: pause.since)
     found = []
     for span in spans:
@@ -289,10 +293,10 @@ def _held(spans: Sequence[_Span], pauses: Sequence[Pause]) -> list[Held]:
 def _caught_up(spans: Sequence[_Span], held: Sequence[Held], now: datetime) -> list[Part]:
     """Return what to run of the occurrences of *spans*, oldest first.
 
-    An occurrence that is at most two minutes old is on time. Of older ones ``latest`` runs the newest within
-    ``catch_up_within`` and coalesces the others within it into that run; ``all`` runs the newest ``catch_up_limit`` of
-    them, oldest first; ``none`` runs none. Anything older is missed. Spans that differ only in their timing are decided
-    together; any other difference between two spans begins a new decision.
+    An occurrence at most two minutes old is on time. Anything older than ``catch_up_within`` is missed. Of the rest,
+    ``latest`` runs the newest, which stands for the others. ``all`` runs the newest ``catch_up_limit``, oldest first.
+    ``none`` runs nothing. Spans whose definitions differ only in their times are decided together. Any other difference
+    starts a new decision.
     """
     from cronjobs.engine.crontime.timing import newest_between
 
@@ -338,7 +342,7 @@ def _begin(part: Part) -> datetime:
 
 
 def pieces_from(stored: Any) -> tuple[Piece, ...]:
-    """The pieces from which ``stored_pieces`` made *stored*. Raises ValueError for anything else."""
+    """Return the pieces that ``stored_pieces`` wrote as *stored*. Raises ValueError if *stored* cannot be read."""
     try:
         return tuple(
             Piece(dict(each["definition"]), _instant(each["from"]), _instant(each["to"])) for each in stored or ()

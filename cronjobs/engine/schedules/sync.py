@@ -1,8 +1,8 @@
-"""Apply the file's schedules and caps of queues to the database: make a plan as data, apply it in chunks.
+"""Applies the file's schedules and queue caps to the database. Makes a plan as data, and applies it in chunks.
 
-A chunk is some whole schedules. For each schedule, one transaction settles what was due under the old definition and
-replaces it, so no occurrence is lost or done twice wherever a sync is interrupted. The file counts as applied with the
-last chunk; until then any host that has it continues.
+A chunk is a number of schedules. For each schedule, one transaction settles what was due under the old definition, and
+replaces the definition. So wherever a sync is interrupted, no occurrence is lost or run twice. The file counts as
+applied once the last chunk is committed. Until then, any host with this file continues the sync.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ from cronjobs.engine.store.ticks import AuditAct
 
 @dataclass(frozen=True)
 class Synced:
-    """``applied`` False: the plan was refused, or some schedules and queues (``left``) are still to be done."""
+    """The result of a sync.
+
+    Not ``applied``: the plan was refused, or schedules and queues (``left``) are still to do.
+    """
 
     applied: bool
     plan: SyncPlan
@@ -42,9 +45,10 @@ class Synced:
 
 @dataclass(frozen=True)
 class Edit:
-    """The change of one schedule: *was* is its row in force, perhaps under another name; *due*: what to settle first.
+    """The change of one schedule. ``was`` is its row in force, perhaps under an old name.
 
-    If ``wanted`` is None, it is retired. ``due`` is None if nothing is, and if the definition in force is unreadable.
+    If ``wanted`` is None, the schedule is retired. ``due`` is what to settle first. It is None if nothing is due, or if
+    the definition in force cannot be read.
     """
 
     name: str
@@ -64,16 +68,17 @@ def sync(
     before_writing: Callable[[Connection], int | None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Synced:
-    """Apply the file's schedules and caps. First settle what was due under old definitions, by those definitions.
+    """Apply the file's schedules and caps. What was due under old definitions is settled first, by those definitions.
 
-    When *go_on* returns False, the rest is left to the next sync of this file; so is what others have locked.
+    When *go_on* returns False, the rest is left to the next sync of this file. So are rows that other sessions have
+    locked.
     """
     applying = Applying(database, settings, emit, host, actor, before_writing, go_on)
     first = SyncPlan()
     for pause in (*PAUSES_S, None):
         with database.read() as connection:
-            # First: what another host applies between these reads then counts as newer than what we know, and we plan
-            # again.
+            # This must be read first. If another host applies a file between these reads, that then counts as newer
+            # than our data, and we plan again.
             applying.last_sync = ticks.last_sync(connection)
             now = database_now(connection)
             stored = store.all_schedules(connection)
@@ -82,14 +87,14 @@ def sync(
             in_force = ticks.file_in_force(connection)
         todo = compare(settings, stored, caps)
         if applying.rounds == 0:
-            # Removals that a person allowed stay allowed until the file is applied.
+            # If a person allowed removals, they stay allowed until the file is applied.
             if begun is not None and begun.subject == applying.mark and (begun.detail or {}).get("removals"):
                 allow_removals = True
             if todo.refused and not allow_removals:
                 return Synced(False, todo)
             first = todo
         elif todo.empty and begun is None and in_force == applying.mark:
-            return Synced(True, replace(first, refused=None))  # another tick has applied the same file, and logged it
+            return Synced(True, replace(first, refused=None))  # another tick has applied and logged the same file
         if applying.apply(todo, stored, now, removals=allow_removals) or applying.stopped:
             break
         if pause is None or not go_on() or applying.refused.issuperset(applying.left):
@@ -106,9 +111,9 @@ def sync(
 
 @dataclass
 class Applying:
-    """Applies one file. ``left``: schedules and queues that the latest round did not get to.
+    """Applies one file. ``left`` has the schedules and queues that are not done yet.
 
-    ``stopped``: time is up, or another sync is running. ``refused``: schedules that the database refuses.
+    ``stopped``: time is up, or another sync has taken over. ``refused``: schedules that the database refuses.
     """
 
     database: Database
@@ -122,7 +127,7 @@ class Applying:
     def __post_init__(self) -> None:
         self.mark = fingerprint(self.settings)
         self.in_parts = InParts(is_sqlite=self.database.is_sqlite)
-        self.last_sync = 0  # the newest audit entry that we know: our own, once we have begun
+        self.last_sync = 0  # the newest audit entry that we know; once we have begun, it is our own
         self.begun = False
         self.rounds = 0
         self.applied = self.stopped = False
@@ -130,7 +135,7 @@ class Applying:
         self.refused: set[str] = set()
 
     def apply(self, todo: SyncPlan, stored: Sequence[StoredSchedule], now: datetime, *, removals: bool) -> bool:
-        """Do *todo*, which was planned at *now*; return whether all of it is done."""
+        """Apply *todo*, which was planned at *now*. Return whether everything is done."""
         self.todo, self.now, self.removals = todo, now, removals
         self.rounds += 1
         edits = [edit for edit in _edits(todo, stored, self.settings.schedules, now) if edit.name not in self.refused]
@@ -173,7 +178,7 @@ class Applying:
                 begun = ticks.begin_sync(
                     connection, self.mark, actor=self.actor, host=self.host, at=self.now, removals=self.removals
                 )
-        # Only now, after the commit.
+        # State in memory changes only after the commit.
         if begun is not None:
             self.begun, self.last_sync = True, begun
         self.left, self.applied = dict.fromkeys(left), not left
@@ -191,7 +196,7 @@ class Applying:
         """Whether no other host has applied a file, or begun to, since this plan was made."""
         if ticks.last_sync(connection) == self.last_sync:
             return True
-        # The same file, before we began: plan what is left again.
+        # Another host began the same file before us: plan again for what is left.
         begun = ticks.unfinished_sync(connection)
         newest = begun.subject if begun is not None else ticks.file_in_force(connection)
         self.stopped = self.begun or newest != self.mark
@@ -200,10 +205,10 @@ class Applying:
     def _settle(
         self, connection: Connection, chunk: Sequence[Edit], tick: int | None
     ) -> tuple[list[Edit], SettledChunk]:
-        """Settle what was due under the definitions that end; return the edits that may be made now.
+        """Settle what was due under the old definitions. Return the edits that can be made now.
 
-        The others wait: a tick is settling their rows or has done so since they were read, or an enqueuer has locked
-        their queue.
+        The other edits wait. A tick is settling their schedule, or has settled it since it was read, or an enqueuer has
+        locked its queue.
         """
         locked = store.lock_schedules(connection, [edit.was for edit in chunk if edit.was is not None])
         free = [edit for edit in chunk if edit.was is None or edit.was.id in locked]
@@ -211,7 +216,7 @@ class Applying:
         within = remembered(self.settings.run.every)
         written = write(connection, due, self.now, within, tick=tick) if due else SettledChunk((), (), ())
         waiting = {found.stored.id for found in written.held}
-        # A schedule whose watermark was in the future must be looked at again, too.
+        # A schedule whose watermark was in the future must be planned again too.
         waiting |= {found.stored.id for found in due if found.ahead or found.stored.name in written.busy}
         return [edit for edit in free if edit.was is None or edit.was.id not in waiting], written
 
@@ -250,7 +255,8 @@ def _edits(
     edits = []
     for name in dict.fromkeys((*was, *todo.add, *todo.change, *todo.remove)):
         row = rows.get(was.get(name, name))
-        # What a pause holds back of a definition that ends becomes a piece, so that no pause stops a deploy.
+        # If a pause holds occurrences back, they become a piece when their definition ends. So no pause blocks a
+        # deploy.
         ends = name in todo.retimed or name in todo.remove
         due = None if row is None else plan_for(row, now, leaving=ends)
         settled = None if due is None or due.unreadable else due
@@ -262,13 +268,13 @@ def _definition(edit: Edit, mark: str, now: datetime) -> Definition:
     from cronjobs.engine.crontime.timing import next_after, timing
 
     assert edit.wanted is not None
-    # A schedule that is new, or returns, never fires for the past. If the definition in force is unreadable, the one
-    # that fixes it settles from the old watermark, so nothing is lost.
+    # A new or returning schedule never fires for the past. If the definition in force was unreadable, its replacement
+    # settles from the old watermark, so nothing is lost.
     seen_until = now if edit.was is None else edit.was.seen_until if edit.due is None else edit.due.seen_until
     when = timing(edit.wanted.cron, edit.wanted.every, edit.wanted.timezone)
     return Definition(edit.name, definition(edit.wanted), mark, seen_until, next_after(when, seen_until))
 
 
 def _queue(name: str) -> str:
-    """A queue's name among the names of what is left to do."""
+    """Return how a queue is named among the schedules in ``left``."""
     return f"queue {name}"

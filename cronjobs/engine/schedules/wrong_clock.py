@@ -1,8 +1,8 @@
 """Undoes what a clock that was ahead did too early, after it moved a schedule's watermark into the future.
 
-A job made for an instant still to come is cancelled if it has not started, and made again when its time comes. One that
-has started stays the occurrence's only job: its ledger row records that, and the tick reports it once. Ledger rows
-without a job are deleted, and occurrences that are past by the right clock are decided again.
+If a job was made for a future instant and has not started, it is cancelled, and made again when it is due. If it has
+started, it stays the only job of its occurrence: the ledger row says so, and the tick reports it once. Ledger rows
+without a job are deleted. Occurrences that are in the past by the right clock are decided again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ FUTURE_WATERMARK: Final = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Undo:
-    """``gone``: rows to delete; ``left``: what remains of them; ``early``: rows of jobs that started, with a reason.
+    """The corrections to one schedule's ledger.
 
-    ``seen_until``: the watermark from which occurrences are decided again.
+    ``gone`` are rows to delete, ``left`` what remains of them, and ``early`` the rows of jobs that started, with a
+    reason. Occurrences after the watermark ``seen_until`` are decided again.
     """
 
     gone: tuple[LedgerRow, ...]
@@ -47,10 +48,11 @@ def decide(
     when: Timing,
     now: datetime,
 ) -> Undo:
-    """Return what becomes of ledger *rows* that a clock wrote while it was ahead.
+    """Return how to correct the ledger *rows* that were written by a clock that was ahead.
 
-    *taken_back* and *begun* (with its last attempt) are jobs that were made for instants still to come. A job in
-    neither (someone cancelled it, or has locked its row) is fine: it is due in its time.
+    *taken_back* and *begun* are ids of jobs that were made for future instants: those now cancelled, and those that
+    started (with their last attempt). A job in neither was cancelled by someone else, or its row is locked. It can
+    stay: it is due in its time.
     """
     gone, left, early = [], [], []
     seen_until = now
@@ -70,7 +72,10 @@ def decide(
 
 
 def _ran_early(row: LedgerRow, attempt: int | None, now: datetime) -> str:
-    """The ledger's reason. When exactly it ran is unknown: before *now* by a right clock, as shown by a wrong one."""
+    """Return the ledger's reason.
+
+    It shows *now* by the right clock, which is the latest the job ran, and the wrong time.
+    """
     shown = "" if row.decided_at is None else f", when it showed {row.decided_at.isoformat(timespec='seconds')}"
     which = "" if attempt is None else f"{UP_TO_ATTEMPT} {attempt}"
     return f"{RAN_EARLY} {now.isoformat(timespec='seconds')} or before, wrong clock{shown}{which}"
@@ -79,8 +84,8 @@ def _ran_early(row: LedgerRow, attempt: int | None, now: datetime) -> str:
 def undo(
     connection: Connection, ahead: Mapping[int, Timed], now: datetime
 ) -> tuple[dict[int, datetime], list[events.Event]]:
-    """Undo what was done too early for *ahead*, by schedule id; return the new watermarks, and events to emit."""
-    # Anything older than catch_up_within would not be caught up in any case.
+    """Undo what was done too early for *ahead* (by schedule id). Return the new watermarks, and events to emit."""
+    # Anything older than catch_up_within would not be caught up anyway.
     limits = {id_: now - timed.schedule.catch_up_within for id_, timed in ahead.items()}
     rows = {
         schedule_id: [row for row in rows if row.last_for > now or _decided_ahead(row, now)]
