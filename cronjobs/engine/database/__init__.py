@@ -1,1 +1,1 @@
-"""One connection: how it is opened, how it takes turns to write, what its errors mean, and the tables."""
+"""Opens connections, lets writers take turns, maps database errors to exceptions, and defines the tables."""

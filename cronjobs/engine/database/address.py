@@ -17,7 +17,7 @@ from cronjobs.errors import (
 
 @dataclass(frozen=True)
 class Address:
-    """A database URL as cronjobs uses it, with our driver and without the schema. ``str()`` hides the password."""
+    """A database URL with the driver that we use, and its schema kept separately. ``str()`` hides the password."""
 
     url: URL
     schema: str | None = None
@@ -27,7 +27,7 @@ class Address:
         return self.url.get_backend_name() == "sqlite"
 
     def __str__(self) -> str:
-        # The query may contain a password, too (libpq accepts ?password=…), and so may a misspelt option.
+        # The query may contain a password too (libpq accepts ?password=…). A misspelt option may also be a secret.
         hidden = {
             key: value if masking.is_public_option(key, str(value)) else masking.MASK
             for key, value in self.url.query.items()
@@ -43,7 +43,7 @@ class Address:
 
 _SEVERAL: Final = "several-hosts"
 
-# Parameters of other tools' URLs (Prisma's, asyncpg's) that libpq would refuse.
+# Parameters for other tools (Prisma, asyncpg) that libpq would refuse.
 _NOT_LIBPQ: Final = (
     "schema",
     "pgbouncer",
@@ -56,14 +56,14 @@ _NOT_LIBPQ: Final = (
 
 
 def parse_url(text: str, schema: str | None = None) -> Address:
-    """Read a database URL in any form that apps use.
+    """Parse a database URL in any of the forms that apps use.
 
-    ``postgres://``, ``postgresql+asyncpg://``, ``+psycopg2`` and Prisma's ``?schema=`` all become psycopg 3;
-    ``sqlite+aiosqlite://`` becomes sqlite3. Several hosts are written as for libpq, ``one:5432,two:5433``. An explicit
-    *schema* wins over the URL's. Raises UsageError, whose message contains no password.
+    ``postgres://``, ``postgresql+asyncpg://``, ``+psycopg2`` and Prisma's ``?schema=`` all become psycopg 3 URLs, and
+    ``sqlite+aiosqlite://`` becomes a sqlite3 URL. Several hosts are written as for libpq: ``one:5432,two:5433``.
+    *schema* overrides the URL's. Raises UsageError, whose message contains no password.
     """
     try:
-        text.encode()  # a path of other bytes has surrogates here, which no URL can write
+        text.encode()  # a path that is not UTF-8 has surrogates here, which a URL cannot contain
         url = make_url(_hosts_apart(_escaped_userinfo(text)))
     except (ArgumentError, ValueError):
         raise UsageError(
@@ -72,7 +72,7 @@ def parse_url(text: str, schema: str | None = None) -> Address:
     match url.drivername.partition("+")[0]:
         case "postgres" | "postgresql":
             in_url = url.query.get("schema")
-            ssl = url.query.get("ssl")  # asyncpg's name for sslmode, with the same values
+            ssl = url.query.get("ssl")  # what asyncpg calls sslmode; the values are the same
             url = url.set(drivername="postgresql+psycopg").difference_update_query([*_NOT_LIBPQ, "ssl"])
             if isinstance(ssl, str) and "sslmode" not in url.query:
                 url = url.update_query_dict({"sslmode": {"true": "require", "false": "disable"}.get(ssl.lower(), ssl)})
@@ -89,9 +89,9 @@ def parse_url(text: str, schema: str | None = None) -> Address:
 
 
 def _escaped_userinfo(text: str) -> str:
-    """Escape each @ in a password, which people forget.
+    """Escape each @ in a password, because people forget to.
 
-    Otherwise the rest of the password would be read as the host.
+    Otherwise the part of the password after an @ would be read as the host.
     """
     scheme, separator, rest = text.partition("://")
     end = next((place for place, character in enumerate(rest) if character in "/?#"), len(rest))
@@ -100,7 +100,7 @@ def _escaped_userinfo(text: str) -> str:
 
 
 def _hosts_apart(text: str) -> str:
-    """Several hosts, ``user@one:5432,two:5433/name``, as SQLAlchemy reads them: ``user@/name?host=one:5432&host=…``."""
+    """Rewrite several hosts, ``user@one:5432,two:5433/name``, for SQLAlchemy: ``user@/name?host=one:5432&host=…``."""
     scheme, separator, rest = text.partition("://")
     place, slash, path = rest.partition("/")
     userinfo, at, hosts = place.rpartition("@")

@@ -1,6 +1,6 @@
-"""A driver's connection that belongs to somebody else, as a full SQLAlchemy Connection that reads and writes.
+"""Makes a full SQLAlchemy Connection from a driver's connection that belongs to someone else.
 
-``user_connections`` is smaller and faster: only what an enqueue needs.
+``user_connections`` does the same for enqueueing only, and is smaller and faster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cronjobs.engine.database.user_connections import PlainConnection, no_connec
 
 
 class KeptConnection:
-    """A driver's connection that SQLAlchemy uses, but neither ends, closes nor sets up."""
+    """A driver's connection that SQLAlchemy can use, but cannot commit, roll back, close or configure."""
 
     def __init__(self, plain: PlainConnection) -> None:
         self._plain = plain
@@ -25,7 +25,7 @@ class KeptConnection:
     def rollback(self) -> None: ...
     def close(self) -> None: ...
     def create_function(self, *_: Any, **__: Any) -> None:
-        """Keep the owner's REGEXP."""
+        """Do nothing, to keep the owner's REGEXP function."""
 
     def cursor(self, *_: Any, **__: Any) -> Any:
         cursor = self._plain.cursor()
@@ -33,14 +33,17 @@ class KeptConnection:
             from psycopg.types.datetime import TimestamptzLoader
             from psycopg.types.json import JsonbLoader, JsonLoader
 
-            cursor.adapters.register_loader("timestamptz", TimestamptzLoader)  # USE_TZ = False: local time
+            cursor.adapters.register_loader("timestamptz", TimestamptzLoader)  # Django's depends on USE_TZ
             cursor.adapters.register_loader("jsonb", JsonbLoader)  # Django's returns text
             cursor.adapters.register_loader("json", JsonLoader)
         return cursor
 
 
 def by_sqlalchemy(raw: Any, what: str) -> Connection:
-    """An SQLAlchemy Connection on *raw*, which is open and stays its owner's. *what*: the caller's name, for errors."""
+    """Return an SQLAlchemy Connection that uses *raw*. *raw* must be open, and remains its owner's.
+
+    *what* is the caller's name, for error messages.
+    """
     plain = plain_connection(raw)
     if plain is None:
         raise no_connection(what, "Connection or Session", raw)

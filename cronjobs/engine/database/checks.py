@@ -1,4 +1,4 @@
-"""Parts that several CHECKs of the tables share."""
+"""Parts that several tables use in their CHECK constraints."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from sqlalchemy import CheckConstraint
 
 from cronjobs.engine.database.column_types import SQLITE_FIRST_INSTANT, SQLITE_LAST_INSTANT
 
-# A number of ten bytes in jsonb can have 131,072 digits as text, or 16,383 decimals, and compression makes one byte of
-# a thousand. "strict": lax would visit the items of an array twice. The quotient has as many decimals as the number, if
-# those are more than sixteen: 0.33 * 3 is 1 less 1e-2. A number nearer to 0 than 1e-400 has more than 400 decimals.
+# Ten bytes of jsonb can hold a number with 131,072 digits, or with 16,383 decimals. Compression can pack a thousand
+# bytes into one. "strict", because lax mode would visit the items of an array twice. If the number has n decimals, and
+# n is above sixteen, so has the quotient, and three times the quotient is 1 - 10^-n (compare 0.33 * 3). A number nearer
+# to 0 than 1e-400 has more than 400 decimals.
 ODD_NUMBERS: Final = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 * 3 > 1 - 1e-400)"
 
 
 def instants(*columns: str) -> list[CheckConstraint]:
-    """CHECKs that SQLite's instants are microseconds. PostgreSQL has a type for them."""
+    """Return CHECKs that SQLite's instants are microseconds.
+
+    On PostgreSQL their type ensures that they are instants.
+    """
     return [
         CheckConstraint(
             f"{column} IS NULL OR (typeof({column}) = 'integer' AND {column} BETWEEN {SQLITE_FIRST_INSTANT} "
@@ -27,12 +31,12 @@ def instants(*columns: str) -> list[CheckConstraint]:
 
 
 def has_odd_number(column: str) -> str:
-    """Whether a number in jsonb *column* is beyond ±1e400, or has more than 400 decimals."""
+    """Return SQL: whether a number in the jsonb *column* is beyond ±1e400, or has more than 400 decimals."""
     return f"jsonb_path_exists({column}, '{ODD_NUMBERS}')"
 
 
 def lengths(name: str, condition: str, /, **longest: int) -> list[CheckConstraint]:
-    """A CHECK on lengths in bytes, which both databases count alike; *condition* wraps it."""
+    """Return CHECKs that limit lengths in bytes, which both databases count alike. *condition* wraps the limits."""
     return [
         CheckConstraint(
             condition.replace("...", " AND ".join(_within(count, column, most) for column, most in longest.items())),

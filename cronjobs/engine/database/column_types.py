@@ -1,4 +1,4 @@
-"""Column types that mean the same on both databases: instants, JSON, the server's clock and user."""
+"""Column types and functions that mean the same on both databases: instants, JSON, the server's clock and user."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from cronjobs.engine.rules.payload import read_json
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
-# SQLite holds instants as whole microseconds. This range refuses what people write by mistake: text, seconds and
-# milliseconds are below it (1973 in microseconds), nanoseconds above it (the end of year 9999).
+# SQLite stores instants as whole microseconds. This range excludes common mistakes. Text, seconds and milliseconds are
+# below it (it starts in 1973), and nanoseconds are above it (it ends with the year 9999).
 SQLITE_FIRST_INSTANT: Final = 100_000_000_000_000
 SQLITE_LAST_INSTANT: Final = 253_402_300_799_999_999
 # "infinity", or a year that Python's datetime cannot hold, would crash every program that reads the row.
@@ -37,7 +37,7 @@ class Instant(TypeDecorator[datetime]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name == "postgresql":
-            # imports every PostgreSQL dialect: SQLite's ticks do without
+            # this imports all PostgreSQL dialects, which a tick on SQLite does not need
             from sqlalchemy.dialects.postgresql import TIMESTAMP
 
             return dialect.type_descriptor(TIMESTAMP(timezone=True))
@@ -64,13 +64,16 @@ def to_microseconds(instant: datetime) -> int:
     return (instant - EPOCH) // MICROSECOND
 
 
-@lru_cache(maxsize=128)  # the rows of one claim share instants
+@lru_cache(maxsize=128)  # many rows of one claim have the same instants
 def from_microseconds(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
 
 
 class Json(TypeDecorator[Any]):
-    """JSONB on PostgreSQL, text on SQLite (a column declared JSON has numeric affinity there: '"5"' would become 5)."""
+    """JSON: JSONB on PostgreSQL, text on SQLite.
+
+    On SQLite, a column declared as JSON would have numeric affinity, and '"5"' would become 5.
+    """
 
     impl = Text
     cache_ok = True
@@ -94,7 +97,7 @@ class Json(TypeDecorator[Any]):
 
 
 class server_now(FunctionElement[datetime]):  # noqa: N801 SQL functions are lower case
-    """The database's clock as a column default."""
+    """The current time by the database's clock, as a column default."""
 
     inherit_cache = True
     type = Instant()
@@ -107,14 +110,14 @@ def _server_now_postgresql(element: server_now, compiler: SQLCompiler, **kw: Any
 
 @compiles(server_now, "sqlite")
 def _server_now_sqlite(element: server_now, compiler: SQLCompiler, **kw: Any) -> str:
-    # unixepoch('subsec') needs SQLite 3.42; julianday() loses whole milliseconds to its float.
+    # unixepoch('subsec') needs SQLite 3.42. julianday() is a float, which is off by up to milliseconds.
     return (
         "(CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) * 1000)"
     )
 
 
 class server_caller(FunctionElement[str]):  # noqa: N801
-    """SQL for the connection's user and application name, as the database knows them."""
+    """The connection's user and application name, as the database knows them."""
 
     inherit_cache = True
     type = Text()

@@ -1,7 +1,7 @@
-"""Engine, pragmas, timeouts, and turns to write.
+"""Opens the engine, sets pragmas and timeouts, and lets writers take turns.
 
-Both drivers run in autocommit and the ``begin`` event opens the transaction, so one round trip carries BEGIN and the
-timeouts (``SET LOCAL``, because nothing may outlive the transaction in PgBouncer's transaction mode).
+Both drivers run in autocommit mode. The ``begin`` event opens the transaction, so that one round trip carries BEGIN and
+the timeouts. The timeouts use ``SET LOCAL``: in PgBouncer's transaction mode, no setting may outlive the transaction.
 """
 
 from __future__ import annotations
@@ -50,38 +50,38 @@ T = TypeVar("T")
 
 OLDEST_SERVER: Final = 14
 OLDEST_SQLITE: Final = (3, 35)  # RETURNING
-BUSY_TIMEOUT_MS: Final = 20  # short: taking turns makes it fair, not SQLite's own polling
-LEAST_PATIENCE_S: Final = 0.05  # for a last write, even when time is up
+BUSY_TIMEOUT_MS: Final = 20  # short, because writers take turns, which is fairer than SQLite's own polling
+LEAST_PATIENCE_S: Final = 0.05  # for one last write, even when time is up
 READ_PATIENCE_S: Final = 5.0
-SETTLE_S: Final = 8.0  # for a restarting server to return, so that we can ask whether a COMMIT succeeded
+SETTLE_S: Final = 8.0  # how long a restarting server may take until we can ask it whether a COMMIT succeeded
 SETTLE_PAUSE_S: Final = 0.1
-HANDLER_LIMIT_S: Final = 2.0  # how long ctx.transaction() may keep SQLite's only write lock
-LONGEST_WAIT_S: Final = 86_400.0  # PostgreSQL counts milliseconds in 32 bits
-HANDLER_PATIENCE_S: Final = 30.0  # how long ctx.transaction() waits for that lock behind others
+HANDLER_LIMIT_S: Final = 2.0  # how long ctx.transaction() may hold SQLite's only write lock
+LONGEST_WAIT_S: Final = 86_400.0  # PostgreSQL's timeouts are milliseconds in 32 bits
+HANDLER_PATIENCE_S: Final = 30.0  # how long ctx.transaction() waits for other writers
 
 
 class Database(OutOfReach):
-    """The jobs database: ``read()`` and ``write()`` yield a connection inside a transaction.
+    """The jobs database. ``read()`` and ``write()`` yield a connection inside a transaction.
 
-    ``clock`` matters on SQLite, whose clock is the host's, and in tests. Errors of the server or the file become
-    DatabaseError, in one line, without a password.
+    ``clock`` is used on SQLite, where the host's clock is the database's clock, and in tests. Errors of the server or
+    the file are raised as DatabaseError, with a one-line message that contains no password.
     """
 
     def __init__(self, address: Address, *, clock: Clock = SYSTEM, connections: int = 8) -> None:
         super().__init__()
         self.address = address
         self.clock = clock
-        self.give_up_at = math.inf  # on the monotonic clock: nobody waits for a turn past this
-        self._turns = Turns(str(address), str(address.url.database), clock)  # SQLite's
+        self.give_up_at = math.inf  # on the monotonic clock; no write waits for its turn beyond this
+        self._turns = Turns(str(address), str(address.url.database), clock)  # used on SQLite only
         self.engine = _engine(address, clock, connections)
-        self._sessions: WeakSet[Any] = WeakSet()  # with a server
+        self._sessions: WeakSet[Any] = WeakSet()  # connections to a PostgreSQL server
         if not address.is_sqlite:
             event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))
 
     def forked(self) -> None:
-        """In a forked copy: close the sockets, so that the server notices our end and gets nothing from the copy."""
+        """Close the sockets in a forked copy. The server then notices when we exit, and gets no data from the copy."""
         for session in list(self._sessions):
-            with suppress(Exception):  # it is broken already
+            with suppress(Exception):  # the session is already broken
                 replace_by_nothing(session.fileno())
 
     @property
@@ -90,17 +90,17 @@ class Database(OutOfReach):
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A snapshot for reading. Whatever is written in it is rolled back."""
+        """Yield a connection with a snapshot for reading. Anything written in the block is rolled back."""
         with self._told(), self.engine.connect() as connection:
             if self.is_sqlite:
                 self._take_snapshot(connection)
             yield connection
 
     def _take_snapshot(self, connection: Connection) -> None:
-        """Wait while another process is opening or closing the file. Readers wait for nothing else.
+        """Start reading. Waits while another process is opening or closing the file; readers wait for nothing else.
 
-        The first process to open the file recovers the log of one that was killed, and the last to close it removes the
-        log; each needs the file to itself for that moment.
+        The first process to open the file recovers the log that a killed process left. The last process to close it
+        removes the log. Each needs the file to itself for that moment.
         """
         self._while_locked(
             lambda: connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1"),
@@ -110,14 +110,16 @@ class Database(OutOfReach):
 
     @contextmanager
     def write(self, *, patience: float = 10.0, next_in_line: bool = False) -> Iterator[Connection]:
-        """One short write transaction, committed at the end of the block.
+        """Yield a connection with one short write transaction, which is committed at the end of the block.
 
-        On SQLite writers take turns: threads at a turnstile, processes by flock on files beside the database, because
-        SQLite's own busy handler is not fair. Raises DatabaseBusy after *patience* seconds without a turn.
+        On SQLite, writers take turns, because SQLite's own busy handler is not fair. Threads take turns by a condition,
+        and processes by flock on files beside the database. Raises DatabaseBusy after *patience* seconds without a
+        turn.
 
-        On PostgreSQL the reply to COMMIT can get lost. Then we ask the server what became of it, so that an error means
-        "nothing was written" and the block may be repeated. If the server cannot be asked, CommitUnknown is raised.
-        *next_in_line* is for the loop, which goes before other threads, and resolves such a COMMIT from its own rows.
+        On PostgreSQL, the reply to COMMIT can get lost. Then the server is asked whether the transaction was committed.
+        So an error means that nothing was written, and the block may be repeated. If the server cannot be asked,
+        CommitUnknown is raised. *next_in_line* is for the loop: it goes before other threads, and finds out from its
+        own rows whether such a COMMIT succeeded.
         """
         with self._told():
             if not self.is_sqlite:
@@ -133,17 +135,17 @@ class Database(OutOfReach):
 
     @contextmanager
     def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
-        """A write transaction for user code that has *remaining_s* left.
+        """Yield a connection with a write transaction for user code that has *remaining_s* left, and a check.
 
-        Yields a check to call before its last statements.
+        Call the check before our last statements.
 
-        The connection is like one of the user's own: our schema is not put before table names (``with_tables`` does
-        that), and the session keeps its time zone. On SQLite it is rolled back after 2 s: TransactionTooLong.
+        The connection is like the user's own: table names do not get our schema (``with_tables`` adds it), and the
+        session keeps its time zone. On SQLite the transaction is rolled back after 2 s, with TransactionTooLong.
         """
         with self._told():
             if not self.is_sqlite:
-                # The user's statements may take as long as the job; after that the server ends what a frozen runner
-                # began.
+                # The user's statements may take as long as the job. After that, the server ends them, in case the
+                # runner is frozen.
                 limits_ms = dict.fromkeys(_OF_USERS, int((min(remaining_s, LONGEST_WAIT_S) + 5) * 1000))
                 opening = begin(TIMEOUTS | limits_ms, MARK)
                 engine = self.engine.execution_options(cronjobs_begin=opening, schema_translate_map={})
@@ -169,7 +171,7 @@ class Database(OutOfReach):
                 yield connection, end
 
     def with_tables(self, connection: Connection) -> Connection:
-        """The *connection* of ``handler_transaction`` for statements about our tables."""
+        """Prepare the *connection* of ``handler_transaction`` for statements on our own tables."""
         from cronjobs.engine.database.user_connections import in_schema
 
         return in_schema(connection, self.address.schema)
@@ -191,9 +193,9 @@ class Database(OutOfReach):
             if session.pop(_UNCONFIRMED, False):
                 raise CommitUnconfirmed(str(self.address))
         except DBAPIError as error:
-            # Without a number nothing was written, or the COMMIT was never sent.
+            # Without a number, nothing was written, or COMMIT was never sent.
             if isinstance(error.orig, sqlite3.Error):
-                raise  # an error of the database that is copied from
+                raise  # an error of the SQLite database that is being copied
             if number is None or not isinstance(tell(self.address, error), DatabaseUnreachable):
                 raise
             reason = _reason(self.address, error)
@@ -204,7 +206,10 @@ class Database(OutOfReach):
                     raise DatabaseUnreachable(str(self.address), f"{reason}: nothing was written") from error
 
     def _was_committed(self, number: str, life: str | None) -> bool | None:
-        """Whether transaction *number* of that *life* of the server was committed. None: no answer in time."""
+        """Whether the server committed transaction *number*, which began in that *life* of the server.
+
+        None means that there was no answer in time.
+        """
         give_up_at = min(self.clock.monotonic() + SETTLE_S, self.give_up_at)
         while True:
             try:
@@ -212,12 +217,12 @@ class Database(OutOfReach):
                     status, now = connection.exec_driver_sql(_WHAT_BECAME, (number,)).one()
             except DBAPIError as error:
                 if getattr(error.orig, "sqlstate", None) == _IN_THE_FUTURE:
-                    return False  # the server crashed, and no longer knows this transaction
+                    return False  # the server crashed and has forgotten this transaction
             else:
                 if status == "aborted":
                     return False
                 if status == "committed":
-                    # After a crash the server reuses numbers that were never committed.
+                    # After a crash, the server reuses the numbers of transactions that were never committed.
                     return True if now == life else None
             if self.clock.monotonic() >= give_up_at:
                 return None
@@ -234,7 +239,7 @@ class Database(OutOfReach):
             raise DatabaseBusy(str(self.address), self.clock.monotonic() - started) from None
 
     def _while_locked(self, do: Callable[[], T], until: float, poll_s: float) -> T:
-        """Repeat *do* until that instant, while another process holds SQLite's lock."""
+        """Repeat *do* while another process holds SQLite's lock, but not beyond *until*."""
         return patiently(do, clock=self.clock, until=until, errors=DBAPIError, worth=is_locked, pauses=repeat(poll_s))
 
     @contextmanager
@@ -245,7 +250,7 @@ class Database(OutOfReach):
             yield
         except DBAPIError as error:
             if isinstance(error.orig, sqlite3.Error) is not self.is_sqlite:
-                raise  # an error of another database, whose block surrounds this one or is inside it
+                raise  # an error of another database, whose block is around this block or inside it
             raise tell(self.address, error) from error
 
     def close(self) -> None:
@@ -255,7 +260,7 @@ class Database(OutOfReach):
 
 
 def require_sqlite(url: str) -> None:
-    """Raise SqliteTooOld, which names *url*, if this Python's SQLite is too old."""
+    """Raise SqliteTooOld if this Python's SQLite is too old. The message names *url*."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise SqliteTooOld(url, sqlite3.sqlite_version)
 
@@ -273,7 +278,8 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
     if address.is_sqlite:
         require_sqlite(str(address))
         _create_private(Path(str(address.url.database)), address)
-        # autocommit: our own BEGIN decides (see _open_sqlite); the pool gives a connection to any thread, one at a time
+        # autocommit, because we send BEGIN ourselves (_open_sqlite); the pool lets one thread at a time use a
+        # connection
         options["connect_args"] = {"isolation_level": None, "check_same_thread": False, "factory": StayingConnection}
         engine = create_engine(address.url, **options)
         event.listen(engine, "connect", _prepare_sqlite)
@@ -281,13 +287,13 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
         return engine
     defaults = {"connect_timeout": CONNECT_TIMEOUT_S} | KEEPALIVES
     options["connect_args"] = {key: value for key, value in defaults.items() if key not in address.url.query}
-    # prepare_threshold: a prepared statement belongs to a session, which PgBouncer passes on to other clients.
+    # prepare_threshold: prepared statements belong to a session, which PgBouncer shares among its clients.
     options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
-    # Otherwise each process looks up that type in a transaction of its own before the first statement.
+    # Otherwise each process would look up hstore, in a transaction of its own, before its first statement.
     options["use_native_hstore"] = False
     try:
         engine = create_engine(address.url, **options)
-    except (ImportError, NoSuchModuleError):  # psycopg is missing, or its libpq
+    except (ImportError, NoSuchModuleError):  # psycopg or its libpq is missing
         raise DriverMissing(str(address)) from None
     event.listen(engine, "do_connect", partial(_connect_postgresql, address))
     event.listen(engine, "begin", _open_postgresql)
@@ -295,9 +301,9 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
 
 
 def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
-    """Connect. Refuse a server that is too old, or a database without an encoding."""
+    """Connect to a server. Refuse a server that is too old, or a database that has no encoding."""
     connection = dialect.connect(*arguments, **options)
-    # client_connection_check_interval is new in 14. Without it a dead runner's SQL goes on, and even commits.
+    # client_connection_check_interval is new in 14. Without it, a dead runner's SQL keeps running, and may even commit.
     if (version := connection.info.server_version // 10_000) < OLDEST_SERVER:
         connection.close()
         raise ServerTooOld(str(address), version)
@@ -309,15 +315,15 @@ def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: 
 
 
 def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:
-    """Note that a COMMIT stopped waiting for a synchronous standby. The server only warns, in any language."""
+    """Remember that a COMMIT stopped waiting for a synchronous standby. The server only warns, and in any language."""
     if notice.source_function == "SyncRepWaitForLSN":
         session[_UNCONFIRMED] = True
 
 
 def _create_private(file: Path, address: Address) -> None:
-    """Create the file with mode 0600, before SQLite creates it with cron's umask.
+    """Create the file with mode 0600. If SQLite created it, it would use cron's umask.
 
-    SQLite gives its -wal and -shm files the same mode.
+    SQLite gives its -wal and -shm files the same mode as the database file.
     """
     if not file.parent.is_dir():
         raise DatabaseError(f"database {address} cannot be made: there is no folder {file.parent}")
@@ -332,7 +338,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     try:
         _set_pragmas(connection)
     except sqlite3.Error:
-        connection.close()  # the pool does not own it yet
+        connection.close()  # the pool does not know it yet, and would not close it
         raise
 
 
@@ -340,8 +346,8 @@ def _set_pragmas(connection: sqlite3.Connection) -> None:
     connection.text_factory = decoded  # another program may have written bytes that are not UTF-8
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-    # WAL: readers and the one writer do not wait for each other. FULL: a committed job survives a power cut.
-    # Switching to WAL needs the file alone, and SQLite does not call its busy handler for that lock.
+    # WAL: readers and the one writer do not block each other. FULL: a committed job survives a power failure.
+    # Switching to WAL needs an exclusive lock, for which SQLite does not call its busy handler.
     patiently(
         partial(_turn_wal_on, cursor),
         errors=sqlite3.OperationalError,
@@ -350,7 +356,7 @@ def _set_pragmas(connection: sqlite3.Connection) -> None:
     )
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
-    # A claim's payloads are in memory anyway, and a full /var/tmp must not stop jobs on a disk with room.
+    # A claim's payloads are in memory anyway. A full /var/tmp must not stop jobs while the database's disk has room.
     cursor.execute("PRAGMA temp_store = MEMORY")
     cursor.close()
 
@@ -361,17 +367,17 @@ def _turn_wal_on(cursor: sqlite3.Cursor) -> None:
 
 
 def _open_sqlite(connection: Connection) -> None:
-    # IMMEDIATE: a deferred transaction that reads and then writes fails at once if another writer came in between.
+    # IMMEDIATE: a deferred transaction that reads first cannot write if another writer came in between.
     write = connection.get_execution_options().get("cronjobs_write")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
-_UNCONFIRMED: Final = "cronjobs_unconfirmed"  # key in a connection's ``info``
+_UNCONFIRMED: Final = "cronjobs_unconfirmed"  # a key in a connection's ``info``
 
-# Whatever the server, the database, the role or the URL sets: the server converts between its encoding and this.
+# Overrides any setting of the server, the database, the role or the URL. The server converts to its own encoding.
 _IN_UTF8: Final = "SET LOCAL client_encoding = 'UTF8'"
-# Otherwise a crash of the server takes back what we have reported: a claim, an end, an effect. A stricter setting
-# stays.
+# Without this, a crash of the server could undo what we have already reported: a claim, an outcome, an effect. A
+# stricter setting is kept.
 _DURABLE: Final = (
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
@@ -379,7 +385,7 @@ _POSTGRESQL_BEGIN: Final = begin(TIMEOUTS, *SET_SETTINGS)
 _OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
-# A crash resets the statistics, even if only one backend was killed and the server restarted itself.
+# A crash resets the statistics, even if only one backend was killed and the server restarted by itself.
 _LIFE: Final = "concat(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))"
 _NUMBER: Final = f"SELECT pg_current_xact_id_if_assigned()::text, {_LIFE}"
 _WHAT_BECAME: Final = f"SELECT pg_xact_status(%s::xid8), {_LIFE}"
@@ -393,7 +399,7 @@ def _open_postgresql(connection: Connection) -> None:
 
 
 def tell(address: Address, error: DBAPIError) -> DatabaseError:
-    """Turn a driver's error into one line that names the cause and contains no secret."""
+    """Convert a driver's error to an exception with a one-line message. It names the cause and contains no secret."""
     reason = _reason(address, error)
     if address.is_sqlite:
         file = Path(str(address.url.database))

@@ -1,4 +1,4 @@
-"""The characters that a database's encoding can hold: all of Unicode (UTF8), or a part of it (LATIN1)."""
+"""Which characters a database's encoding can store: all of Unicode (UTF8), or only some (such as LATIN1)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ UTF8: Final = "UTF8"
 
 
 def server_encoding(connection: Connection) -> str:
-    """PostgreSQL's name for the database's encoding, on any connection an enqueue may get. SQLite's texts are UTF-8."""
+    """Return PostgreSQL's name for the database's encoding, for any connection that can enqueue.
+
+    SQLite stores UTF-8.
+    """
     if connection.dialect.name != "postgresql":
         return UTF8
     raw = getattr(getattr(connection, "connection", None), "driver_connection", None)
-    status = getattr(getattr(raw, "info", None), "parameter_status", None)  # of psycopg and of psycopg2
+    status = getattr(getattr(raw, "info", None), "parameter_status", None)  # psycopg and psycopg2 have this
     found = status("server_encoding") if status is not None else None
     return str(found) if found else _asked(connection)
 
 
 def _asked(connection: Connection) -> str:
-    """Ask the server, if the driver does not pass on what the server reported."""
+    """Ask the server for its encoding. Needed if the driver does not pass on what the server reported."""
     remembered: dict[Any, Any] = getattr(connection, "info", {})
     if "server_encoding" not in remembered:
         remembered["server_encoding"] = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
@@ -34,7 +37,7 @@ def _asked(connection: Connection) -> str:
 
 @lru_cache(maxsize=16)
 def _codec(encoding: str) -> str | None:
-    """Python's name of an encoding smaller than Unicode, or None if it holds all that we write, or is unknown."""
+    """Return Python's name for an encoding that is smaller than Unicode. Return None for UTF8 and unknown encodings."""
     if encoding == UTF8:
         return None
     name = re.sub(r"^WIN(?=\d)", "cp", encoding).replace("KOI8", "KOI8-").lower()
@@ -45,7 +48,7 @@ def _codec(encoding: str) -> str | None:
 
 
 def unfit_character(encoding: str, text: str) -> str | None:
-    """The first character of *text* that a database with that *encoding* cannot hold, or None."""
+    """Return the first character of *text* that a database with *encoding* cannot store, or None."""
     codec = _codec(encoding)
     if codec is None:
         return None
@@ -57,7 +60,7 @@ def unfit_character(encoding: str, text: str) -> str | None:
 
 
 def fitted(connection: Connection, text: str) -> str:
-    """*text* with escapes for what the database cannot hold: a handler's output is worth keeping even so."""
+    """Return *text* with escapes for characters that the database cannot store. A handler's output is worth keeping."""
     if text.isascii():
         return text
     codec = _codec(server_encoding(connection))
@@ -65,7 +68,7 @@ def fitted(connection: Connection, text: str) -> str:
 
 
 def in_ascii(column: str) -> str:
-    """A text *column* in a form that a client can read in any encoding: see ``from_ascii``."""
+    """Return SQL for a text *column* in a form that any client encoding can carry. ``from_ascii`` decodes it."""
     return either(postgresql=f"encode(convert_to({column}, getdatabaseencoding()), 'hex')", sqlite=column)
 
 

@@ -1,4 +1,4 @@
-"""Maps database errors to exception classes: one class per possible reaction."""
+"""Maps database errors to exception classes. Each class stands for one way to react."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cronjobs.errors import (
     TransientTrouble,
 )
 
-ROOM: Final = 1 << 16  # with less free space than this, SQLite's "I/O error" means a full disk
+ROOM: Final = 1 << 16  # bytes; with less free space, an "I/O error" of SQLite's means that the disk is full
 
 _FILE_REMEDY: Final = "let this user write to the file and its folder, and check how the disk is mounted"
 _SERVER_REMEDY: Final = "check whether it is a standby or default_transaction_read_only is set"
@@ -55,7 +55,7 @@ _PASSING: Final = {
     "53200",  # out_of_memory
     "57014",  # query_canceled: statement_timeout, or by an operator
 }
-# If the server refuses before a session exists, libpq passes on the message but not the code.
+# If the server refuses before a session exists, libpq passes on the message without an error code.
 _NOT_READY_WORDS: Final = (
     "the database system is ",  # starting up, shutting down, in recovery mode, not yet accepting connections
     "too many clients",
@@ -66,19 +66,19 @@ _NOT_READY_WORDS: Final = (
 
 
 def is_locked(error: DBAPIError) -> bool:
-    """Whether another process has SQLite's lock, or is recovering the file's log."""
+    """Whether another process holds SQLite's lock, or is recovering the file's log."""
     return _sqlite_code(error.orig) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
 def _sqlite_code(error: BaseException | None) -> int:
-    """The primary result code (https://www.sqlite.org/rescode.html); 0: none."""
+    """Return the primary result code (https://www.sqlite.org/rescode.html), or 0 if there is none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, waited_s: float) -> DatabaseError:
-    """The exception for an error of the SQLite *file*.
+    """Return the exception for an error of the SQLite *file*.
 
-    *waited_s*: how long we waited for its lock, if that is the error.
+    *waited_s* is how long we waited for its lock, in case that is the error.
     """
     if is_locked(error):
         return DatabaseBusy(url, waited_s)
@@ -101,7 +101,7 @@ def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, wait
 
 
 def _full(url: str, reason: str, folder: Path) -> DatabaseFull:
-    """SQLite does not say which disk is full: the database's, or the one for its temporary files."""
+    """Return the exception for a full disk. SQLite does not say which disk: the database's, or the temporary files'."""
     temporary = sqlite_temporary_folder()
     if ROOM <= _room(folder) > _room(temporary) and folder.stat().st_dev != temporary.stat().st_dev:
         return TemporaryFolderFull(url, reason, str(temporary))
@@ -109,7 +109,7 @@ def _full(url: str, reason: str, folder: Path) -> DatabaseFull:
 
 
 def _room(folder: Path) -> float:
-    """The free bytes on its disk; infinity if unknown."""
+    """Return the free bytes on the folder's disk, or infinity if that is unknown."""
     try:
         disk = os.statvfs(folder)
     except OSError:
@@ -118,9 +118,9 @@ def _room(folder: Path) -> float:
 
 
 def file_refusal(url: str, what: str, error: OSError) -> DatabaseError:
-    """The exception for an operating-system error on a file that the database needs.
+    """Return the exception for an operating system error on a file that the database needs.
 
-    *what*: the file and the failure.
+    *what* names the file and what failed.
     """
     reason = f"{what}: {error.strerror}"
     match error.errno:
@@ -134,10 +134,10 @@ def file_refusal(url: str, what: str, error: OSError) -> DatabaseError:
 
 
 def postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeout_s: float) -> DatabaseError:
-    """The exception for an error of the server, or of the driver if no server answered.
+    """Return the exception for an error of the server, or of the driver if no server answered.
 
-    The server's words may change within one outage (a file's name, a PID, the statement), so they never decide the
-    kind.
+    The server's messages may differ within one outage (a file name, a PID, the statement). So they are never used as
+    the error's kind.
     """
     refusal = _postgresql_refusal(url, error, reason, lock_timeout_s=lock_timeout_s)
     sqlstate = getattr(error.orig, "sqlstate", None)
@@ -150,7 +150,7 @@ def _postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeou
     sqlstate = getattr(error.orig, "sqlstate", None) or ""
     if sqlstate in _NOT_READY or (not sqlstate and any(words in reason for words in _NOT_READY_WORDS)):
         return DatabaseNotReady(url, reason)
-    # Without an SQLSTATE no server answered; other errors without one come from the driver, about a statement of ours.
+    # An error without an SQLSTATE means that no server answered, or that the driver refused our statement.
     unanswered = isinstance(error, OperationalError | InterfaceError) and not sqlstate
     if error.connection_invalidated or unanswered or sqlstate.startswith("08"):  # connection exception
         return DatabaseUnreachable(url, reason)
@@ -161,14 +161,14 @@ def _postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeou
     if sqlstate == _DISK_FULL:
         return DatabaseFull(url, reason)
     if sqlstate == _READ_ONLY:
-        # Leave out the server's text: it contains the statement, so one cause would be reported once per statement.
+        # Leave out the server's message. It contains the statement, so one cause would be reported once per statement.
         return DatabaseReadOnly(url, "the server takes none", _SERVER_REMEDY)
     if sqlstate in _DAMAGED:
         return DatabaseDamaged(url, reason)
-    if sqlstate == _NO_RIGHT and "cronjobs_" in reason:  # otherwise it is about something of the user's own
+    if sqlstate == _NO_RIGHT and "cronjobs_" in reason:  # else the error is about a table of the user's
         return DatabaseError(f"database {url}: {reason}: {_RIGHTS_REMEDY}")
     if sqlstate == _NO_TABLE and "cronjobs_" in reason:
-        # Leave out the statement that follows: one cause would be reported once per statement.
+        # Leave out the statement at the end. Otherwise one cause would be reported once per statement.
         return DatabaseError(f"database {url}: {reason.partition(' LINE ')[0]}: {_TABLE_REMEDY}")
     if sqlstate == _IO_ERROR:
         return DatabaseError(f"database {url}: {reason}: {_DISK_REMEDY}")

@@ -1,8 +1,8 @@
 """The indexes of the tables, for code that creates or compares tables.
 
-An index's condition loads both dialects of SQLAlchemy, and so does a table option for one of them. In a module of its
-own it costs ticks nothing: a tick on SQLite needs nothing of PostgreSQL's, which takes as long to import as Python
-itself, and a tick on PostgreSQL nothing of SQLite's.
+Index conditions and table options for one database make SQLAlchemy import both dialects. So they have a module of their
+own, which ticks do not import. A tick on SQLite must not import PostgreSQL's dialect, which takes as long as starting
+Python, and a tick on PostgreSQL need not import SQLite's.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from cronjobs.engine.database.tables import (
 )
 from cronjobs.engine.probe.idle_conditions import MISFITS_SQL, WAITING
 
-# SQLite would reuse the id of a pruned job.
+# Without AUTOINCREMENT, SQLite would reuse the id of a pruned job.
 for _table in (audit, findings, jobs, schedules, ticks):
     _table.dialect_kwargs["sqlite_autoincrement"] = True
 
-# Due jobs: one limited branch per (queue, priority), so no flood at another priority and no future job is read.
+# Due jobs. The claim has one limited branch per (queue, priority), so it reads no other priorities and no future jobs.
 Index(
     "cronjobs_jobs_waiting_idx",
     jobs.c.queue,
@@ -39,11 +39,11 @@ Index(
     postgresql_where=text(WAITING),
     sqlite_where=text(WAITING),
 )
-# Jobs whose last claim ended before the row was read: hardly ever any.
+# Jobs whose last claim ended before the row was read. There are hardly ever any.
 UNREAD_SQL: Final = f"error_type = 'NotRead' AND {WAITING}"
 Index("cronjobs_jobs_unread_idx", jobs.c.id, postgresql_where=text(UNREAD_SQL), sqlite_where=text(UNREAD_SQL))
-# The same by job type, for claims: jobs of types that a tick cannot run delay nothing, however many there are. Jobs
-# with their own timeout are separate, because their type does not show whether they fit.
+# Due jobs by job type, for claims. Jobs whose type a tick cannot run slow nothing down, however many there are. Jobs
+# with a timeout of their own are kept separate, because their type does not show whether they fit.
 WAITING_PLAIN_SQL: Final = f"{WAITING} AND timeout_s IS NULL"
 WAITING_TIMED_SQL: Final = f"{WAITING} AND timeout_s IS NOT NULL"
 for _name, _where in (("type", WAITING_PLAIN_SQL), ("type_timed", WAITING_TIMED_SQL)):
@@ -64,7 +64,7 @@ Index(
     postgresql_where=text(WAITING_TIMED_SQL),
     sqlite_where=text(WAITING_TIMED_SQL),
 )
-# Payloads that wait for code that accepts them.
+# Jobs that wait because the current code does not accept their payload.
 Index(
     "cronjobs_jobs_misfit_idx",
     jobs.c.job_type,
@@ -73,14 +73,14 @@ Index(
     postgresql_where=text(MISFITS_SQL),
     sqlite_where=text(MISFITS_SQL),
 )
-# Expired leases. Not "WHERE status = 'running'": with that the finish statement would not use the primary key.
+# Expired leases. With "WHERE status = 'running'", the finish statement would not use the primary key.
 Index(
     "cronjobs_jobs_leased_idx",
     jobs.c.locked_until,
     postgresql_where=text("locked_until IS NOT NULL"),
     sqlite_where=text("locked_until IS NOT NULL"),
 )
-# Whether an unfinished job of this schedule exists (overlap).
+# Whether a schedule has an unfinished job (for overlap).
 Index(
     "cronjobs_jobs_schedule_idx",
     jobs.c.schedule,
@@ -93,7 +93,7 @@ Index(
     postgresql_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
     sqlite_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
 )
-# What died lately, and what may be pruned.
+# Recent deaths, and jobs that may be pruned.
 Index(
     "cronjobs_jobs_finished_idx",
     jobs.c.status,
@@ -101,14 +101,14 @@ Index(
     postgresql_where=text("finished_at IS NOT NULL"),
     sqlite_where=text("finished_at IS NOT NULL"),
 )
-# Deaths that have not been dealt with.
+# Deaths that nobody has dealt with.
 Index(
     "cronjobs_jobs_dead_idx",
     jobs.c.finished_at,
     postgresql_where=text(UNSETTLED_DEAD_SQL),
     sqlite_where=text(UNSETTLED_DEAD_SQL),
 )
-# Runs of exec by name, in the order of their beginning, because some are delivered later; readers want the newest.
+# Runs of exec, by name and start. Some are delivered late, and readers want the newest first.
 Index(
     "cronjobs_jobs_exec_idx",
     jobs.c.job_type,
@@ -117,7 +117,7 @@ Index(
     postgresql_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
     sqlite_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
 )
-# Which job had a key before it was cancelled.
+# Which job had a key before the job was cancelled.
 Index(
     "cronjobs_jobs_released_key_idx",
     jobs.c.released_key,
@@ -134,7 +134,7 @@ Index(
 Index("cronjobs_occurrences_last_for_idx", occurrences.c.last_for)
 Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
 Index("cronjobs_ticks_started_idx", ticks.c.started_at)
-# Which job types the ticks knew lately, and on which host; without idle ticks, which are nearly all.
+# Which job types the ticks knew recently, and on which host. Idle ticks, which are nearly all, are left out.
 for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_started", (ticks.c.started_at,))):
     Index(
         f"cronjobs_ticks_{_name}_idx",
@@ -145,7 +145,7 @@ for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_star
 Index("cronjobs_effects_job_idx", effects.c.job_id)
 Index("cronjobs_effects_begun_idx", effects.c.begun_at)
 Index("cronjobs_audit_subject_idx", audit.c.action, audit.c.subject, audit.c.at)
-# One open episode per finding, whichever process saw it first.
+# At most one open episode per finding, whichever process finds it first.
 Index(
     "cronjobs_findings_open_idx",
     findings.c.finding,

@@ -1,9 +1,9 @@
-"""Keeps a handler's transaction whole: only we COMMIT it, together with the job's success.
+"""Makes sure that a handler's transaction ends only with our COMMIT, together with the job's success.
 
-A COMMIT that we can intercept is refused and changes nothing: SQLAlchemy's ``commit()``, the statement in any spelling,
-and on SQLite anything given to the driver. One that we cannot intercept (psycopg's own ``commit()``, "…; COMMIT" in one
-string) is detected at the end: a part may then be committed without the success, so the job must not run again by
-itself.
+A COMMIT that we can intercept is refused, and changes nothing: SQLAlchemy's ``commit()``, the statement in any
+spelling, and on SQLite anything passed to the driver. Others cannot be intercepted: psycopg's own ``commit()``, or
+"…; COMMIT" in one string. These are detected at the end. Part of the work may then be committed without the success,
+so the job must not run again by itself.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from cronjobs.engine.database.sqlite_time_limit import KEEPER
 from cronjobs.errors import TransactionBroken, UsageError
 from cronjobs.text import one_line
 
-MARK: Final = "SET LOCAL cronjobs.handler = 'on'"  # it ends with the transaction, however that ends
+MARK: Final = "SET LOCAL cronjobs.handler = 'on'"  # the setting ends with the transaction
 _IS_MARKED: Final = "SELECT current_setting('cronjobs.handler', true)"
 _IDLE, _IN_TRANSACTION = 0, 2  # libpq's PQTRANS_IDLE and PQTRANS_INTRANS
 _ENDS: Final = re.compile(
-    r"(?>\s|--[^\n]*\n|/\*.*?\*/|;)*+"  # atomic: two comments are never read as one
+    r"(?>\s|--[^\n]*\n|/\*.*?\*/|;)*+"  # atomic, so that two comments are never read as one
     r"(?:COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))\b",
     re.IGNORECASE | re.DOTALL,
 )
@@ -38,16 +38,16 @@ REFUSED: Final = (
 
 
 class Unbroken:
-    """A block on *connection*, whose transaction has begun. Detects that the transaction was ended inside it.
+    """A block on *connection*, whose transaction has begun. It detects if the transaction is ended inside the block.
 
-    Call ``check`` before our last statements; it and leaving the block raise TransactionBroken.
+    Call ``check`` before our last statements. Both ``check`` and leaving the block raise TransactionBroken.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._raw: Any = connection.connection.dbapi_connection
         self._is_sqlite = connection.dialect.name == "sqlite"
-        self._turned_away = False  # SQLAlchemy's own commit() or rollback()
+        self._turned_away = False  # a call of SQLAlchemy's commit() or rollback() was refused
         self._refusals: Final = (
             ("commit", partial(self._refuse_call, "commit()")),
             ("rollback", partial(self._refuse_call, "rollback()")),
@@ -69,7 +69,7 @@ class Unbroken:
         if self._is_sqlite:
             self._raw.refuse = None
         if self._turned_away:
-            # SQLAlchemy believes that its transaction ended, and would pool the connection with the open one in it.
+            # SQLAlchemy thinks that its transaction has ended. It would return the connection to the pool with it open.
             self._connection.invalidate()
         if error is None or isinstance(error, TransactionBroken):
             return
@@ -82,15 +82,15 @@ class Unbroken:
 
     def _was_ended(self, error: BaseException | None) -> bool:
         if self._is_sqlite:
-            # A full disk makes SQLite roll back, too; then the block raised that error.
+            # On a full disk SQLite rolls back by itself. Then the block raised that error.
             with suppress(sqlite3.Error):
                 return not self._raw.in_transaction and not _is_the_databases(error)
             return False
-        with suppress(Exception):  # a connection that is gone has committed nothing
+        with suppress(Exception):  # a broken connection has committed nothing
             match int(self._raw.info.transaction_status):
                 case status if status == _IDLE:
                     return True
-                case status if status == _IN_TRANSACTION:  # perhaps the handler's own, begun after its COMMIT
+                case status if status == _IN_TRANSACTION:  # perhaps one that the handler began after its COMMIT
                     with self._raw.cursor() as cursor:
                         return bool(cursor.execute(_IS_MARKED).fetchone()[0] != "on")
         return False

@@ -1,4 +1,4 @@
-"""How often, and for how long, an operation is retried after a database error."""
+"""Decides how often and for how long an operation is retried after a database error."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ T = TypeVar("T")
 TRIES: Final = 12
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
-FIRST_LOOK_S: Final = 3.0  # how long a command that has done nothing yet waits for a server to return
+FIRST_LOOK_S: Final = 3.0  # how long a command that has done nothing yet waits for a server that is not ready
 
 
 def growing_pauses(tries: int | None = None) -> Iterator[float]:
-    """The pauses between so many *tries*, in seconds. None: endless."""
+    """Yield the pauses between *tries* tries, in seconds. If *tries* is None, there is no limit."""
     pause = FIRST_PAUSE_S
     for _ in count() if tries is None else range(tries - 1):
         # Jitter, so that two deadlocked transactions do not retry together.
@@ -29,12 +29,12 @@ def growing_pauses(tries: int | None = None) -> Iterator[float]:
 
 
 def passes(error: DatabaseError) -> bool:
-    """Whether the same statement may succeed in a moment."""
+    """Whether the same statement may succeed if it is retried soon."""
     return isinstance(error, TransientTrouble)
 
 
 def fails_every_statement(error: DatabaseError, *, is_sqlite: bool) -> bool:
-    """Whether every other statement would fail with it, too. On PostgreSQL a lock covers only one table or row."""
+    """Whether all other statements would fail too. On PostgreSQL a lock affects only one table or row."""
     return isinstance(error, DatabaseUnreachable) or (isinstance(error, DatabaseBusy) and is_sqlite)
 
 
@@ -49,10 +49,11 @@ def patiently(
     go_on: Callable[[], bool] = lambda: True,
     note: Callable[[Any, int, float], None] = lambda *_: None,
 ) -> T:
-    """Call *do*, which is safe to repeat, until it works; raise its last error if that is not *worth* another try.
+    """Call *do*, which must be safe to repeat, until it succeeds.
 
-    It is tried again after each of *pauses* (None: growing ones, for 12 tries), *until* that instant on the monotonic
-    clock. *note* is called before each retry with the error, the number of failures and the pause in seconds.
+    Raises its last error if there are no more *pauses*, if the time *until* (monotonic clock) would pass, if the error
+    is not *worth* a retry, or if *go_on* returns False. If *pauses* is None, the pauses grow, and there are 12 tries.
+    *note* is called before each retry with the error, the number of failures and the pause in seconds.
     """
     pauses_left = iter(growing_pauses(TRIES) if pauses is None else pauses)
     failed = 0
@@ -69,11 +70,14 @@ def patiently(
 
 
 def first_look(do: Callable[[], T], clock: Clock) -> T:
-    """Call *do*, a command's first contact with the database; retry while the server exists but is not ready."""
+    """Call *do*, a command's first use of the database. Retry while the server exists but is not ready."""
     answered = False
 
     def server_is_there(error: DatabaseError) -> bool:
-        """A starting server may be out of reach for a moment; a server that does not exist is reported at once."""
+        """Whether to retry.
+
+        A starting server may be unreachable for a moment. A server that never answered is reported.
+        """
         nonlocal answered
         answered = answered or isinstance(error, DatabaseNotReady)
         return answered and isinstance(error, DatabaseUnreachable)

@@ -1,7 +1,7 @@
-"""A connection to a SQLite file that a forked copy of its process cannot use, and that can refuse statements.
+"""A connection to a SQLite file. A forked copy of the process cannot use it, and it can refuse statements.
 
-The copy believes that it holds locks that only the original has, fcntl(2), and shares the memory of the write-ahead log
-with it: a COMMIT there, or a ROLLBACK at the end of a block, would damage the file.
+The copy believes that it holds locks that only the original holds, see fcntl(2). It also shares the memory of the
+write-ahead log with the original. So a COMMIT in the copy, or a ROLLBACK at the end of a block, would damage the file.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from cronjobs.errors import ForkedCopy
 
 
 class StayingConnection(sqlite3.Connection):
-    """Raises sqlite3.ProgrammingError in a forked copy, where its objects are not closed either (``host.forks``).
+    """Raises sqlite3.ProgrammingError in a forked copy. The copy does not close its objects either (``host.forks``).
 
-    ``refuse`` is called with each statement and raises for one that may not run now; None: all may. We do not use
-    SQLite's authorizer: it is called with the database's mutex held and needs the GIL. While another thread uses the
-    connection (``sqlite_time_limit``), a thread that has the GIL can be waiting for that mutex.
+    ``refuse`` is called with each statement, and raises if the statement may not run now. If it is None, all may.
+    SQLite's authorizer cannot be used for this: it is called while SQLite holds the database's mutex, and then needs
+    the GIL. While another thread uses the connection (``sqlite_time_limit``), a thread with the GIL can be waiting for
+    that mutex.
     """
 
     refuse: Callable[[str], None] | None = None
@@ -77,5 +78,5 @@ class _Cursor(sqlite3.Cursor):
         return super().executemany(sql, *parameters)
 
     def executescript(self, script: str) -> sqlite3.Cursor:
-        self.connection.allow("COMMIT")  # type: ignore[attr-defined]  # it begins with one
+        self.connection.allow("COMMIT")  # type: ignore[attr-defined]  # executescript() first commits
         return super().executescript(script)

@@ -1,7 +1,7 @@
-"""A SQLite write transaction of user code has a time limit, because it holds the only write lock.
+"""Limits the time of user code's write transactions on SQLite, because each holds the only write lock.
 
-A thread of its own enforces the limit, because user code may sleep or wait for a socket while everyone else waits for
-the lock. At the limit that thread rolls back, and the next writer goes on.
+A separate thread enforces the limit, because user code may sleep or wait for a socket while all others wait for the
+lock. At the limit the thread rolls the transaction back, and the next writer goes on.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ KEEPER: Final = "cronjobs-keeper"  # the thread's name
 
 
 class WriteTimeLimit:
-    """Keeps the turn to write for *connection*, for *limit_s* at most. Used as a block around its transaction.
+    """Holds the turn to write for *connection*, for at most *limit_s* seconds.
 
-    Leaving the block raises TransactionTooLong if the limit was reached, whatever else was raised inside.
+    Use it as a block around its transaction.
+
+    If the limit was reached, leaving the block raises TransactionTooLong, whatever was raised inside.
     """
 
     def __init__(self, connection: Connection, turn: Callable[[], AbstractContextManager[None]], limit_s: float):
@@ -46,9 +48,9 @@ class WriteTimeLimit:
         return self
 
     def end(self) -> None:
-        """Call it before the transaction's last statements, which take milliseconds and are not cut off.
+        """Call this before the transaction's last statements. They take milliseconds and are not interrupted.
 
-        Raises TransactionTooLong if the limit was reached already.
+        Raises TransactionTooLong if the limit has already been reached.
         """
         with self._lock:
             if self._expired:
@@ -64,7 +66,7 @@ class WriteTimeLimit:
         self._thread.join()
         event.remove(self._connection, "before_cursor_execute", self._refuse_late)
         if self._expired:
-            self._connection.invalidate()  # it accepts no more writes
+            self._connection.invalidate()  # the connection accepts no more writes
             if not isinstance(error, TransactionTooLong):
                 raise TransactionTooLong(self._limit_s) from error
 
@@ -74,7 +76,7 @@ class WriteTimeLimit:
                 self._has_turn.set()
                 if not self._over.wait(self._limit_s):
                     self._expire()
-        except BaseException as error:  # no turn came
+        except BaseException as error:  # there was no turn in time
             self._error = error
         finally:
             self._has_turn.set()
@@ -87,7 +89,7 @@ class WriteTimeLimit:
             return
         with suppress(sqlite3.Error):
             self._raw.interrupt()
-            # Before the ROLLBACK: a statement right after it would otherwise be committed by itself.
+            # Before ROLLBACK: otherwise a statement right after it would be committed on its own.
             self._raw.execute("PRAGMA query_only = ON")
             self._raw.execute("ROLLBACK")
 

@@ -1,7 +1,8 @@
-"""Whose turn it is to write into a SQLite file, among the threads of a process and among processes.
+"""Lets the writers of a SQLite file take turns, among a process's threads and among processes.
 
-SQLite's own busy handler is not fair: a loop once waited 26 s behind transactions of 2 s, and one process took all the
-work. So writers take turns by flock on files beside the database. The kernel releases the locks of a process that dies.
+SQLite's own busy handler is not fair: a loop once waited 26 s behind transactions of 2 s each, and one process once
+took all the work. So writers take turns by flock on files beside the database. The kernel releases the locks of a
+process that dies.
 """
 
 from __future__ import annotations
@@ -21,30 +22,34 @@ from cronjobs.engine.host.forks import OutOfReach, replace_by_nothing, undisturb
 from cronjobs.errors import DatabaseBusy
 
 POLL_S: Final = 0.002
-GO_PAST_S: Final = 3.0  # longer than a handler may keep the turn, shorter than a write's patience
+GO_PAST_S: Final = 3.0  # longer than a handler may hold the turn, shorter than a write's patience
 
 
 class Turns:
-    """Turns on one database file. The loop goes before all other waiting threads of its process.
+    """Turns to write to one database file. The loop goes before all other waiting threads of its process.
 
-    The turn belongs to the process: whichever thread waits fetches it, and the loop may use it before that thread does,
-    and once more after it. So a loop waits for at most one writer of each other process, not for its own workers.
+    The turn belongs to the process, and whichever thread is waiting fetches it. The loop may use it before that thread
+    does, and once more afterwards. So a loop waits for at most one writer of each other process, not for its own
+    workers.
     """
 
     def __init__(self, database: str, file: str, clock: Clock) -> None:
         self._database, self._clock = database, clock
         self._files = _Files(database, file, clock)
         self._changed = threading.Condition()
-        self._is_ours = False  # the process holds the turn
-        self._in_use = False  # one of its threads uses it
-        self._spent = False  # a thread other than the loop has used it
+        self._is_ours = False  # this process holds the turn
+        self._in_use = False  # one of its threads is using the turn
+        self._spent = False  # a thread other than the loop has used the turn
         self._fetching = False
-        self._loops = 0  # waiting loops
-        self._others = 0
+        self._loops = 0  # loops that are waiting
+        self._others = 0  # other threads that are waiting
 
     @contextmanager
     def turn(self, patience: float, *, next_in_line: bool = False) -> Iterator[None]:
-        """Hold the turn for a block; *next_in_line*: for the loop. DatabaseBusy after *patience* seconds without it."""
+        """Hold the turn during a block.
+
+        *next_in_line* is for the loop. Raises DatabaseBusy after *patience* seconds.
+        """
         if not self._enter(self._clock.monotonic() + max(0.0, patience), next_in_line):
             raise DatabaseBusy(self._database, max(0.0, patience))
         try:
@@ -85,7 +90,7 @@ class Turns:
             self._others += by
 
     def _fetch(self, give_up_at: float) -> None:
-        """Get the turn for the process; its other waiting threads wait for that."""
+        """Get the turn for the process. The other waiting threads wait for this thread to get it."""
         self._fetching = True
         self._changed.release()
         got = False
@@ -97,7 +102,7 @@ class Turns:
             self._changed.notify_all()
 
     def _let_go(self, *, over: bool = False) -> None:
-        """Let other processes go on, unless the turn is in use, or a waiting thread may still use it."""
+        """Let other processes go on, unless the turn is in use or a waiting thread may still use it."""
         if self._is_ours and not self._in_use:
             if over or not (self._loops or (self._others and not self._spent)):
                 self._files.give_back()
@@ -106,9 +111,10 @@ class Turns:
 
 
 class _Files(OutOfReach):
-    """Two empty files beside the database. Only the process that has locked ``-next`` may try for ``-turn``.
+    """Two empty files beside the database. Only the process that has locked ``-next`` may try to lock ``-turn``.
 
-    With a single lock, a process that writes again at once retook it before the other's next poll (5 s of 5 s).
+    With a single lock, a process that wrote again at once got the lock back before the other's next poll (for all of 5
+    s).
     """
 
     def __init__(self, database: str, file: str, clock: Clock) -> None:
@@ -117,23 +123,23 @@ class _Files(OutOfReach):
         self._open: tuple[int, int] | None = None
 
     def forked(self) -> None:
-        """In a forked copy: close the files, or the copy would keep the turn as long as it lives."""
+        """Close the files in a forked copy. Otherwise the copy would keep the turn for as long as it lives."""
         for file in self._open or ():
             replace_by_nothing(file)
 
     def take(self, give_up_at: float) -> bool:
         turn, following = self._opened()
-        # A program that is stopped while it is next must not block all others: after a while they pass it.
+        # A program that is suspended while it is next must not block all others. After a while they go past it.
         is_next = self._lock(following, min(give_up_at, self._clock.monotonic() + GO_PAST_S), POLL_S)
         try:
-            # Only one process polls this often, and it waits for milliseconds.
+            # Polling this often is cheap: only one process does, and it waits for milliseconds.
             return self._lock(turn, give_up_at, POLL_S / 10 if is_next else POLL_S)
         finally:
             if is_next:
                 fcntl.flock(following, fcntl.LOCK_UN)
 
     def give_back(self) -> None:
-        if not self.is_copy:  # the copy's unlock would release the original's lock: flock(2)
+        if not self.is_copy:  # an unlock in the copy would release the original's lock, see flock(2)
             fcntl.flock(self._opened()[0], fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -153,12 +159,15 @@ class _Files(OutOfReach):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise file_refusal(self._database, path, error) from None
-        with suppress(OSError):  # another user made it, so only that user may change its mode
+        with suppress(OSError):  # another user created the file, and only that user may change its mode
             self._share(descriptor)
         return descriptor
 
     def _share(self, descriptor: int) -> None:
-        """Give the lock the database's mode and group, as SQLite does with its own files, to admit all who share it."""
+        """Give the lock the database's mode and group, so that all who share the database can lock it.
+
+        SQLite does the same.
+        """
         database, lock = Path(self._file).stat(), os.fstat(descriptor)
         if lock.st_gid != database.st_gid:
             os.fchown(descriptor, -1, database.st_gid)

@@ -1,6 +1,6 @@
-"""The tables as SQLAlchemy Core sees them; ``alembic/versions`` creates them, and a test compares both.
+"""The tables in SQLAlchemy Core. ``alembic/versions`` creates them, and a test compares the two.
 
-Every column that a caller may omit has a server-side default, so that any language enqueues with plain SQL.
+Every column that a caller may leave out has a server-side default, so any language can enqueue with plain SQL.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from cronjobs.engine.database.column_types import (
     server_now,
 )
 
-# An open death; a dismissed job that was retried and died again counts.
+# A death that nobody has dealt with. If a dismissed job is retried and dies again, that is a new death.
 UNSETTLED_DEAD_SQL: Final = (
     "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)"
 )
 
-# In bytes. More than about 2,700 does not fit into a PostgreSQL index: an INSERT into a partial index that does not
-# cover the row yet would succeed, and every claim would fail.
+# In bytes. More than about 2,700 bytes do not fit into a PostgreSQL index. If the row is not in the partial index yet,
+# its INSERT would succeed, and then every claim would fail.
 LONGEST_NAME: Final = 1000
 LONGEST_KEY: Final = 2000
-LENGTHS: Final = {  # of an unfinished job's texts, in bytes
+LENGTHS: Final = {  # limits for an unfinished job's texts, in bytes
     "job_type": LONGEST_NAME,
     "queue": LONGEST_NAME,
     "schedule": LONGEST_NAME,
@@ -97,13 +97,13 @@ jobs = Table(
     Column("created_at", Instant, nullable=False, server_default=server_now()),
     Column("started_at", Instant),
     Column("finished_at", Instant),
-    Column("policy", Json),  # recovery judges the running attempt by it; each claim writes it
-    Column("dismissed_at", Instant),  # a person dismissed this dead job
-    Column("progress", Json),  # what the running attempt has reported; renewals write it
-    Column("live_output", Text),  # the end of its output
-    # its idempotency_key until it was cancelled before it began; other jobs may use the key now
+    Column("policy", Json),  # how recovery judges the running attempt; written by each claim
+    Column("dismissed_at", Instant),  # when a person dismissed this dead job
+    Column("progress", Json),  # what the running attempt has reported; written by renewals
+    Column("live_output", Text),  # the end of the running attempt's output
+    # the idempotency_key of a job that was cancelled before it began; other jobs may use the key now
     Column("released_key", Text),
-    Column("misfit_since", Instant),  # when an attempt first found that its payload does not fit the handler
+    Column("misfit_since", Instant),  # when an attempt first found that the payload does not fit the handler
     PrimaryKeyConstraint("id"),
     UniqueConstraint("idempotency_key"),
     CheckConstraint("status IN ('queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')", name="status"),
@@ -115,8 +115,8 @@ jobs = Table(
         "(status IN ('succeeded', 'dead', 'cancelled')) = (finished_at IS NOT NULL)", name="finished_when_final"
     ),
     CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
-    # These rows judge what cron ran under a name; only exec writes them, and inserts them as running. No spaces in the
-    # arguments: Django's inspectdb takes ", 1" in SQLite's CREATE TABLE for a column, and fails.
+    # exec rows report what cron ran under a name. Only exec writes them, and it inserts them as running. There are no
+    # spaces in the arguments, because Django's inspectdb takes ", 1" in SQLite's CREATE TABLE for a column, and fails.
     CheckConstraint(
         "substr(job_type,1,5) <> 'exec:' OR started_at IS NOT NULL OR finished_at IS NOT NULL", name="exec_began"
     ),
@@ -135,13 +135,13 @@ jobs = Table(
         "dismissed_at",
         "misfit_since",
     ),
-    # Final rows are exempt: one that is too long must not make every UPDATE of a batch fail.
+    # Final rows are exempt, so that a row that is too long does not make every UPDATE of a batch fail.
     *lengths(
         "lengths",
         "finished_at IS NOT NULL OR (...)",
         **LENGTHS,
     ),
-    # Only before the first claim: checking a large payload takes as long as parsing it.
+    # Only before the first claim, because checking a large payload takes as long as parsing it.
     CheckConstraint(
         f"attempts > 0 OR finished_at IS NOT NULL OR NOT ({has_odd_number('payload')} OR {has_odd_number('meta')})",
         name="numbers",
@@ -150,7 +150,7 @@ jobs = Table(
         " AND ".join(f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")),
         name="instants",
     ).ddl_if(dialect="postgresql"),
-    # SQLite accepts any type in any column; text in place of a number would crash the program that reads the row.
+    # SQLite accepts any type in any column. Text instead of a number would crash the program that reads the row.
     CheckConstraint(
         "typeof(job_type) = 'text' AND typeof(queue) = 'text' AND typeof(priority) = 'integer' "
         "AND typeof(attempts) = 'integer' AND typeof(failures) = 'integer' AND typeof(losses) = 'integer' "
@@ -191,11 +191,11 @@ schedules = Table(
     Column("id", RowId, Identity(), nullable=False),
     Column("name", Text, nullable=False),
     Column("definition", Json, nullable=False),
-    Column("fingerprint", Text, nullable=False),  # of the file that defined it
+    Column("fingerprint", Text, nullable=False),  # of the file that contains the definition
     Column("status", Text, nullable=False, server_default=text("'active'")),
-    Column("seen_until", Instant, nullable=False),  # watermark: up to here all is settled, except what ``owed`` covers
-    Column("next_at", Instant),  # a hint, so that an idle tick parses no cron; NULL: never due again
-    Column("owed", Json),  # pieces that earlier definitions owe since a pause, oldest first
+    Column("seen_until", Instant, nullable=False),  # watermark: all is settled up to here, except what ``owed`` covers
+    Column("next_at", Instant),  # a hint, so that an idle tick need not parse cron; NULL: never due again
+    Column("owed", Json),  # pieces that are still owed under earlier definitions, oldest first
     PrimaryKeyConstraint("id"),
     UniqueConstraint("name"),
     CheckConstraint("status IN ('active', 'retired')", name="status"),
@@ -212,9 +212,9 @@ occurrences = Table(
     Column("count", Integer, nullable=False, server_default=text("1")),
     Column("outcome", Text, nullable=False),
     Column("reason", Text),
-    Column("job_id", BigInteger),  # the job made, given way to, or coalesced into; no foreign key: it outlives jobs
+    Column("job_id", BigInteger),  # the job that was made, given way to or coalesced into; may outlive it, so no FK
     Column("decided_at", Instant, nullable=False, server_default=server_now()),
-    Column("tick", BigInteger),  # the tick that settled it; no foreign key: ticks are pruned. NULL: a person
+    Column("tick", BigInteger),  # the tick that settled it, or NULL for a person; ticks are pruned, so no FK
     PrimaryKeyConstraint("schedule_id", "last_for"),
     CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
     CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
@@ -225,19 +225,19 @@ ticks = Table(
     "cronjobs_ticks",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
-    Column("tick", Text, nullable=False),  # the token at the end of its locked_by
+    Column("tick", Text, nullable=False),  # the token at the end of the tick's locked_by
     Column("host", Text, nullable=False),
     Column("boot_id", Text),
     Column("pid", Integer, nullable=False),
     Column("version", Text, nullable=False),
     Column("fingerprint", Text),
     Column("started_at", Instant, nullable=False),
-    Column("finished_at", Instant),  # NULL: still working, or killed
+    Column("finished_at", Instant),  # NULL: the tick is still working, or was killed
     Column("did", Json, nullable=False, server_default=text("'{}'")),
-    Column("ended", Text),  # why it ended
-    Column("job_types", Text),  # hash of the job types it loaded; NULL: it loaded no handlers
-    Column("schedules_on", SmallInteger),  # 1, or 0: CRONJOBS_SCHEDULES=off
-    Column("not_started", Json),  # due jobs that it did not start, and why
+    Column("ended", Text),  # why the tick ended
+    Column("job_types", Text),  # the hash of the job types that it loaded; NULL: it loaded no handlers
+    Column("schedules_on", SmallInteger),  # 1, or 0 for CRONJOBS_SCHEDULES=off
+    Column("not_started", Json),  # due jobs that the tick did not start, and why
     PrimaryKeyConstraint("id"),
     UniqueConstraint("tick"),
     *instants("started_at", "finished_at"),
@@ -276,7 +276,7 @@ effects = Table(
     Column("recorded_at", Instant),
     Column("result", Json),
     PrimaryKeyConstraint("key"),
-    # skipped and stopped: begun, with unknown result, as decided by its on_unknown; see engine/store/effects.py.
+    # skipped and stopped: begun, result unknown, decided by on_unknown; see engine/store/effects.py.
     CheckConstraint("state IN ('begun', 'recorded', 'skipped', 'stopped')", name="state"),
     CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
     *instants("begun_at", "recorded_at"),
@@ -299,12 +299,12 @@ pauses = Table(
     "cronjobs_pauses",
     metadata,
     Column("scope", Text, nullable=False),
-    Column("name", Text, nullable=False, server_default=text("''")),  # '' for scope all
+    Column("name", Text, nullable=False, server_default=text("''")),  # '' for the scope all
     Column("until", Instant),  # NULL: until someone resumes
     Column("by", Text),
     Column("why", Text),
     Column("paused_at", Instant, nullable=False, server_default=server_now()),
-    Column("skip", SmallInteger, nullable=False, server_default=text("0")),  # 1: what it holds back is skipped
+    Column("skip", SmallInteger, nullable=False, server_default=text("0")),  # 1: occurrences are skipped, not held back
     PrimaryKeyConstraint("scope", "name"),
     CheckConstraint("scope IN ('all', 'queue', 'schedule')", name="scope"),
     *lengths("name_length", "...", name=LONGEST_NAME),
@@ -328,9 +328,9 @@ audit = Table(
 
 
 def _counted() -> list[Column[Any]]:
-    """Return the columns that count what ended: see ``engine/store/counts.py``."""
+    """Return the columns of both tables of counts. See ``engine/store/counts.py``."""
     return [
-        Column("at_hour", BigInteger, nullable=False),  # since 1970; 0: the sum of all hours
+        Column("at_hour", BigInteger, nullable=False),  # hours since 1970; 0: the sum of all hours
         Column("kind", Text, nullable=False),
         Column("name", Text, nullable=False),
         Column("outcome", Text, nullable=False),
@@ -360,9 +360,9 @@ new_counts = Table(
 acks = Table(
     "cronjobs_acks",
     metadata,
-    Column("finding", Text, nullable=False),  # its key: "dead", "host:web2"
+    Column("finding", Text, nullable=False),  # the finding's key: "dead", "host:web2"
     Column("severity", Text, nullable=False),
-    Column("rows", Json, nullable=False),  # the ids or names that were behind it
+    Column("rows", Json, nullable=False),  # the ids or names that caused the finding
     Column("until", Instant, nullable=False),
     Column("by", Text),
     Column("why", Text),
@@ -376,16 +376,16 @@ findings = Table(
     "cronjobs_findings",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
-    Column("finding", Text, nullable=False),  # its key, as in acks
+    Column("finding", Text, nullable=False),  # the finding's key, as in acks
     Column("kind", Text, nullable=False),
-    Column("severity", Text, nullable=False),  # the worst it had
+    Column("severity", Text, nullable=False),  # the worst so far
     Column("text", Text, nullable=False),
     Column("command", Text),
     Column("rows", Json, nullable=False),
-    Column("host", Text, nullable=False, server_default=text("''")),  # the only host that can see it; '': every host
+    Column("host", Text, nullable=False, server_default=text("''")),  # the only host that can see it; '': all can
     Column("began_at", Instant, nullable=False),
     Column("found_at", Instant, nullable=False, server_default=server_now()),
-    Column("ended_at", Instant),  # NULL: it is open
+    Column("ended_at", Instant),  # NULL: the finding is open
     PrimaryKeyConstraint("id"),
     CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
     *instants("began_at", "found_at", "ended_at"),
@@ -396,33 +396,33 @@ alerts = Table(
     metadata,
     Column("finding_id", BigInteger, nullable=False),
     Column("channel", Text, nullable=False),
-    Column("due_at", Instant),  # when the next message is due; NULL: there is none
-    # 1: that message says that the finding is over
+    Column("due_at", Instant),  # when the next message is due; NULL: there is no next message
+    # 1: the next message says that the finding is over
     Column("over", SmallInteger, nullable=False, server_default=text("0")),
     Column("severity", Text),  # as in the last message
-    Column("rows", Json),  # the same
-    Column("first_at", Instant),  # of the first message
-    Column("sent_at", Instant),  # of the last one
+    Column("rows", Json),  # as in the last message
+    Column("first_at", Instant),  # when the first message was sent
+    Column("sent_at", Instant),  # when the last message was sent
     Column("sent", Integer, nullable=False, server_default=text("0")),
-    Column("failed_at", Instant),  # since when it cannot be delivered
+    Column("failed_at", Instant),  # since when messages cannot be delivered
     Column("failures", Integer, nullable=False, server_default=text("0")),
     Column("error", Text),
-    Column("locked_by", Text),  # the tick that is sending it
+    Column("locked_by", Text),  # the tick that is sending the message
     Column("locked_until", Instant),
     PrimaryKeyConstraint("finding_id", "channel"),
     *instants("due_at", "first_at", "sent_at", "failed_at", "locked_until"),
 )
 
 tokens = Table(
-    "cronjobs_tokens",  # of attempts that wait or run on a cluster; see engine/store/tokens.py
+    "cronjobs_tokens",  # for attempts that wait or run on a cluster; see engine/store/tokens.py
     metadata,
     Column("job_id", BigInteger, nullable=False, autoincrement=False),
     Column("attempt", Integer, nullable=False),
     Column("token", Text, nullable=False),
-    Column("holder", Text),  # the worker that took it; NULL: nobody
+    Column("holder", Text),  # the worker that took the token; NULL: none has
     Column("taken_at", Instant),
-    Column("permitted_until", Instant),  # until then its handler may run
-    Column("ended", Text),  # how it ended, JSON as its worker writes it
+    Column("permitted_until", Instant),  # the handler may run until then
+    Column("ended", Text),  # how the attempt ended, as JSON written by the worker
     PrimaryKeyConstraint("job_id"),
     CheckConstraint(
         "(holder IS NULL) = (taken_at IS NULL) AND (holder IS NULL) = (permitted_until IS NULL)", name="taken"
@@ -431,11 +431,11 @@ tokens = Table(
 )
 
 quarters = Table(
-    "cronjobs_quarters",  # what became of the occurrences of closed hours; see engine/store/quarters.py
+    "cronjobs_quarters",  # what happened to the occurrences of closed hours; see engine/store/quarters.py
     metadata,
-    Column("schedule_id", BigInteger, nullable=False),  # 0: up to ``hour`` all hours are closed; also the row to lock
+    Column("schedule_id", BigInteger, nullable=False),  # 0: all hours up to ``hour`` are closed; this row is the lock
     Column("hour", Instant, nullable=False),
-    Column("quarters", Text, nullable=False),  # a letter for each; see engine/rules/quarters.py
+    Column("quarters", Text, nullable=False),  # one letter per quarter; see engine/rules/quarters.py
     PrimaryKeyConstraint("schedule_id", "hour"),
     *instants("hour"),
 )
@@ -450,12 +450,12 @@ meta = Table(
     Column("oldest_code", Text, nullable=False),
     Column("pruned_at", Instant),
     Column("prune_from", Json),  # by status, the instant before which only stripped jobs are left
-    Column("look_at", Instant),  # the earliest at which a finding may begin, end or be repeated; NULL: now
+    Column("look_at", Instant),  # the earliest time a finding may begin, end or be repeated; NULL: now
     PrimaryKeyConstraint("id"),
     CheckConstraint("id = 1", name="one_row"),
     *instants("pruned_at", "look_at"),
 )
 
 VERSION_TABLE: Final = "cronjobs_alembic_version"
-FIRST_REVISION: Final = "0012"  # versions before 0.2.0 called theirs 0001 to 0011; such tables are refused
-SCHEMA_REVISION: Final = "0012"  # the newest that this code knows; a test compares it with alembic's head
+FIRST_REVISION: Final = "0012"  # versions before 0.2.0 used 0001 to 0011; tables with these are refused
+SCHEMA_REVISION: Final = "0012"  # the newest revision that this code knows; a test compares it with alembic's head

@@ -1,6 +1,6 @@
-"""The user's own connection, as much like SQLAlchemy's as ``run`` needs.
+"""Wraps the user's own connection so that it has the part of SQLAlchemy's interface that ``run`` needs.
 
-So the same statements serve every driver.
+So the same statements work with every driver.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from cronjobs.errors import UsageError
 from cronjobs.text import decoded
 
-# Positional parameters in each driver's spelling. Django turns %s into what its driver takes, on SQLite too.
+# Positional parameters as each driver spells them. Django converts %s to its driver's spelling, even for SQLite.
 _PSYCOPG: Final[Dialect] = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
 _SQLITE3: Final = SQLiteDialect_pysqlite(paramstyle="qmark")
 _DJANGO: Final[Mapping[str, Dialect]] = {"postgresql": _PSYCOPG, "sqlite": SQLiteDialect_pysqlite(paramstyle="format")}
@@ -28,7 +28,7 @@ _IDLE, _UNKNOWN = 0, 4  # libpq's PQTRANS_IDLE and PQTRANS_UNKNOWN
 
 
 class Answer:
-    """The rows of one statement, fetched: a cursor left open would hold SQLite's lock."""
+    """The rows of one statement, already fetched. An open cursor would hold SQLite's lock."""
 
     def __init__(self, rows: list[Any]) -> None:
         self._rows = rows
@@ -41,13 +41,13 @@ class Answer:
         return value
 
 
-# --- what no SQLAlchemy is around -------------------------------------------------------------------------------------
+# --- without SQLAlchemy -----------------------------------------------------------------------------------------------
 
 
 class PlainConnection(ABC):
-    """Wraps its owner's connection.
+    """A wrapper around its owner's connection.
 
-    Renders a statement for ``dialect`` and executes it on a new cursor; never commits.
+    Compiles a statement for ``dialect`` and executes it on a new cursor. Never commits.
     """
 
     def __init__(self, owners: Any, dialect: Dialect, schema: str | None) -> None:
@@ -58,15 +58,15 @@ class PlainConnection(ABC):
 
     @abstractmethod
     def cursor(self) -> Any:
-        """A cursor that returns plain rows, whatever its owner's settings make of them."""
+        """Return a cursor that returns plain rows, whatever the owner has configured."""
 
     @abstractmethod
     def where(self) -> str:
-        """The database's name, without a password."""
+        """Return the database's URL without the password."""
 
     @abstractmethod
     def commits_by_itself(self) -> bool:
-        """Whether each statement would now be a transaction of its own."""
+        """Whether each statement would now be its own transaction."""
 
     @property
     def connection(self) -> PlainConnection:
@@ -133,7 +133,7 @@ class _Psycopg(PlainConnection):
 
 
 class _Django(PlainConnection):
-    """``django.db.connection`` stands for the thread's connection, and passes calls on."""
+    """Wraps ``django.db.connection``, which passes calls on to the current thread's connection."""
 
     def cursor(self) -> Any:
         return self._owners.cursor()
@@ -154,9 +154,9 @@ class _Django(PlainConnection):
 
 
 def plain_connection(target: Any, schema: str | None = None) -> PlainConnection | None:
-    """*target* (psycopg 3, sqlite3 or Django), wrapped for ``run``. None: it is none of these.
+    """Return *target* (psycopg 3, sqlite3 or Django) wrapped for ``run``. Return None for anything else.
 
-    Imports nothing to find out: a caller that passes a connection has imported its driver.
+    Imports nothing to find out: a caller that has a connection has already imported its driver.
     """
     if isinstance(target, sqlite3.Connection):
         return _Sqlite3(target, _SQLITE3, None)
@@ -169,12 +169,12 @@ def plain_connection(target: Any, schema: str | None = None) -> PlainConnection 
 
 
 def has_open_transaction(raw: Any) -> bool | None:
-    """Whether a transaction is open on a driver's connection, or None if the driver does not say, or it is broken."""
+    """Whether a transaction is open on a driver's connection. None if the driver does not say, or if it is broken."""
     try:
         if (found := getattr(raw, "in_transaction", None)) is not None:  # sqlite3
             return bool(found)
         status = int(raw.info.transaction_status)  # psycopg
-    except Exception:  # closed, or another driver's
+    except Exception:  # the connection is closed, or of another driver
         return None
     return None if status == _UNKNOWN else status != _IDLE
 
@@ -190,7 +190,7 @@ def is_django(target: Any) -> bool:
 
 @contextmanager
 def texts_decoded(raw: Any) -> Iterator[None]:
-    """Let *raw*, if it is sqlite3's, read texts that are not UTF-8 inside the block; otherwise it would raise."""
+    """In the block, let *raw* read texts that are not UTF-8, if *raw* is sqlite3's. Otherwise sqlite3 would raise."""
     if not isinstance(raw, sqlite3.Connection):
         yield
         return
@@ -210,25 +210,25 @@ def no_connection(what: str, sqlalchemys: str, target: Any) -> TypeError:
 
 @lru_cache(maxsize=64)
 def _row_of(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
-    """Makes rows whose values are found by column names, like SQLAlchemy's."""
+    """Return a function that makes rows with values by column name, like SQLAlchemy's rows."""
     kind: Any = namedtuple("Row", columns, rename=True)  # type: ignore[misc]
     make: Callable[[Sequence[Any]], Any] = kind._make
     return make
 
 
 def _text(row: Sequence[Any]) -> Sequence[Any]:
-    """Texts stay texts, whatever the user's connection makes of them (sqlite3's text_factory)."""
+    """Return the row with bytes decoded. The user's connection may return texts as bytes (sqlite3's text_factory)."""
     return [decoded(value) if isinstance(value, bytes) else value for value in row]
 
 
 @lru_cache(maxsize=64)
 def _rendered(statement: Executable, dialect: Dialect) -> tuple[str, tuple[str, ...]]:
     compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined]
-    # Python's sqlite3 decides by the first word whether to open a transaction, and does not skip leading blanks.
+    # Python's sqlite3 looks at the first word to decide whether to open a transaction, and skips no leading blanks.
     return str(compiled).strip(), tuple(compiled.positiontup or ())
 
 
-@lru_cache(maxsize=64)  # every enqueue asks
+@lru_cache(maxsize=64)  # every enqueue needs the URL
 def _url(user: Any, host: Any, port: Any, name: Any) -> str:
     host = str(host or "")
     by_socket = host.startswith("/")
@@ -243,11 +243,11 @@ def _url(user: Any, host: Any, port: Any, name: Any) -> str:
     return url.render_as_string(hide_password=True)
 
 
-# --- SQLAlchemy's -----------------------------------------------------------------------------------------------------
+# --- with SQLAlchemy --------------------------------------------------------------------------------------------------
 
 
 class WrappedConnection:
-    """An SQLAlchemy connection with our options. ``execution_options()`` would leave them on the user's connection."""
+    """An SQLAlchemy connection with our options. ``execution_options()`` would change the user's own connection."""
 
     def __init__(self, connection: Connection, schema: str | None, **options: Any) -> None:
         self._connection = connection
@@ -263,17 +263,20 @@ class WrappedConnection:
 
 
 def in_schema(connection: Connection, schema: str | None) -> Connection:
-    """*connection* for ``run``, with our tables in PostgreSQL's *schema*. None: wherever its own options say."""
+    """Return *connection* with our tables in PostgreSQL's *schema*, for ``run``.
+
+    If *schema* is None, return it unchanged.
+    """
     return connection if schema is None else cast("Connection", WrappedConnection(connection, schema))
 
 
 def commits_by_itself(connection: Any) -> bool:
-    """Whether each statement on a user's *connection*, wrapped for ``run``, would be a transaction of its own."""
+    """Whether each statement on *connection*, a user's connection wrapped for ``run``, would be its own transaction."""
     if isinstance(connection, PlainConnection):
         return connection.commits_by_itself()
-    # Not get_isolation_level(): even in autocommit it names the level of the transactions, one for each statement.
+    # Not get_isolation_level(): in autocommit it returns the level of the single-statement transactions.
     driver, raw = connection.connection.driver_connection, connection.connection.dbapi_connection
     if connection.dialect.name == "sqlite":
         return _sqlite_commits_by_itself(driver)
-    begun = getattr(getattr(driver, "info", None), "transaction_status", 0)  # psycopg's: by a BEGIN of the caller's
+    begun = getattr(getattr(driver, "info", None), "transaction_status", 0)  # psycopg: the caller may have sent BEGIN
     return bool(getattr(raw, "autocommit", False)) and not begun
