@@ -1,1 +1,1 @@
-"""Is there anything to do? The idle tick's fast path, which imports nothing of the rest."""
+"""The idle tick's fast path: finds out whether there is anything to do. It imports nothing of the rest."""

@@ -1,4 +1,4 @@
-"""An idle tick from start to end. The full tick decides everything else, and it alone prints and logs."""
+"""Runs an idle tick from start to end. If there may be work, the full tick takes over; only that prints and logs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from cronjobs.engine.probe.sqlite import FileSession
 
 NO_ALARM = (None, b"", b"{}")
-QUIET_UNTIL = "quiet_until"  # the first key of an alarm's file, if until that second no idle tick can end its causes
+QUIET_UNTIL = "quiet_until"  # the first key in an alarm's file; until that second no idle tick can end the alarm
 LONGEST_QUIET_S = 25 * 3600
 
 
 def settle_tick(arguments: Sequence[str]) -> int | None:
-    """Start the tick's time limit. If there is nothing to do, record that and return the exit code.
+    """Start the tick's time limit. If there is nothing to do, record an idle tick and return the exit code.
 
-    Never raises. None: the full tick must look. With ``linger`` the process stays for its minute, and starts full ticks
-    as processes of their own.
+    Returns None if a full tick is needed. Never raises. With ``linger`` this process stays for its minute, and starts
+    full ticks as separate processes.
     """
     begun = time.monotonic() - timer.start()
     try:
         return _settle(arguments, begun)
     except Exception:
-        # A changing file, an unreachable database, an error of ours: the full tick meets it, too, and reports it.
+        # A changing file, an unreachable database or a bug of ours: the full tick meets the error too, and reports it.
         return None
 
 
@@ -48,7 +48,7 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
         inputs = None if content is None else Inputs.from_bytes(content, start)
         if inputs is None:
             return None
-        # An alarm that may be over, or something to print, needs a full tick.
+        # A full tick is needed if an alarm may be over or if there is something to print.
         quiet = _is_quiet(_kept(descriptor, inputs["alarm"])) and _kept(descriptor, inputs["word"]) is None
         quiet = quiet and not _metrics_are_due(inputs["metrics_by"]) and not state_files.spooled(inputs["spool"])
     finally:
@@ -69,7 +69,7 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
 
 
 def _is_quiet(alarm: bytes | None) -> bool:
-    """Whether no cause in the *alarm*'s file can be over now. After a clock was set back, a full tick looks."""
+    """Whether nothing in the *alarm*'s file can be over yet. If a clock was set back, the answer is False."""
     if alarm is None or alarm in NO_ALARM:
         return True
     begin = f'{{"{QUIET_UNTIL}": '.encode()
@@ -78,7 +78,7 @@ def _is_quiet(alarm: bytes | None) -> bool:
 
 
 def _metrics_are_due(by: str) -> bool:
-    """Whether a full tick must write them; also after a clock was set back."""
+    """Whether a full tick must write the metrics. If a clock was set back, the answer is True."""
     return bool(by) and not 0 < float(by) - time.time() <= METRICS_EVERY_S
 
 
@@ -90,12 +90,12 @@ def _kept(folder: int, name: str) -> bytes | None:
 
 
 def place_here() -> str:
-    """Return the beginning of ``locked_by`` that all processes of this host, boot and pid namespace share."""
+    """Return the prefix of ``locked_by`` that all processes with this host, boot and pid namespace share."""
     return f"{here.host_name()}:{here.boot_id()}:{here.pid_namespace()}:"
 
 
 class Probe:
-    """Asks the configured database what is due, on one connection. Every method raises whatever goes wrong."""
+    """Asks the configured database what is due, over one connection. All errors are raised to the caller."""
 
     def __init__(self, inputs: Inputs, place: str) -> None:
         self.inputs = inputs
@@ -103,24 +103,27 @@ class Probe:
         self._session: FileSession | ServerSession | None = None
 
     def settle(self, **more: Any) -> bool:
-        """If the tick is idle, write its row and return True; *more* as in ``facts``."""
+        """If the tick is idle, write its row and return True. *more* are arguments of ``facts``."""
         return self._connected().settle(self.facts(**more), self._all_alive)
 
     def look(self, **more: Any) -> str | None:
-        """Return what there is to do, as a text that changes with it. None: nothing."""
+        """Return a text that describes what there is to do, and changes when that changes.
+
+        None: there is nothing to do.
+        """
         return self._connected().look(self.facts(**more), self._all_alive)
 
     def look_again(self) -> str | None:
-        """``look`` for polling: on an error there is nothing to do until the next look."""
+        """Like ``look``, for polling. On an error, report nothing to do until the next call."""
         try:
             return self.look()
         except Exception:
-            # The next minute's tick reports the error; until then the database may have recovered.
+            # If the error persists, the next minute's tick reports it.
             self.close()
             return None
 
     def close(self) -> None:
-        """Close the connection; the next question opens another one."""
+        """Close the connection. The next query opens a new one."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -140,10 +143,10 @@ class Probe:
         return self._session
 
     def facts(self, age_s: float = 0, host_s: float | None = None, shift_s: float = 0) -> dict[str, object]:
-        """The parameters of the question and of the tick's row.
+        """Return the parameters of the query and of the tick's row.
 
-        *age_s*: how long ago the tick began. In tests, *host_s* is this host's clock, and *shift_s* is added to a
-        server's.
+        *age_s* is how long ago the tick began. *host_s* and *shift_s* are for tests: this host's clock, and a shift of
+        the server's clock.
         """
         host, boot_id, _ = self._place.split(":", 2)
         now_s = time.time() if host_s is None else host_s
@@ -172,9 +175,9 @@ class Probe:
 
 
 def is_alive(locked_by: str) -> bool:
-    """Whether the process with this ``locked_by`` certainly runs on this host.
+    """Whether the process with this ``locked_by`` is certainly running on this host.
 
-    ``host.identity`` knows the other cases.
+    ``host.identity`` handles the other cases.
     """
     fields = locked_by.split(":")
     if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal():

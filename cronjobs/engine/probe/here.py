@@ -1,4 +1,4 @@
-"""Ask the kernel about this process, other processes and this host, without importing much."""
+"""Asks the kernel about this process, other processes and this host. Imports very little."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNKNOWN = "-"
 
 
 def read(path: str) -> str | None:
-    """The text of a file in /proc, or None if it cannot be read."""
+    """Return the content of a file in /proc, or None if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read().decode(errors="replace")
@@ -18,7 +18,7 @@ def read(path: str) -> str | None:
 
 
 def host_name() -> str:
-    """The host's name. Containers get a new one each time; CRONJOBS_HOST gives them a fixed one."""
+    """Return the host's name. A container gets a new name each time, unless CRONJOBS_HOST sets one."""
     return (os.environ.get("CRONJOBS_HOST") or os.uname().nodename or "localhost").replace(":", "-")
 
 
@@ -27,7 +27,7 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> str:
-    """Two containers share the host's boot id and count their pids separately."""
+    """Return the pid namespace. Two containers on one host have the same boot id, but each counts its own pids."""
     try:
         return os.readlink("/proc/self/ns/pid").removeprefix("pid:").strip("[]")
     except OSError:
@@ -35,16 +35,19 @@ def pid_namespace() -> str:
 
 
 def process_started(pid: int) -> str | None:
-    """The kernel's start time of *pid* as an opaque token, or None if it is gone (a zombie counts as gone).
+    """Return the kernel's start time of process *pid* as an opaque token. None if the process is gone, or is a zombie.
 
-    With the boot id it identifies a process for ever, while a bare pid is reused.
+    Together with the boot id, pid and token identify a process for ever. A pid alone is reused.
     """
     fields = (read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     return None if not fields or fields[0] in "ZX" else fields[19]
 
 
 def age_of(started: str) -> float:
-    """Seconds since *started*, a token of ``process_started``, by a clock that nobody sets. 0.0: it is no token."""
+    """Return the seconds since *started*, a token of ``process_started``. 0.0 if it is not a token.
+
+    The clock used is one that nobody can set.
+    """
     try:
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK"))
     except (AttributeError, OSError, ValueError):
@@ -52,5 +55,5 @@ def age_of(started: str) -> float:
 
 
 def process_age() -> float:
-    """Seconds since the kernel started this process. 0.0: /proc does not show it."""
+    """Return the seconds since the kernel started this process, or 0.0 if /proc does not show its start."""
     return age_of(process_started(os.getpid()) or "")

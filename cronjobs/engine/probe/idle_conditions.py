@@ -1,8 +1,7 @@
-"""The first question of a tick to the database, as SQL.
+"""The SQL query with which a tick starts, and the conditions under which there is nothing to do.
 
-It also says which answers tell the fast path that there is nothing to do.
-
-The full tick asks by the same text (``SEEN``, ``BRANCHES``) and decides in Python, because it also acts on the facts.
+The fast path uses both. The full tick uses the same SQL (``SEEN``, ``BRANCHES``), and decides in Python, because it
+also acts on the facts.
 """
 
 from __future__ import annotations
@@ -10,20 +9,20 @@ from __future__ import annotations
 from cronjobs.engine.probe.sql_text import AUDIT, JOBS, META, NOW, PAUSES, QUEUES, SCHEDULES, TICKS, after_now, either
 
 PRUNE_EVERY_S = 3600
-HANDLERS_EVERY_S = 3600  # even an idle host loads its handlers this often: a deploy may have changed only Python
+HANDLERS_EVERY_S = 3600  # even an idle host loads its handlers this often, because a deploy may change only Python code
 CLOCK_SKEW_S = 60
 WRONG_CLOCK_S = 86_400
 MANY_QUEUES = 1000
 NOTHING_DUE = "nothing is due"
 
-# A literal: a bound value would hide the partial index from the planner.
+# A literal, because a bound value would hide the partial index from the planner.
 WAITING = "status IN ('queued', 'failed')"
-MISFIT = "SignatureMismatch"  # error type of a payload that does not fit its handler
+MISFIT = "SignatureMismatch"  # the error type of a payload that does not fit its handler
 MISFITS_SQL = f"{WAITING} AND misfit_since IS NOT NULL"
-# A run of "cronjobs exec": no tick made it, and none may run it.
+# Runs of "cronjobs exec". No tick creates them, and no tick may run them.
 IS_EXEC = "(substr(j.job_type, 1, 5) = 'exec:')"
 
-# "p" is a pause, "b" a lane with its queue, and here "j" a schedule. The same rule in Python: engine/rules/pausing.py.
+# "p" is a pause, "b" a branch with its queue, and "j" here a schedule. In Python: engine/rules/pausing.py.
 IN_FORCE = f"(p.until IS NULL OR p.until > {NOW})"
 STOPS_QUEUE = f"(p.scope = 'all' OR (p.scope = 'queue' AND p.name = b.queue)) AND {IN_FORCE}"
 STOPS_SCHEDULE = f"(p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND {IN_FORCE}"
@@ -35,7 +34,7 @@ _NEXT_BRANCH = either(
                 ORDER BY j.queue, j.priority LIMIT 1),
                (SELECT j.priority FROM {JOBS} j WHERE j.{WAITING} AND (j.queue, j.priority) > (b.queue, b.priority)
                 ORDER BY j.queue, j.priority LIMIT 1)""",
-    # For a row comparison SQLite uses only the index's first column, so it would scan the whole queue.
+    # For a row comparison, SQLite uses only the first column of the index. It would scan the whole queue.
     sqlite=f"""
                coalesce((SELECT j.queue FROM {JOBS} j WHERE j.{WAITING} AND j.queue = b.queue
                          AND j.priority > b.priority LIMIT 1),
@@ -46,25 +45,25 @@ _NEXT_BRANCH = either(
                         (SELECT j.priority FROM {JOBS} j WHERE j.{WAITING} AND j.queue > b.queue
                          ORDER BY j.queue, j.priority LIMIT 1))""",
 )
-# The pairs (queue, priority) that have waiting rows. One index step finds each, however many rows it has. They are
-# numbered, up to :most_branches.
+# The pairs (queue, priority) that have waiting rows. Each is found with one index step, however many rows it has. They
+# are numbered, up to :most_branches.
 BRANCHES = f"""
       branch(queue, priority, place) AS (
         SELECT * FROM (SELECT queue, priority, 1 FROM {JOBS} WHERE {WAITING} ORDER BY queue, priority LIMIT 1) AS best
         UNION ALL
         SELECT {_NEXT_BRANCH}, b.place + 1 FROM branch b WHERE b.queue IS NOT NULL AND b.place < :most_branches
       )"""
-# With very many queues all their jobs are read instead.
+# With very many queues, all waiting jobs are read instead.
 _MANY_QUEUES = "EXISTS (SELECT 1 FROM branch b WHERE b.place = :most_branches AND b.queue IS NOT NULL)"
-# Not EXISTS: without statistics PostgreSQL would first gather every due row.
+# Not EXISTS, because without statistics PostgreSQL would first collect every due row.
 _DUE_IN_BRANCH = f"""
       (SELECT j.run_at FROM {JOBS} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{WAITING}
        ORDER BY j.run_at LIMIT 1) <= {NOW}"""
 
 
 def _any_due(queues: str) -> str:
-    """Whether a job is due in one of those *queues*; "b" is a queue or a job."""
-    # CASE: in a column SQLite evaluates both sides of AND and OR, and would read every waiting job.
+    """Return SQL: whether a job is due in one of the *queues*. "b" is a branch or a job."""
+    # CASE, because SQLite evaluates both sides of AND and OR in a column, and would read every waiting job.
     return (
         f"CASE WHEN {_MANY_QUEUES} THEN EXISTS (SELECT 1 FROM {JOBS} b WHERE b.{WAITING} "
         f"AND b.run_at <= {NOW} AND {queues}) ELSE EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL "
@@ -72,23 +71,23 @@ def _any_due(queues: str) -> str:
     )
 
 
-# A schedule is not due while it is paused, so an idle tick stays idle; but a pause that skips has rows to write. A
-# wrong clock wrote any watermark in the future, and that is corrected in any case.
+# A paused schedule is not due, so an idle tick stays idle. But if the pause skips, there are rows to write. A watermark
+# in the future comes from a wrong clock, and is always corrected.
 SCHEDULE_DUE = f"""
       (j.status = 'active' AND j.next_at IS NOT NULL AND (j.seen_until > {NOW} OR j.next_at <= {NOW}
          AND NOT EXISTS (SELECT 1 FROM {PAUSES} p WHERE p.skip = 0 AND {STOPS_SCHEDULE}))
        OR j.owed IS NOT NULL AND (j.seen_until > {NOW}
          OR NOT EXISTS (SELECT 1 FROM {PAUSES} p WHERE {STOPS_SCHEDULE})))"""
-# "sync" is recorded when the whole file is in force. A sync of several transactions begins with "sync_begun".
+# "sync" is recorded once the whole file is applied. A sync that takes several transactions begins with "sync_begun".
 UNFINISHED_SYNC = f"""
       a.action = 'sync_begun' AND NOT EXISTS (SELECT 1 FROM {AUDIT} s WHERE s.action = 'sync' AND s.id > a.id)"""
 BEYOND = after_now(":beyond_s")
-SOON = after_now("1")  # what is due by then can be done now
+SOON = after_now("1")  # work that is due by then can be done now
 IN_AN_HOUR = after_now("3600")
-# Runners of this host, boot and pid namespace, dead or alive: the beginning of their locked_by.
+# Leases of this host, boot and pid namespace, whether their runners are dead or alive: by the prefix of locked_by.
 _HELD_HERE = "locked_until IS NOT NULL AND substr(locked_by, 1, :place_length) = :place"
 
-# All that an idle tick needs to know, in one row. Put WITH RECURSIVE and BRANCHES before it.
+# Everything that an idle tick needs to know, in one row. It must follow WITH RECURSIVE and BRANCHES.
 SEEN = f"""
   SELECT {NOW} AS now, m.project, m.environment, m.schema_revision, m.oldest_code, m.pruned_at, m.look_at,
     CASE WHEN m.look_at > {SOON} AND m.look_at < {IN_AN_HOUR} THEN 1 = 0 ELSE 1 = 1 END AS look_due,
@@ -122,7 +121,7 @@ def _around_now(column: str, seconds: int) -> str:
     return f"({column} > {after_now(f'-{seconds}')} AND {column} < {after_now(str(seconds))})"
 
 
-# Why a tick is idle: each of these is true. Any other answer (also NULL) needs the full tick.
+# A tick is idle if all of these are true. Any other result, including NULL, needs the full tick.
 IDLE = {
     "it is our database": "project = :project AND environment = :environment",
     "the tables are those that the last full tick saw": (
@@ -145,7 +144,7 @@ IDLE = {
     "this host's clock is right": f"abs({_NOW_S} - :host_s) <= {CLOCK_SKEW_S}",
 }
 
-# The row of a tick that did nothing. ":age_s": how long ago it started.
+# The row of an idle tick. ":age_s" is how long ago the tick started.
 ROW = f"""
   INSERT INTO {TICKS} (tick, host, boot_id, pid, version, fingerprint, schedules_on, started_at, finished_at, ended)
   SELECT :tick, :host, :boot_id, :pid, :version, :fingerprint, 1, {after_now("-(:age_s)")}, {NOW},
@@ -154,8 +153,8 @@ ROW = f"""
 
 _ANSWERS = " || ".join(f"CASE WHEN {condition} THEN '1' ELSE '0' END" for condition in IDLE.values())
 _LINES = either(postgresql="string_agg(h.locked_by, chr(10))", sqlite="group_concat(h.locked_by, char(10))")
-# One row: whether the tick is idle; the answers behind that, one digit each in the order of IDLE; and who holds leases
-# here, one line each, NULL if nobody does.
+# One row with three columns: whether the tick is idle; the results of the IDLE conditions, one digit each in the same
+# order; and who holds leases here, one per line, or NULL if nobody does.
 VERDICT = f"""
 WITH RECURSIVE {BRANCHES}, seen AS ({SEEN}),
 answered AS (SELECT {_ANSWERS} AS answers, held_here FROM seen),
@@ -173,12 +172,12 @@ _NEWEST_INSTANT = f"""
       CASE WHEN {_MANY_QUEUES} THEN
         (SELECT max(b.run_at) FROM {JOBS} b WHERE b.{WAITING} AND b.run_at <= {NOW} AND NOT {PAUSED})
       ELSE (SELECT max({_NEWEST_IN_BRANCH}) FROM branch b WHERE b.queue IS NOT NULL AND NOT {PAUSED}) END"""
-NEWEST_IDS = 20  # the newest jobs that are examined
+NEWEST_IDS = 20  # how many of the newest jobs are examined
 _NEWEST_ID = f"""
       (SELECT b.id FROM (SELECT id, queue, status, run_at FROM {JOBS} ORDER BY id DESC LIMIT {NEWEST_IDS}) b
        WHERE b.{WAITING} AND b.run_at <= {NOW} AND NOT {PAUSED} ORDER BY b.id DESC LIMIT 1)"""
-# For polling (linger): also the newest job that is due and not held back, to tell new work from old. A retry, or a job
-# enqueued for later, is newest by its instant; a job enqueued for an instant that has passed, by its id.
+# For polling (linger). It also returns the newest due job that is not held back, to tell new work from old. A retry, or
+# a job enqueued for later, is newest by its instant. A job enqueued for an instant in the past is newest by its id.
 LOOK = f"""{VERDICT}
 SELECT idle, answers || ' ' || CASE WHEN idle THEN '' ELSE
   coalesce(CAST({_NEWEST_INSTANT} AS text), '') || ' ' || coalesce({_NEWEST_ID}, 0) END, holders

@@ -1,7 +1,7 @@
-"""The facts about a configuration that the fast path needs, in a file that a full tick without any fault left behind.
+"""The facts about a configuration that the fast path needs. A full tick without any fault stores them in a file.
 
-It holds no value from the configuration, an env_file, a variable or the command line, only where in them to find it,
-and a hash of all of them. If anything differs or cannot be read, the full tick decides.
+The file contains no value from the configuration, an env_file, a variable or the command line. It only says where to
+find each value, and has a hash of all sources. If a source has changed or cannot be read, the full tick decides.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import sys
 
 try:
     from _blake2 import (
-        blake2b as blake2b,  # hashlib's, without OpenSSL, whose loading takes as long as Python's own start
+        blake2b as blake2b,  # the one in hashlib, without OpenSSL, which takes as long to load as Python takes to start
     )
-except ImportError:  # pragma: no cover - a Python without it
+except ImportError:  # pragma: no cover - a Python without this module
     from hashlib import blake2b as blake2b
 
 from cronjobs.version import __version__
@@ -23,13 +23,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    # A text in pieces: (which source, from, to), each a range of that source's bytes.
+    # A text as pieces (source, from, to). Each is a range of bytes in that source.
     Pieces = list[tuple[int, int, int]]
 
 LONGEST_SOURCE = 16 << 20
-METRICS_EVERY_S = 210  # a full tick writes the metrics textfile: with one tick a minute, every fourth
+METRICS_EVERY_S = 210  # how often a full tick writes the metrics file; every fourth tick, with one tick a minute
 SEPARATOR = b"\0"  # no path, variable or argument can contain it
-ALWAYS = (  # variables that a tick reads besides those of its file
+ALWAYS = (  # variables that every tick reads, besides those used in its file
     "CRONJOBS_CONFIG",
     "CRONJOBS_DATABASE_URL",
     "CRONJOBS_SCHEDULES",
@@ -39,19 +39,19 @@ ALWAYS = (  # variables that a tick reads besides those of its file
 
 
 class Start:
-    """The start of this process: its arguments, its environment, its folder."""
+    """How this process was started: its arguments, environment and folder."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.arguments = [*map(os.fsencode, arguments)]
-        self.environ = dict(os.environb)  # handlers may change it
+        self.environ = dict(os.environb)  # a copy, because handlers may change it
         try:
             self.folder = os.fsencode(os.getcwd())
-        except OSError:  # the folder was removed: the fast path does without
+        except OSError:  # the folder was removed
             self.folder = b""
 
     @property
     def name(self) -> str:
-        """The file's name for this command line and our own variables, run in this folder."""
+        """The name of the file for this command line, this folder and the variables in ALWAYS."""
         ours = [self.environ.get(os.fsencode(name)) for name in ALWAYS]
         return f"idle-{_hash([*self.arguments, *ours, self.folder])[:16]}"
 
@@ -65,7 +65,7 @@ def _hash(parts: Sequence[bytes | None]) -> str:
 
 
 class Sources:
-    """The sources of a configuration: the command line, variables by name, and files with their exact bytes."""
+    """The sources of a configuration: the command line, named variables, and files with their exact content."""
 
     def __init__(self, start: Start, variables: Sequence[str], files: Mapping[str, bytes]) -> None:
         self.start = start
@@ -79,7 +79,7 @@ class Sources:
         ]
 
     def hash(self) -> str:
-        """The hash of everything that a tick's configuration depends on, including our own version and location."""
+        """Return the hash of everything that a configuration depends on, including our version and location."""
         ours = [__version__, sys.version, __file__, *self.variables]
         return _hash([*map(os.fsencode, ours), self.start.folder, *self.texts])
 
@@ -87,7 +87,7 @@ class Sources:
         return b"".join((self.texts[source] or b"")[start:end] for source, start, end in pieces).decode()
 
     def pieces_of(self, text: str) -> Pieces | None:
-        """Where *text* can be taken from, in at most 16 pieces. None: from nowhere."""
+        """Return where *text* can be taken from, in at most 16 pieces, or None if it cannot."""
         left = text.encode()
         at = 0
         found: Pieces = []
@@ -107,7 +107,7 @@ class Sources:
 
 
 def content_of(path: str) -> bytes:
-    """The bytes of a regular file. Raises OSError for anything else, and never waits."""
+    """Return the content of a regular file. Raises OSError for anything else. Never waits."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -119,9 +119,9 @@ def content_of(path: str) -> bytes:
 
 
 class Inputs:
-    """The values that the last full tick knew, by name.
+    """The values that the last full tick stored, by name.
 
-    Our own numbers and texts are text, the user's texts are pieces.
+    Our own values are stored as text, the user's as pieces.
     """
 
     def __init__(self, sources: Sources, ours: dict[str, str], theirs: dict[str, Pieces]) -> None:
@@ -133,7 +133,7 @@ class Inputs:
         return self.ours[name] if name in self.ours else self.sources.text_of(self.theirs[name])
 
     def to_bytes(self) -> bytes:
-        """The file's content."""
+        """Return the content of the file."""
         lists = [list(self.sources.files), list(self.sources.variables)]
         lists += [[f"{name}={value}" for name, value in self.ours.items()]]
         lists += [[f"{name}={_written(pieces)}" for name, pieces in self.theirs.items()]]
@@ -142,7 +142,7 @@ class Inputs:
 
     @classmethod
     def from_bytes(cls, content: bytes, start: Start) -> Inputs | None:
-        """Read what ``to_bytes`` wrote. None: a source has changed. Raises OSError or ValueError."""
+        """Read what ``to_bytes`` wrote. Return None if a source has changed. Raises OSError or ValueError."""
         words = [os.fsdecode(word) for word in content.split(SEPARATOR)]
         was, counts, at = words[0], map(int, words[1:5]), 5
         lists = []

@@ -1,6 +1,6 @@
-"""A tick that stays for its minute: it asks every second, and starts a full tick once there is something to do.
+"""A tick that stays for its minute. It queries the database every second, and starts a full tick when there is work.
 
-The full tick is a process of its own. So this process never loads anything slow, nor user code.
+The full tick is a separate process. So this process never loads slow modules or user code.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 
     from cronjobs.engine.probe.inputs import Inputs
 
-LEAST_S = 2.0  # with less left in the minute a full tick could not begin anything
-FIRST_PAUSE_S = 2.0  # before a full tick looks again at what the previous one left; then twice as long, and so on
+LEAST_S = 2.0  # with less time left in the minute, a full tick could not start any job
+FIRST_PAUSE_S = 2.0  # before a full tick tries again what the last one left; each further pause is twice as long
 LONGEST_PAUSE_S = 16.0
-GOES_ON = (0, 1)  # 1: a job died. After any other exit code the next minute decides
+GOES_ON = (0, 1)  # 1: a job died; after any other exit code, this tick ends
 SAME_SIGNAL_S = 1.0
-AFTER_CHILD_S = 0.8  # a full tick that must be killed is gone before this process
+AFTER_CHILD_S = 0.8  # this process is killed later than a full tick that it started
 
 
 def stay_here(
     look: Callable[[], str | None], inputs: Inputs, arguments: Sequence[str], *, begun: float, idle: bool
 ) -> int:
-    """Stay until the tick that began at *begun* must end; return the exit code. *idle*: there was nothing to do."""
+    """Stay until the tick that began at *begun* must end, and return the exit code.
+
+    *idle*: the first look found nothing.
+    """
     now = time.monotonic()
     until = timer.deadline(
         started_wall=time.time() - (now - begun),
@@ -37,7 +40,7 @@ def stay_here(
         budget_s=float(inputs["budget_s"]),
         every_s=float(inputs["every_s"]),
     )
-    timer.give(until)  # also if it must become a full tick itself, because no process can be started
+    timer.give(until)  # also applies if no process can be started and this process becomes the full tick
     timer.stand_at(until + timer.PAST_DEADLINE_S + AFTER_CHILD_S)
     return stay(
         look,
@@ -60,10 +63,10 @@ def stay(
     monotonic: Callable[[], float],
     sleep: Callable[[float], object],
 ) -> int:
-    """Look every *poll_s* seconds and *run* a full tick for what is found; return the exit code.
+    """Look every *poll_s* seconds, and *run* a full tick if there is work. Return the exit code.
 
-    Work that a full tick leaves undone (a paused queue, a limit that is reached) does not start another one each
-    second: the pauses grow until something else is found.
+    If a full tick leaves work undone (a paused queue, a limit that is reached), the pauses before the next full tick
+    grow until something new is found.
     """
     code = 0
     left_undone: str | None = None
@@ -85,9 +88,9 @@ def stay(
 
 
 def full_tick(arguments: Sequence[str], until: float) -> int:
-    """Run this command line as a full tick that ends at *until*; return its exit code, 128 + n for a signal.
+    """Run this command line as a full tick that ends at *until*. Return its exit code, or 128 + n for signal n.
 
-    Signals that are to end this process are passed on.
+    Signals that ask this process to end are passed on to the full tick.
     """
     asked: list[int] = []
     asked_at = 0.0
@@ -95,26 +98,26 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
 
     def pass_on(number: int, _frame: object) -> None:
         nonlocal asked_at
-        # A signal to a process group often comes twice, and a second one would cut the grace of the first.
+        # A process group often gets a signal twice. The second one would cut the grace period short.
         again = number in asked and time.monotonic() - asked_at < SAME_SIGNAL_S
         asked.append(number)
         if child and not again:
             asked_at = time.monotonic()
             try:
                 os.kill(child, number)
-            except ProcessLookupError:  # it has just ended
+            except ProcessLookupError:  # the full tick has just ended
                 pass
 
     before = {}
     for number in (SIGTERM, SIGINT, SIGHUP):
         if getsignal(number) != SIG_IGN:  # nohup, for example, sets SIG_IGN
             before[number] = signal(number, pass_on)
-    # -P: do not import from the working folder, unless this process does so, too.
+    # -P: do not import from the working directory, unless this process does.
     safe = () if getattr(sys.modules["__main__"], "__spec__", None) else ("-P",)
     argv = [sys.executable, *safe, "-m", "cronjobs", *arguments]
     environ = {**os.environ, timer.UNTIL: f"{until:.3f}"}
     try:
-        # A process group of its own: a signal to ours reaches it once, passed on.
+        # It gets its own process group, so that a signal to ours reaches it only once, from us.
         child = os.posix_spawn(sys.executable, argv, environ, setpgroup=0)
         if asked:
             os.kill(child, asked[-1])

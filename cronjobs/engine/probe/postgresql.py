@@ -1,6 +1,7 @@
-"""Asks PostgreSQL through libpq's C API, and writes the tick's row in the same statement.
+"""Queries PostgreSQL through libpq's C API, and writes the tick's row in the same statement.
 
-libpq's functions are those of its documentation, "C Library". Importing psycopg takes ten times as long as asking.
+libpq's functions are documented in PostgreSQL's manual under "libpq — C Library". Importing psycopg would take ten
+times as long as the query.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ANSWER_TIMEOUT_S = 3.0  # after this the full tick asks, and reports it
+ANSWER_TIMEOUT_S = 3.0  # after this the full tick tries, and reports the error
 READING, WRITING, CONNECTED = 1, 2, 3  # PostgresPollingStatusType
 COMMAND_OK, TUPLES_OK = 1, 2  # ExecStatusType
 BAD = 1  # ConnStatusType
@@ -30,9 +31,9 @@ ASK = (
 
 
 def bound(sql: str, facts: Mapping[str, object], literal: Callable[[str], str]) -> str:
-    """*sql* with its ``:name`` parameters as literals.
+    """Return *sql* with its ``:name`` parameters replaced by literals.
 
-    A simple query may contain several statements in one round trip.
+    Only a simple query, which has no parameters, can send several statements in one round trip.
     """
     first, *pieces = sql.split(":")
     found = [first]
@@ -40,7 +41,7 @@ def bound(sql: str, facts: Mapping[str, object], literal: Callable[[str], str]) 
         end = 0
         while end < len(piece) and (piece[end].isalnum() or piece[end] == "_"):
             end += 1
-        if end == 0:  # a colon in a comment
+        if end == 0:  # the colon was in a comment
             found.append(f":{piece}")
             continue
         value = facts[piece[:end]]
@@ -49,20 +50,20 @@ def bound(sql: str, facts: Mapping[str, object], literal: Callable[[str], str]) 
 
 
 class ServerSession:
-    """One connection. Every method raises OSError if the server, the network or libpq refuses."""
+    """One connection. Its methods raise OSError if the server, the network or libpq fails."""
 
     def __init__(self, url: str, schema: str | None, libpq: str) -> None:
         self._schema = schema
         self._pq = pq = ctypes.CDLL(libpq)
         for name in ("PQconnectStartParams", "PQgetResult", "PQescapeLiteral", "PQgetvalue"):
             getattr(pq, name).restype = ctypes.c_void_p
-        options = {"client_encoding": "UTF8"} | KEEPALIVES  # the URL comes after these and wins
+        options = {"client_encoding": "UTF8"} | KEEPALIVES  # the URL comes later and overrides these
         names = [*map(str.encode, options), b"dbname", None]
         values = [*(str(value).encode() for value in options.values()), url.encode(), None]
         array = ctypes.c_char_p * len(names)
         expand_url = 1
         self._connection = ctypes.c_void_p(pq.PQconnectStartParams(array(*names), array(*values), expand_url))
-        # Otherwise libpq prints the server's warnings on stderr, and cron mails them.
+        # Otherwise libpq would print the server's warnings on stderr, and cron would mail them.
         self._quiet = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda _argument, _result: None)
         pq.PQsetNoticeReceiver(self._connection, self._quiet, None)
         self._connect()
@@ -83,9 +84,9 @@ class ServerSession:
             raise OSError("the server does not answer")
 
     def settle(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> bool:
-        """Write an idle tick's row if *facts*, the database and, for lease holders here, *alive* say that it is idle.
+        """Write the row of an idle tick if the tick is idle. Return whether it is.
 
-        One round trip; two if there are holders.
+        This takes one round trip. If there are lease holders on this host, *alive* checks them, and it takes two.
         """
         idle, holders, written = self._run(ASK, facts)
         if idle != "t" or (holders is not None and not alive(holders)):
@@ -95,12 +96,15 @@ class ServerSession:
         return True
 
     def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
-        """Return what there is to do, as a text that changes with it. None: nothing."""
+        """Return a text that describes what there is to do, and changes when that changes.
+
+        None: there is nothing to do.
+        """
         idle, answers, holders = self._run(LOOK, facts)
         return None if idle == "t" and (holders is None or alive(holders)) else f"{answers} {holders}"
 
     def _run(self, statement: str, facts: Mapping[str, object]) -> list[str | None]:
-        """Run a statement in a transaction of its own, and return its one row."""
+        """Run a statement in its own transaction, and return its single row."""
         sql = bound(statement_text(statement, postgresql=True, schema=self._schema), facts, self._literal)
         text = f"{begin(TIMEOUTS, *SET_SETTINGS)}; {sql}; COMMIT"
         if not self._pq.PQsendQuery(self._connection, text.encode()):
@@ -119,7 +123,10 @@ class ServerSession:
         return rows[0]
 
     def _result(self, give_up_at: float) -> int | None:
-        """Return the next result, or None at the end. Poll first: on a frozen server PQgetResult would block."""
+        """Return the next result, or None at the end.
+
+        Poll first, because PQgetResult would block on a frozen server.
+        """
         while self._pq.PQisBusy(self._connection):
             waiting = select.poll()
             waiting.register(self._pq.PQsocket(self._connection), select.POLLIN)
@@ -138,7 +145,7 @@ class ServerSession:
         ]
 
     def _literal(self, text: str) -> str:
-        """*text* as a quoted literal of SQL."""
+        """Return *text* as a quoted SQL literal."""
         plain = text.encode()
         pointer = self._pq.PQescapeLiteral(self._connection, plain, ctypes.c_size_t(len(plain)))
         if not pointer:

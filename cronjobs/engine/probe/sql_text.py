@@ -1,7 +1,7 @@
-"""SQL written once for both databases, and the text that each of them gets.
+"""SQL that is written once for both databases, and its conversion to each database's text.
 
-A statement is an f-string of constants. Two things stay open in it until it runs: the names of our tables and
-functions, which may be in a configured schema, and what the databases write differently (``either``).
+A statement is an f-string made of constants. Two things are filled in when it runs: the names of our tables and
+functions, which may be in a configured schema, and parts that differ between the databases (``either``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FINDINGS = "{findings}"
 ALERTS = "{alerts}"
 TOKENS = "{tokens}"
 META = "{meta}"
-# functions, and a sequence
+# Functions, and one sequence.
 CANCEL = "{cancel}"
 RESCHEDULE = "{reschedule}"
 TAKE_TOKEN = "{take_token}"
@@ -38,18 +38,18 @@ _BEGIN, _OR, _END = "\x01", "\x02", "\x03"
 
 
 def either(*, postgresql: str, sqlite: str) -> str:
-    """SQL that the two databases write differently, for use in a statement like any other text."""
+    """Return SQL that differs between the two databases, for use as part of a statement."""
     return f"{_BEGIN}{postgresql}{_OR}{sqlite}{_END}"
 
 
-# statement_timestamp(), never clock_timestamp(), which is volatile and cannot be used with an index. :now_ is zero
-# except in tests that move the clock on a real database. SQLite's clock is the host's.
+# statement_timestamp(), because clock_timestamp() is volatile and cannot be used with an index. :now_ is zero, except
+# in tests that move the clock of a real database. On SQLite the clock is the host's, so :now_ is the time itself.
 POSTGRESQL_NOW = "(statement_timestamp() + make_interval(secs => :now_))"
 NOW = either(postgresql=POSTGRESQL_NOW, sqlite=":now_")
 
 
 def shifted(instant: str, seconds: str) -> str:
-    """*instant* plus *seconds*, both SQL expressions; *seconds* may be negative."""
+    """Return SQL for *instant* plus *seconds*, which are SQL expressions. *seconds* may be negative."""
     return either(
         postgresql=f"({instant} + make_interval(secs => {seconds}))",
         sqlite=f"({instant} + CAST(({seconds}) * 1000000 AS INTEGER))",
@@ -61,7 +61,7 @@ def after_now(seconds: str) -> str:
 
 
 def qualified(table: str, schema: str | None) -> str:
-    """*table* in the configured *schema*. None: where the search_path finds it."""
+    """Return *table* qualified with *schema*. If *schema* is None, the search_path is used."""
     if schema is None:
         return f"cronjobs_{table}"
     quoted = schema.replace('"', '""')
@@ -69,7 +69,7 @@ def qualified(table: str, schema: str | None) -> str:
 
 
 class _Qualified(dict[str, str]):
-    """Each of our names, as it is written if the tables are in *schema*."""
+    """Maps each of our names to how it is written if the tables are in *schema*."""
 
     def __init__(self, schema: str | None) -> None:
         self._schema = schema
@@ -79,8 +79,8 @@ class _Qualified(dict[str, str]):
 
 
 def statement_text(statement: str, *, postgresql: bool, schema: str | None = None) -> str:
-    """*statement* as the server gets it. Print it to run it by hand, with values for its ``:parameters``."""
-    while _END in statement:  # the innermost first
+    """Return *statement* as it is sent. You can run the text by hand, with values for its ``:parameters``."""
+    while _END in statement:  # innermost first
         before, _, after = statement.partition(_END)
         before, _, texts = before.rpartition(_BEGIN)
         for_postgresql, _, for_sqlite = texts.partition(_OR)

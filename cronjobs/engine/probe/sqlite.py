@@ -1,8 +1,8 @@
-"""Asks a SQLite file, and writes the tick's row in the same transaction."""
+"""Queries a SQLite file, and writes the tick's row in the same transaction."""
 
 from __future__ import annotations
 
-try:  # the core of sqlite3, without its converters, whose imports cost more than the rest
+try:  # the core of sqlite3 without its converters, which take longer to import than everything else
     from _sqlite3 import connect
 except ImportError:  # pragma: no cover - a Python that has it elsewhere
     from sqlite3 import connect
@@ -15,21 +15,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-BUSY_TIMEOUT_MS = 20  # short: to wait for a writer one must take a turn, which the full tick does
+BUSY_TIMEOUT_MS = 20  # short, because only the full tick takes turns with other writers
 
 
 class FileSession:
-    """One connection. Every method raises sqlite3.Error."""
+    """One connection. Its methods raise sqlite3.Error."""
 
     def __init__(self, path: str) -> None:
         quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        # rw: the full tick judges a missing file, which may be on a disk that is not mounted.
+        # rw, because a file that does not exist is left to the full tick. Its disk may not be mounted.
         uri = f"file:{quoted}?mode=rw"
         self._connection = connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
         self._connection.execute("PRAGMA synchronous = FULL")
 
     def settle(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> bool:
-        """Write an idle tick's row if *facts*, the database and, of lease holders here, *alive* say that it is one."""
+        """Write the row of an idle tick if the tick is idle.
+
+        *alive* checks lease holders. Return whether it is idle.
+        """
         self._connection.execute("BEGIN IMMEDIATE")
         idle, holders = self._row(f"{VERDICT} SELECT idle, holders FROM verdict", facts) or (0, None)
         if not idle or (holders is not None and not alive(holders)):
@@ -40,7 +43,10 @@ class FileSession:
         return True
 
     def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
-        """Return what there is to do, as a text that changes with it. None: nothing."""
+        """Return a text that describes what there is to do, and changes when that changes.
+
+        None: there is nothing to do.
+        """
         idle, answers, holders = self._row(LOOK, facts) or (0, "", None)
         return None if idle and (holders is None or alive(holders)) else f"{answers} {holders}"
 

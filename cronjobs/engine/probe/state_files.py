@@ -1,4 +1,4 @@
-"""Small files in the user's state folder, used only if the folder is ours alone, opened without following links."""
+"""Small files in the user's state folder. They are used only if nobody else can write there; links are not followed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import pwd
 import stat
 
 try:
-    from _blake2 import blake2b  # hashlib's, without OpenSSL
+    from _blake2 import blake2b  # the one in hashlib, without OpenSSL
 except ImportError:  # pragma: no cover - a Python without it
     from hashlib import blake2b
 
-LONGEST = 1 << 20  # of a file; a longer one is not ours
-SPOOL = "exec-spool"  # a folder in it, for runs of "cronjobs exec" that wait for the database
+LONGEST = 1 << 20  # bytes; a longer file is not ours
+SPOOL = "exec-spool"  # the folder for runs of "cronjobs exec" that wait for the database
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def lasting_folder() -> str | None:
-    """$XDG_STATE_HOME/cronjobs, or ~/.local/state/cronjobs by the password file (cron may set no HOME); or None."""
+    """Return $XDG_STATE_HOME/cronjobs, else ~/.local/state/cronjobs, or None if there is no home to write to.
+
+    If HOME is not set, which may happen under cron, the home is taken from the password file.
+    """
     named = os.environ.get("XDG_STATE_HOME")
     if named and named.startswith("/"):
         return f"{named}/cronjobs"
@@ -31,19 +34,22 @@ def lasting_folder() -> str | None:
 
 
 def folder_here() -> str:
-    """The lasting folder, or one that may not survive a restart of the host; see ``host.state_folder``."""
+    """Return the lasting folder, else one that may not survive a restart of the host. See ``host.state_folder``."""
     return lasting_folder() or f"{os.environ.get('TMPDIR') or '/tmp'}/cronjobs-{os.getuid()}"
 
 
 def spool_address(config: str | None, url: str | None) -> str:
-    """Identifies the spooled runs of one project: its file, and a database URL given elsewhere."""
-    # Not the resolved path: a deploy moves /srv/shop/current.
+    """Return a name for the spooled runs of one project.
+
+    It depends on the file, and on a database URL given elsewhere.
+    """
+    # Not the resolved path, because a deploy moves links such as /srv/shop/current.
     file = os.path.normpath(config) if config else ""
     return blake2b(os.fsencode(f"{file}\0{url or ''}"), digest_size=8).hexdigest()
 
 
 def spooled(address: str | None) -> list[str]:
-    """The names of the files that wait for the project with this address, or for any project if it is None.
+    """Return the names of the spool files that wait for the project at *address*. If None, those of all projects.
 
     Never fails.
     """
@@ -62,22 +68,22 @@ def spooled(address: str | None) -> list[str]:
 
 
 def spooled_at(name: str) -> float:
-    """When the run in a spooled file began, in seconds since 1970. 0.0: the name is none of ours."""
+    """Return when the run in a spool file began, in seconds since 1970. 0.0 if the name is not one of ours."""
     began_us = name.partition("-")[2].partition("-")[0]
     return int(began_us) / 1e6 if began_us.isascii() and began_us.isdecimal() else 0.0
 
 
 def open_spool() -> int:
-    """The descriptor of the spool's folder. Raises OSError if it does not exist, or others may write in it."""
+    """Return a descriptor of the spool folder. Raises OSError if it does not exist, or if others may write in it."""
     state = folder_here()
     os.close(open_folder(state))
     return open_folder(f"{state}/{SPOOL}")
 
 
 def open_folder(path: str) -> int:
-    """The folder's descriptor: files are opened in the folder that was checked, even if it is renamed.
+    """Return a descriptor of the folder. Files are then opened in the folder that was checked, even if it is renamed.
 
-    Raises OSError if it does not exist, or others may write in it.
+    Raises OSError if the folder does not exist, or if others may write in it.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = os.fstat(descriptor)
@@ -88,8 +94,8 @@ def open_folder(path: str) -> int:
 
 
 def read_file(folder: int, name: str) -> bytes | None:
-    """The content of one file of an open folder, or None if it is no regular file of ours. Raises OSError."""
-    # NONBLOCK: otherwise open() would wait on a FIFO.
+    """Return the content of a file in an open folder, or None if it is not a regular file of ours. Raises OSError."""
+    # O_NONBLOCK: otherwise open() would wait on a FIFO.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with open(descriptor, "rb", buffering=0) as file:
         found = os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""The tick's time limit from its first moment: a kernel timer that ends the process without any Python."""
+"""The tick's time limit, from its first moment: a kernel timer that ends the process without running any Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import faulthandler
 import os
 import time
 
-# The C part of the signal module. Its Python part imports enum, which would take longer than the question.
+# The C part of the signal module. The Python part imports enum, which takes longer than the whole query.
 from _signal import (  # type: ignore[import-not-found]
     ITIMER_REAL,
     SIG_DFL,
@@ -23,27 +23,27 @@ from cronjobs.engine.probe.here import process_age
 DEFAULT_BUDGET_S = 55.0
 DEFAULT_EVERY_S = 60.0
 PAST_DEADLINE_S = 1.0
-# faulthandler would wait for ever to write the stacks into a full pipe that nobody reads. It dumps only once, so the
-# second signal ends the process.
+# If stderr is a full pipe that nobody reads, faulthandler waits for ever when it writes the stacks. But it dumps only
+# once, so a second signal ends the process.
 STRIKE_AGAIN_S = 0.2
-# If the process is older than this, it exec'ed us after doing something else (``sleep 30; exec cronjobs run-due``, a
-# container's entrypoint), and the kernel's start time is not the tick's.
+# An older process did something else before it exec'ed us (``sleep 30; exec cronjobs run-due``, a container's
+# entrypoint). Then the kernel's start time is not the start of the tick.
 LONGEST_START_S = 10.0
-UNTIL = "CRONJOBS_UNTIL"  # set for the full ticks of a lingering one: their deadline on the monotonic clock
+UNTIL = "CRONJOBS_UNTIL"  # set by a lingering tick for its full ticks: their deadline on the monotonic clock
 LEAST_LEFT_S = 0.5
 
 _given: float | None = None
 
 
 def start() -> float:
-    """Start the timer with the default budget, which applies until the file is read; return the process's age."""
+    """Start the timer with the default budget, which applies until the file is read. Return the process's age."""
     global _given
-    try:  # removed: handlers and commands, which may start other ticks, must not inherit it
+    try:  # remove it, because handlers and commands may start other ticks, which must not inherit it
         _given = float(os.environ.pop(UNTIL, ""))
     except ValueError:
         _given = None
     open_standard_streams()
-    # Until the tick installs its own handler, and after it removes it, Ctrl-C ends the process without a traceback.
+    # Before the tick installs its own handler, and after it removes it, Ctrl-C ends the process without a traceback.
     signal(SIGINT, SIG_DFL)
     signal(SIGALRM, SIG_DFL)
     pthread_sigmask(SIG_UNBLOCK, {SIGALRM})
@@ -52,26 +52,26 @@ def start() -> float:
         age = 0.0
     left_s = deadline(started_wall=time.time() - age, started=-age, budget_s=DEFAULT_BUDGET_S, every_s=DEFAULT_EVERY_S)
     try:
-        # chain: after the dump run the default action, which ends the process
+        # chain: after the stacks are dumped, the default action runs, which ends the process
         faulthandler.register(SIGALRM, all_threads=True, chain=True)
-    except (ValueError, OSError, AttributeError, RuntimeError):  # a closed or unusual stderr: end without stacks
+    except (ValueError, OSError, AttributeError, RuntimeError):  # stderr is closed or unusual: end without stacks
         faulthandler.unregister(SIGALRM)
     stand_at(given_deadline(time.monotonic() + left_s) + PAST_DEADLINE_S)
     return age
 
 
 def stand_at(instant: float) -> None:
-    """Move the end of this process to *instant* of the monotonic clock."""
+    """Set the time at which this process is killed: *instant* on the monotonic clock."""
     setitimer(ITIMER_REAL, max(0.001, instant - time.monotonic()), STRIKE_AGAIN_S)
 
 
 def given_deadline(otherwise: float) -> float:
-    """The deadline that a lingering tick gave this one, if it did and if it is earlier than *otherwise*."""
+    """Return *otherwise*, or the deadline that the lingering tick set for this one if that is earlier."""
     return otherwise if _given is None else min(otherwise, max(_given, time.monotonic() + LEAST_LEFT_S))
 
 
 def give(until: float) -> None:
-    """Let this process end at *until*, whatever it becomes until then."""
+    """Make this process end at *until*, whatever it becomes in the meantime."""
     global _given
     _given = until
 
@@ -82,9 +82,12 @@ def is_given() -> bool:
 
 
 def open_standard_streams() -> list[int]:
-    """Open /dev/null on descriptors 0 to 2 where the caller closed them (``>&-``); return which it opened.
+    """Open /dev/null for each of descriptors 0 to 2 that the caller has closed (``>&-``).
 
-    Otherwise the next file opened, the database or the log, would get such a number, and prints would go into it.
+    Return those that were closed.
+
+    Otherwise the next file to be opened, such as the database or the log, would get one of these numbers, and printed
+    text would be written into it.
     """
     opened = []
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -95,11 +98,11 @@ def open_standard_streams() -> list[int]:
 
 
 def deadline(*, started_wall: float, started: float, budget_s: float, every_s: float) -> float:
-    """When a tick must be done, on the clock of *started* (monotonic seconds).
+    """Return when a tick must end, on the clock of *started* (monotonic seconds). This is its start plus its budget.
 
-    Start + budget. If it started within 10 s after a multiple of *every_s*, as cron's ticks do, at the latest 2 s
-    before the next multiple. A tick started by hand in mid-minute has its full budget: overlapping another tick is
-    harmless. *started_wall* is the same start in seconds since 1970.
+    If it started within 10 s after a multiple of *every_s*, as cron's ticks do, it must also end 2 s before the next
+    multiple. A tick that was started by hand in mid-minute has its full budget, because overlapping another tick is
+    harmless. *started_wall* is the start in seconds since 1970.
     """
     into = started_wall % every_s
     if into <= 10:
