@@ -1,1 +1,1 @@
-"""Facts that only this machine knows: its processes, users, files and forks."""
+"""Facts that only this host knows: its processes, users, files and forks."""

@@ -1,4 +1,4 @@
-"""The user and the program that act, as this host knows them, for the audit trail."""
+"""Who is acting, for the audit trail: the user and the program, as this host knows them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from cronjobs.text import clean, one_line
 
 
 def os_user() -> str:
-    """The user's name, or the number of one without a name. It may come from variables, which can hold anything."""
+    """Return the user's name, else the uid.
+
+    The name may come from environment variables, so it can contain anything.
+    """
     import getpass
 
     try:
@@ -26,12 +29,15 @@ def user_in_a_line() -> str:
 
 @cache
 def caller() -> str:
-    """User and program, as "ada/manage.py", for a database without users; in the form of PostgreSQL's default."""
+    """Return user and program, such as "ada/manage.py", in the form of PostgreSQL's default.
+
+    For SQLite, without users.
+    """
     return one_line(clean(f"{os_user()}/{_program()}"), 200)
 
 
 def _program() -> str:
     called = Path(sys.argv[0] if getattr(sys, "argv", None) else "")
-    if called.name == "__main__.py":  # started as python -m shop
+    if called.name == "__main__.py":  # started with python -m shop
         called = called.parent
     return called.name if called.name not in ("", "-c", "-m") else "python"

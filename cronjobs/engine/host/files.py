@@ -1,4 +1,4 @@
-"""Opens and reads files that others name, without ever waiting. Creates folders with the intended modes."""
+"""Opens and reads files whose names come from others, without ever waiting. Creates folders with the right modes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ LONGEST_TEXT: Final = 1 << 20
 
 
 def open_regular(file: Path, flags: int, mode: int = 0o600) -> int:
-    """Open *file* and return its descriptor. Raises OSError, also for a FIFO, device, socket or folder; never waits."""
+    """Open *file* and return its descriptor. Never waits. Raises OSError, also for anything but a regular file."""
     try:
         descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a FIFO without a reader, or a socket
+        if error.errno == errno.ENXIO:  # a socket, or a FIFO that has no reader
             raise OSError(errno.EINVAL, "it is no regular file") from None
         raise
     kind = os.fstat(descriptor).st_mode
@@ -30,7 +30,7 @@ def open_regular(file: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def read_text(file: Path) -> str:
-    """The file's beginning, a MiB at most; "" if it cannot be read."""
+    """Return the file's first MiB as text, or "" if the file cannot be read."""
     try:
         with os.fdopen(open_regular(file, os.O_RDONLY), "rb") as opened:
             return opened.read(LONGEST_TEXT).decode(errors="replace")
@@ -39,17 +39,17 @@ def read_text(file: Path) -> str:
 
 
 def require_replaceable(file: Path) -> None:
-    """Raise OSError if *file* is, or links to, a device, pipe or socket: root could put a file in /dev/null's place."""
+    """Raise OSError if *file* is, or links to, a device, pipe or socket. Root could replace /dev/null with a file."""
     try:
         kind = file.stat().st_mode
-    except OSError:  # it does not exist, or whatever writes it will report the same
+    except OSError:  # it does not exist, or writing it will fail with the same error
         return
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
         raise OSError(errno.EINVAL, "it is no regular file")
 
 
 def names_in(folder: Path) -> list[str]:
-    """The sorted names in *folder*; none if it is no folder, or cannot be listed."""
+    """Return the sorted names in *folder*, or an empty list if it cannot be listed."""
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208 the names are what is asked for
     except OSError:
@@ -57,7 +57,10 @@ def names_in(folder: Path) -> list[str]:
 
 
 def make_folder(folder: Path, mode: int = 0o755) -> None:
-    """Create *folder* and its missing parents, writable by the owner only, whatever the umask: cron's may be 000."""
+    """Create *folder* and its missing parents, writable only by the owner.
+
+    Cron's umask may be 000, so it is not used.
+    """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=mode, exist_ok=True)

@@ -1,9 +1,9 @@
-"""A forked copy of this process: what of ours it must never use, and how it ends.
+"""Makes sure that a forked copy of this process does no harm, and ends.
 
-A handler that calls ``os.fork`` gets a second process with everything in it: jobs claimed ahead, database connections,
-lock files, cron's pipe. Only the handler's own code is meant to run there; when it returns, the copy ends. Each guard
-calls ``os.getpid``, because Python does not notice a fork in C. Kernel objects that a copy shares are put out of its
-reach as soon as it is made, by ``os.register_at_fork``.
+If a handler calls ``os.fork``, a second process gets everything in this one: jobs that were claimed ahead, database
+connections, lock files, cron's pipe. Only the handler's own code is meant to run in the copy. When that code returns,
+the copy ends. Every guard calls ``os.getpid``, because Python does not notice a fork in C code. Kernel objects that
+the copy shares are put out of its reach as soon as it is made, by ``os.register_at_fork``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
-_opening: Final = threading.Lock()  # no fork may come between opening a descriptor and noting it
+_opening: Final = threading.Lock()  # prevents a fork between opening a descriptor and noting it
 _shared: Final[WeakSet[Any]] = WeakSet()  # objects whose forked() is called in the copy
-_inherited: Final[list[Any]] = []  # in the copy: never collected, because their destructors would use what is shared
-_outlets: Final[dict[int, tuple[int, int]]] = {}  # the tick's own streams, and which file each of them was
+_inherited: Final[list[Any]] = []  # in the copy: kept for ever, because destructors would use what is shared
+_outlets: Final[dict[int, tuple[int, int]]] = {}  # the tick's own output streams, with the file behind each
 
 
 class OutOfReach(ABC):
-    """Owns something that a forked copy must not touch: ``forked`` is called in the copy before anything else."""
+    """Owns something that a forked copy must not touch. In the copy, ``forked`` is called before anything else."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -34,23 +34,23 @@ class OutOfReach(ABC):
 
     @property
     def is_copy(self) -> bool:
-        """Whether this process is a copy of the one that made it."""
+        """Whether this process is a copy of the process that created the object."""
         return self._pid != os.getpid()
 
     @abstractmethod
     def forked(self) -> None:
-        """Make it unusable here without affecting the original."""
+        """Make the object unusable in this copy, without affecting the original."""
 
 
 def undisturbed() -> threading.Lock:
-    """A block in which no fork happens, to open a descriptor and note it."""
+    """Return a lock that prevents forks. Hold it while you open a descriptor and note it."""
     return _opening
 
 
 def replace_by_nothing(descriptor: int) -> None:
-    """Close *descriptor* in the copy without freeing its number, which other code in the copy may still use.
+    """Close the file behind *descriptor* in the copy, but keep the number in use: other code in the copy may use it.
 
-    Closing releases no flock: that belongs to the open file, which the original still has. flock(2)
+    This releases no flock. The lock belongs to the open file, which the original still has, see flock(2).
     """
     with suppress(OSError):
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -61,9 +61,9 @@ def replace_by_nothing(descriptor: int) -> None:
 
 
 def keep_streams_from_copies() -> None:
-    """Detach standard output and error in copies of this process.
+    """Detach standard output and standard error in forked copies of this process.
 
-    They are cron's pipe, and cron waits for every process that has it open.
+    They are cron's pipe, and cron waits until every process has closed it.
     """
     for number in (1, 2):
         with suppress(OSError):
@@ -82,11 +82,12 @@ def _in_the_copy() -> None:
         each.forked()
     for number, file in _outlets.items():
         with suppress(OSError):
-            if _file_of(number) == file:  # otherwise pty.fork has already put a terminal there
+            if _file_of(number) == file:  # else pty.fork has already put a terminal there
                 null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
                 os.dup2(null, number)
                 os.close(null)
-    # The tick's own handlers only leave a note for its loop, which does not run here: SIGTERM would end nothing.
+    # The tick's own signal handlers only set a flag for the loop. The loop does not run here, so SIGTERM would do
+    # nothing.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         handler = signal.getsignal(number)
         if callable(handler) and str(getattr(handler, "__module__", "")).partition(".")[0] == "cronjobs":
@@ -97,7 +98,7 @@ os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, a
 
 
 class EndingCopies:
-    """A block of user code: a forked copy that leaves it ends there like a program, with its exit code."""
+    """A block of user code. If a forked copy leaves the block, the copy ends as a program would, with an exit code."""
 
     def __enter__(self) -> None:
         self._pid = os.getpid()
@@ -111,7 +112,7 @@ def _end_copy(error: BaseException | None) -> NoReturn:
     code: object = 0
     said = error
     while said is not None and not isinstance(said, SystemExit):
-        said = said.__context__  # an error from ending a transaction, which cannot roll back here
+        said = said.__context__  # skip errors from ending a transaction, which cannot be rolled back here
     if isinstance(said, SystemExit):
         code = said.code
         if code is not None and not isinstance(code, int):
@@ -126,5 +127,5 @@ def _end_copy(error: BaseException | None) -> NoReturn:
 
 
 def _print(what: Callable[[], Any]) -> None:
-    with suppress(BaseException):  # the process ends whatever its streams do
+    with suppress(BaseException):  # the copy must end, whatever happens to its streams
         what()

@@ -1,4 +1,4 @@
-"""The holder of a lease: host, boot, pid namespace, process and tick. With these its own host can prove its death."""
+"""The holder of a lease: host, boot, pid namespace, process and tick. Its own host can use these to prove its death."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAUNCHER: Final = "cronjobs/engine/execution/launcher.py"
 
 @dataclass(frozen=True)
 class Identity:
-    """One tick on one host. ``str()`` is ``locked_by``: host:boot id:pid namespace:pid:process start:tick."""
+    """One tick on one host. Its ``str()`` is ``locked_by``: host:boot id:pid namespace:pid:process start:tick."""
 
     host: str
     boot_id: str
@@ -36,7 +36,7 @@ class Identity:
 
     @classmethod
     def parse(cls, locked_by: str) -> Identity | None:
-        """Parse ``locked_by``. None: it is not one of ours (plain SQL can write anything)."""
+        """Parse ``locked_by``. Return None if it is not one of ours, since plain SQL can write anything."""
         fields = locked_by.split(":")
         if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal() or len(fields[3]) > 10:
             return None
@@ -45,7 +45,7 @@ class Identity:
 
     @property
     def place(self) -> str:
-        """The prefix of ``locked_by`` for every process of this host, boot and pid namespace."""
+        """The prefix of ``locked_by`` for all processes with this host, boot and pid namespace."""
         return f"{self.host}:{self.boot_id}:{self.pid_namespace}:"
 
     def __str__(self) -> str:
@@ -59,8 +59,9 @@ def _read(path: str) -> str:
 def is_gone(locked_by: str, here: Identity) -> bool | None:
     """Whether the process that holds a lease has ended, with everything that our launcher runs for it.
 
-    True: proven. False: it, or something that it started, is alive. None if that is unknown from here: another host,
-    boot or pid namespace, an unreadable name, or a /proc that hides other users' processes.
+    True: this is proven. False: the process, or something that it started, is still alive. None: this host cannot know.
+    The holder may have another host, boot or pid namespace, its name may be unreadable, or /proc may hide other users'
+    processes.
     """
     holder = Identity.parse(locked_by)
     if holder is None or _place(holder) != _place(here) or UNKNOWN in _place(holder) or holder.started == "0":
@@ -70,15 +71,16 @@ def is_gone(locked_by: str, here: Identity) -> bool | None:
         return False
     if now_there is None and _runs_unseen(holder.pid):
         return None
-    if _read("/proc/1/stat") == UNKNOWN:  # hidepid (proc(5)): we would not see another user's launcher either
+    if _read("/proc/1/stat") == UNKNOWN:  # hidepid, see proc(5): another user's launcher would be hidden too
         return None
     return not any(_belongs(launcher, now_there) for launcher in _launchers_of(holder.pid))
 
 
 def age_at_work(locked_by: str, here: Identity) -> float | None:
-    """The age in seconds of the process that holds a lease, if it certainly runs; else None.
+    """Return the age in seconds of the process that holds a lease, or None unless it is certainly running.
 
-    A stopped process (state T) does not run: it may never continue. Nor does an earlier tick of this same process.
+    A stopped process (state T) is not running, because it may never continue. An earlier tick in this process is not
+    either.
     """
     holder = Identity.parse(locked_by)
     if holder is None or holder.pid == here.pid or _place(holder) != _place(here) or UNKNOWN in _place(holder):
@@ -90,12 +92,12 @@ def age_at_work(locked_by: str, here: Identity) -> float | None:
 
 
 def _place(identity: Identity) -> tuple[str, str, str]:
-    # Pids of two containers, or from before a reboot, are unrelated.
+    # Pids in different containers, or from before a reboot, have nothing to do with each other.
     return identity.host, identity.boot_id, identity.pid_namespace
 
 
 def _runs_unseen(pid: int) -> bool:
-    """Whether anything of a process still runs although its main thread is gone."""
+    """Whether any part of a process is still running, although its main thread has ended."""
     if _read(f"/proc/{pid}/stat") == UNKNOWN:
         try:
             os.kill(pid, 0)
@@ -104,7 +106,7 @@ def _runs_unseen(pid: int) -> bool:
         except PermissionError:
             return True
         return True
-    # A killed process is a zombie only once its last thread has ended, and a thread may still be in a system call.
+    # A killed process becomes a zombie only when its last thread has ended. A thread may still be in a system call.
     return any(_thread_runs(pid, thread) for thread in _numbers(f"/proc/{pid}/task"))
 
 
@@ -114,7 +116,10 @@ def _thread_runs(pid: int, thread: int) -> bool:
 
 
 def _launchers_of(pid: int) -> list[int]:
-    """The launchers (``launcher.py``) started by *pid*: each kills all that its command started, then ends."""
+    """Return the launchers (``launcher.py``) that *pid* started.
+
+    Each kills everything its command started, then ends.
+    """
     found = []
     for other in _numbers("/proc"):
         arguments = _read(f"/proc/{other}/cmdline").split("\0")
@@ -125,7 +130,7 @@ def _launchers_of(pid: int) -> list[int]:
 
 
 def _belongs(launcher: int, now_there: str | None) -> bool:
-    """Whether the dead process started this launcher, not *now_there*, which has its pid now."""
+    """Whether the dead process started this launcher, and not *now_there*, the process that now has the same pid."""
     started = process_started(launcher)
     return started is not None and (now_there is None or int(started) <= int(now_there))
 

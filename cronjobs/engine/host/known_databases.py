@@ -1,7 +1,7 @@
-"""Remembers that a database existed: if a SQLite file's disk is not mounted, no empty file must replace it.
+"""Remembers that a database existed. If a SQLite file's disk is not mounted, no empty file must take its place.
 
-Stored in the user's state folder, by the file and the project's folder: another project at the same path, perhaps after
-a reinstallation, starts without any set-up.
+The notes are in the user's state folder, by the database file and the project's folder. So another project at the same
+path, perhaps after a reinstallation, can start without any preparation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def require_still_there(folder: Path, address: Address) -> None:
-    """Raise DatabaseVanished if there was a SQLite file with our tables, and now it is missing or empty."""
+    """Raise DatabaseVanished if a SQLite file that had our tables is now missing or empty."""
     if not address.is_sqlite:
         return
     with suppress(OSError):
@@ -31,13 +31,13 @@ def require_still_there(folder: Path, address: Address) -> None:
 
 
 def remember(folder: Path, address: Address) -> None:
-    """Record that the file has our tables. Never fails: if it cannot be stored, nothing is remembered."""
+    """Record that the file has our tables. Never fails. If the note cannot be stored, nothing is remembered."""
     if address.is_sqlite and not State().read(_note(folder, address)):
         State().write(_note(folder, address), f"{address.url.database}\n")
 
 
 def forget(folder: Path, address: Address) -> None:
-    """Forget the file, because it is to be created again."""
+    """Delete the note, because the file is to be created again."""
     if address.is_sqlite:
         State().take(_note(folder, address))
 

@@ -1,7 +1,7 @@
-"""The user's state folder: small files that one tick leaves for the next, only in a folder that is ours alone.
+"""The user's state folder, where one tick leaves small files for the next.
 
-Without a home the folder is below the temporary one, where anyone can create it first, with links to our files in it.
-So it must be ours, writable by nobody else, and no link is followed; otherwise nothing is stored.
+If the user has no home, the folder is in the temporary folder. There, anyone could create it first, with links in it.
+So the folder must be ours, nobody else may have write access, and no link is followed. Otherwise nothing is stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cronjobs.engine.probe import state_files
 
 
 def state_folder() -> Path:
-    """$XDG_STATE_HOME/cronjobs, or ~/.local/state/cronjobs by the password file: cron may set no HOME."""
+    """Return $XDG_STATE_HOME/cronjobs, else ~/.local/state/cronjobs, else a folder below the temporary one."""
     if (lasting := state_files.lasting_folder()) is not None:
         return Path(lasting)
     import tempfile
@@ -25,13 +25,13 @@ def state_folder() -> Path:
 
 
 class State:
-    """Files of one folder, by name. Never fails: what cannot be stored safely is not stored."""
+    """The files of one folder, by name. Its methods never fail: a file that cannot be stored safely is not stored."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or state_folder()
 
     def read(self, name: str) -> str | None:
-        """The file's content, or None if it does not exist, or is not safe to read."""
+        """Return the file's content, or None if it does not exist or is not safe to read."""
         content = self.read_bytes(name)
         return None if content is None else content.decode(errors="replace")
 
@@ -48,11 +48,11 @@ class State:
         with suppress(OSError), self._opened(make=True) as folder:
             fresh = f"{name}.{os.getpid()}"
             with suppress(FileNotFoundError):
-                os.unlink(fresh, dir_fd=folder)  # left by an earlier process that was killed
+                os.unlink(fresh, dir_fd=folder)  # left behind by an earlier process that was killed
             try:
                 _put(folder, fresh, os.O_CREAT | os.O_EXCL, content)
                 os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except OSError:  # a full disk
+            except OSError:  # e.g. the disk is full
                 os.unlink(fresh, dir_fd=folder)
 
     def append(self, name: str, text: str) -> None:
@@ -60,7 +60,7 @@ class State:
             _put(folder, name, os.O_CREAT | os.O_APPEND, text.encode(errors="replace"))
 
     def take(self, name: str) -> str | None:
-        """Read and delete the file. If two processes do so together, one of them gets the content."""
+        """Read and delete the file. If two processes do this at once, only one of them gets the content."""
         with suppress(OSError), self._opened() as folder:
             taken = f"{name}.{os.getpid()}"
             os.rename(name, taken, src_dir_fd=folder, dst_dir_fd=folder)
@@ -73,7 +73,7 @@ class State:
 
     @contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[int]:
-        """The folder's descriptor: files are opened in the folder that was checked, even if it is renamed."""
+        """Yield a descriptor of the folder. Files are opened in the folder that was checked, even if it is renamed."""
         if make:
             make_folder(self.folder, 0o700)
         descriptor = state_files.open_folder(str(self.folder))

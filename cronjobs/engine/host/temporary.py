@@ -1,4 +1,4 @@
-"""The folder where SQLite writes temporary files."""
+"""Finds the folder where SQLite writes temporary files."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def sqlite_temporary_folder() -> Path:
-    """The first folder this user may write to, full or not, in SQLite's search order.
+    """Return the first folder in SQLite's search order that this user may write to, whether or not its disk is full.
 
-    https://www.sqlite.org/tempfiles.html, "Temporary File Storage Locations"
+    See https://www.sqlite.org/tempfiles.html, "Temporary File Storage Locations".
     """
     named = (os.environ.get(name) for name in ("SQLITE_TMPDIR", "TMPDIR"))
     for folder in (*named, "/var/tmp", "/usr/tmp", "/tmp"):
