@@ -1,1 +1,1 @@
-"""Turns cron text and a time zone into UTC instants; the only user of croniter."""
+"""Computes UTC instants from a cron expression and a time zone. No other package uses croniter."""

@@ -1,10 +1,10 @@
-"""The grammar of cron expressions: five fields as Debian's cron reads them, and the ``@`` names; nothing else.
+"""The grammar of cron expressions: five fields as Debian's cron reads them, or one of the ``@`` names.
 
-It checks expressions before croniter, which accepts much that cron does not (seconds, ``5/15``, ``R``, ``H``) and reads
-some of it differently (``5-5`` as "every"). What is accepted here was compared with Debian's cron 3.0pl1-162 ("crontab
--n"). Debian's cron silently accepts a few more, which can only be mistakes: ranges that run backwards (they select
-nothing), steps longer than their field, a ``*`` inside a list, days that never come. Here these are refused, with a
-hint what to write instead.
+Expressions are checked here before croniter sees them. croniter accepts much that cron does not (seconds, ``5/15``,
+``R``, ``H``), and reads some expressions differently (``5-5`` as "every"). What is accepted here was compared with
+Debian's cron 3.0pl1-162 ("crontab -n"). Debian's cron silently accepts a few more expressions, which can only be
+mistakes: ranges that run backwards (they select nothing), steps longer than their field, a ``*`` inside a list, and
+days that never come. These are refused here, with a hint what to write instead.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _DAYS_IN_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # Febr
 
 @dataclass(frozen=True, slots=True)
 class CronExpression:
-    """One parsed expression. Two are equal if they were written alike.
+    """A parsed cron expression. Two expressions are equal if they are written the same way.
 
-    ``weekdays`` count from 0, Sunday, to 6. ``fixed_time``: it names times of day, as neither the minute nor the hour
-    field starts with ``*`` (cron(8)); this decides what a clock change does to it. ``both_days_must_match``: one of the
-    two day fields does (cron.c: DOM_STAR, DOW_STAR). ``day_fields`` is the third to fifth field in a spelling that
-    croniter and cron read alike: numbers and commas, or ``*`` and ``*/n``.
+    ``weekdays`` count from 0 (Sunday) to 6. ``fixed_time``: neither the minute nor the hour field starts with ``*``, so
+    the expression names times of day. This decides how clock changes affect it, see cron(8). ``both_days_must_match``:
+    one of the two day fields starts with ``*`` (cron.c: DOM_STAR, DOW_STAR). ``day_fields`` has the third to fifth
+    field in a form that croniter and cron read the same way: numbers and commas, or ``*`` and ``*/n``.
     """
 
     source: str
@@ -58,7 +58,7 @@ class CronExpression:
 
     @property
     def day_remark(self) -> str | None:
-        """Return the remark that two day fields need if both are written, or None if they are not."""
+        """A remark that explains the two day fields if either can match alone, else None."""
         words = NAMES.get(self.source.strip(), self.source).split()
         if self.both_days_must_match or len(self.days) == 31 or len(self.weekdays) == 7:
             return None
@@ -69,7 +69,7 @@ class CronExpression:
 
 
 def parse(text: str) -> CronExpression:
-    """Parse *text*; raises CronError with the column of the mistake and a sentence with what to write instead."""
+    """Parse *text*. Raises CronError with the column of the mistake, and a message that says what to write instead."""
     _refuse_strange_characters(text)
     words = [(match.group(), match.start() + 1) for match in re.finditer(r"[^ \t]+", text)]
     if words and words[0][0].startswith("@"):
@@ -93,7 +93,7 @@ def parse(text: str) -> CronExpression:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field, parsed; *text* writes it with numbers, each value by itself."""
+    """One parsed field. *text* writes it with numbers, and lists each value."""
 
     values: frozenset[int]
     star: bool
@@ -107,8 +107,8 @@ class _Kind:
     name: str
     low: int
     high: int
-    size: int  # how many different values it has
-    whole: str  # what its values fill, for the message about steps
+    size: int  # how many different values the field has
+    whole: str  # the period that the field divides, for the message about steps
     names: tuple[str, ...] = ()
 
     def read(self, word: str, column: int) -> _Field:
@@ -124,7 +124,7 @@ class _Kind:
         return _Field(frozenset(values), star, text)
 
     def _read_item(self, item: str, column: int) -> range:
-        """Read ``*``, a value or a range, the first and the last with or without a step."""
+        """Read ``*``, a value, or a range. ``*`` and a range may have a step."""
         match = _ITEM.fullmatch(item)
         if match is None:
             self._refuse(item, column)
@@ -160,7 +160,7 @@ class _Kind:
         if step == 0:
             raise CronError('a step is at least 1: "*/1" and "*" mean every', column)
         if step > self.size:
-            # Debian accepts "*/90" and runs it once an hour, which no one intends.
+            # Debian's cron accepts "*/90" and runs it once an hour, which nobody intends.
             raise CronError(
                 f"step {_short(word)} is longer than {self.whole}: cron restarts the step in each, so write a "
                 "smaller step, or use every: instead of cron:",
@@ -171,7 +171,10 @@ class _Kind:
         return step
 
     def _refuse_backwards(self, low: int, high: int, item: str, column: int) -> NoReturn:
-        """Vixie cron accepts it and selects nothing; others wrap around. The message shows how to write the latter."""
+        """Refuse a backwards range: Vixie cron selects nothing.
+
+        Other crons wrap around, and the message says how to.
+        """
         if "/" in item:
             instead = "two ranges, each from low to high"
         elif self.name == "weekday" and low == 7:
@@ -183,7 +186,7 @@ class _Kind:
         raise CronError(f'range "{item}" runs backwards: write {instead}', column)
 
     def _refuse(self, item: str, column: int) -> NoReturn:
-        """Raise the error that explains what *item* looks like."""
+        """Raise an error that explains what kind of mistake *item* looks like."""
         if not item:
             raise CronError("an item of the list is empty: remove the extra comma", column)
         if word := re.search(r"[A-Za-z]{4,}", item):
@@ -206,7 +209,8 @@ _KINDS: Final = (
     _Kind("hour", 0, 23, 24, "the 24 hours of a day"),
     _Kind("day", 1, 31, 31, "the 31 days of a month"),
     _Kind("month", 1, 12, 12, "the 12 months of a year", _MONTHS),
-    # 0–7 and not 0–6, even with a step: entry.c, LAST_DOW. So "1-7/2" includes Sunday and "*/2" Saturday.
+    # 0–7 rather than 0–6, even with a step (entry.c, LAST_DOW). So "1-7/2" includes Sunday, and "*/2" includes
+    # Saturday.
     _Kind("weekday", 0, 7, 7, "the 7 days of a week", _WEEKDAYS),
 )
 
@@ -216,7 +220,7 @@ _ITEM: Final = re.compile(
 
 
 def _lone(letters: str) -> re.Pattern[str]:
-    """Letters that are not part of a name: the L of "5L", but not that of "jul"."""
+    """Match letters that are not part of a name: the L in "5L", but not the one in "jul"."""
     return re.compile(f"(?i)(?<![a-z])(?:{letters})(?![a-z])")
 
 
@@ -272,7 +276,7 @@ def _refuse_wrong_number_of_fields(text: str, words: list[tuple[str, int]]) -> N
 
 
 def _too_many_fields(fields: list[str]) -> str:
-    """Return the expression to write instead: without seconds and years, or without the command of a crontab line."""
+    """Return the message. It says what to write: no seconds or years, or no command, as in a crontab line."""
     count = f"a cron expression has 5 fields, this one {len(fields)}"
     first = " ".join(fields[:5])
     if not all(_FIELD_LIKE.fullmatch(field) for field in fields[5:]):
@@ -305,9 +309,10 @@ def _is_valid(text: str) -> bool:
 
 
 def _refuse_days_that_never_come(expression: CronExpression, column: int) -> None:
-    """Unless days of the month and weekdays are joined by "or", one of the days must exist in one of the months.
+    """If both day fields must match, require that at least one of the days exists in one of the months.
 
-    No other check is needed: each date falls on each weekday within 40 years, even 29 February across 2100.
+    Nothing else needs checking: within 40 years, each date falls on each weekday, even 29 February across the year
+    2100.
     """
     if not expression.both_days_must_match:
         return

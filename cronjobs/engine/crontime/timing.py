@@ -1,15 +1,15 @@
-"""The instants at which a schedule is due, in UTC: by a cron expression in a time zone, or by an interval.
+"""The instants at which a schedule is due, in UTC. A schedule has a cron expression in a time zone, or an interval.
 
-croniter computes which calendar days match, and nothing else. It is wrong about clock changes (7.0 fires fixed times
-twice in the doubled hour, and wildcard minutes spuriously after a gap), and at 26–70 µs a step it would take 15 s to
-count a year of minutes. Its days are right; they are cached by the month, and turned into instants here, one UTC day at
-a time. The fires of a UTC day depend on nothing but that day, so ranges can be walked, counted, and read from the end.
+croniter only computes which calendar days match. It is wrong about clock changes: version 7.0 fires fixed times twice
+in the doubled hour, and wildcard minutes after a gap at wrong times. It is also slow: at 26–70 µs per step, counting a
+year of minutes would take 15 s. Its days are right. They are cached by month, and turned into instants here, one UTC
+day at a time. The fires of a UTC day depend on that day only. So ranges can be walked, counted, and read from the end.
 
 Clock changes follow Debian's cron(8): "If the time has moved forwards, those jobs which would have run in the time that
 was skipped will be run soon after the change. Conversely, if the time has moved backwards […], those jobs that fall
 into the repeated time will not be re-run. Only jobs that run at a particular time (not specified as @hourly, nor with
-'*' in the hour or minute specifier) are affected." Debian does so for changes up to 3 hours; here the size does not
-matter, so a day that a zone skips is run once, after the skip.
+'*' in the hour or minute specifier) are affected." Debian's cron does this for changes of up to 3 hours. Here it is
+done for changes of any size, so if a zone skips a whole day, a job due on that day runs once, after the skip.
 """
 
 from __future__ import annotations
@@ -30,27 +30,28 @@ from cronjobs.errors import CronError, UsageError
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY: Final = timedelta(days=1)
 _DAY_S: Final = 86_400
-# More than a day inside datetime's range: the neighbours of each day must exist, too, in each zone.
+# More than a day away from the ends of datetime's range, because the days before and after each day must exist too.
 _FIRST_DAY: Final = date(1, 1, 3)
 _LAST_DAY: Final = date(9999, 12, 29)
-# These are among a host's zone files, but differ between hosts: its own zone, or zones that count leap seconds.
+# A host has zone files with these names, but they differ between hosts: its own zone, or zones with leap seconds.
 _HOST_ZONES: Final = ("localtime", "posixrules", "posix/", "right/", "Factory")
 
-Span = tuple[int, datetime | None, datetime | None]  # how many occurrences a range has, the first and the last
+Span = tuple[int, datetime | None, datetime | None]  # the number of occurrences in a range, the first and the last
 
 
 def fire_times(cron: str | CronExpression, timezone: str, after: datetime) -> Iterator[datetime]:
     """Yield the instants after *after* at which *cron* is due in *timezone*, in UTC, oldest first, up to the year 9999.
 
-    DST follows Debian's cron(8): if neither the minute nor the hour field starts with ``*``, times in the gap run once,
-    at the first valid instant after it, and times in the doubled hour in its first pass only; other expressions run at
-    every real instant. Raises CronError for an invalid expression or zone, UsageError for a naive *after*.
+    Clock changes follow Debian's cron(8). An expression whose minute and hour fields do not start with ``*`` has fixed
+    times. If a fixed time falls into the gap, it runs once, at the first valid instant after the gap. In the doubled
+    hour it runs the first time only. Other expressions run at every real instant. Raises CronError for an invalid
+    expression or zone, and UsageError if *after* is not timezone-aware.
     """
     return CronTiming(parse(cron) if isinstance(cron, str) else cron, timezone).after(after)
 
 
 def timing(cron: str | None, every: timedelta | None, timezone: str) -> Timing:
-    """Build a schedule's timing; exactly one of *cron* and *every* is given. Raises CronError."""
+    """Return a schedule's timing. Exactly one of *cron* and *every* must be given. Raises CronError."""
     if cron is not None and every is None:
         return CronTiming(parse(cron), timezone)
     if every is not None and cron is None:
@@ -60,7 +61,7 @@ def timing(cron: str | None, every: timedelta | None, timezone: str) -> Timing:
 
 @dataclass(frozen=True, slots=True)
 class CronTiming:
-    """An expression on the wall clock of a zone; raises CronError for an unknown zone, with similar names."""
+    """A cron expression on the wall clock of a time zone. Raises CronError if the zone is unknown, and suggests one."""
 
     expression: CronExpression
     timezone: str
@@ -78,7 +79,7 @@ class CronTiming:
                 yield midnight + timedelta(seconds=second)
 
     def span(self, after: datetime, until: datetime) -> Span:
-        """Count the occurrences in (*after*, *until*], a day at a time."""
+        """Return the number of occurrences in (*after*, *until*], the first and the last. It takes one step per day."""
         start, end = _utc(after), _utc(until)
         count = 0
         first: datetime | None = None
@@ -92,7 +93,7 @@ class CronTiming:
         return count, first, last
 
     def seconds(self, after: datetime, until: datetime) -> list[int]:
-        """The occurrences in (*after*, *until*], oldest first, in seconds since 1970."""
+        """Return the occurrences in (*after*, *until*] in seconds since 1970, oldest first."""
         start, end = _utc(after), _utc(until)
         found: list[int] = []
         for midnight, seconds in self._fires(start.date(), end.date()):
@@ -102,7 +103,7 @@ class CronTiming:
         return found
 
     def _fires(self, first: date, last: date) -> Iterator[tuple[datetime, tuple[int, ...]]]:
-        """Yield the UTC days from *first* to *last* that have fires: midnight, and the seconds after it, ascending."""
+        """Yield the UTC days from *first* to *last* that have fires: midnight, and ascending seconds after midnight."""
         for day in _utc_days(self.expression, first, last):
             seconds = _fires_on(self.expression, self.timezone, day)
             if seconds:
@@ -111,7 +112,7 @@ class CronTiming:
 
 @dataclass(frozen=True, slots=True)
 class EveryTiming:
-    """The multiples of *interval* since 1970-01-01T00:00Z; in whole seconds, else CronError."""
+    """The multiples of *interval* since 1970-01-01T00:00Z. Raises CronError unless it is a number of whole seconds."""
 
     interval: timedelta
 
@@ -127,13 +128,13 @@ class EveryTiming:
         while True:
             try:
                 fire = _EPOCH + multiple * self.interval
-            except OverflowError:  # the year 10,000
+            except OverflowError:  # beyond the year 9999
                 return
             yield fire
             multiple += 1
 
     def span(self, after: datetime, until: datetime) -> Span:
-        """Count the occurrences in (*after*, *until*]."""
+        """Return the number of occurrences in (*after*, *until*], the first and the last."""
         begin = (_utc(after) - _EPOCH) // self.interval + 1
         end = (_utc(until) - _EPOCH) // self.interval
         if end < begin:
@@ -141,7 +142,7 @@ class EveryTiming:
         return end - begin + 1, _EPOCH + begin * self.interval, _EPOCH + end * self.interval
 
     def seconds(self, after: datetime, until: datetime) -> list[int]:
-        """The occurrences in (*after*, *until*], oldest first, in seconds since 1970."""
+        """Return the occurrences in (*after*, *until*] in seconds since 1970, oldest first."""
         step = int(self.interval.total_seconds())
         begin = (_utc(after) - _EPOCH) // self.interval + 1
         return list(range(begin * step, (_utc(until) - _EPOCH) // self.interval * step + 1, step))
@@ -151,20 +152,20 @@ Timing = CronTiming | EveryTiming
 
 
 def next_after(timing: Timing, instant: datetime) -> datetime | None:
-    """The first occurrence after *instant*; None if the calendar ends before it."""
+    """Return the first occurrence after *instant*, or None if there is none before the calendar ends."""
     return next(timing.after(instant), None)
 
 
 def count_between(timing: Timing, after: datetime, until: datetime) -> Span:
-    """Return how many occurrences (*after*, *until*] has, with the first and the last of them.
+    """Return the number of occurrences in (*after*, *until*], the first and the last.
 
-    It is fast even for years of minutes.
+    This is fast even for years of minutes.
     """
     return timing.span(after, until)
 
 
 def newest_between(timing: Timing, after: datetime, until: datetime, n: int) -> list[datetime]:
-    """The newest *n* occurrences in (*after*, *until*], oldest first, found from the end of the range."""
+    """Return the newest *n* occurrences in (*after*, *until*], oldest first. It searches from the end of the range."""
     newest: list[datetime] = []
     oldest, end, window = _utc(after), _utc(until), _DAY
     while len(newest) < n and oldest < end:
@@ -175,11 +176,11 @@ def newest_between(timing: Timing, after: datetime, until: datetime, n: int) -> 
     return newest
 
 
-# --- clock changes in words -------------------------------------------------------------------------------------------
+# --- describing clock changes -----------------------------------------------------------------------------------------
 
 
 def remarks(timing: Timing, fire: datetime) -> str | None:
-    """Return what a clock change did to the occurrence *fire*, in one line; None if nothing."""
+    """Describe in one line how a clock change affected the occurrence *fire*. Return None if none did."""
     if isinstance(timing, EveryTiming):
         return None
     day = _utc(fire).date()
@@ -201,7 +202,7 @@ def remarks(timing: Timing, fire: datetime) -> str | None:
 def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[tuple[datetime, str]]:
     """Yield the clock changes in (*after*, *until*] that affect a schedule: the instant, and the effect in one line.
 
-    Unlike ``remarks`` it includes times in a gap that do not run, which have no occurrence to remark on.
+    Unlike ``remarks``, this includes times in a gap that do not run at all, so that there is no occurrence to describe.
     """
     if isinstance(timing, EveryTiming):
         return
@@ -216,7 +217,7 @@ def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[
 
 
 def _gap_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
-    """Describe the times that *shift* skips; None if the schedule has none."""
+    """Describe the schedule's times that *shift* skips. Return None if there are none."""
     walls = _walls_around(timing.expression, day)
     skipped = [wall for wall in walls if wall in shift.gap]
     if not skipped:
@@ -233,7 +234,7 @@ def _gap_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
 
 
 def _doubled_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
-    """Describe the times that *shift* shows twice; None if the schedule has none."""
+    """Describe the schedule's times that *shift* repeats. Return None if there are none."""
     doubled = [wall for wall in _walls_around(timing.expression, day) if wall in shift.doubled]
     if not doubled:
         return None
@@ -246,14 +247,14 @@ def _twice(timing: CronTiming, day: date, walls: list[int]) -> str:
 
 
 def _listed(day: date, walls: list[int]) -> str:
-    """Write wall-clock times as "2026-03-29 02:00, 02:15, … 02:45"."""
+    """Return wall-clock times as a list: "2026-03-29 02:00, 02:15, … 02:45"."""
     shown = [_clock(day, wall, beside=walls[0]) for wall in walls]
     shown[0] = _clock(day, walls[0])
     return ", ".join(shown) if len(shown) <= 4 else f"{shown[0]}, {shown[1]}, … {shown[-1]}"
 
 
 def _clock(day: date, wall: int, beside: int | None = None) -> str:
-    """Write a wall-clock time, without its date if that is the same as for *beside*."""
+    """Return a wall-clock time. Its date is left out if it is the same as that of *beside*."""
     moment = _midnight(day) + timedelta(seconds=wall)
     known = beside is not None and wall // _DAY_S == beside // _DAY_S
     text = f"{moment:%H:%M:%S}".removesuffix(":00")
@@ -261,12 +262,12 @@ def _clock(day: date, wall: int, beside: int | None = None) -> str:
 
 
 # --- the fires of one UTC day -----------------------------------------------------------------------------------------
-# Seconds count from the midnight of that day, in UTC, and may lie outside of it. A "wall" is what a clock in the zone
-# shows, read as if it were UTC: an instant plus the zone's offset.
+# Seconds count from midnight UTC of the day, and may be outside the day. A "wall" is what a clock in the zone shows,
+# read as if it were UTC: the instant plus the zone's offset.
 
 
 def _fires_on(cron: CronExpression, timezone: str, day: date) -> tuple[int, ...]:
-    """The seconds of the UTC day *day* at which *cron* is due, ascending."""
+    """Return the seconds of the UTC day *day* at which *cron* is due, ascending."""
     shift = _shift_near(timezone, day)
     if shift is None:
         return _fires_on_plain_day(cron, _offset(timezone, day), _due_around(cron, day))
@@ -275,20 +276,20 @@ def _fires_on(cron: CronExpression, timezone: str, day: date) -> tuple[int, ...]
         before, after = (
             wall - shift.before,
             wall - shift.after,
-        )  # when it is shown under the old and under the new offset
+        )  # when a clock with the old offset shows it, and when one with the new offset does
         in_first_pass, in_second_pass = before < shift.at, after >= shift.at
         if in_first_pass:
             fires.add(before)
         if in_second_pass and not (in_first_pass and cron.fixed_time):
             fires.add(after)
         if not in_first_pass and not in_second_pass and cron.fixed_time:
-            fires.add(shift.at)  # in the gap; a set, so that all of them, and a regular time, are one run
+            fires.add(shift.at)  # in the gap; all of these, and a regular run at that time, are one run
     return tuple(sorted(second for second in fires if 0 <= second < _DAY_S))
 
 
 @lru_cache(maxsize=1024)
 def _fires_on_plain_day(cron: CronExpression, offset: int, due: tuple[bool, ...]) -> tuple[int, ...]:
-    """``_fires_on`` for days without a clock change, of which a zone has only a few kinds."""
+    """``_fires_on`` for days without a clock change. A zone has only a few kinds of these, so they are cached."""
     return tuple(second for wall in _walls(cron, due) if 0 <= (second := wall - offset) < _DAY_S)
 
 
@@ -297,16 +298,16 @@ def _walls_around(cron: CronExpression, day: date) -> list[int]:
 
 
 def _walls(cron: CronExpression, due: tuple[bool, ...]) -> list[int]:
-    """The walls at which *cron* matches on the day before, the day itself and the day after, if these are *due*."""
+    """Return the walls at which *cron* matches on the day before, the day and the day after, where *due* is True."""
     times = [3600 * hour + 60 * minute for hour in sorted(cron.hours) for minute in sorted(cron.minutes)]
     return [days * _DAY_S + time_s for days, is_due in zip((-1, 0, 1), due, strict=True) if is_due for time_s in times]
 
 
-# --- calendar days: croniter's part -----------------------------------------------------------------------------------
+# --- calendar days, by croniter ---------------------------------------------------------------------------------------
 
 
 def _utc_days(cron: CronExpression, first: date, last: date) -> Iterator[date]:
-    """Yield the UTC days from *first* to *last* that can have fires: no zone is more than a day away from UTC."""
+    """Yield the UTC days from *first* to *last* that can have fires. No zone is more than a day away from UTC."""
     unseen, last = max(first, _FIRST_DAY), min(last, _LAST_DAY)
     for due in _wall_days(cron, unseen - _DAY, last + _DAY):
         for day in (due - _DAY, due, due + _DAY):
@@ -327,7 +328,7 @@ def _wall_days(cron: CronExpression, first: date, last: date) -> Iterator[date]:
 
 
 def _due_around(cron: CronExpression, day: date) -> tuple[bool, ...]:
-    """Whether the day before *day*, *day* itself, and the day after match."""
+    """Return whether the day before *day*, *day* itself, and the day after it match."""
     around = (day - _DAY, day, day + _DAY)
     return tuple(
         it.month in cron.months and it.day in _due_days(cron.day_fields, _like(it.year), it.month) for it in around
@@ -335,22 +336,22 @@ def _due_around(cron: CronExpression, day: date) -> tuple[bool, ...]:
 
 
 def _like(year: int) -> int:
-    """A year with the same calendar, which repeats after 400 years: croniter fails at the ends of datetime's range."""
+    """Return a year with the same calendar, which repeats every 400 years. croniter fails near the ends of datetime."""
     return 2000 + year % 400
 
 
 @lru_cache(maxsize=8192)
 def _due_days(day_fields: str, year: int, month: int) -> tuple[int, ...]:
-    """The days of one month that match, as croniter finds them by walking naive midnights."""
-    # Imported on use: it takes 55 ms, and an idle tick does not need it.
+    """Return the days of one month that match. croniter finds them by walking through naive midnights."""
+    # Imported here because it takes 55 ms, and an idle tick does not need it.
     from croniter import croniter  # type: ignore[import-untyped]
 
     walk = croniter(
         f"0 0 {day_fields}",
-        datetime(year, month, 1) - timedelta(minutes=1),  # noqa: DTZ001  naive: zones are not croniter's part
+        datetime(year, month, 1) - timedelta(minutes=1),  # noqa: DTZ001  naive, because croniter only gets days
         ret_type=datetime,
-        implement_cron_bug=True,  # Debian's rule: day fields are joined by "and" if either starts with "*"
-        max_years_between_matches=50,  # Monday 29 February is 40 years after the last one, across 2100
+        implement_cron_bug=True,  # Debian's rule: both day fields must match if either starts with "*"
+        max_years_between_matches=50,  # across 2100, 40 years pass between one Monday 29 February and the next
     )
     month_of = takewhile(lambda midnight: (midnight.year, midnight.month) == (year, month), walk)
     return tuple(midnight.day for midnight in month_of)
@@ -361,7 +362,7 @@ def _due_days(day_fields: str, year: int, month: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    """A change of a zone's offset: from *before* to *after* at the second *at*, all in seconds."""
+    """A change of a zone's offset, from *before* to *after*, at the second *at*. All are in seconds."""
 
     at: int
     before: int
@@ -369,7 +370,7 @@ class _Shift:
 
     @property
     def gap(self) -> range:
-        """The walls that no clock shows."""
+        """The walls that no clock shows, because the change skips them."""
         return range(self.at + self.before, self.at + self.after)
 
     @property
@@ -379,7 +380,10 @@ class _Shift:
 
 
 def _shift_near(timezone: str, day: date) -> _Shift | None:
-    """The change that can affect *day*, on it or the day before: the longest doubled span was Kwajalein's 23 hours."""
+    """Return the clock change on *day* or the day before, if any. Only these can affect *day*.
+
+    The longest doubled span was 23 hours, in Kwajalein.
+    """
     if shift := _shift(timezone, day):
         return shift
     if shift := _shift(timezone, day - _DAY):
@@ -388,7 +392,7 @@ def _shift_near(timezone: str, day: date) -> _Shift | None:
 
 
 def _shift(timezone: str, day: date) -> _Shift | None:
-    """The change of offset on the UTC day *day*, if there is one; no zone has two within six days (tzdata 2026)."""
+    """Return the clock change on the UTC day *day*, or None. No zone has two within six days (tzdata 2026)."""
     before, after = _offset(timezone, day), _offset(timezone, day + _DAY)
     return None if before == after else _shift_between(timezone, day, before, after)
 
@@ -404,12 +408,12 @@ def _shift_between(timezone: str, day: date, before: int, after: int) -> _Shift:
 
 @lru_cache(maxsize=16384)
 def _offset(timezone: str, day: date) -> int:
-    """The zone's offset at midnight UTC, in seconds."""
+    """Return the zone's offset at midnight UTC, in seconds."""
     return _offset_at(_zone(timezone), _midnight(day))
 
 
 def _offset_at(zone: ZoneInfo, instant: datetime) -> int:
-    # zoneinfo knows the offset of every instant, even where a wall-clock time does not exist or exists twice
+    # zoneinfo knows the offset at every instant, even when a wall-clock time does not exist or exists twice
     offset = instant.astimezone(zone).utcoffset()
     assert offset is not None
     return int(offset.total_seconds())
@@ -417,14 +421,14 @@ def _offset_at(zone: ZoneInfo, instant: datetime) -> int:
 
 @lru_cache(maxsize=256)
 def _zone(timezone: str) -> ZoneInfo:
-    """The zone of that name; raises CronError, with the one that was probably meant."""
+    """Return the zone *timezone*. Raises CronError, which suggests the zone that was probably meant."""
     shown = timezone[:64].encode("unicode_escape").decode()
     if timezone.startswith(_HOST_ZONES):
         raise CronError(f'time zone "{shown}" is not the same on every host: write a name like Europe/Berlin or UTC')
     try:
         return ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        pass  # ValueError: not a path below the zone files; OSError: a folder, such as "Europe"
+        pass  # ValueError: the name is not a path below the zone files; OSError: it is a folder, such as "Europe"
     meant = zone_meant(timezone[:64])
     hint = f"did you mean {meant}?" if meant else "write a name like Europe/Berlin or UTC"
     raise CronError(f'time zone "{shown}" is not known: {hint}')
@@ -441,5 +445,5 @@ def _midnight(day: date) -> datetime:
 
 
 def _up_to(instant: datetime, midnight: datetime, seconds: tuple[int, ...]) -> int:
-    """Return how many of the *seconds* after *midnight* are not after *instant*."""
+    """Return how many of the *seconds* after *midnight* are not later than *instant*."""
     return bisect_right(seconds, (instant - midnight).total_seconds())

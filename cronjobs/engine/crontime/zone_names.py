@@ -1,4 +1,4 @@
-"""The names of time zones, and the zone that a misspelt name most likely means."""
+"""Checks the names of time zones, and guesses which zone a misspelt name means."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from cronjobs.text import nearest
 @cache
 def zone_exists(name: str) -> bool:
     """Whether *name* is a time zone that is the same on every host."""
-    # On Debian these follow the host's own zone or count leap seconds.
+    # On Debian, these names stand for the host's own zone or for zones with leap seconds.
     if name.startswith(("localtime", "posixrules", "posix/", "right/", "Factory")):
         return False
     try:
         ZoneInfo(name)
-    except (ValueError, OSError, LookupError):  # ".." or "/…", a folder such as "America", not there
+    except (ValueError, OSError, LookupError):  # ".." or "/…"; a folder such as "America"; a name that does not exist
         return False
     return True
 
 
 @cache
 def zone_meant(word: str) -> str | None:
-    """The time zone that was probably meant by *word*, which is none: "Berlin/Europe", "Germany/Berlin", "new york"."""
-    from zoneinfo import available_timezones  # reads the whole tree of zone files
+    """Return the zone that *word* probably means, or None.
+
+    For example "Berlin/Europe", "Germany/Berlin", "new york".
+    """
+    from zoneinfo import available_timezones  # reads all zone files
 
     known = sorted(zone for zone in available_timezones() if zone_exists(zone))
     if any(zone.startswith(f"{word}/") for zone in known):
-        return None  # a whole continent
+        return None  # *word* is a whole continent
     parts = [part.strip().replace(" ", "_") for part in re.split("[/,]", word)]
     for spelt in ("/".join(parts), "/".join(reversed(parts))):  # "Berlin/Europe"
         if found := nearest(spelt, known, cutoff=0.9):
